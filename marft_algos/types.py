@@ -1,0 +1,128 @@
+"""What flows through a trainer: requests, generations, transitions, trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float32]
+
+
+class StopReason(StrEnum):
+    """Why a generation ended."""
+
+    EOS = "eos"
+    """The model closed its turn; the end token is the last of ``action_ids``."""
+    LENGTH = "length"
+    """``max_new_tokens`` was reached. This is not a truncation of the episode."""
+    ERROR = "error"
+    """The engine failed on this request: a typed event, never an empty string passed off as a reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to sample. What is sampled from is what is scored: defaults leave the distribution whole."""
+
+    max_new_tokens: int = 64
+    temperature: float = 1.0
+    """Recorded, and used in scoring. Greedy decoding is ``greedy=True``, not temperature 0."""
+    greedy: bool = False
+
+
+@dataclass(slots=True)
+class GenerationRequest:
+    """One prompt for one policy."""
+
+    policy: str
+    prompt_ids: list[int]
+    seed: int
+    """Fixes this row's sample, whatever else is in the batch."""
+
+
+@dataclass(slots=True)
+class Generation:
+    """One reply, as sampled."""
+
+    action_ids: list[int]
+    """Sampled token ids, the end token included when ``stop_reason`` is ``eos``."""
+    logprobs: FloatArray
+    """[L] log-probabilities of ``action_ids`` under the distribution sampled from, fp32."""
+    stop_reason: StopReason
+    version: int
+    """Version of the policy's weights."""
+    text: str = ""
+    """Decoded ``action_ids``, special tokens dropped."""
+    error: str = ""
+
+
+@dataclass(slots=True)
+class Transition:
+    """One turn of one agent, from the trainer's side."""
+
+    index: int
+    """History index of the turn."""
+    round: int
+    layer: int
+    agent: str
+    role: str
+    policy: str
+    sees: tuple[int, ...]
+    prompt_ids: list[int]
+    action_ids: list[int]
+    logprobs: FloatArray
+    """[L] as sampled."""
+    text: str
+    stop_reason: StopReason
+    version: int
+    reward: float = 0.0
+    """The turn's own reward channel."""
+    trainable: bool = True
+    """False for frozen, scripted or hosted agents: a node of the chain with one value and no loss."""
+    temperature: float = 1.0
+    team_view: str = ""
+    """Task state, role and the messages committed before this layer, for a team critic."""
+    values: FloatArray | None = None
+    """[L] token level or [1] action level: V read before the token (the action) is known."""
+    advantages: FloatArray | None = None
+    """Same shape as ``values``."""
+    returns: FloatArray | None = None
+    """Same shape as ``values``."""
+    features: Any = None
+    """Cached hidden states of the frozen critic trunk, [len(values), d]."""
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class LayerReward:
+    """The reward channels of one layer: see ``marft_envs.types.LayerRecord``."""
+
+    turns: tuple[int, ...]
+    team: float = 0.0
+    agents: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """One finished episode of the whole team, in play order."""
+
+    episode: int
+    """Position in the iteration's panel."""
+    seed: int
+    task_id: str
+    transitions: list[Transition]
+    """``transitions[k].index == k``."""
+    layers: list[LayerReward]
+    terminated: bool
+    truncated: bool
+    success: bool | None
+    score: float
+    """Team return: team rewards plus turn rewards, undiscounted."""
+    bootstrap: float = 0.0
+    """Value of the layer that would have run, for ``truncated`` episodes that paid nothing."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    info: dict[str, Any] = field(default_factory=dict)

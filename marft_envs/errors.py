@@ -1,0 +1,43 @@
+"""Errors that say what happened, what was expected, and what to type next."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MarftError(Exception):
+    """Base class of every error this project raises on purpose."""
+
+
+class ConfigError(MarftError, ValueError):
+    """A setting, id, profile or dependency function that cannot work. Raised before anything starts."""
+
+
+class DataError(MarftError, ValueError):
+    """A data set or a row that cannot be used."""
+
+
+class DependencyError(MarftError, ValueError):
+    """A dependency function that breaks its contract: a cycle, a future turn, an unknown agent."""
+
+
+class MissingExtraError(MarftError, ImportError):
+    """An optional package is needed; the message holds the pip command."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs the '{extra}' extra. Install it with: pip install 'marft[{extra}]'")
+
+
+class WorkerError(MarftError, RuntimeError):
+    """A worker process died, ran out of time or memory, or answered nonsense."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Returns a sentence naming the nearest known word, or the known words when none is near."""
+    names = sorted(known)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    if near:
+        return f"Did you mean '{near[0]}'?"
+    shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+    return f"Known: {shown}." if names else "None are known."

@@ -1,0 +1,161 @@
+"""The nouns of a Flex-POMDP episode: who acts, what was said, what it paid.
+
+Everything here is plain data. ``Turn`` is a plan (who acts next and what they see), ``TurnRecord`` is
+what happened, ``Outcome`` is what a task says about it, ``Episode`` is the whole record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpec:
+    """One member of a team: an agent of N with its profile (arXiv 2504.16129, section 3.1)."""
+
+    name: str
+    """Unique in the team, by convention ``<role>_<n>``."""
+    role: str
+    """What the agent is called in prompts, e.g. ``reasoner``."""
+    prompt: str = ""
+    """The profile: the system message of this agent."""
+    with_answer: bool = False
+    """True for the agent whose action is graded as the team's answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A planned action: ``agent`` acts, seeing the actions at the history indices in ``sees``."""
+
+    agent: str
+    sees: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class TurnRecord:
+    """One committed action."""
+
+    index: int
+    """Position in the episode's history."""
+    round: int
+    """Time step t of the Flex-POMDP, from 0."""
+    layer: int
+    """Index of the layer in the episode (not in the round), from 0."""
+    agent: str
+    role: str
+    sees: tuple[int, ...]
+    """History indices of the actions this one was conditioned on."""
+    text: str
+    """The action, exactly as the environment received it."""
+    reward: float = 0.0
+    """The per-turn reward channel (unattributed)."""
+    extras: Mapping[str, Any] | None = None
+    """What the driver attached to the action (token ids, log-probs, …); agents never see it."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a task says after a layer or a round. Every field has a default."""
+
+    team_reward: float = 0.0
+    turn_rewards: Mapping[int, float] = field(default_factory=dict)
+    """History index -> reward of that turn."""
+    agent_rewards: Mapping[str, float] = field(default_factory=dict)
+    feedback: Mapping[str, str] = field(default_factory=dict)
+    """Agent -> text that it sees in its later observations (tool results, verdicts)."""
+    dead: frozenset[str] = frozenset()
+    """Agents that leave the episode now."""
+    terminated: bool = False
+    success: bool | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Numbers to average over episodes; kept apart from the reward."""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """Named facts for ``infos`` (grader status, tier, …): JSON-serialisable, no clocks, no secrets."""
+
+
+@dataclass(slots=True)
+class LayerRecord:
+    """One committed layer and what was paid between its commit and the next layer's."""
+
+    index: int
+    round: int
+    turns: tuple[int, ...]
+    """History indices, in canonical agent order."""
+    team_reward: float = 0.0
+    agent_rewards: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class RoundRecord:
+    """The executed dependency function of one round."""
+
+    index: int
+    D: list[list[int]]
+    """n x n; ``D[i][j] = 1``: agent j's action was conditioned on agent i's (paper, section 3.1)."""
+    edges: list[tuple[int, int]]
+    """Turn-level edges ``(seen, seer)``, as history indices."""
+
+
+@dataclass(slots=True)
+class Episode:
+    """The record of one episode: enough to replay it and to train on it."""
+
+    env_id: str
+    seed: int | None
+    task_id: str
+    agents: tuple[AgentSpec, ...]
+    turns: list[TurnRecord]
+    layers: list[LayerRecord]
+    rounds: list[RoundRecord]
+    terminated: bool = False
+    truncated: bool = False
+    success: bool | None = None
+    stop_reason: str = ""
+    """Why it ended: ``task``, ``max_rounds``, ``max_turns``, ``max_turns_per_agent``, ``all_dead``, ``error: …``."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    info: dict[str, Any] = field(default_factory=dict)
+    invalid: int = 0
+    """How often routing was bad (unknown or dead agent, unparsable)."""
+    cuts: list[dict[str, Any]] = field(default_factory=list)
+    """Inputs cut because an observation was too long: ``{"turn": index, "seen": index, "chars": n}``."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    index: int = 0
+    """Position in the panel of a vector environment (0 for a single environment)."""
+
+    @property
+    def team_return(self) -> float:
+        """Undiscounted sum of the team and per-turn channels."""
+        return sum(layer.team_reward for layer in self.layers) + sum(t.reward for t in self.turns)
+
+
+@runtime_checkable
+class Task(Protocol):
+    """What the work is; nothing about who acts when (see ``docs/architecture.md``)."""
+
+    task_id: str
+    """Identifies the current problem; set by ``reset``."""
+    slow: bool
+    """True when ``on_layer``/``on_round`` may wait for a worker process: drivers then commit in the background."""
+
+    def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
+        """Starts an episode: ``options["task_id"]`` first, else draws with ``rng``."""
+
+    def observe(self, agent: str) -> str:
+        """o_t of this agent. Pure: same state, same text."""
+
+    def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
+        """Called when a layer commits (tool results, per-turn rewards)."""
+
+    def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
+        """Called when a round ends, with all its turns (transition, team reward, end)."""
+
+    def sample_actions(self, agent: str) -> Sequence[str]:
+        """Plausible replies of this agent, right and wrong, for the conformance tests."""
+
+    def validate(self) -> None:
+        """Raises unless the gold answer scores 1 and the null team scores what the documentation says."""
