@@ -1,0 +1,65 @@
+# `make train` and `make test` do everything, set-up included, on a machine with nothing but Python 3.11 to 3.13.
+#   PYTHON=…    the interpreter of the virtual environment (else the first suitable python3, 3.13, 3.12, 3.11)
+#   PIP_ARGS=…  passed to pip, e.g. to choose the CPU build of torch (see README.md)
+#   ARGS=…      passed to the command that the target runs
+VENV ?= .venv
+PIP_ARGS ?=
+ARGS ?=
+# The suite is written for two cores: two worker processes, one thread each.
+JOBS ?= 2
+
+# Small models lose time with more threads; parallelism comes from processes.
+OMP_NUM_THREADS ?= 1
+export OMP_NUM_THREADS
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.marft-installed
+PYTHONS := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11)
+SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+
+.PHONY: help setup train test lint format bench clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "make %-8s %s\n", $$1, $$2}'
+
+setup: $(STAMP)  ## create the virtual environment and install everything
+
+train: $(STAMP)  ## train a two-agent math team on the CPU (ARGS= goes to `marft train`)
+	$(BIN)/marft train $(ARGS)
+
+test: $(STAMP)  ## run the test suite (ARGS= goes to pytest)
+	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+lint: $(STAMP)  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(STAMP)  ## sort imports and mend what ruff can mend
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)  ## measure the environments and the grader
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:  ## remove the virtual environment and every cache (runs/ stays)
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written last, so an interrupted installation starts again.
+$(STAMP): pyproject.toml constraints.txt
+	@python=; \
+	for candidate in $(PYTHONS); do \
+		if command -v "$$candidate" >/dev/null 2>&1 && "$$candidate" -c '$(SUITABLE)'; then python="$$candidate"; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+		echo "error: marft needs Python 3.11, 3.12 or 3.13; tried: $(PYTHONS)." >&2; \
+		echo "Install one and name it: make $(firstword $(MAKECMDGOALS)) PYTHON=/path/to/python3.12" >&2; exit 1; \
+	fi; \
+	if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
+		version=$$("$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+		echo "error: $$python has no working 'venv' module. On Debian or Ubuntu: sudo apt install python3-venv (or python$$version-venv);" >&2; \
+		echo "elsewhere install the package that holds Python's 'venv' and 'ensurepip' modules. Then run make again." >&2; exit 1; \
+	fi; \
+	echo "creating $(VENV) with $$python"; "$$python" -m venv $(VENV)
+	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt torch
+	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e '.[all]'
+	@touch $@
