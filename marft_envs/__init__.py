@@ -1,0 +1,70 @@
+"""Flex-POMDP environments for teams of language-model agents: Gymnasium for LLM teams.
+
+``env = marft_envs.make("math-dual-v0")`` gives a PettingZoo AEC environment. No torch, no transformers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marft_envs.core import FlexEnv
+from marft_envs.dependency import (
+    Chain,
+    DependencyFunction,
+    Independent,
+    InvalidRouting,
+    Layered,
+    Orchestrator,
+    Router,
+    Scheduled,
+    StaticDAG,
+    View,
+)
+from marft_envs.errors import ConfigError, DataError, DependencyError, MarftError, MissingExtraError
+from marft_envs.registry import EnvSpec, list_envs, make, make_vec, register, spec
+from marft_envs.rewards import CompositeReward
+from marft_envs.spaces import UnicodeText
+from marft_envs.types import AgentSpec, Episode, Outcome, Task, Turn, TurnRecord
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AgentSpec",
+    "Chain",
+    "CompositeReward",
+    "ConfigError",
+    "DataError",
+    "DependencyError",
+    "DependencyFunction",
+    "EnvSpec",
+    "Episode",
+    "FlexEnv",
+    "Independent",
+    "InvalidRouting",
+    "Layered",
+    "MarftError",
+    "MissingExtraError",
+    "Orchestrator",
+    "Outcome",
+    "Router",
+    "Scheduled",
+    "StaticDAG",
+    "Task",
+    "Turn",
+    "TurnRecord",
+    "UnicodeText",
+    "View",
+    "check_env",
+    "list_envs",
+    "make",
+    "make_vec",
+    "register",
+    "spec",
+]
+
+
+def check_env(*args: Any, **kwargs: Any) -> Any:
+    """Runs PettingZoo's own tests and the Flex invariants; see :func:`marft_envs.testing.check_env`."""
+    from marft_envs.testing import check_env as check
+
+    return check(*args, **kwargs)

@@ -1,0 +1,395 @@
+"""FlexEnv: a team, a task and a dependency function as one PettingZoo AEC environment.
+
+A *round* is one time step of the Flex-POMDP; a *layer* is a set of turns without dependency on each
+other; a *turn* is one agent's action. Actions of a layer commit together, in canonical agent order, so
+the order in which they arrive changes nothing. ``sees``, not arrival, decides who reads what.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from marft_envs import observation as obs_mod
+from marft_envs import rewards as reward_rules
+from marft_envs.dependency import DependencyFunction, Independent, View
+from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.rewards import Attribution
+from marft_envs.rounds import Rounds
+from marft_envs.spaces import UnicodeText
+from marft_envs.types import AgentSpec, Episode, LayerRecord, Outcome, RoundRecord, Task, Turn
+
+_HISTORIES = ("deps", "own", "public")
+
+
+class FlexEnv(Rounds):
+    """A Flex-POMDP (arXiv 2504.16129, section 3.1): agents N with profiles, a task (S, O, T, R) and D.
+
+    Args:
+        agents: The team in canonical order; names are unique, by convention ``<role>_<n>``.
+        task: What the work is.
+        dependency: Who acts when, and who sees whose actions.
+        attribution: How PettingZoo's ``rewards`` share what is paid: ``team``, ``last``, ``split``,
+            ``per_agent`` or a callable. The episode's record keeps the channels unattributed.
+        observation: ``messages``, ``prompt`` or ``structured``.
+        history: ``deps`` (only what D names), ``own`` (plus own past turns) or ``public`` (plus
+            everything that earlier rounds said).
+        max_rounds: Rounds after which the episode ends; its score is what ``on_round`` paid.
+        max_turns: Most turns in an episode; None: no limit.
+        max_turns_per_agent: Most turns of one agent in an episode.
+        on_invalid: What bad routing does: ``fallback``, ``end_round``, or a number that the team pays.
+        max_chars: Longest task text plus contributions in an observation; None: no limit.
+        render_mode: ``human``, ``ansi`` or None.
+        env_id: Name in records and metadata.
+
+    Raises:
+        ConfigError: If the team or a setting cannot work.
+        DependencyError: If D does not fit the team.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["human", "ansi"], "name": "flex"}  # noqa: RUF012
+
+    def __init__(
+        self,
+        agents: Sequence[AgentSpec],
+        task: Task,
+        dependency: DependencyFunction,
+        *,
+        attribution: str | Attribution = "team",
+        observation: str = "messages",
+        history: str = "deps",
+        max_rounds: int = 1,
+        max_turns: int | None = None,
+        max_turns_per_agent: int | None = None,
+        on_invalid: str | float = "fallback",
+        max_chars: int | None = None,
+        render_mode: str | None = None,
+        env_id: str = "custom",
+    ) -> None:
+        super().__init__()
+        _check_settings(agents, history, on_invalid, max_rounds, render_mode)
+        self.team = tuple(agents)
+        self.task = task
+        # A copy: dependency functions learn the team and may keep a position in the round.
+        self.dependency = copy.deepcopy(dependency)
+        self.possible_agents = [agent.name for agent in agents]
+        self.dependency.bind(self.possible_agents)
+        self.attribution = reward_rules.attribution(attribution)
+        self.observation_kind, self.history_kind = observation, history
+        self.max_rounds, self.max_turns, self.max_turns_per_agent = max_rounds, max_turns, max_turns_per_agent
+        self.on_invalid, self.max_chars, self.render_mode = on_invalid, max_chars, render_mode
+        self.metadata = {
+            "render_modes": ["human", "ansi"],
+            "name": env_id,
+            # Only D = 0 with a fixed cast fits PettingZoo's one-step-for-everybody parallel view.
+            "is_parallelizable": isinstance(dependency, Independent),
+        }
+        self.env_id, self.env_kwargs = env_id, dict[str, Any]()
+        self._specs = {agent.name: agent for agent in agents}
+        self._order = {name: i for i, name in enumerate(self.possible_agents)}
+        self._tags = obs_mod.role_tags(agents)
+        self.observation_spaces = {name: obs_mod.space(observation) for name in self.possible_agents}
+        self.action_spaces = {name: UnicodeText(candidates=_Candidates(task, name)) for name in self.possible_agents}
+        self.agents: list[str] = []
+        self._rng: np.random.Generator | None = None
+        self._view = View(self.possible_agents)
+        self.done = True
+
+    # PettingZoo's API ------------------------------------------------------------------------------
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Starts an episode.
+
+        Args:
+            seed: Seeds the environment's own generator; None goes on with it.
+            options: Passed to the task (``{"task_id": …}`` picks the problem).
+        """
+        if seed is not None or self._rng is None:
+            self._rng = np.random.default_rng(seed)
+        self._seed, self._options = seed, dict(options or {})
+        names = self.possible_agents
+        self.agents = names[:]
+        self.rewards = dict.fromkeys(names, 0.0)
+        self._cumulative_rewards = dict.fromkeys(names, 0.0)
+        self.terminations = dict.fromkeys(names, False)
+        self.truncations = dict.fromkeys(names, False)
+        self.infos = {name: {} for name in names}
+        self._skip_agent_selection = None
+        self.done, self._paid, self._empty_rounds = False, False, 0
+        self._stop_reason, self._success, self._metrics, self._info = "", None, dict[str, float](), dict[str, Any]()
+        self._invalid, self._truncated = 0, False
+        self._layers: list[LayerRecord] = []
+        self._rounds: list[RoundRecord] = []
+        self._asked: list[tuple[int, int]] = []
+        self._cuts: list[dict[str, Any]] = []
+        self._feedback: list[tuple[str, int, int, str]] = []
+        self._clean: list[str] = []
+        self._pending: dict[str, str] = {}
+        self._extras: dict[str, Mapping[str, Any]] = {}
+        self._early: list[Outcome] = []
+        self._layer: dict[str, Turn] = {}
+        self._view = View(names)
+        self._view.rng = self._rng
+        self.task.reset(self._rng, self._options)
+        self.dependency.reset()
+        self._advance()
+
+    def step(self, action: str | None) -> None:  # type: ignore[override]
+        """Takes the action of ``agent_selection``; the layer commits when its last action is in."""
+        agent = self.agent_selection
+        if self.terminations[agent] or self.truncations[agent]:
+            self._was_dead_step(action)
+            return
+        if not isinstance(action, str):
+            raise ConfigError(f"The action of {agent} must be a string; got {type(action).__name__}. Next: env.step(text).")
+        self._cumulative_rewards[agent] = 0.0
+        if self._paid:
+            self._clear_rewards()
+            self._paid = False
+        pending = self._pending
+        pending[agent] = action
+        if len(pending) < len(self._layer):
+            self.agent_selection = next(name for name in self._layer if name not in pending)
+            return
+        self._commit()
+
+    def observe(self, agent: str) -> dict[str, Any]:
+        """Returns the rollout observation of ``agent``; legal for agents not on turn, and pure."""
+        return obs_mod.render(self.observation_kind, self._observation(agent, self.max_chars), self._view.round)
+
+    def observation_space(self, agent: str) -> Any:
+        """Returns the agent's observation space."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Any:
+        """Returns the agent's action space."""
+        return self.action_spaces[agent]
+
+    def render(self) -> str | None:  # type: ignore[override]
+        """Returns the transcript (``ansi``), or prints it (``human``)."""
+        if self.render_mode is None:
+            return None
+        lines = [f"{self.env_id} · task {self.task.task_id}"]
+        for turn in self._view.history:
+            seen = f" (sees {', '.join(map(str, turn.sees))})" if turn.sees else ""
+            lines.append(f"#{turn.index} round {turn.round + 1} {turn.agent}{seen}: {turn.text}")
+        if self.done:
+            lines.append(f"ended: {self._stop_reason}, success: {self._success}")
+        text = "\n".join(line.encode("utf-8", "replace").decode() for line in lines)
+        if self.render_mode == "human":
+            print(text)
+            return None
+        return text
+
+    def close(self) -> None:
+        """Releases what the task holds (worker processes), if it has a ``close``."""
+        close = getattr(self.task, "close", None)
+        if close is not None:
+            close()
+
+    # For drivers -----------------------------------------------------------------------------------
+
+    @property
+    def ready_agents(self) -> list[str]:
+        """Agents of the current layer that have not acted, in canonical order; [] when the episode is over."""
+        return [name for name in self._layer if name not in self._pending]
+
+    def select(self, agent: str) -> None:
+        """Makes a ready agent the one on turn."""
+        if agent not in self._layer or agent in self._pending:
+            raise ConfigError(f"'{agent}' is not ready to act. Ready: {', '.join(self.ready_agents) or 'nobody'}.")
+        self.agent_selection = agent
+        self._skip_agent_selection = None
+
+    def planned(self, agent: str) -> Turn:
+        """Returns the planned turn of a ready agent; its ``sees`` holds what the observation shows."""
+        return self._layer[agent]
+
+    def attach(self, agent: str, extras: Mapping[str, Any]) -> None:
+        """Puts a driver's data (token ids, log-probs) on the agent's next action; agents never see it."""
+        self._extras[agent] = extras
+
+    def profile(self, agent: str) -> AgentSpec:
+        """Returns the agent's specification."""
+        if agent not in self._specs:
+            raise ConfigError(f"There is no agent '{agent}' in {self.env_id}. {did_you_mean(agent, self._specs)}")
+        return self._specs[agent]
+
+    def messages(self, agent: str, max_chars: int | None = None) -> list[obs_mod.Message]:
+        """Returns the rollout observation as chat messages, whatever the ``observation`` setting.
+
+        Args:
+            agent: Any agent of the team.
+            max_chars: Cut inputs from the oldest until task text and contributions are this short.
+        """
+        limits = [limit for limit in (self.max_chars, max_chars) if limit is not None]
+        return obs_mod.to_messages(self._observation(agent, min(limits, default=None)), self._view.round)
+
+    def team_view(self, agent: str) -> str:
+        """Returns what a team critic may see before this layer: all task observations, the role, all committed words."""
+        shown: dict[str, list[str]] = {}
+        for name in self.possible_agents:
+            shown.setdefault(self.task.observe(name), []).append(self._specs[name].role)
+        many = len(shown) > 1
+        state = [f"[{', '.join(roles)}]\n{text}" if many else text for text, roles in shown.items()]
+        said = [f"[{turn.role}]\n{turn.text}" for turn in self._view.history]
+        return obs_mod.neutralise("\n\n".join([*state, *said, f"({self._specs[agent].role})"]))
+
+    @property
+    def view(self) -> View:
+        """What the dependency function sees; read-only by convention."""
+        return self._view
+
+    @property
+    def episode(self) -> Episode:
+        """The record so far (whole once ``done``)."""
+        return Episode(
+            env_id=self.env_id,
+            seed=self._seed,
+            task_id=self.task.task_id,
+            agents=self.team,
+            turns=self._view.history,
+            layers=self._layers,
+            rounds=self._rounds,
+            terminated=self.done and not self._truncated,
+            truncated=self._truncated,
+            success=self._success,
+            stop_reason=self._stop_reason,
+            metrics=self._metrics,
+            info=self._info,
+            invalid=self._invalid,
+            cuts=self._cuts,
+            env_kwargs=self.env_kwargs,
+            options=self._options,
+        )
+
+    def fork(self, n: int = 1) -> list[FlexEnv]:
+        """Returns n deep copies at this very state, generators included (counterfactuals, trees, groups)."""
+        return [copy.deepcopy(self) for _ in range(n)]
+
+    def truncate(self, reason: str) -> None:
+        """Ends the episode at a limit that pays nothing; trainers bootstrap from here."""
+        if not self.done:
+            self._close_round()
+            self._finish(reason, truncated=True)
+
+    # Rewards and ends ------------------------------------------------------------------------------
+
+    def _book(self, outcome: Outcome) -> None:
+        """Enters what a task said: channels to the record, attributed rewards to PettingZoo, ends to the flags."""
+        view = self._view
+        view.outcome = outcome
+        if outcome.team_reward or outcome.turn_rewards or outcome.agent_rewards:
+            self._pay(outcome)
+        for agent, text in outcome.feedback.items():
+            self._feedback.append((agent, len(view.history), view.round, obs_mod.neutralise(text, self._tags)))
+        if outcome.success is not None:
+            self._success = outcome.success
+        if outcome.metrics:
+            self._metrics.update(outcome.metrics)
+        if outcome.info:
+            self._info.update(outcome.info)
+            for agent in self.agents:
+                self.infos[agent] = {**self.infos[agent], **outcome.info}
+        for agent in outcome.dead - view.dead:
+            view.dead.add(self.profile(agent).name)
+            if agent in self.terminations:
+                self.terminations[agent] = True
+        if outcome.terminated:
+            if not self._rounds or self._rounds[-1].index < view.round:
+                self._close_round()
+            self._finish("task")
+
+    def _pay(self, outcome: Outcome) -> None:
+        history = self._view.history
+        if not self._layers:
+            # Paid before anybody acted (a routing penalty): booked to the first layer when it commits.
+            self._early.append(outcome)
+            return
+        turns = []
+        for index, reward in outcome.turn_rewards.items():
+            if not 0 <= index < len(history):
+                raise ConfigError(f"The task paid turn {index}, but only {len(history)} turns have been committed.")
+            history[index].reward += float(reward)
+            turns.append((history[index].agent, float(reward)))
+        for agent in outcome.agent_rewards:
+            self.profile(agent)
+        layer = self._layers[-1]
+        layer.team_reward += float(outcome.team_reward)
+        for agent, reward in outcome.agent_rewards.items():
+            layer.agent_rewards[agent] = layer.agent_rewards.get(agent, 0.0) + float(reward)
+        last = [history[i].agent for i in layer.turns]
+        shares = self.attribution(float(outcome.team_reward), turns, outcome.agent_rewards, list(self.rewards), last)
+        for agent, reward in shares.items():
+            self.rewards[agent] += reward
+            self._cumulative_rewards[agent] += reward
+        self._paid = True
+
+    def _finish(self, reason: str, truncated: bool = False) -> None:
+        self.done, self._stop_reason, self._truncated = True, reason, truncated
+        self._layer, self._pending = {}, {}
+        flags = self.truncations if truncated else self.terminations
+        for agent in self.agents:
+            flags[agent] = True
+            self.infos[agent] = {**self.infos[agent], "stop_reason": reason, "success": self._success}
+        if self.agents:
+            self.agent_selection = self.agents[0]
+            self._skip_agent_selection = None
+
+    # Observations ----------------------------------------------------------------------------------
+
+    def _observation(self, agent: str, max_chars: int | None) -> obs_mod.RolloutObservation:
+        spec = self._specs[agent]
+        turn = self._layer.get(agent)
+        history = self._view.history
+        parts = []
+        if turn is not None:
+            for i in turn.sees:
+                past = history[i]
+                parts.append(obs_mod.Part(past.agent, past.role, past.round, self._clean[i], i, past.agent == agent))
+        if self._feedback:
+            parts = self._with_feedback(agent, parts)
+        task = obs_mod.neutralise(self.task.observe(agent), self._tags)
+        cuts: list[tuple[int, int]] = []
+        if max_chars is not None:
+            task, parts, cuts = obs_mod.fit(task, parts, max_chars)
+        return obs_mod.RolloutObservation(spec, len(history), task, parts, cuts)
+
+    def _with_feedback(self, agent: str, parts: list[obs_mod.Part]) -> list[obs_mod.Part]:
+        """Puts feedback where it was given: behind the turns committed by then."""
+        keyed = [(part.index + 1, 0, part) for part in parts]
+        for to, after, round_, text in self._feedback:
+            if to == agent:
+                keyed.append((after, 1, obs_mod.Part("", "feedback", round_, text, -1)))
+        return [part for *_, part in sorted(keyed, key=lambda item: item[:2])]
+
+
+class _Candidates:
+    """The plausible replies of one agent, asked of the task when they are needed (picklable)."""
+
+    def __init__(self, task: Task, agent: str) -> None:
+        self.task, self.agent = task, agent
+
+    def __call__(self) -> Sequence[str]:
+        return self.task.sample_actions(self.agent)
+
+
+def _check_settings(
+    agents: Sequence[AgentSpec], history: str, on_invalid: str | float, max_rounds: int, render_mode: str | None
+) -> None:
+    names = [agent.name for agent in agents]
+    if not names:
+        raise ConfigError("A team needs at least one agent. Next: FlexEnv([AgentSpec('solver_0', 'solver')], task, D).")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"Agent names must be unique; got {names}. Number them: solver_0, solver_1, …")
+    if history not in _HISTORIES:
+        raise ConfigError(f"There is no history '{history}'. {did_you_mean(history, _HISTORIES)}")
+    if isinstance(on_invalid, str) and on_invalid not in ("fallback", "end_round"):
+        raise ConfigError(f"on_invalid must be 'fallback', 'end_round' or a penalty; got '{on_invalid}'.")
+    if max_rounds < 1:
+        raise ConfigError(f"max_rounds must be at least 1; got {max_rounds}.")
+    if render_mode not in (None, "human", "ansi"):
+        raise ConfigError(f"render_mode must be None, 'human' or 'ansi'; got '{render_mode}'.")

@@ -1,0 +1,385 @@
+"""The dependency function D: which agents act, in what order, and who sees whose actions.
+
+``D(a^i, a^j) = 1`` says that agent j's action is conditioned on agent i's (arXiv 2504.16129, section
+3.1); it may change every round. Here D is an object that is asked for one *layer* at a time: a set of
+turns that do not depend on each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from marft_envs.errors import ConfigError, DependencyError, did_you_mean
+from marft_envs.types import Outcome, Turn, TurnRecord
+
+
+class View:
+    """What a dependency function may look at: what has happened, never the task's state."""
+
+    __slots__ = ("agents", "dead", "history", "layer", "outcome", "rng", "round", "round_start")
+
+    def __init__(self, agents: Sequence[str]) -> None:
+        self.agents = tuple(agents)
+        """All agents, in canonical order."""
+        self.history: list[TurnRecord] = []
+        self.round = 0
+        self.round_start = 0
+        """Index of this round's first turn."""
+        self.layer = 0
+        """Layers committed in this round so far."""
+        self.dead: set[str] = set()
+        self.outcome: Outcome = Outcome()
+        """The task's latest word: verdicts and metrics to route by."""
+        self.rng: np.random.Generator | None = None
+
+    @property
+    def this_round(self) -> list[TurnRecord]:
+        """The turns of this round."""
+        return self.history[self.round_start :]
+
+    def latest(self, agent: str, before: int | None = None, this_round: bool = False) -> int | None:
+        """Returns the index of the agent's latest turn (before an index, in this round), or None."""
+        stop = len(self.history) if before is None else before
+        start = self.round_start if this_round else 0
+        for index in range(stop - 1, start - 1, -1):
+            if self.history[index].agent == agent:
+                return index
+        return None
+
+
+class InvalidRouting(Exception):
+    """Routing that cannot be carried out (bad text of a router). It is data: counted, and handled by ``on_invalid``."""
+
+    def __init__(self, reason: str, fallback: Sequence[Turn] = ()) -> None:
+        super().__init__(reason)
+        self.fallback = list(fallback)
+
+
+class DependencyFunction:
+    """Base of all kinds. Subclasses override :meth:`next_layer`, and :meth:`bind` to check agent names."""
+
+    agents: tuple[str, ...] = ()
+
+    def bind(self, agents: Sequence[str]) -> None:
+        """Learns the team, in canonical order; raises :class:`DependencyError` on names that are not in it."""
+        self.agents = tuple(agents)
+
+    def reset(self) -> None:
+        """Forgets the last episode."""
+
+    def next_layer(self, view: View) -> list[Turn]:
+        """Returns the next layer of this round; an empty list ends the round."""
+        raise NotImplementedError
+
+    def _known(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self.agents:
+                raise DependencyError(
+                    f"{type(self).__name__} names the agent '{name}', which is not in the team. "
+                    f"{did_you_mean(name, self.agents)}"
+                )
+
+
+class StaticDAG(DependencyFunction):
+    """A fixed organisation, as a matrix or a mapping.
+
+    Args:
+        D: ``[n, n]`` array in canonical agent order with ``D[i, j] = 1`` if j sees i, or a mapping from
+            an agent to the agents it sees.
+        on_cycle: ``"error"``; ``"lag"``: an edge against the order of agents reads the previous round's
+            action; ``"unroll:k"``: the agents of a cycle act k times a round, each on the latest actions.
+    """
+
+    def __init__(self, D: Any, on_cycle: str = "error") -> None:
+        self.D = D
+        self.on_cycle = on_cycle
+        if not re.fullmatch(r"error|lag|unroll:[1-9]\d*", on_cycle):
+            raise ConfigError(f"on_cycle must be 'error', 'lag' or 'unroll:k'; got '{on_cycle}'.")
+
+    def bind(self, agents: Sequence[str]) -> None:
+        """Checks the matrix against the team and orders it into layers."""
+        super().bind(agents)
+        self._preds = self._predecessors()
+        self._lagged: dict[str, tuple[str, ...]] = {name: () for name in agents}
+        layers, cyclic = _topological(self.agents, self._preds)
+        if cyclic and self.on_cycle == "error":
+            raise DependencyError(
+                f"The dependency function has a cycle among {', '.join(cyclic)}: each would wait for the other. "
+                "Remove an edge, or say on_cycle='lag' (read the previous round) or 'unroll:k' (repeat)."
+            )
+        if cyclic and self.on_cycle == "lag":
+            order = {name: i for i, name in enumerate(self.agents)}
+            in_cycle = set(cyclic)
+            for name in cyclic:
+                back = tuple(p for p in self._preds[name] if p in in_cycle and order[p] >= order[name])
+                self._lagged[name] = back
+                self._preds[name] = tuple(p for p in self._preds[name] if p not in back)
+            layers, _ = _topological(self.agents, self._preds)
+        elif cyclic:
+            layers = self._unrolled(layers, cyclic)
+        self._layers = layers
+        self._simple = not any(self._lagged.values()) and sum(map(len, layers)) == len(agents)
+        self._plans: dict[int, list[list[Turn]]] = {}
+
+    def _unrolled(self, layers: list[list[str]], cyclic: list[str]) -> list[list[str]]:
+        """Layers before the cycles, the cycles' agents k times in turn, then what waits for them."""
+        looping = _in_cycles(cyclic, self._preds)
+        times = int(self.on_cycle.partition(":")[2])
+        after = [name for name in cyclic if name not in looping]
+        rest, _ = _topological(after, {n: tuple(p for p in self._preds[n] if p in after) for n in after})
+        return layers + [[name] for _ in range(times) for name in self.agents if name in looping] + rest
+
+    def _predecessors(self) -> dict[str, tuple[str, ...]]:
+        if isinstance(self.D, Mapping):
+            self._known(self.D)
+            for seen in self.D.values():
+                self._known(seen)
+            return {name: tuple(p for p in self.agents if p in self.D.get(name, ())) for name in self.agents}
+        matrix = np.asarray(self.D)
+        n = len(self.agents)
+        if matrix.shape != (n, n) or not np.isin(matrix, (0, 1)).all():
+            raise DependencyError(f"D must be a {n} x {n} matrix of 0 and 1 for {n} agents; got shape {matrix.shape}.")
+        return {a: tuple(self.agents[i] for i in range(n) if matrix[i, j]) for j, a in enumerate(self.agents)}
+
+    def next_layer(self, view: View) -> list[Turn]:
+        """Returns the next topological layer; dead agents are skipped."""
+        if not self._died(view) and self._simple:
+            if view.layer >= len(self._layers):
+                return []
+            plan = self._plans.get(view.round_start)
+            if plan is None:
+                plan = self._plans[view.round_start] = self._plan(view.round_start)
+            return plan[view.layer]
+        while self._position < len(self._layers):
+            names = self._layers[self._position]
+            self._position += 1
+            layer = [Turn(name, self._sees(view, name)) for name in names if name not in view.dead]
+            if layer:
+                return layer
+        return []
+
+    def _died(self, view: View) -> bool:
+        """Whether somebody is missing, so that the round no longer follows the plan made for all."""
+        if view.layer == 0:
+            self._short = False
+            self._position = 0
+        if view.dead and not self._short:
+            self._short, self._position = True, view.layer
+        return self._short
+
+    def _plan(self, start: int) -> list[list[Turn]]:
+        where: dict[str, int] = {}
+        plan = []
+        for names in self._layers:
+            plan.append([Turn(name, tuple(sorted(where[p] for p in self._preds[name]))) for name in names])
+            for name in names:
+                where[name] = start + len(where)
+        return plan
+
+    def _sees(self, view: View, name: str) -> tuple[int, ...]:
+        here = [view.latest(p, this_round=True) for p in self._preds[name] if p != name]
+        before = [view.latest(p, before=view.round_start) for p in self._lagged[name]]
+        return tuple(sorted(i for i in here + before if i is not None))
+
+
+def _topological(agents: Sequence[str], preds: Mapping[str, Sequence[str]]) -> tuple[list[list[str]], list[str]]:
+    """Kahn's layers in canonical order, and the agents that a cycle keeps waiting."""
+    left, done, layers = list(agents), set[str](), []
+    while left:
+        ready = [name for name in left if all(p in done for p in preds[name])]
+        if not ready:
+            return layers, left
+        layers.append(ready)
+        done.update(ready)
+        left = [name for name in left if name not in done]
+    return layers, []
+
+
+def _in_cycles(names: Sequence[str], preds: Mapping[str, Sequence[str]]) -> set[str]:
+    """Agents that can reach themselves."""
+
+    def reaches_itself(start: str) -> bool:
+        seen: set[str] = set()
+        stack = list(preds[start])
+        while stack:
+            node = stack.pop()
+            if node == start:
+                return True
+            if node not in seen:
+                seen.add(node)
+                stack.extend(preds[node])
+        return False
+
+    return {name for name in names if reaches_itself(name)}
+
+
+class Chain(StaticDAG):
+    """One agent after the other, each seeing all before it (or only the one before).
+
+    Args:
+        *order: Agent names; without any, the team's canonical order.
+        sees: ``"all"`` (the paper's a^{1:i-1}) or ``"previous"``.
+    """
+
+    def __init__(self, *order: str, sees: str = "all") -> None:
+        super().__init__({})
+        if sees not in ("all", "previous"):
+            raise ConfigError(f"Chain(sees=…) must be 'all' or 'previous'; got '{sees}'.")
+        self.order, self.sees = order, sees
+
+    def bind(self, agents: Sequence[str]) -> None:
+        """Checks the order; agents that it does not name do not act."""
+        self.agents = tuple(agents)
+        order = self.order or self.agents
+        self._known(order)
+        if len(set(order)) < len(order):
+            raise DependencyError(f"Chain names an agent twice: {order}. Use Router for repeats.")
+        first = 0 if self.sees == "all" else -1
+        self._preds = {name: tuple(order[:i][first:]) for i, name in enumerate(order)}
+        self._lagged = {name: () for name in order}
+        self._layers, self._simple, self._plans = [[name] for name in order], True, {}
+
+
+class Layered(StaticDAG):
+    """Groups that act side by side, each group seeing all groups before it: ``Layered([["a_0", "b_0"], ["c_0"]])``."""
+
+    def __init__(self, layers: Sequence[Sequence[str]]) -> None:
+        super().__init__({})
+        self.layers = [list(layer) for layer in layers]
+
+    def bind(self, agents: Sequence[str]) -> None:
+        """Checks the names; within a layer agents act in canonical order."""
+        self.agents = tuple(agents)
+        named = [name for layer in self.layers for name in layer]
+        self._known(named)
+        if len(set(named)) < len(named):
+            raise DependencyError(f"Layered names an agent twice: {self.layers}. Use Router for repeats.")
+        self._layers = [[name for name in agents if name in layer] for layer in self.layers]
+        self._preds = {}
+        earlier: tuple[str, ...] = ()
+        for layer in self._layers:
+            self._preds.update(dict.fromkeys(layer, earlier))
+            earlier += tuple(layer)
+        self._lagged = {name: () for name in named}
+        self._simple, self._plans = True, {}
+
+
+class Independent(StaticDAG):
+    """D = 0: everybody acts at once and sees nobody (the DEC-POMDP case)."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+
+Plan = DependencyFunction | Sequence[Sequence[str]] | np.ndarray
+
+
+class Scheduled(DependencyFunction):
+    """A new D each round.
+
+    Args:
+        fn: Called at each round's start with a :class:`View`; returns a dependency function, layers of
+            names (as :class:`Layered`), or an n x n array. Agents left out are skipped.
+    """
+
+    def __init__(self, fn: Callable[[View], Plan]) -> None:
+        self.fn = fn
+        self._current: DependencyFunction | None = None
+
+    def reset(self) -> None:
+        """Forgets the last round's plan."""
+        self._current = None
+
+    def next_layer(self, view: View) -> list[Turn]:
+        """Asks ``fn`` at the round's start, then follows its plan."""
+        if view.layer == 0:
+            plan = self.fn(view)
+            if isinstance(plan, np.ndarray):
+                plan = StaticDAG(plan)
+            elif not isinstance(plan, DependencyFunction):
+                plan = Layered(plan)
+            plan.bind(self.agents)
+            self._current = plan
+        if self._current is None:
+            raise DependencyError("Scheduled was asked for a later layer before the round's first.")
+        return self._current.next_layer(view)
+
+
+class Router(DependencyFunction):
+    """Asked after every layer who acts next; repeats are allowed (by verdict, by tool error).
+
+    Args:
+        fn: Takes a :class:`View`, returns agent names or :class:`Turn` objects; an empty list ends the
+            round. A bare name sees everything said in this round.
+    """
+
+    def __init__(self, fn: Callable[[View], Sequence[str | Turn]]) -> None:
+        self.fn = fn
+
+    def next_layer(self, view: View) -> list[Turn]:
+        """Returns what ``fn`` says, with names turned into turns."""
+        here = tuple(range(view.round_start, len(view.history)))
+        return [step if isinstance(step, Turn) else Turn(step, here) for step in self.fn(view)]
+
+
+def parse_names(text: str, workers: Sequence[str]) -> list[str] | None:
+    """Returns the worker named last in the text (by name, or by a role that only it has), [] for "finish", else None."""
+    by_word: dict[str, str] = {}
+    roles = [name.rpartition("_")[0] for name in workers]
+    for name, role in zip(workers, roles, strict=True):
+        by_word[name.lower()] = name
+        if roles.count(role) == 1:
+            by_word.setdefault(role.lower(), name)
+    by_word["finish"] = ""
+    # Longest first, so that `expert_1` is not read inside `expert_10`.
+    words = sorted(by_word, key=len, reverse=True)
+    found = re.findall(r"(?<![a-z0-9_])(" + "|".join(map(re.escape, words)) + r")(?![a-z0-9_])", text.lower())
+    if not found:
+        return None
+    return [by_word[found[-1]]] if by_word[found[-1]] else []
+
+
+class Orchestrator(DependencyFunction):
+    """The boss's text names who acts next. Routing is an action, so it is trained like any other.
+
+    Args:
+        boss: Acts first, and again after each worker while ``hops`` last.
+        workers: Who may be named; default everybody else.
+        hops: How often the boss routes in a round.
+        parse: ``(text, workers) -> names``; ``[]`` ends the round, None says that the text is not a routing.
+        default: The worker to fall back on when the text is not a routing.
+    """
+
+    def __init__(
+        self,
+        boss: str,
+        workers: Sequence[str] | None = None,
+        hops: int = 1,
+        parse: Callable[[str, Sequence[str]], Sequence[str] | None] = parse_names,
+        default: str | None = None,
+    ) -> None:
+        if hops < 1:
+            raise ConfigError(f"Orchestrator(hops=…) must be at least 1; got {hops}.")
+        self.boss, self.workers, self.hops, self.parse, self.default = boss, workers, hops, parse, default
+
+    def bind(self, agents: Sequence[str]) -> None:
+        """Checks the names of the boss, the workers and the default."""
+        super().bind(agents)
+        self._workers = tuple(self.workers) if self.workers is not None else tuple(a for a in agents if a != self.boss)
+        self._known([self.boss, *self._workers, *([self.default] if self.default else [])])
+
+    def next_layer(self, view: View) -> list[Turn]:
+        """Boss, worker, boss, worker, … each seeing all that was said in this round."""
+        here = tuple(range(view.round_start, len(view.history)))
+        if view.layer % 2 == 0:
+            more = view.layer < 2 * self.hops and self.boss not in view.dead
+            return [Turn(self.boss, here)] if more else []
+        names = self.parse(view.history[-1].text, self._workers)
+        if names is None:
+            fallback = [Turn(self.default, here)] if self.default and self.default not in view.dead else []
+            raise InvalidRouting(f"{self.boss} named nobody", fallback)
+        return [Turn(name, here) for name in names]

@@ -1,0 +1,159 @@
+"""What an agent sees, and how it is rendered.
+
+One rollout observation (profile, task observation, the actions that D lets the agent see, feedback)
+has three renderings: ``messages`` (chat messages, the default), ``prompt`` (one string) and
+``structured`` (fields). Everything but the profile is untrusted text and is neutralised: chat-template
+control tokens and forged role tags stay readable and stop working.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gymnasium import spaces
+
+from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.spaces import UnicodeText
+from marft_envs.types import AgentSpec
+
+Message = dict[str, str]
+
+_SUSPICIOUS = re.compile(r"[<\[\x00\ud800-\udfff]")
+_UNPRINTABLE = re.compile(r"[\x00\ud800-\udfff]")
+# Openers of control tokens in the common chat templates: <|im_end|>, <｜User｜>, <s>, </s>, <bos>,
+# <start_of_turn>, [INST], <<SYS>>, <think> is content and stays.
+_CONTROL = re.compile(
+    r"<(?=[|｜])|<(?=/?(?:s|bos|eos|pad|unk|mask|start_of_turn|end_of_turn|tool_call|tool_response|tools|begin_of_text)>)"
+    r"|<(?=<SYS>>|</?SYS>)|\[(?=/?(?:INST|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|SYSTEM_PROMPT)\])"
+)
+
+
+def neutralise(text: str, roles: re.Pattern[str] | None = None) -> str:
+    """Returns ``text`` with control tokens, forged role tags, NULs and lone surrogates made harmless.
+
+    A space after the opening bracket is enough: the text stays readable and no template or tokenizer
+    reads it as control.
+
+    Args:
+        text: Untrusted text.
+        roles: Pattern of role tags at a line's start (see :func:`role_tags`).
+    """
+    if not _SUSPICIOUS.search(text):
+        return text
+    text = _UNPRINTABLE.sub("\ufffd", text)
+    text = _CONTROL.sub(lambda m: m.group() + " ", text)
+    return roles.sub("[ ", text) if roles is not None else text
+
+
+def role_tags(agents: Sequence[AgentSpec]) -> re.Pattern[str]:
+    """Returns a pattern of the tags under which agents' words are shown, as forgers would write them."""
+    names = "|".join(sorted({re.escape(agent.role) for agent in agents} | {"feedback"}))
+    return re.compile(rf"^\[(?=(?:{names})\b)", re.MULTILINE | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One piece of what an agent sees: an earlier action, or feedback."""
+
+    agent: str
+    role: str
+    round: int
+    text: str
+    index: int
+    """History index; -1 for feedback."""
+    own: bool = False
+
+
+@dataclass(slots=True)
+class RolloutObservation:
+    """ô of one agent: its profile, the task's observation, and the parts that it may see, oldest first."""
+
+    agent: AgentSpec
+    turn: int
+    task: str
+    parts: list[Part]
+    cuts: list[tuple[int, int]]
+    """``(history index, characters)`` that were cut to make it fit."""
+
+
+def fit(task: str, parts: list[Part], max_chars: int) -> tuple[str, list[Part], list[tuple[int, int]]]:
+    """Cuts what is too long, the oldest part first and the task's text last; the profile is never cut.
+
+    Returns:
+        The task text, the parts, and what was cut as ``(history index, characters)`` (index -2: the task).
+    """
+    excess = len(task) + sum(len(p.text) for p in parts) - max_chars
+    cuts, kept = [], []
+    for part in parts:
+        if excess > 0:
+            gone = min(excess, len(part.text))
+            excess -= gone
+            cuts.append((part.index, gone))
+            part = Part(part.agent, part.role, part.round, part.text[gone:], part.index, part.own)
+        kept.append(part)
+    if excess > 0:
+        cuts.append((-2, excess))
+        task = task[: max(len(task) - excess, 0)]
+    return task, kept, cuts
+
+
+def tag(part: Part, current_round: int) -> str:
+    """Returns the line above a contribution: who said it and, once there are several rounds, when."""
+    when = f", round {part.round + 1}" if current_round > 0 else ""
+    return f"[{part.role}{when}]"
+
+
+def to_messages(obs: RolloutObservation, round_: int) -> list[Message]:
+    """Renders chat messages: system (profile), user (task, contributions), own past turns as assistant."""
+    out: list[Message] = []
+    if obs.agent.prompt:
+        out.append({"role": "system", "content": obs.agent.prompt})
+    said = [obs.task] if obs.task else []
+    for part in obs.parts:
+        if part.own:
+            # Chat templates want user and assistant to alternate.
+            if said or not out or out[-1]["role"] != "user":
+                out.append({"role": "user", "content": "\n\n".join(said)})
+            out.append({"role": "assistant", "content": part.text})
+            said = []
+        else:
+            said.append(f"{tag(part, round_)}\n{part.text}")
+    if said or not out or out[-1]["role"] != "user":
+        out.append({"role": "user", "content": "\n\n".join(said)})
+    return out
+
+
+def to_prompt(obs: RolloutObservation, round_: int) -> str:
+    """Renders one string: profile, task, contributions."""
+    pieces = [obs.agent.prompt, obs.task, *(f"{tag(p, round_)}\n{p.text}" for p in obs.parts)]
+    return "\n\n".join(piece for piece in pieces if piece)
+
+
+def render(kind: str, obs: RolloutObservation, round_: int) -> dict[str, Any]:
+    """Returns the observation value of one kind; a member of :func:`space` of that kind."""
+    if kind == "messages":
+        return {"messages": tuple(to_messages(obs, round_)), "turn": obs.turn}
+    if kind == "prompt":
+        return {"prompt": to_prompt(obs, round_), "turn": obs.turn}
+    seen = tuple({"agent": p.agent, "role": p.role, "round": p.round, "text": p.text} for p in obs.parts)
+    return {"profile": obs.agent.prompt, "seen": seen, "task": obs.task, "turn": obs.turn}
+
+
+_TURNS = 1_000_000
+
+
+def space(kind: str) -> spaces.Dict:
+    """Returns a fresh observation space of that kind (no key is called "observation": see PettingZoo's api_test)."""
+    if kind == "messages":
+        message = spaces.Dict({"role": UnicodeText(32), "content": UnicodeText()})
+        return spaces.Dict({"messages": spaces.Sequence(message), "turn": spaces.Discrete(_TURNS)})
+    if kind == "prompt":
+        return spaces.Dict({"prompt": UnicodeText(), "turn": spaces.Discrete(_TURNS)})
+    if kind == "structured":
+        part = {"agent": UnicodeText(), "role": UnicodeText(), "round": spaces.Discrete(_TURNS), "text": UnicodeText()}
+        fields = {"profile": UnicodeText(), "seen": spaces.Sequence(spaces.Dict(part)), "task": UnicodeText()}
+        return spaces.Dict({**fields, "turn": spaces.Discrete(_TURNS)})
+    raise ConfigError(f"There is no observation kind '{kind}'. {did_you_mean(kind, ('messages', 'prompt', 'structured'))}")

@@ -1,0 +1,157 @@
+"""Environment ids: ``[namespace/]name-vN``, and ``module:id`` for environments that a module registers.
+
+Anything that could move a score (data, prompt, grader, reward, limits) makes a new version of an id.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Any
+
+from marft_envs.core import FlexEnv
+from marft_envs.errors import ConfigError, did_you_mean
+
+PLUGIN_GROUP = "marft.envs"
+"""Entry-point group of plugins: name = namespace or id, value = a module whose import registers ids."""
+
+_ID = re.compile(r"(?:(?P<ns>[\w.-]+)/)?(?P<name>[A-Za-z0-9_.-]+?)-v(?P<version>\d+)")
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """How to build one environment."""
+
+    id: str
+    entry_point: str | Callable[..., FlexEnv]
+    """``module:callable``, or the callable; it returns a :class:`FlexEnv` (possibly wrapped)."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    summary: str = ""
+
+    def load(self) -> Callable[..., FlexEnv]:
+        """Returns the callable, importing its module on first use."""
+        if callable(self.entry_point):
+            return self.entry_point
+        module, _, name = self.entry_point.partition(":")
+        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+
+
+_specs: dict[str, EnvSpec] = {}
+_plugins_loaded: set[str] = set()
+
+
+def register(
+    id: str,
+    entry_point: str | Callable[..., FlexEnv],
+    kwargs: Mapping[str, Any] | None = None,
+    summary: str = "",
+) -> EnvSpec:
+    """Registers an environment id.
+
+    Args:
+        id: ``[namespace/]name-vN``.
+        entry_point: ``"module:callable"`` or a callable that returns the environment.
+        kwargs: Default keyword arguments of the callable.
+        summary: One line for listings.
+
+    Raises:
+        ConfigError: If the id is malformed, or taken by something else.
+    """
+    if not _ID.fullmatch(id):
+        raise ConfigError(f"'{id}' is not an environment id. Expected [namespace/]name-vN, for example 'my-task-v0'.")
+    new = EnvSpec(id, entry_point, dict(kwargs or {}), summary)
+    old = _specs.get(id)
+    if old is not None and old != new:
+        raise ConfigError(f"'{id}' is registered already, for {old.entry_point}. Register a new version: bump the -vN.")
+    _specs[id] = new
+    return new
+
+
+def _load_plugins(only: str | None = None) -> None:
+    """Imports plugins whose entry-point name could hold the id (all of them for listings)."""
+    for point in entry_points(group=PLUGIN_GROUP):
+        wanted = only is None or only == point.name or only.startswith(point.name + "/")
+        if wanted and point.value not in _plugins_loaded:
+            _plugins_loaded.add(point.value)
+            loaded = point.load()
+            if callable(loaded):
+                loaded()
+
+
+def spec(id: str) -> EnvSpec:
+    """Returns the specification of an id.
+
+    Raises:
+        ConfigError: If nothing is registered under it; the message names the nearest id.
+    """
+    module, colon, name = id.rpartition(":")
+    if colon:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (module == error.name or module.startswith(error.name + ".")):
+                raise
+            raise ConfigError(
+                f"There is no module '{module}' to import for '{id}'. Expected module:id, importable from here."
+            ) from error
+    if name not in _specs:
+        _load_plugins(name)
+    if name in _specs:
+        return _specs[name]
+    _load_plugins()
+    if name in _specs:
+        return _specs[name]
+    match = _ID.fullmatch(name)
+    if match:
+        stem = name[: match.start("version") - 2]
+        versions = sorted(other for other in _specs if other.rpartition("-v")[0] == stem)
+        if versions:
+            raise ConfigError(f"There is no version {match['version']} of '{stem}'. There is: {', '.join(versions)}.")
+    raise ConfigError(f"There is no environment '{name}'. {did_you_mean(name, _specs)} All of them: marft envs")
+
+
+def list_envs() -> list[EnvSpec]:
+    """Returns every registered environment, plugins included, sorted by id."""
+    _load_plugins()
+    return [_specs[id] for id in sorted(_specs)]
+
+
+def make(id: str, **kwargs: Any) -> FlexEnv:
+    """Builds an environment: ``env = marft_envs.make("math-dual-v0")``.
+
+    Args:
+        id: A registered id, or ``module:id``.
+        **kwargs: Override the id's defaults; which there are is on the environment's page.
+
+    Raises:
+        ConfigError: If the id or a keyword is unknown.
+    """
+    found = spec(id)
+    fn = found.load()
+    arguments = {**found.kwargs, **kwargs}
+    _check_keywords(found.id, fn, arguments)
+    env = fn(**arguments)
+    env.unwrapped.env_id = found.id
+    env.unwrapped.env_kwargs = dict(kwargs)
+    env.unwrapped.metadata["name"] = found.id
+    return env
+
+
+def _check_keywords(id: str, fn: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    parameters = inspect.signature(fn).parameters
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return
+    for name in arguments:
+        if name not in parameters:
+            raise ConfigError(f"'{id}' takes no '{name}'. {did_you_mean(name, parameters)}")
+
+
+def make_vec(id: str, num_envs: int = 1, **kwargs: Any) -> Any:
+    """Builds a poll/push vector environment of ``num_envs`` slots; see :class:`marft_envs.vector.VectorEnv`."""
+    from marft_envs.vector import VectorEnv
+
+    return VectorEnv([lambda: make(id, **kwargs)] * num_envs)

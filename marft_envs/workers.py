@@ -1,0 +1,319 @@
+"""Killable worker processes: for work on text that a model wrote and that nobody has vouched for.
+
+A process pool of the standard library is wedged for good by a sample that never returns, and
+``signal.alarm`` works on the main thread only. A ``WorkerPool`` talks JSON lines to processes of its own,
+kills one that misses its deadline, and starts another. POSIX only (process groups, resource limits).
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import itertools
+import json
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from marft_envs.errors import ConfigError, WorkerError
+
+START_DEADLINE = 60.0
+"""Seconds a worker may take to import its target; its own limit, since a busy machine imports slowly."""
+
+_CHUNK = 1 << 16
+
+
+class WorkerTimeout(WorkerError):
+    """The worker missed the deadline and was killed."""
+
+
+class WorkerCrashed(WorkerError):
+    """The worker died, could not start, ran out of memory, or answered nonsense."""
+
+
+class WorkerPool:
+    """Calls ``module:function`` in worker processes, with a deadline and a memory limit.
+
+    The function takes one JSON value and returns one. Safe to share between threads: at most ``size``
+    calls run at once, further callers wait. Processes start at the first call that needs them. Pickling
+    keeps the settings and drops the processes; a deep copy shares the pool.
+
+    Args:
+        target: ``module:function``, importable in a fresh interpreter.
+        size: Most processes alive at once.
+        deadline: Seconds that one call may take.
+        memory_mb: Address space of each worker in MiB (Linux enforces it; macOS does not).
+
+    Raises:
+        ConfigError: The target is not ``module:function``, a number makes no sense, or the system is Windows.
+    """
+
+    def __init__(self, target: str, size: int = 1, deadline: float = 2.0, memory_mb: int = 1024) -> None:
+        if os.name != "posix":
+            raise ConfigError("worker processes need a POSIX system; on Windows, run MARFT inside WSL")
+        module, _, function = target.partition(":")
+        if not module or not function:
+            raise ConfigError(f"worker target '{target}' is not 'module:function', e.g. 'json:dumps'")
+        if size < 1 or deadline <= 0 or memory_mb < 1:
+            raise ConfigError(f"a pool needs size, deadline and memory_mb above 0; got {size}, {deadline}, {memory_mb}")
+        self.target, self.size, self.deadline, self.memory_mb = target, size, deadline, memory_mb
+        self._reset()
+
+    def _reset(self) -> None:
+        self._closed = False
+        self._slots: list[_Slot] = [_Slot() for _ in range(self.size)]
+        # Last in, first out: a lightly used pool keeps to one warm process.
+        self._free: queue.LifoQueue[_Slot] = queue.LifoQueue()
+        for slot in reversed(self._slots):
+            self._free.put(slot)
+        _POOLS.add(self)
+
+    def call(self, payload: Any) -> Any:
+        """Runs the target on ``payload`` in a worker.
+
+        Raises:
+            WorkerTimeout: No answer by the deadline; the worker was killed and the pool stays usable.
+            WorkerCrashed: The worker died or ran out of memory; the pool stays usable.
+            WorkerError: The target raised; the message holds its exception.
+        """
+        line = json.dumps(payload)
+        slot = self._free.get()
+        try:
+            if self._closed:
+                raise WorkerError(f"the worker pool for {self.target} is closed; make a new WorkerPool")
+            if slot.process is None:
+                slot.process = self._spawn()
+            try:
+                return slot.process.call(line, self.deadline)
+            except (WorkerTimeout, WorkerCrashed):
+                slot.process.kill()
+                # The next one imports while the caller goes on; its readiness is awaited at the next call.
+                slot.process = None if self._closed else self._spawn()
+                raise
+            except BaseException as error:
+                if not isinstance(error, WorkerError):  # interrupted: the stream holds half an exchange
+                    slot.process.kill()
+                    slot.process = None
+                raise
+        finally:
+            self._free.put(slot)
+
+    def warm_up(self) -> None:
+        """Starts one worker and waits until it is ready. Raises ``WorkerCrashed`` if it cannot start."""
+        slot = self._free.get()
+        try:
+            slot.process = slot.process or self._spawn()
+            slot.process.wait_ready()
+        finally:
+            self._free.put(slot)
+
+    def close(self) -> None:
+        """Kills the workers. A call in flight raises ``WorkerCrashed``."""
+        self._closed = True
+        for slot in self._slots:
+            if slot.process is not None:
+                slot.process.kill()
+                slot.process = None
+
+    def _spawn(self) -> _Process:
+        return _Process(self.target, self.deadline, self.memory_mb)
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __getstate__(self) -> tuple[str, int, float, int]:
+        return self.target, self.size, self.deadline, self.memory_mb
+
+    def __setstate__(self, state: tuple[str, int, float, int]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> WorkerPool:
+        return self
+
+
+class _Slot:
+    """A place for one process; empty until needed."""
+
+    def __init__(self) -> None:
+        self.process: _Process | None = None
+
+
+class _Process:
+    """One worker process and the pipe to it. Used by one thread at a time; ``kill`` from any."""
+
+    def __init__(self, target: str, deadline: float, memory_mb: int) -> None:
+        paths = [path or os.getcwd() for path in sys.path]
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        self.target = target
+        self._ids = itertools.count()
+        self._ready = False
+        self._buffer = bytearray()
+        self._popen = subprocess.Popen(
+            # -P: nothing that lies in the working directory may shadow a module.
+            [sys.executable, "-P", "-m", "marft_envs.workers", target, str(deadline), str(memory_mb)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, **threads, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+        assert self._popen.stdin is not None and self._popen.stdout is not None
+        self._in, self._out = self._popen.stdin.fileno(), self._popen.stdout.fileno()
+        os.set_blocking(self._in, False)
+        os.set_blocking(self._out, False)
+
+    def wait_ready(self) -> None:
+        if not self._ready:
+            reply = self._exchange(b"", START_DEADLINE)
+            if "error" in reply:
+                raise WorkerCrashed(f"the worker for {self.target} could not start: {reply['error']}")
+            self._ready = True
+
+    def call(self, line: str, deadline: float) -> Any:
+        self.wait_ready()
+        number = next(self._ids)
+        reply = self._exchange(f'{{"id": {number}, "payload": {line}}}\n'.encode(), deadline)
+        if reply.get("id") != number:
+            raise WorkerCrashed(f"the worker for {self.target} broke the protocol; it was replaced")
+        if "error" in reply:
+            kind = WorkerCrashed if reply.get("fatal") else WorkerError
+            raise kind(f"{self.target} raised {reply['error']}")
+        return reply["result"]
+
+    def _exchange(self, data: bytes, deadline: float) -> dict[str, Any]:
+        """Writes ``data``, reads one JSON line; both ends non-blocking, so that the deadline holds whatever happens."""
+        until = time.monotonic() + deadline
+        poll = select.poll()
+        poll.register(self._out, select.POLLIN)
+        if data:
+            poll.register(self._in, select.POLLOUT)
+        while b"\n" not in self._buffer:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise WorkerTimeout(f"{self.target} did not answer within {deadline:g} s; its worker was replaced")
+            for descriptor, _ in poll.poll(left * 1000):
+                try:
+                    if descriptor == self._in:
+                        data = data[os.write(self._in, data[:_CHUNK]) :]
+                        if not data:
+                            poll.unregister(self._in)
+                        continue
+                    chunk = os.read(self._out, _CHUNK)
+                except (BrokenPipeError, ValueError, OSError):
+                    chunk = b""
+                if not chunk:
+                    raise WorkerCrashed(f"the worker for {self.target} died ({self._epitaph()}); it was replaced")
+                self._buffer += chunk
+        line, _, rest = bytes(self._buffer).partition(b"\n")
+        self._buffer = bytearray(rest)
+        try:
+            return dict(json.loads(line))
+        except (ValueError, TypeError):
+            raise WorkerCrashed(f"the worker for {self.target} answered no JSON; it was replaced") from None
+
+    def _epitaph(self) -> str:
+        try:
+            code = self._popen.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            return "it closed its output"
+        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+
+    def kill(self) -> None:
+        """SIGKILL to the worker and everything it started in its process group."""
+        try:
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            self._popen.kill()
+        self._popen.wait()
+        for pipe in (self._popen.stdin, self._popen.stdout):
+            assert pipe is not None
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                continue
+
+
+_POOLS: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for pool in list(_POOLS):
+        pool.close()
+
+
+def _forget_all() -> None:
+    """In a forked child: the workers belong to the parent, and two readers on one pipe would mix answers up."""
+    for pool in list(_POOLS):
+        pool._reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
+
+
+def _limit_memory(memory_mb: int) -> None:
+    import resource
+
+    limit = memory_mb << 20
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    except (ValueError, OSError):
+        if sys.platform == "linux":
+            raise  # macOS refuses RLIMIT_AS; on Linux a refusal is news
+
+
+def _answer(function: Callable[[Any], Any], line: bytes, cpu_seconds: float) -> dict[str, Any]:
+    request = json.loads(line)
+    # A worker whose parent was killed has nobody left to kill it: the kernel does, when its CPU time is up.
+    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
+    try:
+        return {"id": request["id"], "result": function(request["payload"])}
+    except MemoryError:
+        return {"id": request["id"], "error": "MemoryError", "fatal": True}
+    except Exception as error:  # reported to the caller, who raises
+        return {"id": request["id"], "error": f"{type(error).__name__}: {error}"[:2000]}
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _main(target: str, deadline: float, memory_mb: int) -> None:
+    """The worker's side: one JSON line in, one out, on descriptors that the target cannot reach by accident."""
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+
+    def reply(message: dict[str, Any]) -> None:
+        replies.write(json.dumps(message).encode() + b"\n")
+        replies.flush()
+
+    module, _, name = target.partition(":")
+    try:
+        _limit_memory(memory_mb)
+        function = getattr(importlib.import_module(module), name)
+    except Exception as error:  # reported to the caller, who raises
+        return reply({"error": f"{type(error).__name__}: {error}"})
+    reply({"ready": True})
+    for line in requests:
+        message = _answer(function, line, 2 * deadline + 1)
+        try:
+            reply(message)
+        except (TypeError, ValueError) as error:
+            reply({"id": message["id"], "error": f"{type(error).__name__}: {error}"})
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]))
