@@ -63,7 +63,8 @@ class WorkerPool:
         if not module or not function:
             raise ConfigError(f"worker target '{target}' is not 'module:function', e.g. 'json:dumps'")
         if size < 1 or deadline <= 0 or memory_mb < 1:
-            raise ConfigError(f"a pool needs size, deadline and memory_mb above 0; got {size}, {deadline}, {memory_mb}")
+            got = f"{size}, {deadline}, {memory_mb}"
+            raise ConfigError(f"a pool needs size, deadline and memory_mb above 0; got {got}")
         self.target, self.size, self.deadline, self.memory_mb = target, size, deadline, memory_mb
         self._reset()
 
@@ -120,8 +121,18 @@ class WorkerPool:
         self._closed = True
         for slot in self._slots:
             if slot.process is not None:
+                slot.process.signal()  # a busy one is cleared away by its caller
+        idle = []
+        while not self._free.empty():
+            try:
+                idle.append(self._free.get_nowait())
+            except queue.Empty:
+                break
+        for slot in idle:
+            if slot.process is not None:
                 slot.process.kill()
                 slot.process = None
+            self._free.put(slot)
 
     def _spawn(self) -> _Process:
         return _Process(self.target, self.deadline, self.memory_mb)
@@ -129,7 +140,9 @@ class WorkerPool:
     def __enter__(self) -> WorkerPool:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __getstate__(self) -> tuple[str, int, float, int]:
@@ -150,7 +163,7 @@ class _Slot:
 
 
 class _Process:
-    """One worker process and the pipe to it. Used by one thread at a time; ``kill`` from any."""
+    """One worker process and the pipe to it. Used by one thread at a time."""
 
     def __init__(self, target: str, deadline: float, memory_mb: int) -> None:
         paths = [path or os.getcwd() for path in sys.path]
@@ -192,7 +205,7 @@ class _Process:
         return reply["result"]
 
     def _exchange(self, data: bytes, deadline: float) -> dict[str, Any]:
-        """Writes ``data``, reads one JSON line; both ends non-blocking, so that the deadline holds whatever happens."""
+        """Writes ``data``, reads one JSON line; both ends are non-blocking, so that the deadline holds."""
         until = time.monotonic() + deadline
         poll = select.poll()
         poll.register(self._out, select.POLLIN)
@@ -201,7 +214,9 @@ class _Process:
         while b"\n" not in self._buffer:
             left = until - time.monotonic()
             if left <= 0:
-                raise WorkerTimeout(f"{self.target} did not answer within {deadline:g} s; its worker was replaced")
+                raise WorkerTimeout(
+                    f"{self.target} gave no answer in {deadline:g} s; its worker was replaced"
+                )
             for descriptor, _ in poll.poll(left * 1000):
                 try:
                     if descriptor == self._in:
@@ -213,7 +228,8 @@ class _Process:
                 except (BrokenPipeError, ValueError, OSError):
                     chunk = b""
                 if not chunk:
-                    raise WorkerCrashed(f"the worker for {self.target} died ({self._epitaph()}); it was replaced")
+                    cause = self._epitaph()
+                    raise WorkerCrashed(f"the worker for {self.target} died ({cause}); it was replaced")
                 self._buffer += chunk
         line, _, rest = bytes(self._buffer).partition(b"\n")
         self._buffer = bytearray(rest)
@@ -229,12 +245,16 @@ class _Process:
             return "it closed its output"
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 
-    def kill(self) -> None:
-        """SIGKILL to the worker and everything it started in its process group."""
+    def signal(self) -> None:
+        """SIGKILL to the worker and everything it started in its process group. Legal from any thread."""
         try:
             os.killpg(self._popen.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             self._popen.kill()
+
+    def kill(self) -> None:
+        """Kills the worker, reaps it and closes the pipes. For the thread that uses it."""
+        self.signal()
         self._popen.wait()
         for pipe in (self._popen.stdin, self._popen.stdout):
             assert pipe is not None
@@ -254,7 +274,7 @@ def _close_all() -> None:
 
 
 def _forget_all() -> None:
-    """In a forked child: the workers belong to the parent, and two readers on one pipe would mix answers up."""
+    """In a forked child: the workers are the parent's, and two readers on a pipe would mix answers up."""
     for pool in list(_POOLS):
         pool._reset()
 
@@ -290,7 +310,7 @@ def _answer(function: Callable[[Any], Any], line: bytes, cpu_seconds: float) -> 
 
 
 def _main(target: str, deadline: float, memory_mb: int) -> None:
-    """The worker's side: one JSON line in, one out, on descriptors that the target cannot reach by accident."""
+    """The worker's side: one JSON line in, one out, on descriptors that nothing else writes to."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
