@@ -1,0 +1,218 @@
+"""Mathematics problems by name or path: ``load("procedural")``, ``load("gsm8k")``, ``load("my.jsonl")``."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from marft_envs.errors import DataError, did_you_mean
+from marft_envs.math import hub, procedural
+from marft_envs.math.hub import HUB, Columns, after_hashes, number, plain, rows_to_problems
+from marft_envs.math.problem import Problem
+
+__all__ = ["NAMES", "Problem", "ProblemSet", "load", "read_jsonl", "rows_to_problems"]
+
+NAMES = ("procedural", *HUB)
+"""Every name that ``load`` knows; anything else is a path."""
+
+
+class ProblemSet(Sequence[Problem]):
+    """Problems in a fixed order, found by position or id, and drawn with the caller's random generator."""
+
+    def __init__(self, problems: Iterable[Problem], name: str) -> None:
+        """Keeps the order.
+
+        Raises:
+            DataError: two problems have one id.
+        """
+        self.name = name
+        self._problems = tuple(problems)
+        self._by_id = {p.id: p for p in self._problems}
+        if len(self._by_id) < len(self._problems):
+            twice = Counter(p.id for p in self._problems).most_common(1)[0][0]
+            raise DataError(f"'{name}' has the id '{twice}' twice. Make ids unique, or leave the column out.")
+
+    def __len__(self) -> int:
+        return len(self._problems)
+
+    @overload
+    def __getitem__(self, index: int) -> Problem: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Problem]: ...
+    def __getitem__(self, index: int | slice) -> Problem | Sequence[Problem]:
+        return self._problems[index]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ProblemSet:
+        """Itself: it never changes, and a forked environment must not copy a whole data set."""
+        return self
+
+    def get(self, problem_id: str) -> Problem:
+        """The problem with this id. An id of a procedural problem works in every set: it is regenerated.
+
+        Raises:
+            DataError: unknown id.
+        """
+        if problem_id in self._by_id:
+            return self._by_id[problem_id]
+        if problem_id.startswith("procedural/"):
+            return procedural.from_id(problem_id)
+        like = f"Ids here look like '{self._problems[0].id}'."
+        raise DataError(f"'{self.name}' has no problem with the id '{problem_id}'. {like}")
+
+    def draw(self, rng: np.random.Generator) -> Problem:
+        """One problem, uniformly."""
+        return self._problems[int(rng.integers(len(self._problems)))]
+
+
+def load(
+    name_or_path: str | Path,
+    split: str = "train",
+    subjects: str | Sequence[str] | None = None,
+    levels: int | Sequence[int] | None = None,
+    filter: Callable[[Problem], bool] | None = None,
+    limit: int | None = None,
+) -> ProblemSet:
+    """Loads problems.
+
+    Args:
+        name_or_path: ``"procedural"`` (built in, offline), the name or hub id of a set in ``hub.HUB``, or the
+            path of a JSONL file. A file is used whole, whatever the split; ``{split}`` in a path is replaced.
+        split: ``"train"`` or ``"test"``; sets made for evaluation have ``"test"`` only.
+        subjects: keep these subjects.
+        levels: keep these levels; rows without a level are dropped then.
+        filter: keep the problems for which it is true.
+        limit: at most so many, evenly spaced over what is left, so that each part of the set is represented.
+
+    Returns:
+        A non-empty ``ProblemSet``. The procedural one holds all of level 0 and, of every other cell, the
+        split's share of ``procedural.PANEL`` distinct problems.
+
+    Raises:
+        DataError: unknown name, no file, a bad row, an unreachable hub, or nothing left.
+        MissingExtraError: a hub set without the ``data`` extra.
+    """
+    name = str(name_or_path)
+    subjects = (subjects,) if isinstance(subjects, str) else subjects
+    levels = (levels,) if isinstance(levels, int) else levels
+    if limit is not None and limit < 1:
+        raise DataError(f"limit is {limit}; expected at least 1, or None for all.")
+    problems = _fetch(name, split, levels)
+    kept = [
+        p
+        for p in problems
+        if (subjects is None or p.subject in subjects)
+        and (levels is None or p.level in levels)
+        and (filter is None or filter(p))
+    ]
+    if not kept:
+        raise DataError(_nothing_left(name, split, subjects, levels, problems))
+    if limit is not None and limit < len(kept):
+        kept = [kept[i * len(kept) // limit] for i in range(limit)]
+    return ProblemSet(kept, name)
+
+
+def _fetch(name: str, split: str, levels: Sequence[int] | None) -> Sequence[Problem]:
+    """Everything of a split; ``levels`` only saves the procedural set from making what is dropped anyway."""
+    by_hub_id = {known.hub_id: short for short, known in HUB.items()}
+    if name == "procedural":
+        return _procedural(split, levels)
+    if name in HUB or name in by_hub_id:
+        return hub.fetch(by_hub_id.get(name, name), split)
+    path = Path(name.replace("{split}", split)).expanduser()
+    if path.is_file():
+        stat = path.stat()
+        return read_jsonl(path, stat.st_mtime_ns, stat.st_size)
+    raise DataError(
+        f"'{name}' is neither a data set nor a file. {did_you_mean(name, (*NAMES, *by_hub_id))} "
+        "For your own data, give the path of a JSONL file with 'problem' and 'answer' in each row."
+    )
+
+
+def _procedural(split: str, levels: Sequence[int] | None) -> list[Problem]:
+    """The panels of all cells, dealt round robin so that neighbours are of different kinds."""
+    procedural.check_split(split)
+    panels = [
+        [p for p in procedural.panel(name, level) if procedural.split_of(p.problem) == split]
+        for name, level in procedural.cells()
+        if levels is None or level in levels
+    ]
+    return [p for p in chain.from_iterable(zip_longest(*panels)) if p is not None]
+
+
+def _nothing_left(
+    name: str,
+    split: str,
+    subjects: Sequence[str] | None,
+    levels: Sequence[int] | None,
+    had: Sequence[Problem],
+) -> str:
+    """Says which of the conditions cannot be met, and what there is."""
+    known = sorted({p.subject for p in had if p.subject}) or list(procedural.SUBJECTS)
+    for subject in subjects or ():
+        if subject not in known:
+            return f"'{name}' ({split}) has no subject '{subject}'. {did_you_mean(subject, known)}"
+    has = sorted({p.level for p in had if p.level is not None})
+    if levels is not None and not set(levels) & set(has):
+        there = has or ("0 to 5" if name == "procedural" else "none at all")
+        return f"'{name}' ({split}) has no problem of levels {list(levels)}. Levels there: {there}."
+    return f"No problem of '{name}' ({split}) meets all the conditions. Loosen subjects, levels or filter."
+
+
+@lru_cache(maxsize=8)
+def read_jsonl(path: Path, mtime_ns: int = 0, size: int = 0) -> tuple[Problem, ...]:
+    """Reads a JSONL file with ``problem`` and ``answer``, or GSM8K's raw ``question`` and ``answer``.
+
+    ``id``, ``solution``, ``subject``, ``level`` and ``source`` are optional. The time and size of the file
+    are part of the cache's key: many environments share one reading, and an edited file is read again.
+
+    Raises:
+        DataError: not UTF-8, not JSON, or a row without statement or gold answer; names file and line.
+    """
+    problems = []
+    with path.open(encoding="utf-8-sig") as file:
+        try:
+            for line_number, line in enumerate(file, start=1):
+                if line.strip():
+                    problems.append(_parse_line(line, line_number, path))
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path} is not UTF-8 text: {error}. Save it as UTF-8.") from error
+    if not problems:
+        raise DataError(
+            f"{path} holds no rows. Expected one JSON object per line with 'problem' and 'answer'."
+        )
+    return tuple(problems)
+
+
+def _parse_line(line: str, line_number: int, path: Path) -> Problem:
+    where = f"{path}, line {line_number}"
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{where}: not JSON ({error}). Expected one object per line.") from error
+    if not isinstance(row, dict):
+        raise DataError(
+            f"{where}: expected a JSON object with 'problem' and 'answer', got {type(row).__name__}."
+        )
+
+    def optional(column: str) -> str | None:
+        return column if row.get(column) is not None else None
+
+    raw_gsm8k = "problem" not in row and "question" in row
+    marked = raw_gsm8k and "####" in str(row.get("answer", ""))
+    columns = Columns(
+        problem=("question",) if raw_gsm8k else ("problem",),
+        answer="answer",
+        gold=after_hashes if marked else (number if isinstance(row.get("answer"), float) else plain),
+        solution="answer" if marked else optional("solution"),
+        subject=optional("subject"),
+        level=optional("level"),
+    )
+    problem_id = str(row.get("id") or f"{path.stem}/{line_number}")
+    return hub.read_row(row, columns, where, id=problem_id, source=str(row.get("source") or path.stem))

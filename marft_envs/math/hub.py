@@ -1,0 +1,236 @@
+"""Public mathematics sets on the Hugging Face hub: ids, splits and columns, in one table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from marft_envs.errors import DataError, MissingExtraError
+from marft_envs.math.problem import Problem
+
+
+def last_boxed(text: str) -> str:
+    r"""Content of the last closed ``\boxed{}`` or ``\fbox{}`` (MATH also writes ``\boxed 9``); "" if none."""
+    for start in reversed([m.end() for m in re.finditer(r"\\(?:boxed|fbox)(?![a-zA-Z])", text)]):
+        opened = re.match(r"\s*\{", text[start:])
+        if not opened:
+            return re.split(r"[\s$]", text[start:].strip(), maxsplit=1)[0]
+        begin, depth = start + opened.end(), 1
+        for at in range(begin, len(text)):
+            depth += {"{": 1, "}": -1}.get(text[at], 0)
+            if depth == 0:
+                return text[begin:at].strip()
+    return ""
+
+
+def after_hashes(text: str) -> str:
+    """What follows the last ``####`` (GSM8K), without thousands commas; "" if there is no ``####``."""
+    _, marker, tail = text.rpartition("####")
+    return tail.strip().replace(",", "") if marker else ""
+
+
+def plain(value: Any) -> str:
+    """The value as text: several answers joined by commas, one pair of surrounding dollars removed."""
+    if value is None:
+        return ""
+    if isinstance(value, list | tuple):
+        return ", ".join(plain(item) for item in value)
+    text = str(value).strip()
+    if len(text) > 1 and text[0] == text[-1] == "$" and "$" not in text[1:-1]:
+        text = text[1:-1].strip()
+    return text
+
+
+def number(value: Any) -> str:
+    """As ``plain``, and whole numbers lose leading zeros and an empty fraction: 033 -> 33, 145.0 -> 145."""
+    text = plain(value)
+    return str(int(text.split(".")[0])) if re.fullmatch(r"-?\d+(\.0*)?", text) else text
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Where a set keeps what a ``Problem`` needs. A column is named, or None where the set has none."""
+
+    problem: tuple[str, ...]
+    """Joined by a space; empty ones are left out."""
+    answer: str
+    gold: Callable[[Any], str] = plain
+    """Reads the gold answer from the ``answer`` column; "" means that there is none."""
+    solution: str | None = None
+    subject: str | None = None
+    level: str | None = None
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HubSet:
+    """One set on the hub."""
+
+    hub_id: str
+    columns: Columns
+    splits: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "test": "test"})
+    """Our split -> the hub's. Sets made for evaluation are ``test`` here whatever the hub calls them."""
+    configs: tuple[str | None, ...] = (None,)
+    subject: str = ""
+    """Subject of every row, for sets without such a column."""
+
+
+_ONLY_TEST = {"test": "test"}
+_TEST_IS_TRAIN = {"test": "train"}
+
+HUB: dict[str, HubSet] = {
+    "math": HubSet(
+        "EleutherAI/hendrycks_math",
+        # No answer column: the answer is the last box of the solution. Level is "Level 3".
+        Columns(("problem",), "solution", last_boxed, solution="solution", subject="type", level="level"),
+        configs=("algebra", "counting_and_probability", "geometry", "intermediate_algebra",
+                 "number_theory", "prealgebra", "precalculus"),
+    ),
+    "math500": HubSet(
+        "HuggingFaceH4/MATH-500",
+        Columns(
+            ("problem",), "answer", solution="solution", subject="subject", level="level", id="unique_id"
+        ),
+        _ONLY_TEST,
+    ),
+    "gsm8k": HubSet(
+        "openai/gsm8k",
+        Columns(("question",), "answer", after_hashes, solution="answer"),
+        configs=("main",),
+        subject="Grade School",
+    ),
+    "aime24": HubSet(
+        "HuggingFaceH4/aime_2024",
+        Columns(("problem",), "answer", number, solution="solution", id="id"),
+        _TEST_IS_TRAIN,
+        subject="AIME",
+    ),
+    "aime25": HubSet(
+        "math-ai/aime25", Columns(("problem",), "answer", number, id="id"), _ONLY_TEST, subject="AIME"
+    ),
+    "amc23": HubSet(
+        "math-ai/amc23", Columns(("question",), "answer", number, id="id"), _ONLY_TEST, subject="AMC"
+    ),
+    "olympiadbench": HubSet(
+        "Hothan/OlympiadBench",
+        # Open-ended, text-only, English competition mathematics; final_answer and solution are lists.
+        Columns(("context", "question"), "final_answer", solution="solution", subject="subfield", id="id"),
+        _TEST_IS_TRAIN,
+        configs=("OE_TO_maths_en_COMP",),
+    ),
+    "cmath": HubSet(
+        "weitianwen/cmath",
+        Columns(("question",), "golden", number, level="grade"),
+        {"train": "validation", "test": "test"},  # its authors leave the 600 validation rows for development
+        subject="Elementary (zh)",
+    ),
+    "gaokao": HubSet(
+        "MARIO-Math-Reasoning/Gaokao2023-Math-En",
+        Columns(("question",), "answer"),
+        _TEST_IS_TRAIN,
+        subject="Gaokao",
+    ),
+    "svamp": HubSet(
+        "ChilleD/SVAMP",
+        Columns(("Body", "Question"), "Answer", number, solution="Equation", subject="Type", id="ID"),
+    ),
+}  # fmt: skip
+
+
+def read_level(value: Any, where: str) -> int | None:
+    """An integer, ``"Level 3"`` or ``"3"``; None for an absent one and for MATH's ``"Level ?"``."""
+    if value is None or value == "Level ?":
+        return None
+    found = re.fullmatch(r"(?:Level\s*)?(\d+)", str(value).strip())
+    if not found:
+        raise DataError(f"{where}: level is {value!r}; expected an integer, 'Level 3', or nothing.")
+    return int(found[1])
+
+
+def read_row(
+    row: Mapping[str, Any], columns: Columns, where: str, *, id: str, source: str, subject: str = ""
+) -> Problem:
+    """One row as a ``Problem``; ``subject`` is for rows without one.
+
+    Raises:
+        DataError: a column is missing, or the row has no statement or no gold answer; names ``where``.
+    """
+
+    def cell(column: str | None) -> Any:
+        if column is None:
+            return None
+        if column not in row:
+            raise DataError(f"{where}: no column '{column}'. The row has: {', '.join(row)}.")
+        return row[column]
+
+    statement = " ".join(part for part in (plain_text(cell(name)) for name in columns.problem) if part)
+    if not statement:
+        raise DataError(f"{where}: the problem is empty. Expected text in {' + '.join(columns.problem)}.")
+    answer = columns.gold(cell(columns.answer)).strip()
+    if not answer:
+        raise DataError(
+            f"{where}: no gold answer in '{columns.answer}'. Every row needs one: fill it in or drop the row."
+        )
+    return Problem(
+        id=id,
+        problem=statement,
+        solution=plain_text(cell(columns.solution)),
+        answer=answer,
+        subject=plain_text(cell(columns.subject)) or subject,
+        level=read_level(cell(columns.level), where),
+        source=source,
+    )
+
+
+def plain_text(value: Any) -> str:
+    """Text of a cell; lists (several solutions) are joined by blank lines."""
+    if value is None:
+        return ""
+    return "\n\n".join(map(str, value)) if isinstance(value, list | tuple) else str(value).strip()
+
+
+def rows_to_problems(name: str, rows: Iterable[Mapping[str, Any]], split: str = "test") -> list[Problem]:
+    """Rows in the schema of the hub set ``name``, as problems. No network is involved.
+
+    Raises:
+        DataError: a row without a column, a statement or a gold answer, by number (from 0).
+    """
+    known, problems = HUB[name], []
+    for index, row in enumerate(rows):
+        own = row.get(known.columns.id) if known.columns.id else None
+        problem_id = f"{name}/{split}/{index if own is None else own}"
+        where = f"{known.hub_id} ({split}), row {index}"
+        problems.append(
+            read_row(row, known.columns, where, id=problem_id, source=name, subject=known.subject)
+        )
+    return problems
+
+
+def fetch(name: str, split: str) -> list[Problem]:
+    """Downloads (or takes from the cache of ``datasets``) one split of a hub set.
+
+    Raises:
+        DataError: no such split, or the hub cannot be reached; the message names the ways to give data.
+        MissingExtraError: ``datasets`` is not installed.
+    """
+    known = HUB[name]
+    if split not in known.splits:
+        raise DataError(f"'{name}' has no split '{split}'. It has: {', '.join(known.splits)}.")
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingExtraError(f"The data set '{name}'", "data") from error
+    rows: list[Mapping[str, Any]] = []
+    try:
+        for config in known.configs:
+            rows.extend(datasets.load_dataset(known.hub_id, config, split=known.splits[split]))
+    except Exception as error:  # the hub's clients raise errors of four unrelated families
+        raise DataError(
+            f"Could not load '{name}' ({known.hub_id}) from the hub: {type(error).__name__}: {error}\n"
+            "There are three ways to give data: a hub name while online (the cache serves it afterwards), "
+            "the path of a local JSONL file with 'problem' and 'answer' in each row, "
+            "or the built-in 'procedural' set, which needs no network."
+        ) from error
+    return rows_to_problems(name, rows, split)
