@@ -1,0 +1,220 @@
+"""What an algorithm is: five hooks and a name.
+
+The substrate (``update.Learner``) owns collecting, packing, stepping and saving; an algorithm owns the idea. An
+algorithm is one file in ``marft_algos/algos``: a class with ``@register("name")`` and a frozen ``Config``. This file
+holds no algorithm's name: whatever module lies in that folder can be had by its name, and ``module:Class`` works for
+classes that live elsewhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from marft_algos.batching import Batch, Level
+from marft_algos.types import SamplingParams, Trajectory, Transition
+from marft_envs.errors import ConfigError, did_you_mean
+
+View = Literal["own", "team", "none"]
+Rescore = Callable[[Sequence[Transition]], list[np.ndarray]]
+"""Turns of one policy -> per turn the [L] log-probs under the policy as it is now."""
+
+
+class Critics(Protocol):
+    """The value heads, one per policy id, on cached features of a frozen trunk."""
+
+    @property
+    def policies(self) -> list[str]:
+        """Policies that have a head."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the heads are."""
+
+    def parameters(self, policy: str) -> list[Tensor]:
+        """Trainable tensors of one head."""
+
+    def featurise(self, transitions: Sequence[Transition], *, view: Any, level: Level) -> None:
+        """Sets ``features`` [n, d]: n = 1 at action level and for turns without a loss, else one row per token."""
+
+    def values(self, policy: str, features: Tensor) -> Tensor:
+        """[N, d] -> [N] fp32."""
+
+
+@dataclass(frozen=True)
+class UpdateConfig:
+    """Settings of the update step that every algorithm shares."""
+
+    lr: float | dict[str, float] = 3e-5
+    """Adam step size of the policies: one number, or one per policy id. 3e-5: the authors' later LoRA runs; their
+    paper has 1e-6, at which a bf16 or fp16 adapter hardly moves."""
+    critic_lr: float = 5e-4
+    """Adam step size of the value heads: they are small, start from nothing, and see only cached features."""
+    adam_eps: float = 1e-5
+    """Adam's epsilon; 1e-5 as in the paper."""
+    epochs: int = 1
+    """Passes of the policies over an iteration's episodes. The paper: 1."""
+    minibatches: int = 1
+    """Optimiser steps per pass, on a seeded random split of the turns. The paper: 1."""
+    critic_epochs: int = 1
+    """Passes of the value heads; cheap, as their features are cached."""
+    critic_minibatches: int = 1
+    """Optimiser steps of the value heads per pass."""
+    micro_tokens: int = 16384
+    """Padded tokens per forward: gradients are accumulated over length-sorted pieces of at most this size, without
+    any effect on the result. Lower it when memory runs out."""
+    max_grad_norm: float | None = 0.5
+    """Gradients are scaled down to this norm, policy by policy and head by head; none: off. The paper: 0.5."""
+    kl_stop: float | None = None
+    """A minibatch whose mean per-token KL(old‖new) is above this makes no step and ends the policy's update of this
+    iteration. It cannot act with one epoch of one minibatch. The paper: 0.02."""
+    entropy_coef: float = 0.0
+    """Weight of the mean per-token entropy in the objective. The paper: .1, 0 and .01 (tables 3, 4, 5)."""
+    value_clip: float | None = None
+    """New values are held within this distance of those at collection (PPO's value clipping); none: off."""
+    huber_delta: float | None = 10.0
+    """Where the value loss turns linear; none: squared. 10: the released code; inactive for rewards in [0, 1]."""
+    value_warmup: int = 0
+    """Iterations at the start that train only the value heads."""
+    old_logprobs: Literal["sampler", "learner"] = "sampler"
+    """Whose log-probs are the ratio's denominator. ``learner`` recomputes them before the update (one more forward):
+    needed at action level when the sampler computes in other arithmetic (bf16, another engine), because the noise of
+    single tokens adds up over a text."""
+    ratio_tolerance: float = 0.02
+    """Largest allowed mean |log π_learner − log π_sampler| per token before the first step: beyond it, what is scored
+    is not what was sampled, and the run stops. fp32 gives 1e-6, bf16 about 1e-2: raise it for off-policy data."""
+
+
+class Algorithm:
+    """Base class: override the hooks that make the idea, keep the rest.
+
+    Attributes:
+        name: What users type; set by ``register``.
+        Config: Frozen dataclass of settings, a subclass of ``UpdateConfig``.
+    """
+
+    name: ClassVar[str] = ""
+    Config: ClassVar[type[UpdateConfig]] = UpdateConfig
+    level: Level = "token"
+    """Whether advantages, values and returns are one number per action or one per token."""
+    view: View = "none"
+    """Which observation the critic sees; ``none``: no critic."""
+
+    def __init__(self, config: Any = None, sampling: SamplingParams | None = None) -> None:
+        self.config: Any = self.Config() if config is None else config
+        self.sampling = sampling or SamplingParams()
+
+    def values(self, trajectories: Sequence[Trajectory], critics: Critics | None) -> None:
+        """Hook 1. Fills ``Transition.values`` (None where no critic looks) and ``Trajectory.bootstrap``."""
+        fill_values(trajectories, critics, self.view, self.level)
+
+    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """Hook 2. Fills ``advantages`` and ``returns`` of every transition; returns numbers to log."""
+        raise NotImplementedError
+
+    def order(self, rows: Mapping[str, Sequence[Transition]], iteration: int) -> list[list[str]]:
+        """Hook 3. Blocks of policies to update one after the other; here all at once.
+
+        Args:
+            rows: Every trainable policy with its turns of this iteration (maybe none).
+            iteration: Counts updates of policies: value warm-up iterations are not in it.
+        """
+        return [list(rows)]
+
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """Hook 4. The loss of one batch, as its share of the minibatch's loss (``batch.mean``), and numbers to log.
+
+        Args:
+            logprobs: [B, T-1] under the current weights, with gradient.
+            batch: The packed turns.
+
+        Returns:
+            A scalar, and numbers that are summed over a minibatch's batches (maximised if their key ends in ``_max``).
+        """
+        raise NotImplementedError
+
+    def after_block(self, block: Sequence[str], trajectories: Sequence[Trajectory], rescore: Rescore) -> None:
+        """Hook 5. What later blocks must know of the policies just updated. Nothing here."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must survive a restart beside weights and optimisers; tensors and plain Python only."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores ``state_dict``."""
+
+
+def fill_values(trajectories: Sequence[Trajectory], critics: Critics | None, view: View, level: Level) -> None:
+    """Reads V for every turn that a critic can see, and for the layer that a truncated episode would have run."""
+    if view == "none":
+        return
+    if critics is None:
+        raise ConfigError(f"The algorithm's critic sees '{view}', but there are no value heads; use critic='none'.")
+    planned = [t for trajectory in trajectories for t in trajectory.info.get("next", ())]
+    nodes = [t for trajectory in trajectories for t in trajectory.transitions] + planned
+    critics.featurise([t for t in nodes if t.prompt_ids and t.policy in critics.policies], view=view, level=level)
+    for policy in critics.policies:
+        rows = [t for t in nodes if t.policy == policy and t.features is not None]
+        if not rows:
+            continue
+        with torch.no_grad():
+            flat = critics.values(policy, torch.cat([torch.as_tensor(t.features) for t in rows]).to(critics.device))
+        parts = torch.split(flat.float().cpu(), [len(t.features) for t in rows])
+        for t, part in zip(rows, parts, strict=True):
+            t.values = part.numpy().astype(np.float32)
+    for trajectory in trajectories:
+        seen = [float(t.values[0]) for t in trajectory.info.get("next", ()) if t.values is not None]
+        if trajectory.truncated and seen:
+            trajectory.bootstrap = sum(seen) / len(seen)
+
+
+_REGISTRY: dict[str, type[Algorithm]] = {}
+
+
+def register(name: str) -> Callable[[type[Algorithm]], type[Algorithm]]:
+    """Class decorator: makes an algorithm known as ``name``."""
+
+    def add(cls: type[Algorithm]) -> type[Algorithm]:
+        if name in _REGISTRY:
+            raise ConfigError(f"Algorithm '{name}' is registered already; choose another name.")
+        cls.name = name
+        _REGISTRY[name] = cls
+        return cls
+
+    return add
+
+
+def get(name: str) -> type[Algorithm]:
+    """Returns the algorithm class of that name, or of ``module:Class``.
+
+    Raises:
+        ConfigError: No such algorithm.
+    """
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"Cannot load algorithm '{name}': {error}. Expected module:Class, importable.") from error
+        return found
+    if name not in _REGISTRY:
+        folder = importlib.import_module("marft_algos.algos")
+        modules = {m.name for m in pkgutil.iter_modules(folder.__path__)}
+        if name in modules:
+            importlib.import_module(f"{folder.__name__}.{name}")
+    if name not in _REGISTRY:
+        raise ConfigError(f"There is no algorithm '{name}'. {did_you_mean(name, names())}")
+    return _REGISTRY[name]
+
+
+def names() -> list[str]:
+    """Names that ``get`` knows: one file in ``marft_algos/algos`` each, and what was registered elsewhere."""
+    folder = importlib.import_module("marft_algos.algos")
+    return sorted({m.name for m in pkgutil.iter_modules(folder.__path__)} | set(_REGISTRY))

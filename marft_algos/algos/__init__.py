@@ -1,0 +1,1 @@
+"""One algorithm a file; see ``marft_algos.algorithm``."""

@@ -1,0 +1,206 @@
+"""Trajectories → batches. The only file that packs or pads.
+
+Rows are padded on the right under explicit masks, so that the padding id may stand inside an action. A minibatch is
+cut into length-sorted micro-batches of a token budget; every piece knows the size of its minibatch, so that summing
+the pieces' losses gives the minibatch's mean, exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from marft_algos.types import StopReason, Trajectory, Transition
+from marft_envs.errors import MarftError
+
+Level = Literal["action", "token"]
+PAD_ID = 0
+"""Any id would do: nothing ever looks for it."""
+LEARNER_LOGPROBS = "learner_logprobs"
+"""Key in ``Transition.info``: old log-probs recomputed by the learner; they win over the sampler's."""
+
+
+class BatchError(MarftError, ValueError):
+    """A transition whose parts do not fit together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Size of a whole minibatch: the denominators of its means."""
+
+    rows: int
+    tokens: int
+
+
+@dataclass(slots=True)
+class Batch:
+    """Some turns of one policy, packed. Column t of a [B, T-1] field is about the token ``input_ids[:, t + 1]``."""
+
+    policy: str
+    transitions: list[Transition]
+    """The rows, in order."""
+    input_ids: Tensor
+    """[B, T] int64, prompt then action, right-padded."""
+    attention_mask: Tensor
+    """[B, T] bool."""
+    action_mask: Tensor
+    """[B, T] bool, True at sampled tokens."""
+    old_logprobs: Tensor
+    """[B, T-1] fp32 under the behaviour policy; 0 outside ``mask``."""
+    advantages: Tensor
+    """[B] at action level, [B, T-1] at token level; fp32."""
+    n_tokens: Tensor
+    """[B] int64 sampled tokens."""
+    n_words: Tensor
+    """[B] int64 whitespace-separated words of the text."""
+    temperature: Tensor
+    """[B] fp32, as sampled."""
+    totals: Totals
+    """Size of the minibatch that this batch is a piece of."""
+
+    @property
+    def mask(self) -> Tensor:
+        """[B, T-1] bool: where a [B, T-1] field is about a sampled token."""
+        return self.action_mask[:, 1:]
+
+    def mean(self, x: Tensor) -> Tensor:
+        """This batch's share of the minibatch's mean of x: over rows for [B], over sampled tokens for [B, T-1]."""
+        if x.dim() == 1:
+            return x.sum() / self.totals.rows
+        return torch.where(self.mask, x, x.new_zeros(())).sum() / max(self.totals.tokens, 1)
+
+
+@dataclass(slots=True)
+class ValueBatch:
+    """Decision points of some turns for one value head, laid end to end."""
+
+    features: Tensor
+    """[N, d]."""
+    returns: Tensor
+    """[N] fp32 targets."""
+    values: Tensor
+    """[N] fp32, V at collection time."""
+
+
+def has_loss(transition: Transition) -> bool:
+    """True for turns that a policy can learn from: trainable, generated, with at least one token."""
+    return bool(transition.trainable and transition.action_ids and transition.stop_reason is not StopReason.ERROR)
+
+
+def rows_by_policy(trajectories: Iterable[Trajectory], policies: Iterable[str]) -> dict[str, list[Transition]]:
+    """The turns with a loss, per policy of ``policies`` (an empty list for a policy that never acted)."""
+    rows: dict[str, list[Transition]] = {p: [] for p in policies}
+    for trajectory in trajectories:
+        for t in trajectory.transitions:
+            if t.policy in rows and has_loss(t):
+                rows[t.policy].append(t)
+    return rows
+
+
+def totals(rows: Sequence[Transition]) -> Totals:
+    """Rows and sampled tokens of a minibatch."""
+    return Totals(rows=len(rows), tokens=sum(len(t.action_ids) for t in rows))
+
+
+def minibatches(rows: Sequence[Transition], n: int, rng: np.random.Generator) -> list[list[Transition]]:
+    """A random split into at most n parts of nearly equal size."""
+    parts = np.array_split(rng.permutation(len(rows)), max(n, 1))
+    return [[rows[i] for i in part] for part in parts if len(part)]
+
+
+def micro_batches(rows: Sequence[Transition], token_budget: int) -> list[list[Transition]]:
+    """Rows of similar length together, at most ``token_budget`` padded tokens each (but at least one row)."""
+    pieces: list[list[Transition]] = []
+    room = 0
+    for t in sorted(rows, key=_length, reverse=True):
+        if room < 1:
+            pieces.append([])
+            room = max(token_budget // max(_length(t), 1), 1)
+        pieces[-1].append(t)
+        room -= 1
+    return pieces
+
+
+def pack(
+    rows: Sequence[Transition], level: Level, device: torch.device | str = "cpu", minibatch: Totals | None = None
+) -> Batch:
+    """Pads some turns of one policy into tensors.
+
+    Args:
+        rows: Turns of one policy, at least one; their advantages may be missing (scoring only: zeros).
+        level: Whether ``advantages`` holds one number per action or one per token.
+        device: Where the tensors go.
+        minibatch: Size of the minibatch that the rows are a piece of; the rows themselves by default.
+
+    Raises:
+        BatchError: A row's parts do not fit together.
+    """
+    width = max(_length(t) for t in rows)
+    size = (len(rows), width)
+    ids, kept = np.full(size, PAD_ID, dtype=np.int64), np.zeros(size, dtype=bool)
+    acted, old = np.zeros(size, dtype=bool), np.zeros(size, dtype=np.float32)
+    advantages = np.zeros(size if level == "token" else len(rows), dtype=np.float32)
+    for i, t in enumerate(rows):
+        _check(t, rows[0].policy, level)
+        start, end = len(t.prompt_ids), _length(t)
+        ids[i, :start], ids[i, start:end] = t.prompt_ids, t.action_ids
+        kept[i, :end], acted[i, start:end] = True, True
+        old[i, start:end] = t.info.get(LEARNER_LOGPROBS, t.logprobs)
+        if t.advantages is not None and level == "action":
+            advantages[i] = t.advantages[0]
+        elif t.advantages is not None and t.action_ids:
+            advantages[i, start:end] = t.advantages
+
+    def send(x: np.ndarray) -> Tensor:
+        return torch.from_numpy(x).to(device)
+
+    return Batch(
+        policy=rows[0].policy,
+        transitions=list(rows),
+        input_ids=send(ids),
+        attention_mask=send(kept),
+        action_mask=send(acted),
+        old_logprobs=send(old[:, 1:]),
+        advantages=send(advantages[:, 1:] if level == "token" else advantages),
+        n_tokens=send(acted.sum(1)),
+        n_words=send(np.array([len(t.text.split()) for t in rows], dtype=np.int64)),
+        temperature=send(np.array([t.temperature for t in rows], dtype=np.float32)),
+        totals=minibatch or totals(rows),
+    )
+
+
+def unpack(field: Tensor, batch: Batch) -> list[np.ndarray]:
+    """The sampled tokens' entries of a [B, T-1] field, per row [n_tokens], fp32."""
+    host, mask = field.detach().float().cpu().numpy(), batch.mask.cpu().numpy()
+    return [row[kept] for row, kept in zip(host, mask, strict=True)]
+
+
+def pack_values(rows: Sequence[Transition], device: torch.device | str = "cpu") -> ValueBatch:
+    """Lays the decision points of turns that have features, values and returns end to end."""
+    return ValueBatch(
+        features=torch.cat([torch.as_tensor(t.features) for t in rows]).to(device),
+        returns=torch.from_numpy(np.concatenate([t.returns for t in rows if t.returns is not None])).float().to(device),
+        values=torch.from_numpy(np.concatenate([t.values for t in rows if t.values is not None])).float().to(device),
+    )
+
+
+def _length(t: Transition) -> int:
+    return len(t.prompt_ids) + len(t.action_ids)
+
+
+def _check(t: Transition, policy: str, level: Level) -> None:
+    where = f"turn {t.index} of {t.agent}"
+    if t.policy != policy:
+        raise BatchError(f"{where} belongs to policy '{t.policy}', the batch to '{policy}'; pack one policy at a time.")
+    if not t.prompt_ids:
+        raise BatchError(f"{where} has no prompt: its first token has nothing to be predicted from.")
+    if len(t.info.get(LEARNER_LOGPROBS, t.logprobs)) != len(t.action_ids):
+        raise BatchError(f"{where} has {len(t.logprobs)} log-probs for {len(t.action_ids)} tokens; expected one each.")
+    expected = 1 if level == "action" else max(len(t.action_ids), 1)
+    if t.advantages is not None and len(t.advantages) != expected:
+        raise BatchError(f"{where} has {len(t.advantages)} advantages at {level} level; expected {expected}.")

@@ -1,0 +1,180 @@
+"""Who is paid for what: credit rules, and the successor relations that returns run over.
+
+A credit rule turns the recorded reward channels of an episode into the rewards that a chain carries. A chain says
+whose values bootstrap a turn: the team chain hands over to the next layer, an agent chain to the agent's own next
+turn. A reward enters once along any path of a chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from marft_algos.types import Trajectory
+from marft_envs.errors import ConfigError, did_you_mean
+
+
+@dataclass(slots=True)
+class Rewards:
+    """The three reward channels of one episode, as a credit rule leaves them."""
+
+    turns: list[float]
+    """Per transition."""
+    team: list[float]
+    """Per layer: paid after it commits and before the next layer does."""
+    agents: list[Mapping[str, float]]
+    """Per layer: agent -> reward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What ``functional.chain`` runs over."""
+
+    rewards: list[float]
+    """Per turn: what is paid between it and its successors."""
+    successors: list[tuple[int, ...]]
+    """Per turn: whose values bootstrap it."""
+
+
+CreditRule = Callable[[Trajectory], Rewards]
+_RULES: dict[str, CreditRule] = {}
+
+
+def register(name: str) -> Callable[[CreditRule], CreditRule]:
+    """Decorator: makes a credit rule known as ``name``."""
+
+    def add(rule: CreditRule) -> CreditRule:
+        if name in _RULES:
+            raise ConfigError(f"Credit rule '{name}' is registered already; choose another name.")
+        _RULES[name] = rule
+        return rule
+
+    return add
+
+
+def get(name: str) -> CreditRule:
+    """Returns the credit rule of that name.
+
+    Raises:
+        ConfigError: No such rule.
+    """
+    if name not in _RULES:
+        raise ConfigError(f"There is no credit rule '{name}'. {did_you_mean(name, _RULES)}")
+    return _RULES[name]
+
+
+def rules() -> list[str]:
+    """Names of the registered credit rules."""
+    return sorted(_RULES)
+
+
+@register("broadcast")
+def broadcast(trajectory: Trajectory) -> Rewards:
+    """Rewards where they were paid: every turn of a layer is paid all of it, none of it is split."""
+    return Rewards(
+        turns=[t.reward for t in trajectory.transitions],
+        team=[layer.team for layer in trajectory.layers],
+        agents=[dict(layer.agents) for layer in trajectory.layers],
+    )
+
+
+@register("last")
+def last(trajectory: Trajectory) -> Rewards:
+    """All that a round pays goes to its last layer, the released code's rule; earlier layers live on the bootstrap."""
+    paid = broadcast(trajectory)
+    rounds = [trajectory.transitions[layer.turns[0]].round for layer in trajectory.layers]
+    for i, layer in enumerate(trajectory.layers):
+        end = max(j for j, r in enumerate(rounds) if r == rounds[i])
+        if end == i:
+            continue
+        paid.team[end] += paid.team[i] + sum(paid.turns[k] for k in layer.turns)
+        paid.agents[end] = _add(paid.agents[end], paid.agents[i])
+        paid.team[i], paid.agents[i] = 0.0, {}
+        for k in layer.turns:
+            paid.turns[k] = 0.0
+    return paid
+
+
+def team_chain(trajectory: Trajectory, paid: Rewards) -> Links:
+    """Layer by layer through the whole episode, the next round after a round's last layer.
+
+    Raises:
+        ConfigError: Agents are paid differently: one return for all of them has no meaning then.
+    """
+    names = {t.agent for t in trajectory.transitions}
+    rewards = [0.0] * len(trajectory.transitions)
+    successors: list[tuple[int, ...]] = [()] * len(trajectory.transitions)
+    for i, layer in enumerate(trajectory.layers):
+        worth = paid.team[i] + sum(paid.turns[k] for k in layer.turns) + _common(paid.agents[i], names, i)
+        following = trajectory.layers[i + 1].turns if i + 1 < len(trajectory.layers) else ()
+        for k in layer.turns:
+            rewards[k], successors[k] = worth, tuple(following)
+    return Links(rewards, successors)
+
+
+def agent_chain(trajectory: Trajectory, paid: Rewards) -> Links:
+    """Each agent's own turns: what it and the team are paid until its next turn, or the episode's end."""
+    turns = trajectory.transitions
+    rewards = [0.0] * len(turns)
+    successors: list[tuple[int, ...]] = [()] * len(turns)
+    for t in turns:
+        later = next((u for u in turns if u.agent == t.agent and u.layer > t.layer), None)
+        end = later.layer if later else len(trajectory.layers)
+        span = range(t.layer, end)
+        rewards[t.index] = paid.turns[t.index] + sum(paid.team[i] + paid.agents[i].get(t.agent, 0.0) for i in span)
+        successors[t.index] = (later.index,) if later else ()
+    return Links(rewards, successors)
+
+
+def check_own_view(trajectory: Trajectory, links: Links) -> None:
+    """V of a successor's own observation is a sound bootstrap only where it sees the turn's input and action.
+
+    Raises:
+        ConfigError: Some successor does not, so that its value would ignore what the turn said or was told.
+    """
+    turns = trajectory.transitions
+    for t in turns:
+        for j in links.successors[t.index]:
+            missing = ({t.index} | set(t.sees)) - set(turns[j].sees)
+            told = t.info.get("observation")
+            private = told is None or told != turns[j].info.get("observation")
+            if not missing and not private:
+                continue
+            what = f"turn(s) {sorted(missing)}" if missing else "its task observation"
+            raise ConfigError(
+                f"critic 'own' bootstraps {t.agent} (turn {t.index}) from {turns[j].agent} (turn {j}), who does not "
+                f"see {what}: V(own) is unsound there when lambda_turn < 1. Use critic='team', or lambda_turn=1."
+            )
+
+
+def _common(agents: Mapping[str, float], names: set[str], layer: int) -> float:
+    """The reward that every agent got alike (counted once), else an error."""
+    if not agents:
+        return 0.0
+    per_agent = {name: agents.get(name, 0.0) for name in sorted(names | set(agents))}
+    if len(set(per_agent.values())) > 1:
+        raise ConfigError(
+            f"Layer {layer} pays agents differently ({per_agent}), and a team chain has one return for all. "
+            "Use an algorithm with agent chains (IPPO, MAPPO), or let the task pay a team reward."
+        )
+    return next(iter(per_agent.values()))
+
+
+def _add(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
+    return {name: a.get(name, 0.0) + b.get(name, 0.0) for name in {**a, **b}}
+
+
+def validate(trajectories: Sequence[Trajectory]) -> None:
+    """Checks what chains rely on: turns in play order, each in exactly one layer.
+
+    Raises:
+        ConfigError: A trajectory breaks it.
+    """
+    for trajectory in trajectories:
+        listed = [k for layer in trajectory.layers for k in layer.turns]
+        indices = [t.index for t in trajectory.transitions]
+        if indices != list(range(len(indices))) or sorted(listed) != indices:
+            raise ConfigError(
+                f"Episode {trajectory.episode}: turns {indices} in layers {[x.turns for x in trajectory.layers]}; "
+                "expected transitions[k].index == k and every turn in exactly one layer."
+            )

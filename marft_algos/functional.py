@@ -1,0 +1,309 @@
+"""Pure mathematics of multi-agent fine-tuning: credit over turns and tokens, ratios, losses.
+
+Nothing here knows an agent, a policy or a tokenizer. Credit works on numpy arrays in float64 and runs over an
+explicit successor relation; losses work on torch tensors in fp32 and never mask by value.
+Sources: MARFT (arXiv 2504.16129), GAE (1506.02438), PPO (1707.06347), HAPPO (2109.11251), A2PO (2302.06205),
+GSPO (2507.18071), MAPPO (2103.01955).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Norm = Literal["sum", "token", "word"]
+Array = NDArray[np.float64]
+Reals = NDArray[np.floating]
+
+LOG_RATIO_LIMIT = 20.0
+"""exp(20) is far beyond any clip range; the bound keeps 0 * inf out of sums over long texts."""
+MIN_STD = 1e-8
+"""Below this spread whitening only centres: dividing would blow rounding noise up to size 1."""
+
+
+# --- credit ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Discounts:
+    """γ and λ, for tokens inside a response and for the step from one turn to the next."""
+
+    gamma_tok: float = 1.0
+    gamma_turn: float = 1.0
+    lambda_tok: float = 1.0
+    lambda_turn: float = 1.0
+
+
+def chain(
+    values: Sequence[Reals | None],
+    lengths: Sequence[int],
+    rewards: Sequence[float],
+    successors: Sequence[Sequence[int]],
+    discounts: Discounts,
+    *,
+    bootstraps: Sequence[float] | None = None,
+    traces: Sequence[float] | None = None,
+) -> tuple[list[Array], list[Array]]:
+    """λ-returns over a graph of turns.
+
+    Turn k has ``lengths[k]`` decision points (its tokens, or 1 at action level), is paid ``rewards[k]`` after the
+    last of them, and hands over to all of ``successors[k]`` at once (their mean); an empty tuple ends the chain:
+
+        last token:  G[k,L] = r[k] + γ_turn · mean_j [ (1 − λ_turn·c_j)·V[j,1] + λ_turn·c_j·G[j,1] ]
+        before it:   G[k,t] = γ_tok · [ (1 − λ_tok)·V[k,t+1] + λ_tok·G[k,t+1] ]
+
+    With one successor each and γ = λ this is GAE over agents, then over steps.
+
+    Args:
+        values: Per turn [lengths[k]], V read before that token is known; None where no critic looked: the return
+            then passes through unchanged.
+        lengths: Decision points per turn, at least 1.
+        rewards: What is paid between the turn and its successors.
+        successors: Per turn the indices of the turns that follow; every index is larger than the turn's own.
+        discounts: γ and λ.
+        bootstraps: Per turn the value beyond the end of the chain, used where there is no successor (0 by default).
+        traces: Per turn the factor c_j on λ_turn when j is looked back from (A2PO's trace; 1 by default).
+
+    Returns:
+        Advantages G − V and returns G, per turn [lengths[k]], float64.
+    """
+    returns: list[Array] = [np.zeros(n, dtype=np.float64) for n in lengths]
+    floats = [None if v is None else np.asarray(v, dtype=np.float64) for v in values]
+    d = discounts
+    for k in range(len(lengths) - 1, -1, -1):
+        ahead = bootstraps[k] if bootstraps is not None else 0.0
+        if successors[k]:
+            if min(successors[k]) <= k:
+                raise ValueError(f"turn {k} names a successor that is not later than itself: {list(successors[k])}")
+            ahead = 0.0
+            for j in successors[k]:
+                weight = d.lambda_turn * (1.0 if traces is None else traces[j])
+                ahead += _blend(floats[j], returns[j], 0, weight) / len(successors[k])
+        g = returns[k]
+        g[-1] = rewards[k] + d.gamma_turn * ahead
+        for t in range(lengths[k] - 2, -1, -1):
+            g[t] = d.gamma_tok * _blend(floats[k], g, t + 1, d.lambda_tok)
+    advantages = [g.copy() if v is None else g - v for g, v in zip(returns, floats, strict=True)]
+    return advantages, returns
+
+
+def _blend(values: Array | None, returns: Array, t: int, weight: float) -> float:
+    """(1 − w)·V + w·G at position t; G alone where there is no V."""
+    g = float(returns[t])
+    return g if values is None else (1.0 - weight) * float(values[t]) + weight * g
+
+
+def gae(
+    rewards: Sequence[float],
+    values: Sequence[float],
+    mask: Sequence[bool],
+    gamma: float,
+    lam: float,
+    bootstrap: float = 0.0,
+) -> tuple[Array, Array]:
+    """Plain GAE over one sequence of steps (arXiv 1506.02438); steps outside ``mask`` do not exist.
+
+    Args:
+        rewards: [T], paid after each step.
+        values: [T], V before each step; what stands at masked steps has no influence.
+        mask: [T], True where the step counts.
+        gamma: Discount per counted step.
+        lam: λ.
+        bootstrap: V after the last counted step.
+
+    Returns:
+        Advantages and returns [T]; 0 outside ``mask``.
+    """
+    advantages, returns = np.zeros(len(values)), np.zeros(len(values))
+    next_value, next_advantage = float(bootstrap), 0.0
+    for t in reversed(np.flatnonzero(np.asarray(mask, dtype=bool))):
+        delta = rewards[t] + gamma * next_value - values[t]
+        advantages[t] = delta + gamma * lam * next_advantage
+        returns[t] = advantages[t] + values[t]
+        next_value, next_advantage = float(values[t]), float(advantages[t])
+    return advantages, returns
+
+
+def whiten(x: Reals, mask: NDArray[np.bool_] | None = None) -> Array:
+    """(x − mean)/σ with the statistics of the entries in ``mask``; 0 elsewhere. σ < 1e-8: centred only.
+
+    A true zero inside the mask is an entry like any other.
+    """
+    x = np.asarray(x, dtype=np.float64)
+    valid = np.ones(x.shape, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
+    if not valid.any():
+        return np.zeros_like(x)
+    mean, std = x[valid].mean(), x[valid].std()
+    return np.where(valid, (x - mean) / (std if std >= MIN_STD else 1.0), 0.0)
+
+
+def trace(log_ratio_sum: float) -> float:
+    """A2PO's c = min(1, ρ) for a turn whose policy was already updated (arXiv 2302.06205, eq. 3)."""
+    return math.exp(min(0.0, log_ratio_sum))
+
+
+def explained_variance(returns: Reals, values: Reals) -> float:
+    """1 − Var(G − V)/Var(G); NaN when the returns do not vary."""
+    spread = float(np.var(returns))
+    return 1.0 - float(np.var(np.asarray(returns) - np.asarray(values))) / spread if spread > 0 else math.nan
+
+
+# --- probabilities and ratios -----------------------------------------------------------------------------------
+
+
+def masked_mean(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
+    """Mean of x over ``mask`` (along ``dim``, else over all); 0 where nothing is valid."""
+    kept = torch.where(mask, x, torch.zeros((), dtype=x.dtype, device=x.device))
+    if dim is None:
+        return kept.sum() / mask.sum().clamp(min=1)
+    return kept.sum(dim) / mask.sum(dim).clamp(min=1)
+
+
+def masked_sum(x: Tensor, mask: Tensor) -> Tensor:
+    """Sum over the last dimension of what ``mask`` keeps, whatever stands elsewhere."""
+    return torch.where(mask, x, torch.zeros((), dtype=x.dtype, device=x.device)).sum(-1)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Entropy in nats of softmax(logits) over the last dimension, in fp32."""
+    logp = torch.log_softmax(logits.float(), dim=-1)
+    return -(logp.exp() * logp).sum(-1)
+
+
+def action_logprobs(logprobs: Tensor, mask: Tensor, norm: Norm, n_words: Tensor) -> Tensor:
+    """Log π(a) of whole actions: (1/Z)·Σ_t log π(y_t), Z = 1, tokens or words; Z is never 0.
+
+    With Z = tokens, the exponential of a difference of two of these is GSPO's sequence ratio.
+
+    Args:
+        logprobs: [B, T] of tokens.
+        mask: [B, T] bool, True at the action's tokens.
+        norm: What Z is.
+        n_words: [B] whitespace-separated words of each action.
+
+    Returns:
+        [B], 0 for an empty action.
+    """
+    total = masked_sum(logprobs, mask)
+    if norm == "sum":
+        return total
+    size = mask.sum(-1) if norm == "token" else n_words
+    return total / size.clamp(min=1)
+
+
+def ratio(new: Tensor, old: Tensor) -> Tensor:
+    """π_θ/π_old from log-probabilities, token by token or action by action."""
+    return (new - old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+
+
+def kl_k3(new: Tensor, old: Tensor) -> Tensor:
+    """Schulman's k3 estimate of KL(π_old‖π_θ) per sampled token: r − 1 − log r with r = π_θ/π_old. Never negative."""
+    delta = (new - old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    return delta.exp() - 1.0 - delta
+
+
+def joint_factor(log_ratio_sums: Tensor) -> Tensor:
+    """HAPPO's M = Π_p clip(exp Δ_p, 1/2, 2) over the policies already updated (arXiv 2109.11251).
+
+    Args:
+        log_ratio_sums: [..., P], Δ_p summed over policy p's turns in the round; 0 where p was absent.
+
+    Returns:
+        [...], 1 when P is 0.
+    """
+    bound = math.log(2.0)
+    return log_ratio_sums.clamp(-bound, bound).sum(-1).exp()
+
+
+# --- losses -----------------------------------------------------------------------------------------------------
+
+
+def clipped_surrogate(ratio: Tensor, advantages: Tensor, eps_low: float, eps_high: float) -> Tensor:
+    """PPO's −min(ρA, clip(ρ, 1 − ε_l, 1 + ε_h)A), elementwise."""
+    return -torch.minimum(ratio * advantages, ratio.clamp(1.0 - eps_low, 1.0 + eps_high) * advantages)
+
+
+def clip_binds(ratio: Tensor, advantages: Tensor, eps_low: float, eps_high: float) -> Tensor:
+    """True where the clipped branch is chosen, i.e. where the sample gives no gradient."""
+    return ((ratio > 1.0 + eps_high) & (advantages > 0)) | ((ratio < 1.0 - eps_low) & (advantages < 0))
+
+
+def huber(error: Tensor, delta: float | None) -> Tensor:
+    """e²/2 up to |e| = δ, linear beyond, the same on both sides; None: e²/2 everywhere."""
+    if delta is None:
+        return 0.5 * error.square()
+    size = error.abs()
+    return torch.where(size <= delta, 0.5 * size.square(), delta * (size - 0.5 * delta))
+
+
+def value_loss(
+    values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None = None, huber_delta: float | None = None
+) -> Tensor:
+    """Elementwise loss of the critic: the worse of the plain and the clipped prediction (PPO's value clipping).
+
+    Args:
+        values: V_θ, any shape.
+        returns: Targets G, not whitened.
+        old_values: V at collection time.
+        clip: Radius around ``old_values``; None: no clipping.
+        huber_delta: Where the loss turns linear; None: never.
+    """
+    loss = huber(values - returns, huber_delta)
+    if clip is None:
+        return loss
+    clipped = old_values + (values - old_values).clamp(-clip, clip)
+    return torch.maximum(loss, huber(clipped - returns, huber_delta))
+
+
+class ValueNorm:
+    """Debiased running mean and variance of value targets (MAPPO, arXiv 2103.01955).
+
+    Until the first ``update`` it is the identity: statistics of nothing must not scale anything.
+    """
+
+    def __init__(self, beta: float = 0.99999) -> None:
+        self.beta = beta
+        self.mean = self.square = self.weight = 0.0
+
+    def update(self, targets: Reals) -> None:
+        """Takes in one batch of targets."""
+        batch = np.asarray(targets, dtype=np.float64)
+        if batch.size == 0:
+            return
+        self.mean = self.beta * self.mean + (1.0 - self.beta) * float(batch.mean())
+        self.square = self.beta * self.square + (1.0 - self.beta) * float(np.square(batch).mean())
+        self.weight = self.beta * self.weight + (1.0 - self.beta)
+
+    @property
+    def statistics(self) -> tuple[float, float]:
+        """Mean and standard deviation; (0, 1) before any update."""
+        if self.weight == 0.0:
+            return 0.0, 1.0
+        mean = self.mean / self.weight
+        variance = max(self.square / self.weight - mean * mean, 0.0)
+        return mean, max(math.sqrt(variance), MIN_STD)
+
+    def normalize(self, x: Reals) -> Array:
+        """(x − mean)/σ."""
+        mean, std = self.statistics
+        return (np.asarray(x, dtype=np.float64) - mean) / std
+
+    def denormalize(self, x: Reals) -> Array:
+        """σ·x + mean: the inverse of ``normalize``."""
+        mean, std = self.statistics
+        return np.asarray(x, dtype=np.float64) * std + mean
+
+    def state_dict(self) -> dict[str, float]:
+        """The three running sums."""
+        return {"mean": self.mean, "square": self.square, "weight": self.weight}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Restores ``state_dict``."""
+        self.mean, self.square, self.weight = state["mean"], state["square"], state["weight"]
