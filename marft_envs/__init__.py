@@ -14,15 +14,14 @@ from marft_envs.dependency import (
     Independent,
     InvalidRouting,
     Layered,
-    Orchestrator,
-    Router,
-    Scheduled,
     StaticDAG,
     View,
+    as_dependency,
 )
 from marft_envs.errors import ConfigError, DataError, DependencyError, MarftError, MissingExtraError
 from marft_envs.registry import EnvSpec, list_envs, make, make_vec, register, spec
 from marft_envs.rewards import CompositeReward
+from marft_envs.routing import Orchestrator, Router, Scheduled
 from marft_envs.spaces import UnicodeText
 from marft_envs.types import AgentSpec, Episode, Outcome, Task, Turn, TurnRecord
 
@@ -54,6 +53,7 @@ __all__ = [
     "TurnRecord",
     "UnicodeText",
     "View",
+    "as_dependency",
     "check_env",
     "list_envs",
     "make",
@@ -68,3 +68,15 @@ def check_env(*args: Any, **kwargs: Any) -> Any:
     from marft_envs.testing import check_env as check
 
     return check(*args, **kwargs)
+
+
+for _team, _summary in {
+    "solo": "one agent solves a math problem",
+    "dual": "reasoner, then actor: the paper's two-agent math team",
+    "trio": "planner, reasoner, actor",
+    "quartet": "planner, reasoner, critic, actor",
+    "octet": "a planner, four solvers, two critics and a judge",
+    "debate": "three solvers in parallel, then a judge",
+    "router": "an orchestrator's words pick one of four specialists",
+}.items():
+    register(f"math-{_team}-v0", "marft_envs.math:make", {"team_name": _team}, _summary)

@@ -8,7 +8,7 @@ turns that do not depend on each other.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -275,111 +275,32 @@ class Independent(StaticDAG):
         super().__init__({})
 
 
-Plan = DependencyFunction | Sequence[Sequence[str]] | np.ndarray
-
-
-class Scheduled(DependencyFunction):
-    """A new D each round.
+def as_dependency(value: Any) -> DependencyFunction:
+    """Returns a dependency function for what a configuration file can hold.
 
     Args:
-        fn: Called at each round's start with a :class:`View`; returns a dependency function, layers of
-            names (as :class:`Layered`), or an n x n array. Agents left out are skipped.
+        value: A dependency function; ``"chain"`` or ``"independent"``; layers of names (as
+            :class:`Layered`); or an n x n matrix of 0 and 1 (as :class:`StaticDAG`).
+
+    Raises:
+        ConfigError: If it is none of these.
     """
-
-    def __init__(self, fn: Callable[[View], Plan]) -> None:
-        self.fn = fn
-        self._current: DependencyFunction | None = None
-
-    def reset(self) -> None:
-        """Forgets the last round's plan."""
-        self._current = None
-
-    def next_layer(self, view: View) -> list[Turn]:
-        """Asks ``fn`` at the round's start, then follows its plan."""
-        if view.layer == 0:
-            plan = self.fn(view)
-            if isinstance(plan, np.ndarray):
-                plan = StaticDAG(plan)
-            elif not isinstance(plan, DependencyFunction):
-                plan = Layered(plan)
-            plan.bind(self.agents)
-            self._current = plan
-        if self._current is None:
-            raise DependencyError("Scheduled was asked for a later layer before the round's first.")
-        return self._current.next_layer(view)
-
-
-class Router(DependencyFunction):
-    """Asked after every layer who acts next; repeats are allowed (by verdict, by tool error).
-
-    Args:
-        fn: Takes a :class:`View`, returns agent names or :class:`Turn` objects; an empty list ends the
-            round. A bare name sees everything said in this round.
-    """
-
-    def __init__(self, fn: Callable[[View], Sequence[str | Turn]]) -> None:
-        self.fn = fn
-
-    def next_layer(self, view: View) -> list[Turn]:
-        """Returns what ``fn`` says, with names turned into turns."""
-        here = tuple(range(view.round_start, len(view.history)))
-        return [step if isinstance(step, Turn) else Turn(step, here) for step in self.fn(view)]
-
-
-def parse_names(text: str, workers: Sequence[str]) -> list[str] | None:
-    """Returns the worker named last in the text (by name, or by a role that only it has), [] for "finish", else None."""
-    by_word: dict[str, str] = {}
-    roles = [name.rpartition("_")[0] for name in workers]
-    for name, role in zip(workers, roles, strict=True):
-        by_word[name.lower()] = name
-        if roles.count(role) == 1:
-            by_word.setdefault(role.lower(), name)
-    by_word["finish"] = ""
-    # Longest first, so that `expert_1` is not read inside `expert_10`.
-    words = sorted(by_word, key=len, reverse=True)
-    found = re.findall(r"(?<![a-z0-9_])(" + "|".join(map(re.escape, words)) + r")(?![a-z0-9_])", text.lower())
-    if not found:
-        return None
-    return [by_word[found[-1]]] if by_word[found[-1]] else []
-
-
-class Orchestrator(DependencyFunction):
-    """The boss's text names who acts next. Routing is an action, so it is trained like any other.
-
-    Args:
-        boss: Acts first, and again after each worker while ``hops`` last.
-        workers: Who may be named; default everybody else.
-        hops: How often the boss routes in a round.
-        parse: ``(text, workers) -> names``; ``[]`` ends the round, None says that the text is not a routing.
-        default: The worker to fall back on when the text is not a routing.
-    """
-
-    def __init__(
-        self,
-        boss: str,
-        workers: Sequence[str] | None = None,
-        hops: int = 1,
-        parse: Callable[[str, Sequence[str]], Sequence[str] | None] = parse_names,
-        default: str | None = None,
-    ) -> None:
-        if hops < 1:
-            raise ConfigError(f"Orchestrator(hops=…) must be at least 1; got {hops}.")
-        self.boss, self.workers, self.hops, self.parse, self.default = boss, workers, hops, parse, default
-
-    def bind(self, agents: Sequence[str]) -> None:
-        """Checks the names of the boss, the workers and the default."""
-        super().bind(agents)
-        self._workers = tuple(self.workers) if self.workers is not None else tuple(a for a in agents if a != self.boss)
-        self._known([self.boss, *self._workers, *([self.default] if self.default else [])])
-
-    def next_layer(self, view: View) -> list[Turn]:
-        """Boss, worker, boss, worker, … each seeing all that was said in this round."""
-        here = tuple(range(view.round_start, len(view.history)))
-        if view.layer % 2 == 0:
-            more = view.layer < 2 * self.hops and self.boss not in view.dead
-            return [Turn(self.boss, here)] if more else []
-        names = self.parse(view.history[-1].text, self._workers)
-        if names is None:
-            fallback = [Turn(self.default, here)] if self.default and self.default not in view.dead else []
-            raise InvalidRouting(f"{self.boss} named nobody", fallback)
-        return [Turn(name, here) for name in names]
+    kinds = {"chain": Chain, "independent": Independent}
+    if isinstance(value, DependencyFunction):
+        return value
+    if isinstance(value, str):
+        if value not in kinds:
+            raise ConfigError(f"There is no dependency '{value}'. {did_you_mean(value, kinds)}")
+        return kinds[value]()
+    if isinstance(value, np.ndarray):
+        return StaticDAG(value)
+    if isinstance(value, Sequence) and value and all(isinstance(row, Sequence) and row for row in value):
+        cells = [cell for row in value for cell in row]
+        if all(isinstance(cell, str) for cell in cells):
+            return Layered(value)
+        if all(isinstance(cell, int) for cell in cells):
+            return StaticDAG(value)
+    raise ConfigError(
+        f"Cannot read a dependency function from {value!r}. Expected 'chain', 'independent', layers of agent names, "
+        "a matrix of 0 and 1, or a DependencyFunction."
+    )

@@ -142,9 +142,10 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
 
 
 def _check_keywords(id: str, fn: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
-    parameters = inspect.signature(fn).parameters
+    parameters = dict(inspect.signature(fn).parameters)
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        return
+        # A factory's **kwargs are FlexEnv's settings.
+        parameters.update(inspect.signature(FlexEnv).parameters)
     for name in arguments:
         if name not in parameters:
             raise ConfigError(f"'{id}' takes no '{name}'. {did_you_mean(name, parameters)}")

@@ -1,0 +1,69 @@
+"""Math teams: ``math-solo-v0``, ``math-dual-v0``, … on any problem set.
+
+>>> env = marft_envs.make("math-dual-v0", data="procedural", levels=[0], split="test")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from marft_envs.core import FlexEnv
+from marft_envs.dependency import Chain, DependencyFunction, as_dependency
+from marft_envs.math import data as data_mod
+from marft_envs.math.problem import Problem
+from marft_envs.math.task import MathTask
+from marft_envs.math.teams import TEAMS, Team, check_answerer, load_profiles, team
+
+__all__ = ["TEAMS", "MathTask", "Problem", "Team", "load_profiles", "make"]
+
+
+def make(
+    team_name: str = "dual",
+    data: str | Path = "procedural",
+    split: str = "train",
+    subjects: str | Sequence[str] | None = None,
+    levels: int | Sequence[int] | None = None,
+    filter: Callable[[Problem], bool] | None = None,
+    limit: int | None = None,
+    profiles: str | Path | Sequence[Mapping[str, Any]] | None = None,
+    dependency: Any = None,
+    rounds: int = 1,
+    oracle: bool = False,
+    **flex: Any,
+) -> FlexEnv:
+    """Builds a math environment.
+
+    Args:
+        team_name: One of :data:`TEAMS`; which one is the id's business.
+        data: A data set's name or the path of a JSONL file, see :func:`marft_envs.math.data.load`.
+        split: ``train`` or ``test``.
+        subjects: Only these.
+        levels: Only these (0 to 5).
+        filter: Keep a problem when this is true of it.
+        limit: At most so many problems, spread evenly.
+        profiles: Replaces the team: a JSON file or list of ``role``, ``prompt``, ``with_answer``, acting in
+            the order listed unless ``dependency`` says otherwise.
+        dependency: Replaces the team's D: anything :func:`marft_envs.dependency.as_dependency` takes.
+        rounds: Rounds in an episode; the return is the score of the last answer.
+        oracle: Tell the agents whether they were right after each round.
+        **flex: Settings of :class:`FlexEnv` (``history``, ``observation``, ``attribution``, …). With several
+            rounds ``history`` is ``"public"`` by default.
+
+    Raises:
+        ConfigError: If the team, profiles or D cannot work.
+        DataError: If the data cannot be loaded.
+    """
+    shape = team(team_name)
+    agents = shape.agents
+    default: DependencyFunction = shape.dependency()
+    if profiles is not None:
+        agents, default = load_profiles(profiles), Chain()
+    check_answerer(agents, "the team")
+    problems = data_mod.load(data, split, subjects, levels, filter, limit)
+    task = MathTask(problems, [agent.name for agent in agents if agent.with_answer], oracle)
+    if rounds > 1:
+        flex.setdefault("history", "public")
+    d = default if dependency is None else as_dependency(dependency)
+    return FlexEnv(agents, task, d, max_rounds=rounds, **flex)

@@ -1,0 +1,112 @@
+"""The math task: a problem, a boxed answer, a binary score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from marft_envs.errors import ConfigError
+from marft_envs.math.data import ProblemSet
+from marft_envs.math.grader import grade
+from marft_envs.math.problem import Problem
+from marft_envs.types import Outcome, TurnRecord
+
+_VERDICT = {True: "Your team's answer was right.", False: "Your team's answer was wrong. Try again."}
+
+
+class MathTask:
+    """Draws a problem; the last action of an answering agent is graded at the end of each round.
+
+    A round pays ``score - previous score``, so however many rounds are played and whichever limit ends
+    them, the return is the score of the last answer (the paper's binary reward, section 5.1).
+
+    Args:
+        problems: Where problems come from.
+        answerers: Names of the agents whose action counts as the team's answer.
+        oracle: Tell the agents after each round whether they were right, and stop when they are. Off by
+            default: a verdict from the gold answer is an oracle that no deployed team has.
+    """
+
+    slow = True  # What the grader's fast tiers leave open waits for a worker process.
+
+    def __init__(self, problems: ProblemSet, answerers: Sequence[str], oracle: bool = False) -> None:
+        self.problems = problems
+        self.answerers = frozenset(answerers)
+        self.oracle = oracle
+        self.task_id = ""
+        self._problem: Problem | None = None
+        self._score = 0.0
+
+    @property
+    def problem(self) -> Problem:
+        """The current problem, gold answer included; never shown to agents."""
+        if self._problem is None:
+            raise ConfigError("No problem has been drawn yet. Next: env.reset(seed=0).")
+        return self._problem
+
+    def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
+        """Takes the problem ``options["task_id"]``, else draws one."""
+        task_id = options.get("task_id")
+        self._problem = self.problems.get(task_id) if task_id is not None else self.problems.draw(rng)
+        self.task_id = self._problem.id
+        self._score = 0.0
+
+    def observe(self, agent: str) -> str:
+        """Returns the problem's text."""
+        return self.problem.problem
+
+    def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
+        """Pays nothing: a math problem has no intermediate verdict."""
+        return Outcome()
+
+    def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
+        """Grades the round's last answer; without one the score is 0 and the status ``no_answer``."""
+        answer = next((turn for turn in reversed(turns) if turn.agent in self.answerers), None)
+        if answer is None:
+            score, info = 0.0, {"status": "no_answer", "tier": ""}
+        else:
+            verdict = grade(answer.text, self.problem.answer)
+            score, info = float(verdict.score), {"status": str(verdict.status), "tier": str(verdict.tier)}
+        right = score >= 1.0
+        paid, self._score = score - self._score, score
+        return Outcome(
+            team_reward=paid,
+            success=right,
+            terminated=self.oracle and right,
+            feedback=dict.fromkeys(self.answerers, _VERDICT[right]) if self.oracle else {},
+            metrics={"accuracy": score, "parsed": float(bool(answer) and info["status"] in ("correct", "incorrect"))},
+            info=info,
+        )
+
+    def sample_actions(self, agent: str) -> Sequence[str]:
+        """Returns replies as models give them: right, wrong, and without a closed box."""
+        gold = self.problem.answer
+        return (f"Therefore \\boxed{{{gold}}}.", "\\boxed{0}", "First add the two numbers.", "So \\boxed{12", "")
+
+    def gold(self) -> str:
+        """Returns the gold answer, for conformance tests; no observation may hold it."""
+        return self.problem.answer
+
+    def eval_panel(self, n: int | None = None) -> list[str]:
+        """Returns n task ids without replacement, in the data's order spread evenly (all when n is None)."""
+        size = len(self.problems)
+        if n is None or n >= size:
+            return [problem.id for problem in self.problems]
+        return [self.problems[i * size // n].id for i in range(n)]
+
+    def validate(self) -> None:
+        """Checks on a sample of problems that the boxed gold scores 1 and silence scores 0.
+
+        Raises:
+            ConfigError: Naming the first problem for which it does not hold.
+        """
+        for problem_id in self.eval_panel(16):
+            problem = self.problems.get(problem_id)
+            if grade(f"\\boxed{{{problem.answer}}}", problem.answer).score != 1:
+                raise ConfigError(
+                    f"The gold answer of {problem.id} does not score 1: {problem.answer!r}. Check the data's gold."
+                )
+            if grade("", problem.answer).score != 0:
+                raise ConfigError(f"An empty reply to {problem.id} scores above 0. Check the grader.")
