@@ -63,7 +63,7 @@ class Router(DependencyFunction):
 
 
 def parse_names(text: str, workers: Sequence[str]) -> list[str] | None:
-    """Returns the worker named last in the text (by name, or by a role that only it has), [] for "finish", else None."""
+    """Returns the worker named last (by name, or by a role that only it has), [] for "finish", else None."""
     by_word: dict[str, str] = {}
     roles = [name.rpartition("_")[0] for name in workers]
     for name, role in zip(workers, roles, strict=True):

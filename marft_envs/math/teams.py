@@ -35,7 +35,7 @@ class Team:
 
 
 def _agents(*members: tuple[str, str, bool]) -> tuple[AgentSpec, ...]:
-    """Numbers the members of each role: ``solver_0``, ``solver_1``, …"""
+    """Numbers the members of each role: ``solver_0``, ``solver_1`` and so on."""
     seen: Counter[str] = Counter()
     out = []
     for role, prompt, with_answer in members:
@@ -131,10 +131,10 @@ _CHATML = re.compile(r"^<\|im_start\|>\s*system\s*:?\s*|\s*<\|im_end\|>\s*$")
 
 
 def load_profiles(source: str | Path | Sequence[Mapping[str, Any]]) -> tuple[AgentSpec, ...]:
-    """Returns the agents of a profile list in the released format, acting in the order listed.
+    r"""Returns the agents of a profile list in the released format, acting in the order listed.
 
     Hand-written ChatML around a prompt is taken off (the model's own chat template puts it on), and
-    doubled braces become single ones: ``\\boxed{{}}`` is a leftover of Python formatting.
+    doubled braces become single ones: ``\boxed{{}}`` is a leftover of Python formatting.
 
     Args:
         source: Path of a JSON file, or the list itself: ``role``, ``prompt``, ``with_answer``.
