@@ -80,3 +80,10 @@ for _team, _summary in {
     "router": "an orchestrator's words pick one of four specialists",
 }.items():
     register(f"math-{_team}-v0", "marft_envs.math:make", {"team_name": _team}, _summary)
+for _toy, _summary in {
+    "relay": "toy: the solver can only know what the planner passes on",
+    "xor": "toy: two agents in parallel, a third joins what they say",
+    "route": "toy: an orchestrator's word decides who acts",
+    "signal": "toy: speaker and listener agree on a code over two rounds",
+}.items():
+    register(f"{_toy}-v0", f"marft_envs.toy.{_toy}:make", None, _summary)

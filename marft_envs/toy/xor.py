@@ -1,0 +1,56 @@
+"""``xor-v0``: two agents act in parallel, a third joins what they say.
+
+Left and right each see a bit of their own; the joiner sees neither, only their words. The team is paid 1
+if the joiner says the exclusive or of the bits.
+
+| | score |
+|---|---|
+| best under ``Layered([[left, right], [joiner]])`` | 1 |
+| best under ``Independent`` | 1/2: the joiner guesses |
+| null team (says nothing) | 0 |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from marft_envs.core import FlexEnv
+from marft_envs.dependency import Layered, as_dependency
+from marft_envs.toy.base import ToyTask, digit
+from marft_envs.types import AgentSpec, TurnRecord
+
+AGENTS = (
+    AgentSpec("left_0", "left", "Pass your bit on. Say 0 or 1."),
+    AgentSpec("right_0", "right", "Pass your bit on. Say 0 or 1."),
+    AgentSpec("joiner_0", "joiner", "Say 1 if the two bits differ, else 0.", with_answer=True),
+)
+
+
+class Xor(ToyTask):
+    """Two bits, one exclusive or."""
+
+    name = "xor"
+    states = tuple((a, b) for a in range(2) for b in range(2))
+    sizes = {"left_0": 2, "right_0": 2, "joiner_0": 2}  # noqa: RUF012
+
+    def observe(self, agent: str) -> str:
+        """Shows each bit to one agent."""
+        shown = {"left_0": str(self.state[0]), "right_0": str(self.state[1])}
+        return f"bit {shown.get(agent, '?')}"
+
+    def right(self, turns: Sequence[TurnRecord]) -> bool:
+        """Whether the joiner said the exclusive or."""
+        wanted = self.state[0] ^ self.state[1]
+        return any(turn.agent == "joiner_0" and digit(turn.text, 2) == wanted for turn in turns)
+
+    def gold_turns(self) -> list[tuple[str, str]]:
+        """Each bit as its own message."""
+        a, b = self.state
+        return [("left_0", str(a)), ("right_0", str(b)), ("joiner_0", str(a ^ b))]
+
+
+def make(dependency: Any = None, **flex: Any) -> FlexEnv:
+    """Builds the environment; ``dependency="independent"`` is the ablation, ``**flex`` are FlexEnv's settings."""
+    d = Layered([["left_0", "right_0"], ["joiner_0"]]) if dependency is None else as_dependency(dependency)
+    return FlexEnv(AGENTS, Xor(), d, **flex)
