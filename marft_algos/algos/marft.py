@@ -56,7 +56,7 @@ class MARFTConfig(UpdateConfig):
     critic: View = "own"
     """What V sees: the agent's own observation (the paper), the team's transcript before the layer, or nothing."""
     credit: str = "broadcast"
-    """Credit rule: ``broadcast`` pays rewards where they fall due, ``last`` (released code) at the round's last layer."""
+    """Credit rule: ``broadcast`` pays rewards where they fall due, ``last`` (released code) at a round's last layer."""
     update: Literal["joint", "agent"] = "joint"
     """All policies every iteration, or one policy for ``interval`` iterations, then the next."""
     interval: int = 1

@@ -1,0 +1,168 @@
+"""Every formula of functional.py against its closed form."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from marft_algos import functional as F
+
+
+def test_masked_mean_ignores_what_stands_outside_the_mask() -> None:
+    x = torch.tensor([[1.0, 3.0, math.nan], [5.0, math.inf, 7.0]])
+    mask = torch.tensor([[True, True, False], [True, False, True]])
+    assert F.masked_mean(x, mask).item() == 4.0
+    assert F.masked_mean(x, mask, dim=1).tolist() == [2.0, 6.0]
+    assert F.masked_mean(x, torch.zeros_like(mask)).item() == 0.0
+
+
+def test_a_true_zero_advantage_stays_in_the_statistics() -> None:
+    x = np.array([0.0, 3.0, 99.0])
+    white = F.whiten(x, np.array([True, True, False]))
+    assert white.tolist() == [-1.0, 1.0, 0.0]
+
+
+def test_whitening_centres_only_below_the_smallest_spread() -> None:
+    assert F.whiten(np.array([2.0, 2.0])).tolist() == [0.0, 0.0]
+    assert np.abs(F.whiten(np.array([2.0, 2.0 + 1e-9]))).max() < 1e-8
+    assert F.whiten(np.array([5.0])).tolist() == [0.0]
+    assert F.whiten(np.array([1.0, 2.0]), np.array([False, False])).tolist() == [0.0, 0.0]
+
+
+def test_values_at_masked_positions_change_nothing() -> None:
+    rewards, mask = [0.0, 0.0, 0.0, 1.0], [True, True, False, True]
+    plain, _ = F.gae([0.0, 0.0, 1.0], [0.5, 0.4, 0.3], [True] * 3, 0.9, 0.8)
+    for junk in (0.0, 9.0, math.nan):
+        advantages, returns = F.gae(rewards, [0.5, 0.4, junk, 0.3], mask, 0.9, 0.8)
+        assert advantages[[0, 1, 3]].tolist() == pytest.approx(plain.tolist())
+        assert advantages[2] == returns[2] == 0.0
+
+
+def test_gae_is_the_discounted_sum_of_temporal_differences() -> None:
+    rng = np.random.default_rng(0)
+    rewards, values, gamma, lam, tail = rng.normal(size=6), rng.normal(size=6), 0.9, 0.7, 0.4
+    following = np.append(values[1:], tail)
+    delta = rewards + gamma * following - values
+    expected = [sum((gamma * lam) ** (u - t) * delta[u] for u in range(t, 6)) for t in range(6)]
+    advantages, returns = F.gae(rewards, values, [True] * 6, gamma, lam, tail)
+    assert advantages == pytest.approx(expected)
+    assert returns == pytest.approx(np.array(expected) + values)
+
+
+@pytest.mark.parametrize(("norm", "expected"), [("sum", -6.0), ("token", -2.0), ("word", -3.0)])
+def test_action_logprobs_divide_by_one_tokens_or_words(norm: F.Norm, expected: float) -> None:
+    logprobs = torch.tensor([[-9.0, -1.0, -2.0, -3.0]])
+    mask = torch.tensor([[False, True, True, True]])
+    assert F.action_logprobs(logprobs, mask, norm, torch.tensor([2])).item() == expected
+
+
+@pytest.mark.parametrize("norm", ["sum", "token", "word"])
+def test_an_action_without_words_or_tokens_divides_by_one(norm: F.Norm) -> None:
+    logprobs = torch.tensor([[-1.0, -2.0], [math.nan, math.nan]])
+    mask = torch.tensor([[True, True], [False, False]])
+    scored = F.action_logprobs(logprobs, mask, norm, torch.tensor([0, 0]))
+    assert torch.isfinite(scored).all() and scored[1].item() == 0.0
+    assert scored[0].item() == (-1.5 if norm == "token" else -3.0)
+
+
+def test_token_normalised_ratio_is_the_geometric_mean_of_token_ratios() -> None:
+    new, old = torch.randn(3, 5), torch.randn(3, 5)
+    mask = torch.rand(3, 5) < 0.7
+    mask[:, 0] = True
+    words = torch.ones(3, dtype=torch.long)
+    whole = F.ratio(F.action_logprobs(new, mask, "token", words), F.action_logprobs(old, mask, "token", words))
+    for b in range(3):
+        tokens = F.ratio(new, old)[b][mask[b]]
+        assert whole[b].item() == pytest.approx(tokens.prod().item() ** (1 / len(tokens)), rel=1e-5)
+
+
+def test_ratio_of_far_apart_logprobs_stays_finite() -> None:
+    far = F.ratio(torch.tensor([0.0, -1e4]), torch.tensor([-1e4, 0.0]))
+    assert torch.isfinite(far).all() and far[0] > 1e6 and far[1] < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "binds"),
+    [(1.5, 1.0, -1.28, True), (1.5, -1.0, 1.5, False), (0.5, 1.0, -0.5, False), (0.5, -1.0, 0.8, True),
+     (1.1, 2.0, -2.2, False), (1.25, 1.0, -1.25, False)],
+)
+def test_clipped_surrogate_on_both_sides(ratio: float, advantage: float, loss: float, binds: bool) -> None:
+    r, a = torch.tensor(ratio, requires_grad=True), torch.tensor(advantage)
+    out = F.clipped_surrogate(r, a, 0.2, 0.28)
+    assert out.item() == pytest.approx(loss)
+    assert bool(F.clip_binds(r.detach(), a, 0.2, 0.28)) == binds
+    out.backward()
+    assert (r.grad == 0) == binds
+
+
+def test_k3_estimates_the_divergence_from_old_to_new() -> None:
+    old, new = torch.log_softmax(torch.randn(6), 0), torch.log_softmax(torch.randn(6), 0)
+    exact = (old.exp() * (old - new)).sum()
+    assert (old.exp() * F.kl_k3(new, old)).sum().item() == pytest.approx(exact.item(), abs=1e-6)
+    assert (F.kl_k3(new, old) >= 0).all() and F.kl_k3(old, old).abs().max() == 0
+
+
+def test_huber_is_symmetric() -> None:
+    errors = torch.linspace(-5, 5, 41)
+    assert torch.equal(F.huber(errors, 1.5), F.huber(-errors, 1.5))
+    expected = torch.nn.functional.huber_loss(errors, torch.zeros(41), reduction="none", delta=1.5)
+    assert torch.allclose(F.huber(errors, 1.5), expected)
+    assert F.huber(torch.tensor(-3.0), None).item() == 4.5
+
+
+def test_value_loss_takes_the_worse_of_plain_and_clipped() -> None:
+    values, returns, old = torch.tensor([1.0, 1.0]), torch.tensor([1.0, 0.0]), torch.tensor([0.0, 0.0])
+    assert F.value_loss(values, returns, old).tolist() == [0.0, 0.5]
+    assert F.value_loss(values, returns, old, clip=0.2).tolist() == pytest.approx([0.32, 0.5])
+    assert F.value_loss(values, returns, old, huber_delta=0.5).tolist() == [0.0, 0.375]
+
+
+def test_joint_factor_multiplies_clipped_ratios() -> None:
+    sums = torch.tensor([[0.1, -0.2], [5.0, 0.0], [-5.0, 5.0]])
+    assert F.joint_factor(sums).tolist() == pytest.approx([math.exp(-0.1), 2.0, 1.0])
+    assert F.joint_factor(torch.zeros(3, 0)).tolist() == [1.0] * 3
+
+
+def test_whitening_before_the_factor() -> None:
+    """M·whiten(A), not whiten(M·A): at M = 1 (a zero-lr update) both agree, else the factor must survive."""
+    advantages = torch.from_numpy(F.whiten(np.array([1.0, 2.0, 6.0])))
+    unchanged = F.joint_factor(torch.zeros(3, 2))
+    assert torch.equal(unchanged.double() * advantages, advantages)
+    doubled = F.joint_factor(torch.full((3, 2), math.log(2.0) / 2)).double() * advantages
+    assert doubled.std(correction=0).item() == pytest.approx(2.0)
+
+
+def test_trace_is_the_ratio_cut_at_one() -> None:
+    assert F.trace(0.7) == 1.0 and F.trace(math.log(0.25)) == pytest.approx(0.25)
+
+
+def test_value_norm_not_yet_updated_is_the_identity() -> None:
+    norm, x = F.ValueNorm(), np.array([-3.0, 0.0, 10.0])
+    assert norm.normalize(x).tolist() == x.tolist() and norm.denormalize(x).tolist() == x.tolist()
+    norm.update(np.array([]))
+    assert norm.normalize(x).tolist() == x.tolist()
+
+
+def test_value_norm_debiases_and_inverts() -> None:
+    norm, x = F.ValueNorm(beta=0.99), np.array([1.0, 2.0, 6.0])
+    norm.update(x)
+    assert norm.statistics == pytest.approx((x.mean(), x.std()))
+    assert norm.denormalize(norm.normalize(x)) == pytest.approx(x)
+    other = F.ValueNorm(beta=0.99)
+    other.load_state_dict(norm.state_dict())
+    assert other.statistics == norm.statistics
+
+
+def test_explained_variance() -> None:
+    returns = np.array([0.0, 1.0, 2.0])
+    assert F.explained_variance(returns, returns) == 1.0
+    assert F.explained_variance(returns, np.zeros(3)) == 0.0
+    assert math.isnan(F.explained_variance(np.ones(3), np.zeros(3)))
+
+
+def test_entropy_of_a_uniform_distribution_is_log_n() -> None:
+    assert F.entropy(torch.zeros(2, 8, dtype=torch.bfloat16)).tolist() == pytest.approx([math.log(8)] * 2)
+    assert F.entropy(torch.tensor([0.0, 1e4])).item() == pytest.approx(0.0)
