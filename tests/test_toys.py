@@ -71,7 +71,7 @@ def test_best_score_under_independent_is_the_documented_ceiling(id: str) -> None
         keys = [(agent, text) for agent, text in keys if "[" not in text]
     for table in itertools.product(*[range(sizes(env)[agent]) for agent, _ in keys]):
         policy = dict(zip(keys, map(str, table), strict=True))
-        scores = [play(env, s, lambda agent, text: policy.get((agent, text), "0")) for s in states(env)]
+        scores = [play(env, s, lambda agent, text, p=policy: p.get((agent, text), "0")) for s in states(env)]
         best = max(best, sum(scores) / len(scores))
     assert best == pytest.approx(INDEPENDENT[id])
 
