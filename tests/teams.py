@@ -14,9 +14,17 @@ from marft_algos.types import LayerReward, StopReason, Trajectory, Transition
 VOCABULARY = 7
 
 
-def episode(layers: Sequence[Sequence[str]], *, seed: int = 0, number: int = 0, policies: dict[str, str] | None = None,
-            rewards: Sequence[float] | None = None, tokens: Sequence[int] | None = None, rounds: Sequence[int] | None = None,
-            **fields: Any) -> Trajectory:
+def episode(
+    layers: Sequence[Sequence[str]],
+    *,
+    seed: int = 0,
+    number: int = 0,
+    policies: dict[str, str] | None = None,
+    rewards: Sequence[float] | None = None,
+    tokens: Sequence[int] | None = None,
+    rounds: Sequence[int] | None = None,
+    **fields: Any,
+) -> Trajectory:
     """An episode whose layers hold these agents; team rewards per layer (default: 1 at the end), tokens per turn."""
     rng = np.random.default_rng([seed, number])
     turns: list[Transition] = []
@@ -30,16 +38,36 @@ def episode(layers: Sequence[Sequence[str]], *, seed: int = 0, number: int = 0, 
             ids = [int(x) for x in rng.integers(0, VOCABULARY, n)]
             turns.append(
                 Transition(
-                    index=len(turns), round=rounds[i] if rounds else 0, layer=i, agent=agent, role=agent, sees=before,
-                    policy=(policies or {}).get(agent, agent), prompt_ids=[int(x) for x in rng.integers(0, VOCABULARY, 3)],
-                    action_ids=ids, logprobs=np.log(rng.uniform(0.1, 0.9, n)).astype(np.float32), version=0,
-                    text=" ".join(map(str, ids)), stop_reason=StopReason.EOS, info={"observation": "the task"},
+                    index=len(turns),
+                    round=rounds[i] if rounds else 0,
+                    layer=i,
+                    agent=agent,
+                    role=agent,
+                    sees=before,
+                    policy=(policies or {}).get(agent, agent),
+                    prompt_ids=[int(x) for x in rng.integers(0, VOCABULARY, 3)],
+                    action_ids=ids,
+                    logprobs=np.log(rng.uniform(0.1, 0.9, n)).astype(np.float32),
+                    version=0,
+                    text=" ".join(map(str, ids)),
+                    stop_reason=StopReason.EOS,
+                    info={"observation": "the task"},
                 )
             )
         records.append(LayerReward(turns=tuple(t.index for t in turns if t.layer == i), team=paid[i]))
     assert len(turns) == total
-    return Trajectory(episode=number, seed=seed, task_id="t", transitions=turns, layers=records, terminated=True,
-                      truncated=False, success=None, score=float(sum(paid)), **fields)
+    return Trajectory(
+        episode=number,
+        seed=seed,
+        task_id="t",
+        transitions=turns,
+        layers=records,
+        terminated=True,
+        truncated=False,
+        success=None,
+        score=float(sum(paid)),
+        **fields,
+    )
 
 
 def random_team(rng: np.random.Generator, agents: int = 4) -> list[list[str]]:
@@ -71,8 +99,9 @@ class Tabular:
     def parameters(self, policy: str) -> list[Tensor]:
         return [self.tables[policy]]
 
-    def logprobs(self, policy: str, input_ids: Tensor, action_mask: Tensor, temperature: Any, *,
-                 entropy_grad: bool = False) -> tuple[Tensor, Tensor]:
+    def logprobs(
+        self, policy: str, input_ids: Tensor, action_mask: Tensor, temperature: Any, *, entropy_grad: bool = False
+    ) -> tuple[Tensor, Tensor]:
         self.forwards += 1
         scaled = self.tables[policy][input_ids[:, :-1]] / torch.as_tensor(temperature).reshape(-1, 1, 1)
         logp = torch.log_softmax(scaled, -1)

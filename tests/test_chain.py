@@ -72,7 +72,9 @@ def test_token_level_with_one_token_equals_action_level(seed: int) -> None:
 def test_a_chain_of_n_equals_a_scalar_loop(n: int, rounds: int) -> None:
     rng = np.random.default_rng(n)
     rewards = rng.normal(size=n * rounds)
-    trajectory = episode([[f"a{i % n}"] for i in range(n * rounds)], rewards=rewards, rounds=[i // n for i in range(n * rounds)])
+    trajectory = episode(
+        [[f"a{i % n}"] for i in range(n * rounds)], rewards=rewards, rounds=[i // n for i in range(n * rounds)]
+    )
     values = rng.normal(size=(n * rounds, 1))
     advantages, returns = team_returns(trajectory, Discounts(1.0, 0.95, 1.0, 0.9), list(values))
     expected = scalar_loop(list(rewards), list(values[:, 0]), 0.95, 0.9)
@@ -85,13 +87,17 @@ def brute(trajectory: Trajectory, values: list[np.ndarray], d: Discounts, tail: 
     """The definition, as a recursion over layers without any shortcut."""
     turn = trajectory.transitions[k]
     if t < len(values[k]) - 1:
-        return d.gamma_tok * ((1 - d.lambda_tok) * values[k][t + 1] + d.lambda_tok * brute(trajectory, values, d, tail, k, t + 1))
+        return d.gamma_tok * (
+            (1 - d.lambda_tok) * values[k][t + 1] + d.lambda_tok * brute(trajectory, values, d, tail, k, t + 1)
+        )
     layer = trajectory.layers[turn.layer]
     paid = layer.team + sum(trajectory.transitions[i].reward for i in layer.turns)
     if turn.layer + 1 == len(trajectory.layers):
         return paid + d.gamma_turn * tail
     after = trajectory.layers[turn.layer + 1].turns
-    ahead = [(1 - d.lambda_turn) * values[j][0] + d.lambda_turn * brute(trajectory, values, d, tail, j, 0) for j in after]
+    ahead = [
+        (1 - d.lambda_turn) * values[j][0] + d.lambda_turn * brute(trajectory, values, d, tail, j, 0) for j in after
+    ]
     return paid + d.gamma_turn * sum(ahead) / len(ahead)
 
 

@@ -86,8 +86,14 @@ def test_ratio_of_far_apart_logprobs_stays_finite() -> None:
 
 @pytest.mark.parametrize(
     ("ratio", "advantage", "loss", "binds"),
-    [(1.5, 1.0, -1.28, True), (1.5, -1.0, 1.5, False), (0.5, 1.0, -0.5, False), (0.5, -1.0, 0.8, True),
-     (1.1, 2.0, -2.2, False), (1.25, 1.0, -1.25, False)],
+    [
+        (1.5, 1.0, -1.28, True),
+        (1.5, -1.0, 1.5, False),
+        (0.5, 1.0, -0.5, False),
+        (0.5, -1.0, 0.8, True),
+        (1.1, 2.0, -2.2, False),
+        (1.25, 1.0, -1.25, False),
+    ],
 )
 def test_clipped_surrogate_on_both_sides(ratio: float, advantage: float, loss: float, binds: bool) -> None:
     r, a = torch.tensor(ratio, requires_grad=True), torch.tensor(advantage)
