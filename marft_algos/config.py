@@ -1,0 +1,190 @@
+"""The settings of a run: one frozen dataclass, with a reason for every default, and TOML on disk.
+
+An algorithm's own settings are the nested ``algorithm`` (a ``Config`` of the class that ``algo`` names). Presets
+change these defaults for a purpose; see ``presets.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from marft_algos import toml
+from marft_envs.errors import ConfigError, did_you_mean
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """What a run is. Everything here is written to the run's ``config.toml``, from which it can be repeated."""
+
+    preset: str = "default"
+    """Where values not named by the user came from; a record, it changes nothing any more."""
+    algo: str = "marft"
+    """The algorithm: a name, or ``module:Class``."""
+    env: str = "math-dual-v0"
+    """The environment's id, or ``module:id``. math-dual-v0 is the task of the paper's section 5."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the environment (``marft envs ID`` lists them)."""
+    models: str | dict[str, str] = "embedded"
+    """One model for all policies, or one per policy: ``embedded`` (ships with the package, works offline), a folder,
+    or a hub id."""
+    policies: str | dict[str, str] = "own"
+    """Who plays with which policy: ``own`` (one each, the paper), ``shared`` (one for all), or agent or role = policy."""
+    frozen: tuple[str, ...] = ()
+    """Policies that play but are not trained."""
+    adapters: dict[str, str] = field(default_factory=dict)
+    """Policy = folder of a saved policy to start from, e.g. ``runs/NAME/checkpoints/step_000100/policies/actor_0``."""
+    full_finetune: bool = False
+    """Train all weights instead of a LoRA adapter. Off, as in the paper: adapters let all policies share one base."""
+    lora_r: int = 8
+    """Rank of the adapters; 8 as in the released launch script."""
+    lora_alpha: float = 16.0
+    """Scale of the adapters, alpha / r; 16 as in the released launch script."""
+    lora_targets: str | tuple[str, ...] = "all-linear"
+    """Layers with an adapter. All linear ones: the released q, v learn more slowly at the same rank (Biderman et al.
+    2024, section 4)."""
+    critic_hidden: tuple[int, ...] = (64,)
+    """Hidden sizes of the value heads. 64: the paper's tables 3 to 5."""
+    device: str = "auto"
+    """``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``."""
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"
+    """Arithmetic of the forward passes: ``auto`` is bf16 on a GPU, fp32 on a CPU. Trained weights stay fp32."""
+    max_new_tokens: int = 512
+    """Longest reply; 512 as in the paper."""
+    context: int | None = None
+    """Most tokens of prompt and reply together, if fewer than the model can take. The paper: 2048."""
+    temperature: float = 1.0
+    """Of sampling while training; 1: the model's own distribution, which is also what is scored."""
+    iterations: int = 200
+    """Collect-and-update cycles."""
+    episodes_per_iteration: int = 64
+    """Episodes per cycle. 64: enough rows for whitened advantages and to keep one GPU's decoder busy."""
+    num_envs: int | None = None
+    """Episodes in flight; none: all of an iteration, the largest batches."""
+    engine_batch: int = 256
+    """Most rows decoded together; larger batches are cut, which changes nothing but memory and speed."""
+    seed: int = 0
+    """Fixes problems, samples, minibatches and initial weights, whatever the number of environments."""
+    eval_every: int = 20
+    """Iterations between evaluations on the held-out panel (there is one before and one after training); 0: only those."""
+    eval_episodes: int = 500
+    """Held-out problems per evaluation. 500: a 95 % interval of about ± 4 points at worst."""
+    eval_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Environment arguments that differ at evaluation, e.g. ``data=PATH``. ``split="test"`` is set where there is one."""
+    eval_greedy: bool = True
+    """Evaluate greedily; off: sampled at ``temperature``."""
+    save_every: int = 20
+    """Iterations between checkpoints (each evaluation and the end also write one)."""
+    keep: Literal["last", "best", "all"] = "best"
+    """Which checkpoints stay: the last, also the best evaluated, or all."""
+    record_episodes: int = 16
+    """Training episodes written per recorded iteration, with values and advantages; 0: none. Evaluations are whole."""
+    record_every: int = 20
+    """Iterations between recorded training episodes."""
+    loggers: tuple[Literal["tensorboard"], ...] = ()
+    """Beside metrics.jsonl, which is always written."""
+    threads: int = 1
+    """CPU threads of torch. 1: small models lose time with more, and 16 to 55 fold beside another busy process."""
+    permute_rewards: bool = False
+    """A control: rewards are permuted among the episodes of an iteration, so there is nothing to learn."""
+    runs_dir: str = "runs"
+    """Folder that holds the runs."""
+    name: str = ""
+    """Name of the run's folder; empty: environment, algorithm and time."""
+    algorithm: Any = None
+    """Settings of the algorithm."""
+
+    def __post_init__(self) -> None:
+        """Raises ``ConfigError`` for numbers that cannot work."""
+        for key in ("lora_r", "max_new_tokens", "episodes_per_iteration", "engine_batch", "eval_episodes", "threads"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"{key} is {getattr(self, key)}; expected at least 1.")
+        for key in ("iterations", "eval_every", "save_every", "record_episodes", "record_every", "seed"):
+            if getattr(self, key) < 0:
+                raise ConfigError(f"{key} is {getattr(self, key)}; expected 0 or more.")
+        if not self.temperature > 0:
+            raise ConfigError(f"temperature is {self.temperature}; expected more than 0. To decode greedily: eval_greedy.")
+        if self.num_envs is not None and self.num_envs < 1:
+            raise ConfigError(f"num_envs is {self.num_envs}; expected at least 1, or none for all of an iteration.")
+
+    def table(self) -> dict[str, Any]:
+        """Every setting as plain values, the algorithm's as a nested table."""
+        return dataclasses.asdict(self)
+
+    def to_toml(self) -> str:
+        """Every resolved setting as TOML."""
+        return toml.dumps(self.table())
+
+
+def build(table: Mapping[str, Any], base: TrainConfig | None = None) -> TrainConfig:
+    """Makes a configuration from plain values.
+
+    Args:
+        table: Settings by name; the algorithm's own in the nested table ``algorithm``.
+        base: Where settings that ``table`` leaves out come from, the defaults by default.
+
+    Raises:
+        ConfigError: An unknown name (the message suggests one) or a value of the wrong kind.
+    """
+    from marft_algos import algorithm as algorithms
+
+    given = dict(table)
+    own = given.pop("algorithm", {})
+    base = base or TrainConfig()
+    settings = algorithms.get(given.get("algo", base.algo)).Config
+    for key in given.keys() & {f.name for f in dataclasses.fields(settings)}:
+        raise ConfigError(f"'{key}' is a setting of the algorithm. Put it under [algorithm].")
+    run = _checked(TrainConfig, given, base, skip=("algorithm",))
+    start = base.algorithm if isinstance(base.algorithm, settings) else None
+    if not isinstance(own, Mapping):
+        raise ConfigError(f"[algorithm] must be a table of settings of '{run.algo}'; got {own!r}.")
+    return dataclasses.replace(run, algorithm=_checked(settings, own, start))
+
+
+def load(path: Path | str, base: TrainConfig | None = None) -> TrainConfig:
+    """Reads a configuration from a TOML file; see ``build``."""
+    return build(read_table(path), base)
+
+
+def read_table(path: Path | str) -> dict[str, Any]:
+    """Reads a TOML file.
+
+    Raises:
+        ConfigError: No such file, or not TOML.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"Cannot read the settings in '{path}': {error.strerror}. Expected a TOML file.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"'{path}' is not TOML: {error}. Expected lines such as: lr = 1e-4") from error
+
+
+def _checked(kind: Any, given: Mapping[str, Any], base: Any, skip: tuple[str, ...] = ()) -> Any:
+    """An instance of the dataclass ``kind``: ``given`` over ``base`` over its defaults, types checked."""
+    hints = typing.get_type_hints(kind)
+    names = [f.name for f in dataclasses.fields(kind) if f.name not in skip]
+    values = {f: getattr(base, f) for f in names} if base is not None else {}
+    for key, value in given.items():
+        if key not in names:
+            raise ConfigError(f"There is no setting '{key}'. {did_you_mean(key, names)} All of them: marft train --help")
+        allows_none = type(None) in typing.get_args(hints[key])
+        values[key] = _coerce(key, None if allows_none and value == toml.NONE else value, hints[key])
+    return kind(**values)
+
+
+def _coerce(key: str, value: Any, hint: Any) -> Any:
+    try:
+        return TypeAdapter(hint, config=ConfigDict(strict=False)).validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+        hint_text = f" {did_you_mean(str(value), map(str, choices))}" if choices else ""
+        raise ConfigError(f"The setting '{key}' cannot be {value!r}: {first['msg']}.{hint_text}") from error

@@ -1,0 +1,60 @@
+"""Intervals for accuracies and for paired differences; numpy only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Z95 = 1.959963984540054
+"""Two-sided 95 % point of the normal distribution."""
+RESAMPLES = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}], n = {self.n}"
+
+
+def wilson(successes: int, n: int) -> Estimate:
+    """Wilson's score interval of a proportion; holds its level for small n and near 0 and 1."""
+    if n == 0:
+        return Estimate(math.nan, 0.0, 1.0, 0)
+    p, z2 = successes / n, Z95**2
+    centre = (p + z2 / (2 * n)) / (1 + z2 / n)
+    half = Z95 / (1 + z2 / n) * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
+    # At 0 and n the bound is exactly 0 or 1; rounding must not put it beside.
+    low = 0.0 if successes == 0 else centre - half
+    high = 1.0 if successes == n else centre + half
+    return Estimate(p, low, high, n)
+
+
+def mean(outcomes: Sequence[float]) -> Estimate:
+    """Mean of outcomes: Wilson's interval if all are 0 or 1, else the bootstrap's."""
+    if all(x in (0.0, 1.0) for x in outcomes):
+        return wilson(int(sum(outcomes)), len(outcomes))
+    return _bootstrap(np.asarray(outcomes, dtype=np.float64))
+
+
+def paired(before: Sequence[float], after: Sequence[float]) -> Estimate:
+    """Mean of ``after - before`` on the same problems, with the interval of a paired bootstrap."""
+    difference = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
+    return _bootstrap(difference) if len(difference) else Estimate(math.nan, math.nan, math.nan, 0)
+
+
+def _bootstrap(x: np.ndarray) -> Estimate:
+    """Percentile bootstrap of the mean; a resample is a multinomial draw over the distinct values."""
+    values, counts = np.unique(x, return_counts=True)
+    draws = np.random.default_rng(0).multinomial(len(x), counts / len(x), size=RESAMPLES)
+    low, high = np.quantile(draws @ values / len(x), [0.025, 0.975])
+    return Estimate(float(x.mean()), float(low), float(high), len(x))
