@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -42,6 +42,10 @@ class GenerationRequest:
     prompt_ids: list[int]
     seed: int
     """Fixes this row's sample, whatever else is in the batch."""
+    agent: str = ""
+    """Who acts; engines without weights (scripted, hosted) choose their reply by it."""
+    messages: Sequence[Mapping[str, str]] = ()
+    """The chat ``prompt_ids`` was rendered from, for engines that read text."""
 
 
 @dataclass(slots=True)

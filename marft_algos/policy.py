@@ -1,0 +1,347 @@
+"""Policies: who plays with which weights.
+
+One mapping says which policy each agent plays with, another which base model each policy stands on. Policies on
+the same base share its weights and differ by a LoRA adapter; agents that name the same policy share everything;
+several bases live side by side. Sampling, scoring and critics all run through here, on the same weights.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from marft_algos.modeling import BaseModel, Trunk, head_of, hidden_states, load_base, pick_device, pick_dtype
+from marft_algos.weights import LoraSettings, Weights, adapters, whole
+from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.types import AgentSpec
+
+HEAD_BUDGET = 1 << 25
+"""Logits held at once while scoring (128 MiB in float32)."""
+FEATURE_TOKENS = 16_384
+"""Tokens in one pass of the frozen trunk."""
+
+
+def assign(agents: Sequence[AgentSpec], policies: Literal["own", "shared"] | Mapping[str, str]) -> dict[str, str]:
+    """Returns the policy id of every agent.
+
+    Args:
+        agents: the team.
+        policies: ``own`` (one policy an agent, named after it), ``shared`` (one for all), or a mapping from
+            agent name or role to policy id that covers the team.
+
+    Raises:
+        ConfigError: an unknown agent is named, or one is left out.
+    """
+    if policies == "own":
+        return {agent.name: agent.name for agent in agents}
+    if policies == "shared":
+        return {agent.name: "shared" for agent in agents}
+    if isinstance(policies, str):
+        raise ConfigError(f"Unknown sharing '{policies}'. {did_you_mean(policies, ('own', 'shared'))}")
+    known = {agent.name for agent in agents} | {agent.role for agent in agents}
+    for name in policies:
+        if name not in known:
+            raise ConfigError(f"No agent or role is called '{name}' in this team. {did_you_mean(name, known)}")
+    chosen = {agent.name: policies.get(agent.name, policies.get(agent.role)) for agent in agents}
+    missing = [name for name, policy in chosen.items() if policy is None]
+    if missing:
+        raise ConfigError(
+            f"No policy was given for {', '.join(missing)}. Expected one for every agent: name the agent or its"
+            " role, or use 'own' or 'shared'."
+        )
+    return {name: policy for name, policy in chosen.items() if policy is not None}
+
+
+class PolicySet:
+    """All policies of a team, on their base models. Build it with ``PolicySet.build``."""
+
+    def __init__(self, policies: Mapping[str, Weights], agents: Mapping[str, str]) -> None:
+        self._policies = dict(policies)
+        self._agents = dict(agents)
+        self.version = 0
+        """Counts updates; the trainer raises it after each."""
+
+    @classmethod
+    def build(
+        cls,
+        models: str | Mapping[str, str],
+        policies: Mapping[str, str],
+        *,
+        lora: LoraSettings | None = None,
+        dtype: str = "auto",
+        device: str = "auto",
+        full_finetune: bool = False,
+        frozen: Iterable[str] = (),
+        seed: int = 0,
+    ) -> PolicySet:
+        """Loads the base models and puts fresh adapters on them.
+
+        Args:
+            models: one model for all policies, or policy id -> model (``embedded``, a folder or a hub id).
+            policies: agent -> policy id.
+            lora: the adapters' shape.
+            dtype: compute dtype ``auto | fp32 | bf16``; trainable weights are float32 in any case.
+            device: ``auto | cpu | cuda``.
+            full_finetune: train all weights of a copy of the base per policy instead of an adapter.
+            frozen: policy ids that are never trained.
+            seed: of the adapters' initial weights.
+
+        Raises:
+            ConfigError: unknown names, or a base model that cannot be used.
+        """
+        names = list(dict.fromkeys(policies.values()))
+        specs = _base_specs(models, names)
+        frozen = _known(frozen, names, "frozen")
+        where = pick_device(device)
+        compute = pick_dtype(dtype, where)
+        loaded = {spec: load_base(spec, dtype=compute, device=where) for spec in dict.fromkeys(specs.values())}
+        built: dict[str, Weights] = {}
+        for spec, base in loaded.items():
+            members = [name for name in names if specs[name] == spec]
+            if full_finetune:
+                built |= {name: whole(base, trainable=name not in frozen) for name in members}
+            else:
+                built |= adapters(base, members, lora or LoraSettings(), frozen, seed)
+        return cls({name: built[name] for name in names}, policies)
+
+    # ------------------------------------------------------------------ names
+
+    @property
+    def policies(self) -> list[str]:
+        """Policy ids, in the order the agents name them."""
+        return list(self._policies)
+
+    @property
+    def agents(self) -> list[str]:
+        """Agents that have a policy."""
+        return list(self._agents)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the models live."""
+        return next(iter(self._policies.values())).base.device
+
+    def policy_of(self, agent: str) -> str:
+        """Returns the policy an agent plays with."""
+        if agent not in self._agents:
+            raise ConfigError(f"No policy for agent '{agent}'. {did_you_mean(agent, self._agents)}")
+        return self._agents[agent]
+
+    def trainable(self, policy: str) -> bool:
+        """Returns whether this policy is updated."""
+        return self._get(policy).trainable
+
+    def parameters(self, policy: str) -> list[nn.Parameter]:
+        """Returns the policy's trainable tensors (float32, stable order); empty if it is frozen."""
+        held = self._get(policy)
+        return list(held.tensors.values()) if held.trainable else []
+
+    def base(self, policy: str) -> BaseModel:
+        """Returns the base model under a policy: tokenizer, context length, hidden size, end tokens."""
+        return self._get(policy).base
+
+    def tokenizer(self, policy: str) -> Any:
+        """Returns the tokenizer of a policy's base model."""
+        return self._get(policy).base.tokenizer
+
+    def _get(self, policy: str) -> Weights:
+        if policy not in self._policies:
+            raise ConfigError(f"Unknown policy '{policy}'. {did_you_mean(policy, self._policies)}")
+        return self._policies[policy]
+
+    # ------------------------------------------------------------------ prompts
+
+    def render(self, policy: str, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Returns the prompt of one conversation as token ids, by the model's chat template."""
+        return self.render_many(policy, [messages])[0]
+
+    def render_many(self, policy: str, conversations: Sequence[Sequence[Mapping[str, str]]]) -> list[list[int]]:
+        """Returns the prompts of many conversations; see ``render``."""
+        return self._get(policy).base.render(conversations) if conversations else []
+
+    def check_context(self, policy: str, messages: Sequence[Mapping[str, str]], max_new_tokens: int) -> None:
+        """Raises ``ConfigError`` if this prompt and its reply do not fit the model's context."""
+        base = self._get(policy).base
+        length = len(self.render(policy, messages))
+        if length + max_new_tokens > base.context:
+            raise ConfigError(
+                f"A prompt of policy '{policy}' has {length} tokens and its reply may have {max_new_tokens}, but"
+                f" '{base.spec}' has a context of {base.context}. Lower --max-new-tokens, shorten the profiles, cut"
+                " long inputs with the environment's max_chars, or choose a model with a longer context."
+            )
+
+    # ------------------------------------------------------------------ forward passes
+
+    @contextmanager
+    def running(self, policy: str) -> Iterator[tuple[Trunk, nn.Module]]:
+        """Gives the policy's trunk and output head with its present weights, under the compute dtype.
+
+        One policy of a base runs at a time; gradients reach the policy's weights if they are enabled.
+        """
+        held = self._get(policy)
+        trunk = held.trunk()
+        for other in self._policies.values():
+            other.restore_grad()
+        with _autocast(held.base):
+            yield trunk, head_of(held.model)
+
+    def logprobs(
+        self,
+        policy: str,
+        input_ids: Tensor,
+        action_mask: Tensor,
+        temperature: Tensor | float = 1.0,
+        *,
+        entropy_grad: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Scores actions: float32 log-softmax at action positions only, logits in chunks, never [B, T, V].
+
+        Args:
+            policy: whose weights.
+            input_ids: [B, T], right-padded with any id.
+            action_mask: bool [B, T], true at sampled tokens; the first column is never one.
+            temperature: what the tokens were sampled at, a number or [B].
+            entropy_grad: let gradients through the entropy.
+
+        Returns:
+            Log-probabilities and entropies in nats, float32 [B, T - 1]: column t belongs to token ``t + 1``; exactly 0
+            outside the mask. Gradients flow unless they are disabled.
+        """
+        held = self._get(policy)
+        wanted = action_mask[:, 1:].bool()
+        columns = wanted.any(0).nonzero()
+        first = int(columns[0]) if len(columns) else 0
+        with self.running(policy) as (trunk, head):
+            hidden, skipped = hidden_states(trunk, held.model, input_ids, first)
+            chosen = hidden[:, :-1][wanted[:, skipped:]]
+            heat = torch.as_tensor(temperature, dtype=torch.float32, device=hidden.device).reshape(-1, 1)
+            heat = heat.expand(len(wanted), wanted.shape[1])[wanted]
+            scored = _score(head, chosen, input_ids[:, 1:][wanted], heat, entropy_grad)
+        return _scatter(wanted, scored[0]), _scatter(wanted, scored[1])
+
+    @torch.no_grad()
+    def features(self, policy: str, sequences: Sequence[Sequence[int]], positions: Sequence[range]) -> list[Tensor]:
+        """Returns final hidden states of the frozen base model, without head, adapter or gradient.
+
+        Args:
+            policy: whose base model.
+            sequences: token ids of each row.
+            positions: of each row, the positions whose states are wanted.
+
+        Returns:
+            One tensor [len(positions[i]), d] a row.
+        """
+        base = self._get(policy).base
+        order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
+        found: list[Tensor] = [torch.empty(0)] * len(sequences)
+        for rows in _by_budget(order, [len(s) for s in sequences]):
+            width = len(sequences[rows[-1]])
+            ids = torch.tensor([[*sequences[i], *([0] * (width - len(sequences[i])))] for i in rows])
+            first = min(positions[i].start for i in rows)
+            with _autocast(base):
+                hidden, skipped = hidden_states(base.model.base_model, base.model, ids.to(base.device), first)
+            for row, i in enumerate(rows):
+                # A copy: a view would keep the whole padded pass alive for as long as the features are cached.
+                found[i] = hidden[row, positions[i].start - skipped : positions[i].stop - skipped].clone()
+        return found
+
+    # ------------------------------------------------------------------ weights on disk
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Returns every policy's own weights (adapters, frozen ones too, or full copies) as ``policy/name``."""
+        return {
+            f"{policy}/{name}": tensor.detach().cpu().clone()
+            for policy, held in self._policies.items()
+            for name, tensor in held.tensors.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restores what ``state_dict`` gave; the weights stay trainable."""
+        for policy, held in self._policies.items():
+            own = {k.removeprefix(f"{policy}/"): v for k, v in state.items() if k.startswith(f"{policy}/")}
+            held.copy_from(own, f"the checkpoint of policy '{policy}'")
+
+    def save_adapter(self, policy: str, folder: Path | str) -> Path:
+        """Writes a policy into ``folder`` in peft's format (a whole model when fully fine-tuned)."""
+        self._get(policy).save(Path(folder))
+        return Path(folder)
+
+    def load_adapter(self, policy: str, folder: Path | str) -> None:
+        """Reads what ``save_adapter`` or peft wrote into ``policy``, which stays trainable.
+
+        Raises:
+            ConfigError: no adapter there, or one of another shape.
+        """
+        self._get(policy).load(Path(folder))
+
+
+_POLICY_ID = re.compile(r"[\w-]+")
+
+
+def _base_specs(models: str | Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    if not names:
+        raise ConfigError("No agent has a policy. Expected a mapping from agent to policy id.")
+    for name in names:
+        if not _POLICY_ID.fullmatch(name):
+            raise ConfigError(f"'{name}' cannot be a policy id. Use letters, digits, '_' and '-'.")
+    if isinstance(models, str):
+        return dict.fromkeys(names, models)
+    _known(models, names, "models")
+    missing = [name for name in names if name not in models]
+    if missing:
+        raise ConfigError(
+            f"No model was given for policy '{missing[0]}'. Add it to models: {missing[0]} = \"embedded\""
+        )
+    return dict(models)
+
+
+def _known(given: Iterable[str], names: Sequence[str], setting: str) -> frozenset[str]:
+    for name in given:
+        if name not in names:
+            raise ConfigError(f"'{setting}' names an unknown policy '{name}'. {did_you_mean(name, names)}")
+    return frozenset(given)
+
+
+def _autocast(base: BaseModel) -> torch.autocast:
+    return torch.autocast(base.device.type, dtype=torch.bfloat16, enabled=base.dtype == torch.bfloat16)
+
+
+def _score(head: nn.Module, hidden: Tensor, targets: Tensor, heat: Tensor, entropy_grad: bool) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of ``targets`` [N] and entropies [N]; logits live for one chunk and are recomputed."""
+
+    def chunk(h: Tensor, y: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        scores = torch.log_softmax(head(h).float() / t[:, None], dim=-1)
+        with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
+            entropy = -(scores.exp() * scores).sum(-1)
+        return scores.gather(-1, y[:, None])[:, 0], entropy
+
+    vocabulary = head.weight.shape[0]
+    rows = max(1, HEAD_BUDGET // int(vocabulary))
+    if len(hidden) <= rows:
+        return chunk(hidden, targets, heat)
+    pieces = zip(hidden.split(rows), targets.split(rows), heat.split(rows), strict=True)
+    scored = [checkpoint(chunk, *piece, use_reentrant=False) for piece in pieces]
+    return torch.cat([s[0] for s in scored]), torch.cat([s[1] for s in scored])
+
+
+def _scatter(mask: Tensor, values: Tensor) -> Tensor:
+    return torch.zeros(mask.shape, dtype=torch.float32, device=mask.device).masked_scatter(mask, values)
+
+
+def _by_budget(order: Sequence[int], lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Splits rows, sorted by length, into passes of at most ``FEATURE_TOKENS`` padded tokens."""
+    rows: list[int] = []
+    for i in order:
+        if rows and lengths[i] * (len(rows) + 1) > FEATURE_TOKENS:
+            yield rows
+            rows = []
+        rows.append(i)
+    if rows:
+        yield rows

@@ -1,0 +1,158 @@
+"""The weights of a policy: an adapter on a shared base, a whole model of its own, or the bare base."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.func import functional_call
+from transformers import PreTrainedModel
+
+from marft_algos.modeling import BaseModel, Trunk, load_base, share
+from marft_envs.errors import ConfigError, did_you_mean
+
+SMALL_MODEL = 20_000_000
+"""Parameters up to which float32 adapters are added to the weights before the forward pass: LoRA's thin products
+cost a small model more than they save (prefill 1.9 times faster without them), and in float32 nothing is lost."""
+_FILE = "adapter_model.safetensors"
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """Shape of every adapter. There is no dropout: it would move the first minibatch's ratio away from 1."""
+
+    r: int = 8
+    """Rank. Released code: 8."""
+    alpha: float = 16.0
+    """Scale: the adapter counts alpha / r times. Released code: 16."""
+    targets: str | tuple[str, ...] = "all-linear"
+    """Names of the layers that get an adapter, or ``all-linear`` (every linear layer but the output head)."""
+
+
+@dataclass(slots=True)
+class Weights:
+    """What makes one policy differ from its base model."""
+
+    base: BaseModel
+    model: PreTrainedModel
+    """Where the adapters sit, or the fully fine-tuned copy, or the base itself."""
+    tensors: dict[str, nn.Parameter]
+    """The policy's own tensors, float32, in a stable order; names as in peft's files."""
+    trainable: bool
+    peft: PeftModel | None = None
+    adapter: str = ""
+    merge: bool = False
+    """Add the adapter to the weights before the forward pass (see ``SMALL_MODEL``)."""
+
+    def trunk(self) -> Trunk:
+        """Returns the model without its head, at the present weights; gradients reach ``tensors``."""
+        if self.merge:
+            return partial(_call_with, self.base.model.base_model, self._merged())
+        if self.peft is not None:
+            self.peft.set_adapter(self.adapter)
+        return self.model.base_model
+
+    def restore_grad(self) -> None:
+        """Undoes what peft does to adapters put aside: it freezes them, but an optimiser may hold them."""
+        for tensor in self.tensors.values():
+            tensor.requires_grad_(self.trainable)
+
+    def _merged(self) -> dict[str, Tensor]:
+        return {
+            f"{name}.weight": layer.get_base_layer().weight + layer.get_delta_weight(self.adapter)
+            for name, layer in self.model.base_model.named_modules()
+            if isinstance(layer, LoraLayer)
+        }
+
+    def save(self, folder: Path) -> None:
+        """Writes the policy in peft's format, a fully fine-tuned one as a whole model."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.peft is None:
+            self.model.save_pretrained(folder)
+            self.base.tokenizer.save_pretrained(folder)
+            return
+        save_file({k: v.detach().cpu().contiguous() for k, v in self.tensors.items()}, folder / _FILE)
+        self.peft.peft_config[self.adapter].save_pretrained(str(folder))
+
+    def load(self, folder: Path) -> None:
+        """Reads what ``save`` or peft wrote."""
+        file = folder / (_FILE if self.peft is not None else "model.safetensors")
+        if not file.is_file():
+            near = [str(found.parent) for found in folder.parent.glob(f"*/{file.name}")]
+            raise ConfigError(f"There is no {file.name} in '{folder}'. {did_you_mean(str(folder), near)}")
+        self.copy_from(load_file(file), f"'{folder}'")
+
+    def copy_from(self, saved: Mapping[str, Tensor], source: str) -> None:
+        """Overwrites the tensors in place: they stay trainable, and optimisers keep hold of them."""
+        own = self.tensors
+        wrong = sorted(own.keys() ^ saved.keys())
+        wrong += [name for name in own.keys() & saved.keys() if own[name].shape != saved[name].shape]
+        if wrong:
+            raise ConfigError(
+                f"The weights in {source} do not fit: '{wrong[0]}' is missing, unknown or of another shape. Expected"
+                " the base model, policies and LoRA settings they were trained with."
+            )
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(saved[name])
+
+
+def _call_with(trunk: nn.Module, weights: dict[str, Tensor], **kwargs: Any) -> Any:
+    return functional_call(trunk, weights, (), kwargs)
+
+
+def adapters(
+    base: BaseModel, names: Sequence[str], lora: LoraSettings, frozen: frozenset[str], seed: int
+) -> dict[str, Weights]:
+    """Puts one fresh adapter per policy on a copy of the base's modules over the same tensors."""
+    targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
+    model = share(base.model)
+    merge = base.dtype == torch.float32 and sum(p.numel() for p in model.parameters()) <= SMALL_MODEL
+    config = LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        target_modules=targets,
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=base.spec,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            peft = get_peft_model(model, config, adapter_name=_adapter(names[0]))
+            for name in names[1:]:
+                peft.add_adapter(_adapter(name), config)
+        except ValueError as error:
+            raise ConfigError(
+                f"Could not put an adapter on '{base.spec}': {error}. Expected names of its linear layers, or "
+                "'all-linear'."
+            ) from error
+    peft.eval()
+    found: dict[str, Weights] = {}
+    for name in names:
+        marker = f".{_adapter(name)}."
+        tensors = {n.replace(marker, "."): p for n, p in sorted(peft.named_parameters()) if marker in n}
+        for tensor in tensors.values():
+            tensor.data = tensor.data.float()
+        found[name] = Weights(base, model, tensors, name not in frozen, peft, _adapter(name), merge)
+        found[name].restore_grad()
+    return found
+
+
+def _adapter(policy: str) -> str:
+    return f"policy_{policy}"  # peft stumbles over adapter names that are part of "lora_", such as "a"
+
+
+def whole(base: BaseModel, *, trainable: bool) -> Weights:
+    """Gives a policy all weights: a float32 copy of the base to train, or the base itself if frozen."""
+    if not trainable:
+        return Weights(base, base.model, {}, trainable=False)
+    model = load_base(base.spec, dtype=base.dtype, device=base.device, trainable=True).model.requires_grad_(True)
+    return Weights(base, model, dict(model.named_parameters()), trainable=True)
