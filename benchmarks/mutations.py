@@ -1,0 +1,250 @@
+"""Do the tests catch the defects they are named for? Puts each one in by hand and looks.
+
+    python -m benchmarks.mutations            # all of them, a table at the end; exit code 1 if one goes unnoticed
+    python -m benchmarks.mutations huber      # those whose row contains the word
+
+The packages and tests are copied to a temporary folder; there each defect (one line of text changed for another) is
+put in, the named test is run, and the file is put back. A defect counts as caught only if the test *fails*; errors
+of collection do not count. Before anything is changed all the tests must pass.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("marft_envs", "marft_algos", "tests")
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One defect: ``old`` in ``file`` becomes ``new``, and ``test`` must fail."""
+
+    row: str
+    """The row of the table of defects."""
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+MUTATIONS = [
+    Mutation(
+        "float buffers",
+        "marft_algos/functional.py",
+        "[np.zeros(n, dtype=np.float64) for n in lengths]",
+        "[np.zeros(n, dtype=np.int64) for n in lengths]",
+        "test_chain.py::test_float_buffers",
+    ),
+    Mutation(
+        "every agent's buffer written",
+        "marft_algos/algos/marft.py",
+        "t.advantages, t.returns = a.astype",
+        "turns[-1].advantages, turns[-1].returns = a.astype",
+        "test_defects.py::test_every_agents_buffer_is_written",
+    ),
+    Mutation(
+        "γ = λ = 1, R = 1, V ≡ c: every return is 1",
+        "marft_algos/credit.py",
+        "rewards[k], successors[k] = worth,",
+        "rewards[k], successors[k] = trajectory.score,",
+        "test_chain.py::test_every_return_is_1_for_any_n_and_any_D",
+    ),
+    Mutation(
+        "an episode's advantages do not depend on the one before",
+        "marft_algos/credit.py",
+        "rewards[k], successors[k] = worth, tuple(following)",
+        "rewards[k], successors[k] = worth, tuple(following) if i == 0 else ()",
+        "test_chain.py::test_an_episodes_advantages_do_not_depend_on_the_episode_before_it",
+    ),
+    Mutation(
+        "a true zero advantage stays in the statistics",
+        "marft_algos/functional.py",
+        "valid = np.ones(x.shape, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)",
+        "valid = x != 0.0",
+        "test_functional.py::test_a_true_zero_advantage_stays_in_the_statistics",
+    ),
+    Mutation(
+        "values at masked positions change nothing",
+        "marft_algos/functional.py",
+        "reversed(np.flatnonzero(np.asarray(mask, dtype=bool)))",
+        "reversed(range(len(values)))",
+        "test_functional.py::test_values_at_masked_positions_change_nothing",
+    ),
+    Mutation(
+        "trace with ρ ≡ 1 equals GAE(γλ)",
+        "marft_algos/functional.py",
+        "weight = d.lambda_turn * (1.0 if traces is None else traces[j])",
+        "weight = d.lambda_turn * (1.0 if traces is None else d.lambda_turn * traces[j])",
+        "test_chain.py::test_trace_with_ratio_one_equals_gae",
+    ),
+    Mutation(
+        "whitening before the factor",
+        "marft_algos/functional.py",
+        "return log_ratio_sums.clamp(-bound, bound).sum(-1).exp()",
+        "return torch.softmax(log_ratio_sums.clamp(-bound, bound).sum(-1), 0) * len(log_ratio_sums)",
+        "test_functional.py::test_whitening_before_the_factor",
+    ),
+    Mutation(
+        "ValueNorm not yet updated is the identity",
+        "marft_algos/functional.py",
+        "return 0.0, 1.0",
+        "return 0.0, 0.1",
+        "test_functional.py::test_value_norm_not_yet_updated_is_the_identity",
+    ),
+    Mutation(
+        "Huber is symmetric",
+        "marft_algos/functional.py",
+        "delta * (size - 0.5 * delta))",
+        "delta * (size - 0.5 * delta) * (error > 0))",
+        "test_functional.py::test_huber_is_symmetric",
+    ),
+    Mutation(
+        "sampler's and trainer's log-probs agree",
+        "marft_algos/engines/native.py",
+        "scores = torch.log_softmax(self.head(hidden).float() / self.params.temperature, dim=-1)",
+        "scores = torch.log_softmax(self.head(hidden).float(), dim=-1)",
+        "test_defects.py::test_sampler_and_trainer_agree_and_the_first_ratio_is_1",
+    ),
+    Mutation(
+        "ratio is 1 on the first minibatch (temperature forgotten in scoring)",
+        "marft_algos/batching.py",
+        "np.array([t.temperature for t in rows], dtype=np.float32)",
+        "np.array([1.0 for t in rows], dtype=np.float32)",
+        "test_defects.py::test_sampler_and_trainer_agree_and_the_first_ratio_is_1",
+    ),
+    Mutation(
+        "ratio is 1 on the first minibatch (the check itself)",
+        "marft_algos/update.py",
+        "if gap > self.config.ratio_tolerance:",
+        "if False:",
+        "test_marft.py::test_ratio_is_1_on_the_first_minibatch",
+    ),
+    Mutation(
+        "after an update the trained agent's distribution changes",
+        "marft_algos/update.py",
+        "        optimizer.step()\n",
+        "",
+        "test_defects.py::test_an_update_reaches_the_sampler_of_the_trained_agent_only",
+    ),
+    Mutation(
+        "... (adapters that never reach the sampler)",
+        "marft_algos/weights.py",
+        "base_layer().weight + layer.get_delta_weight(self.adapter)",
+        "base_layer().weight + 0 * layer.get_delta_weight(self.adapter)",
+        "test_defects.py::test_an_update_reaches_the_sampler_of_the_trained_agent_only",
+    ),
+    Mutation(
+        "... a frozen agent's does not",
+        "marft_algos/update.py",
+        "[p for p in policies.policies if policies.trainable(p)]",
+        "list(policies.policies)",
+        "test_marft.py::test_a_trained_policy_changes_and_a_frozen_one_does_not",
+    ),
+    Mutation(
+        "a saved adapter reloads to identical logits",
+        "marft_algos/weights.py",
+        "                tensor.copy_(saved[name])",
+        '                tensor.copy_(saved[name]) if "lora_A" in name else None',
+        "test_defects.py::test_a_saved_adapter_reloads_to_identical_logits",
+    ),
+    Mutation(
+        "an empty action",
+        "marft_algos/batching.py",
+        "return bool(transition.trainable and transition.action_ids and",
+        "return bool(transition.trainable and",
+        "test_marft.py::test_hosted_empty_and_failed_turns_are_nodes_without_a_loss",
+    ),
+    Mutation(
+        "an action without words",
+        "marft_algos/functional.py",
+        "return total / size.clamp(min=1)",
+        "return total / size",
+        "test_functional.py::test_an_action_without_words_or_tokens_divides_by_one",
+    ),
+    Mutation(
+        "a pad inside an action",
+        "marft_algos/batching.py",
+        "        action_mask=send(acted),",
+        "        action_mask=send(acted & (ids != PAD_ID)),",
+        "test_batching.py::test_a_pad_inside_an_action",
+    ),
+    Mutation(
+        "resume: adapters stay trainable",
+        "marft_algos/weights.py",
+        "                tensor.copy_(saved[name])",
+        "                own[name] = torch.nn.Parameter(saved[name])",
+        "test_defects.py::test_resume_keeps_adapters_trainable_and_continues",
+    ),
+    Mutation(
+        "resume: the optimiser's state comes back",
+        "marft_algos/update.py",
+        "                optimizer.load_state_dict(state[kind][p])",
+        "                pass",
+        "test_marft.py::test_updates_are_reproducible_and_survive_a_restart",
+    ),
+    Mutation(
+        "a frozen precision test (trained elements that change at lr 1e-6)",
+        "marft_algos/weights.py",
+        "tensor.data = tensor.data.float()",
+        "tensor.data = tensor.data.to(base.dtype)",
+        "test_defects.py::test_share_of_trained_elements_that_change_at_a_small_step",
+    ),
+]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the chosen mutations; returns the exit code."""
+    word = arguments[0] if arguments else ""
+    chosen = [m for m in MUTATIONS if word.lower() in m.row.lower()]
+    if not chosen:
+        print(f"No row contains '{word}'. Rows: " + "; ".join(m.row for m in MUTATIONS), file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in FOLDERS:
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        tests = sorted({m.test for m in chosen})
+        code, output = run(copy, tests)
+        if code != 0:
+            print(f"Without any defect the tests must pass:\n{output}", file=sys.stderr)
+            return 2
+        print(f"{len(tests)} tests pass without a defect.\n\n| row | test | caught |\n|---|---|---|")
+        missed = sum(not _try(copy, m) for m in chosen)
+    print(f"\n{len(chosen) - missed} of {len(chosen)} defects caught.")
+    return 1 if missed else 0
+
+
+def _try(copy: Path, mutation: Mutation) -> bool:
+    """Puts one defect in, runs its test, takes the defect out; prints the row."""
+    path = copy / mutation.file
+    source = path.read_text(encoding="utf-8")
+    if source.count(mutation.old) != 1:
+        verdict = f"no: the line to change occurs {source.count(mutation.old)} times in {mutation.file}"
+    else:
+        path.write_text(source.replace(mutation.old, mutation.new), encoding="utf-8")
+        code, _ = run(copy, [mutation.test])
+        verdict = {0: "NO, the test passes", 1: "yes"}.get(code, f"no: the test could not run (exit {code})")
+        path.write_text(source, encoding="utf-8")
+    print(f"| {mutation.row} | {mutation.test} | {verdict} |", flush=True)
+    return verdict == "yes"
+
+
+def run(folder: Path, tests: Sequence[str]) -> tuple[int, str]:
+    """Runs tests in ``folder``; pytest's exit code and output."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *(f"tests/{t}" for t in tests)]
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
