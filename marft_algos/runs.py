@@ -1,0 +1,203 @@
+"""The folder of a run: what lies where, and reading it back. No torch: ``marft show`` works on the base install.
+
+    config.toml          every resolved setting
+    metrics.jsonl        one object per iteration; line 0 is the untrained team; ``time_*`` fields are wall-clock
+    episodes/            train-*.jsonl and eval-*.jsonl, numbered by iteration
+    checkpoints/         step_*/: complete states
+    curves.png           the curves
+    report.html          self-contained
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marft_algos import stats
+from marft_envs.errors import ConfigError, MarftError, did_you_mean
+
+UNTRAINED = 0
+"""Iteration number of what was measured before the first update."""
+
+
+class RunError(MarftError, OSError):
+    """The run's folder cannot be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvalRecord:
+    """Outcome of one evaluated episode."""
+
+    task_id: str
+    outcome: float
+    """1 or 0 where the task says whether it was solved, else the team's return."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths and records of one run."""
+
+    root: Path
+
+    @property
+    def config_file(self) -> Path:
+        return self.root / "config.toml"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.root / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def report_file(self) -> Path:
+        return self.root / "report.html"
+
+    @property
+    def curves_file(self) -> Path:
+        return self.root / "curves.png"
+
+    def episodes_file(self, kind: str, iteration: int) -> Path:
+        """Path of the ``train`` or ``eval`` episodes of an iteration."""
+        return self.root / "episodes" / f"{kind}-{iteration:06d}.jsonl"
+
+    @classmethod
+    def create(cls, runs_dir: str | Path, name: str, stem: str) -> RunFolder:
+        """Makes the folder of a new run: ``name``, or ``stem`` and the time.
+
+        Raises:
+            ConfigError: The folder exists and is not empty.
+            RunError: It cannot be written.
+        """
+        root = Path(runs_dir) / (name or f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}")
+        number = 2
+        while not name and root.exists():  # two runs in one second
+            root = root.with_name(f"{root.name.removesuffix(f'-{number - 1}')}-{number}")
+            number += 1
+        if root.is_dir() and any(root.iterdir()):
+            raise ConfigError(
+                f"'{root}' exists already. Go on with it: marft train --resume {root}. Or choose another --name."
+            )
+        run = cls(root)
+        with writing(root):
+            (root / "episodes").mkdir(parents=True, exist_ok=True)
+            run.checkpoints.mkdir(exist_ok=True)
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """Returns the run at ``path``, or of that name below ``runs``.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        for root in (Path(path), Path("runs") / path):
+            if (root / "config.toml").is_file():
+                return cls(root)
+        near = [str(found.parent) for top in (Path(path).parent, Path("runs")) for found in top.glob("*/config.toml")]
+        raise ConfigError(
+            f"'{path}' is no run: there is no config.toml in it. {did_you_mean(str(path), near)} Start one: marft train"
+        )
+
+    # Metrics ---------------------------------------------------------------------------------------
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every complete line of metrics.jsonl, in order."""
+        if not self.metrics_file.is_file():
+            return []
+        lines = self.metrics_file.read_bytes().split(b"\n")
+        return [json.loads(line) for line in lines[:-1] if line]
+
+    def append_metrics(self, metrics: Mapping[str, Any]) -> int:
+        """Adds a line; returns the file's size after it."""
+        with writing(self.metrics_file), self.metrics_file.open("ab") as file:
+            file.write(json.dumps(metrics).encode() + b"\n")
+            file.flush()
+            return file.tell()
+
+    def rewind(self, iteration: int, metrics_bytes: int) -> None:
+        """Forgets what was written after a checkpoint."""
+        with writing(self.root):
+            if self.metrics_file.exists():
+                os.truncate(self.metrics_file, min(metrics_bytes, self.metrics_file.stat().st_size))
+            for kind in ("train", "eval"):
+                for number in self.recorded(kind):
+                    if number > iteration:
+                        self.episodes_file(kind, number).unlink()
+
+    # Episodes --------------------------------------------------------------------------------------
+
+    def recorded(self, kind: str) -> list[int]:
+        """Iterations with ``train`` or ``eval`` episodes, ascending."""
+        names = (re.fullmatch(rf"{kind}-(\d+)\.jsonl", p.name) for p in (self.root / "episodes").glob("*.jsonl"))
+        return sorted(int(match[1]) for match in names if match)
+
+    def write_episodes(self, kind: str, iteration: int, episodes: Sequence[Mapping[str, Any]]) -> None:
+        """Writes the episodes of an iteration as one file, whole or not at all."""
+        path = self.episodes_file(kind, iteration)
+        with writing(path):
+            aside = path.with_suffix(".tmp")
+            aside.write_text("".join(json.dumps(e, ensure_ascii=False) + "\n" for e in episodes), encoding="utf-8")
+            aside.replace(path)
+
+    def episodes(self, kind: str, iteration: int) -> list[dict[str, Any]]:
+        """Reads the episodes of an iteration."""
+        text = self.episodes_file(kind, iteration).read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.split("\n") if line]
+
+    def evaluation(self, iteration: int) -> list[EvalRecord]:
+        """Outcomes of one evaluation, in panel order."""
+        return [EvalRecord(e["task_id"], outcome(e["success"], e["score"])) for e in self.episodes("eval", iteration)]
+
+    def gain(self, iteration: int | None = None) -> tuple[stats.Estimate, stats.Estimate, stats.Estimate] | None:
+        """Untrained and trained outcome, and the paired difference; None before there are two evaluations.
+
+        Args:
+            iteration: Of the trained team's evaluation, the last by default.
+        """
+        done = self.recorded("eval")
+        if len(done) < 2 or done[0] != UNTRAINED:
+            return None
+        return compare(self.evaluation(UNTRAINED), self.evaluation(done[-1] if iteration is None else iteration))
+
+
+def outcome(success: bool | None, score: float) -> float:
+    """What an evaluated episode counts: solved or not where the task says so, else the return."""
+    return float(score if success is None else success)
+
+
+def compare(
+    before: Sequence[EvalRecord], after: Sequence[EvalRecord]
+) -> tuple[stats.Estimate, stats.Estimate, stats.Estimate]:
+    """Both outcomes, and the paired difference ``after - before``.
+
+    Raises:
+        ConfigError: They are not on the same problems.
+    """
+    if [e.task_id for e in before] != [e.task_id for e in after]:
+        raise ConfigError("The two evaluations are not of the same problems, so they cannot be paired. Evaluate both anew.")
+    a, b = [e.outcome for e in before], [e.outcome for e in after]
+    return stats.mean(a), stats.mean(b), stats.paired(a, b)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns a full disk or a read-only folder into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, MarftError):
+            raise
+        raise RunError(
+            f"Cannot write {path}: {error.strerror or error}. Checkpoints written before are intact. Free some space or "
+            "choose another --runs-dir; an interrupted run goes on with: marft train --resume RUN"
+        ) from error
