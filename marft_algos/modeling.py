@@ -205,7 +205,7 @@ def _check_head(spec: str, model: PreTrainedModel) -> None:
         )
 
 
-def head_of(model: PreTrainedModel) -> nn.Module:
+def head_of(model: PreTrainedModel) -> nn.Linear:
     """Returns the output head: hidden states [..., d] to logits [..., V]."""
     return model.get_output_embeddings()
 
@@ -218,7 +218,7 @@ def _control_pattern(tokenizer: Any) -> re.Pattern[str] | None:
     return re.compile("|".join(map(re.escape, spelled))) if spelled else None
 
 
-def prefix_length(rows: Sequence[Sequence[int]], limit: int) -> int:
+def prefix_length(rows: Sequence[list[int]], limit: int) -> int:
     """Returns how many first tokens all rows share, at most ``limit``; 0 where sharing would save nothing."""
     low, high = min(rows), max(rows)  # in lexicographic order: what these two share, all share
     shared = 0
@@ -242,6 +242,7 @@ class _RoomyLayer(DynamicLayer):
             self.lazy_initialization(key_states, value_states)
         old = self.get_seq_length()
         end = old + key_states.shape[-2]
+        assert self.keys is not None and self.values is not None
         if not self._stores or self.keys.data_ptr() != self._stores[0].data_ptr():  # first use, or rows were dropped
             shapes = [(*new.shape[:-2], self._room, new.shape[-1]) for new in (key_states, value_states)]
             self._stores = [key_states.new_empty(shape) for shape in shapes]

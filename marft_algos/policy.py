@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ FEATURE_TOKENS = 16_384
 """Tokens in one pass of the frozen trunk."""
 
 
-def assign(agents: Sequence[AgentSpec], policies: Literal["own", "shared"] | Mapping[str, str]) -> dict[str, str]:
+def assign(agents: Sequence[AgentSpec], policies: str | Mapping[str, str]) -> dict[str, str]:
     """Returns the policy id of every agent.
 
     Args:
@@ -180,7 +180,7 @@ class PolicySet:
     # ------------------------------------------------------------------ forward passes
 
     @contextmanager
-    def running(self, policy: str) -> Iterator[tuple[Trunk, nn.Module]]:
+    def running(self, policy: str) -> Iterator[tuple[Trunk, nn.Linear]]:
         """Gives the policy's trunk and output head with its present weights, under the compute dtype.
 
         One policy of a base runs at a time; gradients reach the policy's weights if they are enabled.
@@ -313,7 +313,7 @@ def _autocast(base: BaseModel) -> torch.autocast:
     return torch.autocast(base.device.type, dtype=torch.bfloat16, enabled=base.dtype == torch.bfloat16)
 
 
-def _score(head: nn.Module, hidden: Tensor, targets: Tensor, heat: Tensor, entropy_grad: bool) -> tuple[Tensor, Tensor]:
+def _score(head: nn.Linear, hidden: Tensor, targets: Tensor, heat: Tensor, entropy_grad: bool) -> tuple[Tensor, Tensor]:
     """Log-probabilities of ``targets`` [N] and entropies [N]; logits live for one chunk and are recomputed."""
 
     def chunk(h: Tensor, y: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,7 @@ class LoraSettings:
 
     r: int = 8
     """Rank. Released code: 8."""
-    alpha: float = 16.0
+    alpha: int = 16
     """Scale: the adapter counts alpha / r times. Released code: 16."""
     targets: str | tuple[str, ...] = "all-linear"
     """Names of the layers that get an adapter, or ``all-linear`` (every linear layer but the output head)."""
@@ -66,10 +66,12 @@ class Weights:
             tensor.requires_grad_(self.trainable)
 
     def _merged(self) -> dict[str, Tensor]:
+        layers: dict[str, Any] = {
+            name: layer for name, layer in self.model.base_model.named_modules() if isinstance(layer, LoraLayer)
+        }
         return {
             f"{name}.weight": layer.get_base_layer().weight + layer.get_delta_weight(self.adapter)
-            for name, layer in self.model.base_model.named_modules()
-            if isinstance(layer, LoraLayer)
+            for name, layer in layers.items()
         }
 
     def save(self, folder: Path) -> None:

@@ -1,0 +1,221 @@
+"""Rollouts: plays a panel of episodes and returns what happened as trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from marft_algos.engines.base import EngineError, RolloutEngine, row_seed
+from marft_algos.policy import PolicySet
+from marft_algos.types import (
+    Generation,
+    GenerationRequest,
+    LayerReward,
+    SamplingParams,
+    StopReason,
+    Trajectory,
+    Transition,
+)
+from marft_envs.types import Episode, TurnRecord
+
+
+class VectorEnv(Protocol):
+    """What the Collector needs of ``marft_envs.make_vec``."""
+
+    @property
+    def done(self) -> bool:
+        """True when every queued episode has been handed over."""
+
+    def reset(self, seeds: Sequence[int], options: Sequence[Mapping[str, Any]] | None = None) -> None:
+        """Queues one episode per seed."""
+
+    def poll(self) -> list[Any]:
+        """Returns the turns that can be generated now."""
+
+    def push(
+        self, requests: Sequence[Any], texts: Sequence[str], extras: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[Episode]:
+        """Takes the replies; returns episodes that ended."""
+
+    def fail(self, request: Any, message: str) -> list[Episode]:
+        """Ends the request's episode with the stop reason ``error: message``; returns episodes that ended."""
+
+
+class Collector:
+    """Drives a vector environment with a rollout engine.
+
+    Args:
+        vec: the episodes.
+        policies: who plays with which weights; None when the engine is scripted.
+        engine: writes the replies.
+        params: how to sample.
+        seed: the run's seed; a reply's own seed follows from it, the iteration, the episode and the turn.
+        on_progress: called with (finished episodes, episodes, tokens sampled so far).
+    """
+
+    def __init__(
+        self,
+        vec: VectorEnv,
+        policies: PolicySet | None,
+        engine: RolloutEngine,
+        params: SamplingParams,
+        *,
+        seed: int = 0,
+        on_progress: Callable[[int, int, int], None] | None = None,
+    ) -> None:
+        self._vec, self._policies, self._engine, self._params = vec, policies, engine, params
+        self._seed, self._on_progress = seed, on_progress
+
+    def collect(
+        self, seeds: Sequence[int], options: Sequence[Mapping[str, Any]] | None = None, *, iteration: int = 0
+    ) -> list[Trajectory]:
+        """Plays one episode per seed; returns them in the panel's order, whatever order they ended in.
+
+        A failed generation ends its own episode (``info["episode"].stop_reason`` starts with ``error``).
+
+        Raises:
+            EngineError: every episode failed, so the fault is in the set-up and not in an episode.
+        """
+        self._vec.reset(seeds, options)
+        finished: list[Episode] = []
+        tokens = 0
+        while not self._vec.done:
+            requests = self._vec.poll()
+            asked = self._ask(requests, iteration)
+            replies = self._engine.generate(asked, self._params) if asked else []
+            tokens += sum(len(reply.action_ids) for reply in replies)
+            finished += self._hand_over(requests, asked, replies)
+            if self._on_progress is not None:
+                self._on_progress(len(finished), len(seeds), tokens)
+        failed = [episode for episode in finished if episode.stop_reason.startswith("error")]
+        if finished and len(failed) == len(finished):
+            raise EngineError(f"All {len(finished)} episodes failed; the first with {failed[0].stop_reason}.")
+        return [self._trajectory(episode) for episode in sorted(finished, key=lambda episode: episode.index)]
+
+    def _ask(self, requests: Sequence[Any], iteration: int) -> list[GenerationRequest]:
+        """Renders the prompts, all of one policy at once."""
+        owners = [self._policies.policy_of(r.agent) if self._policies else r.agent for r in requests]
+        prompts: list[list[int]] = [[] for _ in requests]
+        if self._policies is not None:
+            for policy in dict.fromkeys(owners):
+                rows = [i for i, owner in enumerate(owners) if owner == policy]
+                rendered = self._policies.render_many(policy, [requests[i].messages for i in rows])
+                for i, prompt in zip(rows, rendered, strict=True):
+                    prompts[i] = prompt
+        return [
+            GenerationRequest(
+                policy=owner,
+                prompt_ids=prompt,
+                seed=row_seed(self._seed, iteration, request.episode, request.index_hint),
+                agent=request.agent,
+                messages=request.messages,
+            )
+            for request, owner, prompt in zip(requests, owners, prompts, strict=True)
+        ]
+
+    def _hand_over(
+        self, requests: Sequence[Any], asked: Sequence[GenerationRequest], replies: Sequence[Generation]
+    ) -> list[Episode]:
+        broken = {
+            r.episode: (r, g) for r, g in zip(requests, replies, strict=True) if g.stop_reason == StopReason.ERROR
+        }
+        whole = [i for i, request in enumerate(requests) if request.episode not in broken]
+        extras = [
+            {
+                "asked": asked[i],
+                "reply": replies[i],
+                "team_view": requests[i].team_view,
+                "observation": requests[i].observation,
+            }
+            for i in whole
+        ]
+        ended = self._vec.push([requests[i] for i in whole], [replies[i].text for i in whole], extras)
+        for request, reply in broken.values():
+            ended += self._vec.fail(request, reply.error)
+        return ended
+
+    def _trajectory(self, episode: Episode) -> Trajectory:
+        transitions = [self._transition(turn) for turn in episode.turns]
+        trajectory = Trajectory(
+            episode=episode.index,
+            seed=episode.seed or 0,
+            task_id=episode.task_id,
+            transitions=transitions,
+            layers=[LayerReward(layer.turns, layer.team_reward, layer.agent_rewards) for layer in episode.layers],
+            terminated=episode.terminated,
+            truncated=episode.truncated,
+            success=episode.success,
+            score=episode.team_return,
+            metrics=dict(episode.metrics),
+            info={"episode": episode},
+        )
+        planned = episode.info.get("next", ())
+        if planned and self._policies is not None:
+            trajectory.info["next"] = [self._planned(turn, episode) for turn in planned]
+        return trajectory
+
+    def _transition(self, turn: TurnRecord) -> Transition:
+        """Turns that another hand played (a fixed partner in a wrapper) have no tokens and are not trained."""
+        made = Transition(
+            index=turn.index,
+            round=turn.round,
+            layer=turn.layer,
+            agent=turn.agent,
+            role=turn.role,
+            policy="",
+            sees=turn.sees,
+            prompt_ids=[],
+            action_ids=[],
+            logprobs=np.zeros(0, np.float32),
+            text=turn.text,
+            stop_reason=StopReason.EOS,
+            version=0,
+            reward=turn.reward,
+            trainable=False,
+            temperature=self._params.temperature,
+        )
+        if turn.extras is None or "reply" not in turn.extras:
+            return made
+        asked, reply = turn.extras["asked"], turn.extras["reply"]
+        made.policy, made.prompt_ids = asked.policy, asked.prompt_ids
+        made.action_ids, made.logprobs = reply.action_ids, reply.logprobs
+        made.stop_reason, made.version = reply.stop_reason, reply.version
+        made.trainable = self._policies is not None and self._policies.trainable(asked.policy)
+        made.team_view = turn.extras["team_view"]
+        made.info["observation"] = turn.extras["observation"]
+        # From here on the record is for reading: what it keeps of the tokens can be written as JSON.
+        turn.extras = {
+            "policy": asked.policy,
+            "prompt_tokens": len(asked.prompt_ids),
+            "tokens": len(reply.action_ids),
+            "stop_reason": str(reply.stop_reason),
+            "version": reply.version,
+            "logprob": float(reply.logprobs.sum()),
+        }
+        return made
+
+    def _planned(self, turn: Mapping[str, Any], episode: Episode) -> Transition:
+        """A turn of the layer that would have run: its value is the bootstrap of a truncated episode."""
+        assert self._policies is not None
+        policy = self._policies.policy_of(turn["agent"])
+        last = episode.layers[-1] if episode.layers else None
+        return Transition(
+            index=turn["index"],
+            round=last.round if last else 0,
+            layer=len(episode.layers),
+            agent=turn["agent"],
+            role=turn["role"],
+            policy=policy,
+            sees=tuple(turn["sees"]),
+            prompt_ids=self._policies.render(policy, turn["messages"]),
+            action_ids=[],
+            logprobs=np.zeros(0, np.float32),
+            text="",
+            stop_reason=StopReason.LENGTH,
+            version=self._policies.version,
+            trainable=False,
+            team_view=turn["team_view"],
+            info={"observation": turn["observation"]},
+        )
