@@ -20,7 +20,7 @@ from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.rewards import Attribution
 from marft_envs.rounds import Rounds
 from marft_envs.spaces import UnicodeText
-from marft_envs.types import AgentSpec, Episode, LayerRecord, Outcome, RoundRecord, Task, Turn
+from marft_envs.types import AgentSpec, Episode, Task, Turn
 
 _HISTORIES = ("deps", "own", "public")
 
@@ -70,7 +70,10 @@ class FlexEnv(Rounds):
         env_id: str = "custom",
     ) -> None:
         super().__init__()
-        _check_settings(agents, history, on_invalid, max_rounds, render_mode)
+        _check_settings(agents, history, on_invalid, render_mode)
+        _check_limits(
+            max_rounds=max_rounds, max_turns=max_turns, max_turns_per_agent=max_turns_per_agent, max_chars=max_chars
+        )
         self.team = tuple(agents)
         self.task = task
         # A copy: dependency functions learn the team and may keep a position in the round.
@@ -96,7 +99,10 @@ class FlexEnv(Rounds):
         self.agents: list[str] = []
         self._rng: np.random.Generator | None = None
         self._view = View(self.possible_agents)
-        self.done = True
+        self._start()
+        self.done, self._stop_reason, self.agent_selection = True, "not started", self.possible_agents[0]
+        self._seed: int | None = None
+        self._options: dict[str, Any] = {}
 
     # PettingZoo's API ------------------------------------------------------------------------------
 
@@ -116,35 +122,26 @@ class FlexEnv(Rounds):
         self._cumulative_rewards = dict.fromkeys(names, 0.0)
         self.terminations = dict.fromkeys(names, False)
         self.truncations = dict.fromkeys(names, False)
-        self.infos = {name: {} for name in names}
+        self.infos: dict[str, dict[str, Any]] = {name: {} for name in names}
         self._skip_agent_selection = None
-        self.done, self._paid, self._empty_rounds = False, False, 0
-        self._stop_reason, self._success, self._metrics, self._info = "", None, dict[str, float](), dict[str, Any]()
-        self._invalid, self._truncated = 0, False
-        self._layers: list[LayerRecord] = []
-        self._rounds: list[RoundRecord] = []
-        self._asked: list[tuple[int, int]] = []
-        self._cuts: list[dict[str, Any]] = []
-        self._feedback: list[tuple[str, int, int, str]] = []
-        self._clean: list[str] = []
-        self._pending: dict[str, str] = {}
-        self._extras: dict[str, Mapping[str, Any]] = {}
-        self._early: list[Outcome] = []
-        self._layer: dict[str, Turn] = {}
         self._view = View(names)
         self._view.rng = self._rng
+        self._start()
         self.task.reset(self._rng, self._options)
         self.dependency.reset()
         self._advance()
 
-    def step(self, action: str | None) -> None:  # type: ignore[override]
+    def step(self, action: str | None) -> None:
         """Takes the action of ``agent_selection``; the layer commits when its last action is in."""
         agent = self.agent_selection
+        if not self.agents:
+            raise ConfigError(f"Nobody is left to act ({self._stop_reason}). Next: env.reset(seed=…).")
         if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)
             return
         if not isinstance(action, str):
-            raise ConfigError(f"The action of {agent} must be a string; got {type(action).__name__}. Next: env.step(text).")
+            got = type(action).__name__
+            raise ConfigError(f"The action of {agent} must be a string; got {got}. Next: env.step(text).")
         self._cumulative_rewards[agent] = 0.0
         if self._paid:
             self._clear_rewards()
@@ -168,7 +165,7 @@ class FlexEnv(Rounds):
         """Returns the agent's action space."""
         return self.action_spaces[agent]
 
-    def render(self) -> str | None:  # type: ignore[override]
+    def render(self) -> str | None:
         """Returns the transcript (``ansi``), or prints it (``human``)."""
         if self.render_mode is None:
             return None
@@ -208,9 +205,18 @@ class FlexEnv(Rounds):
         """Returns the planned turn of a ready agent; its ``sees`` holds what the observation shows."""
         return self._layer[agent]
 
-    def attach(self, agent: str, extras: Mapping[str, Any]) -> None:
-        """Puts a driver's data (token ids, log-probs) on the agent's next action; agents never see it."""
-        self._extras[agent] = extras
+    def attach(self, agent: str, extras: Mapping[str, Any] | None = None, max_chars: int | None = None) -> None:
+        """Puts a driver's data on the agent's next action.
+
+        Args:
+            agent: A ready agent.
+            extras: Goes to the turn's record (token ids, log-probs); agents never see it.
+            max_chars: The limit given to :meth:`messages` for this turn; what it cut is then recorded.
+        """
+        if extras is not None:
+            self._extras[agent] = extras
+        if max_chars is not None:
+            self._limits[agent] = max_chars
 
     def profile(self, agent: str) -> AgentSpec:
         """Returns the agent's specification."""
@@ -228,15 +234,19 @@ class FlexEnv(Rounds):
         limits = [limit for limit in (self.max_chars, max_chars) if limit is not None]
         return obs_mod.to_messages(self._observation(agent, min(limits, default=None)), self._view.round)
 
-    def team_view(self, agent: str) -> str:
-        """Returns what a team critic may see before this layer: all task observations, the role, all committed words."""
+    def state(self) -> str:
+        """Returns the global view as one text: every agent's task observation and all committed words."""
         shown: dict[str, list[str]] = {}
         for name in self.possible_agents:
             shown.setdefault(self.task.observe(name), []).append(self._specs[name].role)
-        many = len(shown) > 1
-        state = [f"[{', '.join(roles)}]\n{text}" if many else text for text, roles in shown.items()]
-        said = [f"[{turn.role}]\n{turn.text}" for turn in self._view.history]
-        return obs_mod.neutralise("\n\n".join([*state, *said, f"({self._specs[agent].role})"]))
+        tasks = {obs_mod.neutralise(text, self._tags): roles for text, roles in shown.items()}
+        state = [f"[{', '.join(roles)}]\n{text}" if len(tasks) > 1 else text for text, roles in tasks.items()]
+        said = [f"[{turn.role}]\n{text}" for turn, text in zip(self._view.history, self._clean, strict=True)]
+        return "\n\n".join([*state, *said])
+
+    def team_view(self, agent: str) -> str:
+        """Returns what a team critic may see before this layer: the state, and the role of who acts."""
+        return f"{self.state()}\n\n({self._specs[agent].role})"
 
     @property
     def view(self) -> View:
@@ -271,73 +281,30 @@ class FlexEnv(Rounds):
         return [copy.deepcopy(self) for _ in range(n)]
 
     def truncate(self, reason: str) -> None:
-        """Ends the episode at a limit that pays nothing; trainers bootstrap from here."""
-        if not self.done:
-            self._close_round()
-            self._finish(reason, truncated=True)
+        """Ends the episode at a limit that pays nothing.
 
-    # Rewards and ends ------------------------------------------------------------------------------
-
-    def _book(self, outcome: Outcome) -> None:
-        """Enters what a task said: channels to the record, attributed rewards to PettingZoo, ends to the flags."""
-        view = self._view
-        view.outcome = outcome
-        if outcome.team_reward or outcome.turn_rewards or outcome.agent_rewards:
-            self._pay(outcome)
-        for agent, text in outcome.feedback.items():
-            self._feedback.append((agent, len(view.history), view.round, obs_mod.neutralise(text, self._tags)))
-        if outcome.success is not None:
-            self._success = outcome.success
-        if outcome.metrics:
-            self._metrics.update(outcome.metrics)
-        if outcome.info:
-            self._info.update(outcome.info)
-            for agent in self.agents:
-                self.infos[agent] = {**self.infos[agent], **outcome.info}
-        for agent in outcome.dead - view.dead:
-            view.dead.add(self.profile(agent).name)
-            if agent in self.terminations:
-                self.terminations[agent] = True
-        if outcome.terminated:
-            if not self._rounds or self._rounds[-1].index < view.round:
-                self._close_round()
-            self._finish("task")
-
-    def _pay(self, outcome: Outcome) -> None:
-        history = self._view.history
-        if not self._layers:
-            # Paid before anybody acted (a routing penalty): booked to the first layer when it commits.
-            self._early.append(outcome)
+        Trainers bootstrap from the layer that would have run: ``episode.info["next"]`` lists its turns, each with
+        ``agent``, ``role``, ``index``, ``sees``, ``observation``, ``messages`` and ``team_view``. After a failure
+        (a reason that starts with ``error``) there is nothing to bootstrap from.
+        """
+        if self.done:
             return
-        turns = []
-        for index, reward in outcome.turn_rewards.items():
-            if not 0 <= index < len(history):
-                raise ConfigError(f"The task paid turn {index}, but only {len(history)} turns have been committed.")
-            history[index].reward += float(reward)
-            turns.append((history[index].agent, float(reward)))
-        for agent in outcome.agent_rewards:
-            self.profile(agent)
-        layer = self._layers[-1]
-        layer.team_reward += float(outcome.team_reward)
-        for agent, reward in outcome.agent_rewards.items():
-            layer.agent_rewards[agent] = layer.agent_rewards.get(agent, 0.0) + float(reward)
-        last = [history[i].agent for i in layer.turns]
-        shares = self.attribution(float(outcome.team_reward), turns, outcome.agent_rewards, list(self.rewards), last)
-        for agent, reward in shares.items():
-            self.rewards[agent] += reward
-            self._cumulative_rewards[agent] += reward
-        self._paid = True
+        if self._layer and not reason.startswith("error"):
+            start = len(self._view.history)
+            self._info["next"] = [self._upcoming(agent, start + i) for i, agent in enumerate(self._layer)]
+        self._close_round()
+        self._finish(reason, truncated=True)
 
-    def _finish(self, reason: str, truncated: bool = False) -> None:
-        self.done, self._stop_reason, self._truncated = True, reason, truncated
-        self._layer, self._pending = {}, {}
-        flags = self.truncations if truncated else self.terminations
-        for agent in self.agents:
-            flags[agent] = True
-            self.infos[agent] = {**self.infos[agent], "stop_reason": reason, "success": self._success}
-        if self.agents:
-            self.agent_selection = self.agents[0]
-            self._skip_agent_selection = None
+    def _upcoming(self, agent: str, index: int) -> dict[str, Any]:
+        return {
+            "agent": agent,
+            "role": self._specs[agent].role,
+            "index": index,
+            "sees": list(self._layer[agent].sees),
+            "observation": self.task.observe(agent),
+            "messages": self.messages(agent),
+            "team_view": self.team_view(agent),
+        }
 
     # Observations ----------------------------------------------------------------------------------
 
@@ -378,7 +345,7 @@ class _Candidates:
 
 
 def _check_settings(
-    agents: Sequence[AgentSpec], history: str, on_invalid: str | float, max_rounds: int, render_mode: str | None
+    agents: Sequence[AgentSpec], history: str, on_invalid: str | float, render_mode: str | None
 ) -> None:
     names = [agent.name for agent in agents]
     if not names:
@@ -389,7 +356,11 @@ def _check_settings(
         raise ConfigError(f"There is no history '{history}'. {did_you_mean(history, _HISTORIES)}")
     if isinstance(on_invalid, str) and on_invalid not in ("fallback", "end_round"):
         raise ConfigError(f"on_invalid must be 'fallback', 'end_round' or a penalty; got '{on_invalid}'.")
-    if max_rounds < 1:
-        raise ConfigError(f"max_rounds must be at least 1; got {max_rounds}.")
     if render_mode not in (None, "human", "ansi"):
         raise ConfigError(f"render_mode must be None, 'human' or 'ansi'; got '{render_mode}'.")
+
+
+def _check_limits(**limits: int | None) -> None:
+    for name, limit in limits.items():
+        if limit is not None and limit < 1:
+            raise ConfigError(f"{name} must be at least 1; got {limit}.")

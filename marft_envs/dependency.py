@@ -8,7 +8,7 @@ turns that do not depend on each other.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -113,32 +113,38 @@ class StaticDAG(DependencyFunction):
             )
         if cyclic and self.on_cycle == "lag":
             order = {name: i for i, name in enumerate(self.agents)}
-            in_cycle = set(cyclic)
+            earlier = _ancestors(self.agents, self._preds)
             for name in cyclic:
-                back = tuple(p for p in self._preds[name] if p in in_cycle and order[p] >= order[name])
-                self._lagged[name] = back
+                back = [p for p in self._preds[name] if order[p] >= order[name] and (p == name or name in earlier[p])]
+                self._lagged[name] = tuple(back)
                 self._preds[name] = tuple(p for p in self._preds[name] if p not in back)
             layers, _ = _topological(self.agents, self._preds)
         elif cyclic:
-            layers = self._unrolled(layers, cyclic)
+            layers = self._unrolled()
         self._layers = layers
         self._simple = not any(self._lagged.values()) and sum(map(len, layers)) == len(agents)
         self._plans: dict[int, list[list[Turn]]] = {}
 
-    def _unrolled(self, layers: list[list[str]], cyclic: list[str]) -> list[list[str]]:
-        """Layers before the cycles, the cycles' agents k times in turn, then what waits for them."""
-        looping = _in_cycles(cyclic, self._preds)
-        times = int(self.on_cycle.partition(":")[2])
-        after = [name for name in cyclic if name not in looping]
-        rest, _ = _topological(after, {n: tuple(p for p in self._preds[n] if p in after) for n in after})
-        return layers + [[name] for _ in range(times) for name in self.agents if name in looping] + rest
+    def _unrolled(self) -> list[list[str]]:
+        """Layers over the cycles' groups; a group's agents act one by one, and the group k times."""
+        earlier = _ancestors(self.agents, self._preds)
+        together = {a: [b for b in self.agents if b == a or (b in earlier[a] and a in earlier[b])] for a in self.agents}
+        heads = [name for name in self.agents if together[name][0] == name]
+        waits = {h: {together[p][0] for name in together[h] for p in self._preds[name]} - {h} for h in heads}
+        layers = []
+        for group in _topological(heads, waits)[0]:
+            single = [head for head in group if head not in earlier[head]]
+            layers += [single] if single else []
+            for head in group:
+                if head not in single:
+                    layers += [[name] for name in together[head]] * int(self.on_cycle.partition(":")[2])
+        return layers
 
     def _predecessors(self) -> dict[str, tuple[str, ...]]:
         if isinstance(self.D, Mapping):
-            self._known(self.D)
-            for seen in self.D.values():
-                self._known(seen)
-            return {name: tuple(p for p in self.agents if p in self.D.get(name, ())) for name in self.agents}
+            sees = {name: (seen,) if isinstance(seen, str) else tuple(seen) for name, seen in self.D.items()}
+            self._known([*sees, *(p for seen in sees.values() for p in seen)])
+            return {name: tuple(p for p in self.agents if p in sees.get(name, ())) for name in self.agents}
         matrix = np.asarray(self.D)
         n = len(self.agents)
         if matrix.shape != (n, n) or not np.isin(matrix, (0, 1)).all():
@@ -186,9 +192,10 @@ class StaticDAG(DependencyFunction):
         return tuple(sorted(i for i in here + before if i is not None))
 
 
-def _topological(agents: Sequence[str], preds: Mapping[str, Sequence[str]]) -> tuple[list[list[str]], list[str]]:
+def _topological(agents: Sequence[str], preds: Mapping[str, Collection[str]]) -> tuple[list[list[str]], list[str]]:
     """Kahn's layers in canonical order, and the agents that a cycle keeps waiting."""
-    left, done, layers = list(agents), set[str](), []
+    left, done = list(agents), set[str]()
+    layers: list[list[str]] = []
     while left:
         ready = [name for name in left if all(p in done for p in preds[name])]
         if not ready:
@@ -199,22 +206,20 @@ def _topological(agents: Sequence[str], preds: Mapping[str, Sequence[str]]) -> t
     return layers, []
 
 
-def _in_cycles(names: Sequence[str], preds: Mapping[str, Sequence[str]]) -> set[str]:
-    """Agents that can reach themselves."""
+def _ancestors(agents: Sequence[str], preds: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
+    """All whom an agent's action depends on, itself among them if it is in a cycle."""
 
-    def reaches_itself(start: str) -> bool:
+    def walk(start: str) -> set[str]:
         seen: set[str] = set()
         stack = list(preds[start])
         while stack:
             node = stack.pop()
-            if node == start:
-                return True
             if node not in seen:
                 seen.add(node)
                 stack.extend(preds[node])
-        return False
+        return seen
 
-    return {name for name in names if reaches_itself(name)}
+    return {name: walk(name) for name in agents}
 
 
 class Chain(StaticDAG):

@@ -45,13 +45,15 @@ def neutralise(text: str, roles: re.Pattern[str] | None = None) -> str:
         return text
     text = _UNPRINTABLE.sub("\ufffd", text)
     text = _CONTROL.sub(lambda m: m.group() + " ", text)
-    return roles.sub("[ ", text) if roles is not None else text
+    return roles.sub(lambda m: m.group() + " ", text) if roles is not None else text
 
 
 def role_tags(agents: Sequence[AgentSpec]) -> re.Pattern[str]:
     """Returns a pattern of the tags under which agents' words are shown, as forgers would write them."""
     names = "|".join(sorted({re.escape(agent.role) for agent in agents} | {"feedback"}))
-    return re.compile(rf"^\[(?=(?:{names})\b)", re.MULTILINE | re.IGNORECASE)
+    # Whatever a reader may take for a line's start, blanks before the bracket included.
+    start = r"(?:^|(?<=[\r\v\f\x85\u2028\u2029]))[^\S\n]*"
+    return re.compile(rf"{start}\[(?=(?:{names})\b)", re.MULTILINE | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +84,20 @@ class RolloutObservation:
 def fit(task: str, parts: list[Part], max_chars: int) -> tuple[str, list[Part], list[tuple[int, int]]]:
     """Cuts what is too long, the oldest part first and the task's text last; the profile is never cut.
 
+    An ellipsis stands for what is missing, so that the rest cannot begin with what looks like a role tag.
+
     Returns:
         The task text, the parts, and what was cut as ``(history index, characters)`` (index -2: the task).
     """
     excess = len(task) + sum(len(p.text) for p in parts) - max_chars
     cuts, kept = [], []
     for part in parts:
-        if excess > 0:
-            gone = min(excess, len(part.text))
-            excess -= gone
+        if excess > 0 and part.text:
+            gone = min(excess + 1, len(part.text))
+            rest = "…" + part.text[gone:] if gone < len(part.text) else ""
+            excess -= len(part.text) - len(rest)
             cuts.append((part.index, gone))
-            part = Part(part.agent, part.role, part.round, part.text[gone:], part.index, part.own)
+            part = Part(part.agent, part.role, part.round, rest, part.index, part.own)
         kept.append(part)
     if excess > 0:
         cuts.append((-2, excess))
@@ -156,4 +161,5 @@ def space(kind: str) -> spaces.Dict:
         part = {"agent": UnicodeText(), "role": UnicodeText(), "round": spaces.Discrete(_TURNS), "text": UnicodeText()}
         fields = {"profile": UnicodeText(), "seen": spaces.Sequence(spaces.Dict(part)), "task": UnicodeText()}
         return spaces.Dict({**fields, "turn": spaces.Discrete(_TURNS)})
-    raise ConfigError(f"There is no observation kind '{kind}'. {did_you_mean(kind, ('messages', 'prompt', 'structured'))}")
+    kinds = ("messages", "prompt", "structured")
+    raise ConfigError(f"There is no observation kind '{kind}'. {did_you_mean(kind, kinds)}")

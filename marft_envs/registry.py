@@ -5,6 +5,7 @@ Anything that could move a score (data, prompt, grader, reward, limits) makes a 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import re
@@ -37,7 +38,7 @@ class EnvSpec:
         if callable(self.entry_point):
             return self.entry_point
         module, _, name = self.entry_point.partition(":")
-        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+        return getattr(importlib.import_module(module), name)
 
 
 _specs: dict[str, EnvSpec] = {}
@@ -134,7 +135,15 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
     fn = found.load()
     arguments = {**found.kwargs, **kwargs}
     _check_keywords(found.id, fn, arguments)
-    env = fn(**arguments)
+    try:
+        env = fn(**arguments)
+    except TypeError as error:
+        # A factory that passes **kwargs on to FlexEnv.
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if unknown is None or unknown[1] not in kwargs:
+            raise
+        known = {*inspect.signature(fn).parameters, *inspect.signature(FlexEnv).parameters} - {"kwargs"}
+        raise ConfigError(f"'{id}' takes no '{unknown[1]}'. {did_you_mean(unknown[1], known)}") from error
     env.unwrapped.env_id = found.id
     env.unwrapped.env_kwargs = dict(kwargs)
     env.unwrapped.metadata["name"] = found.id
@@ -155,4 +164,4 @@ def make_vec(id: str, num_envs: int = 1, **kwargs: Any) -> Any:
     """Builds a poll/push vector environment of ``num_envs`` slots; see :class:`marft_envs.vector.VectorEnv`."""
     from marft_envs.vector import VectorEnv
 
-    return VectorEnv([lambda: make(id, **kwargs)] * num_envs)
+    return VectorEnv([functools.partial(make, id, **kwargs)] * num_envs)

@@ -12,6 +12,9 @@ from typing import Protocol
 
 from marft_envs.errors import ConfigError, did_you_mean
 
+Turns = Sequence[tuple[str, float]]
+"""``(agent, reward)`` of every paid turn."""
+
 
 class Attribution(Protocol):
     """Shares what one outcome paid among the agents still in the episode."""
@@ -19,7 +22,7 @@ class Attribution(Protocol):
     def __call__(
         self,
         team: float,
-        turns: Sequence[tuple[str, float]],
+        turns: Turns,
         agents: Mapping[str, float],
         members: Sequence[str],
         last: Sequence[str],
@@ -35,7 +38,7 @@ class Attribution(Protocol):
         """
 
 
-def _own(turns: Sequence[tuple[str, float]], agents: Mapping[str, float], members: Sequence[str]) -> dict[str, float]:
+def _own(turns: Turns, agents: Mapping[str, float], members: Sequence[str]) -> dict[str, float]:
     out = {name: float(agents.get(name, 0.0)) for name in members}
     for name, reward in turns:
         if name in out:
@@ -44,14 +47,14 @@ def _own(turns: Sequence[tuple[str, float]], agents: Mapping[str, float], member
 
 
 def team(
-    team: float, turns: Sequence[tuple[str, float]], agents: Mapping[str, float], members: Sequence[str], last: Sequence[str]
+    team: float, turns: Turns, agents: Mapping[str, float], members: Sequence[str], last: Sequence[str]
 ) -> dict[str, float]:
     """Every agent gets the whole team reward, plus what is its own. Summed over n agents: Σturn + Σagent + n·Σteam."""
     return {name: own + team for name, own in _own(turns, agents, members).items()}
 
 
 def split(
-    team: float, turns: Sequence[tuple[str, float]], agents: Mapping[str, float], members: Sequence[str], last: Sequence[str]
+    team: float, turns: Turns, agents: Mapping[str, float], members: Sequence[str], last: Sequence[str]
 ) -> dict[str, float]:
     """The team reward in equal parts, plus what is the agent's own."""
     share = team / max(len(members), 1)
@@ -59,7 +62,7 @@ def split(
 
 
 def last(
-    team: float, turns: Sequence[tuple[str, float]], agents: Mapping[str, float], members: Sequence[str], last: Sequence[str]
+    team: float, turns: Turns, agents: Mapping[str, float], members: Sequence[str], last: Sequence[str]
 ) -> dict[str, float]:
     """The team reward to whoever acted last (as the paper's released code does), plus what is the agent's own."""
     out = _own(turns, agents, members)
@@ -70,7 +73,7 @@ def last(
 
 
 def per_agent(
-    team: float, turns: Sequence[tuple[str, float]], agents: Mapping[str, float], members: Sequence[str], last: Sequence[str]
+    team: float, turns: Turns, agents: Mapping[str, float], members: Sequence[str], last: Sequence[str]
 ) -> dict[str, float]:
     """Only what is the agent's own; the team channel is left to the records."""
     return _own(turns, agents, members)
@@ -112,8 +115,8 @@ class CompositeReward:
         worst_success = self.completion - self._penalties()
         if worst_success <= self.progress:
             raise ConfigError(
-                f"With these weights a failure can earn {self.progress:g} and a success as little as {worst_success:g}. "
-                "Raise `completion`, or lower `progress` or the penalties."
+                f"With these weights a failure can earn {self.progress:g} and a success as little as "
+                f"{worst_success:g}. Raise `completion`, or lower `progress` or the penalties."
             )
 
     def _penalties(self) -> float:

@@ -1,4 +1,4 @@
-"""The engine of FlexEnv: how turns become layers, layers become rounds, and what is recorded of them."""
+"""The engine of FlexEnv: how turns become layers, layers become rounds, and what is recorded and paid."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from pettingzoo import AECEnv
 
 from marft_envs import observation as obs_mod
 from marft_envs.dependency import DependencyFunction, InvalidRouting, View
-from marft_envs.errors import DependencyError
+from marft_envs.errors import ConfigError, DependencyError
+from marft_envs.rewards import Attribution
 from marft_envs.types import AgentSpec, LayerRecord, Outcome, RoundRecord, Task, Turn, TurnRecord
 
 
-class Rounds(AECEnv):  # type: ignore[type-arg]
-    """Asks D for layers, commits them, closes rounds and minds the guards; FlexEnv adds the API around it."""
+class Rounds(AECEnv):
+    """Asks D for layers, commits them, closes rounds, books rewards and minds the guards; FlexEnv adds the API."""
 
     task: Task
     dependency: DependencyFunction
+    attribution: Attribution
     possible_agents: list[str]
-    agent_selection: str
     done: bool
     history_kind: str
     on_invalid: str | float
@@ -31,51 +32,65 @@ class Rounds(AECEnv):  # type: ignore[type-arg]
     _order: dict[str, int]
     _tags: Any
     _view: View
-    _layer: dict[str, Turn]
-    """The planned turns of the current layer, in canonical agent order."""
-    _pending: dict[str, str]
-    """Actions of the current layer that are in."""
-    _extras: dict[str, Mapping[str, Any]]
-    _layers: list[LayerRecord]
-    _rounds: list[RoundRecord]
-    _asked: list[tuple[int, int]]
-    """Agent-level edges of this round that D asked for, before ``history`` widened them."""
-    _clean: list[str]
-    """Neutralised texts of the history."""
-    _cuts: list[dict[str, Any]]
-    _early: list[Outcome]
-    """Paid before anybody acted (a routing penalty): booked to the first layer when it commits."""
-    _invalid: int
-    _empty_rounds: int
-
-    def _book(self, outcome: Outcome) -> None:
-        raise NotImplementedError
-
-    def _finish(self, reason: str, truncated: bool = False) -> None:
-        raise NotImplementedError
+    _skip_agent_selection: str | None
 
     def _observation(self, agent: str, max_chars: int | None) -> obs_mod.RolloutObservation:
         raise NotImplementedError
+
+    def profile(self, agent: str) -> AgentSpec:
+        raise NotImplementedError
+
+    def _start(self) -> None:
+        """Forgets the last episode's record; the view is new already."""
+        self._layers: list[LayerRecord] = []
+        self._rounds: list[RoundRecord] = []
+        # The planned turns of the current layer in canonical agent order, its actions so far, their extras, and
+        # the lengths to which a driver cut its prompts.
+        self._layer: dict[str, Turn] = {}
+        self._pending: dict[str, str] = {}
+        self._extras: dict[str, Mapping[str, Any]] = {}
+        self._limits: dict[str, int] = {}
+        # Repeats of an agent in one layer, which act in later layers.
+        self._repeats: list[Turn] = []
+        # Agent-level edges that D asked for, before `history` widened them: of the layer, of the round.
+        self._asked_now: list[tuple[int, int]] = []
+        self._asked: list[tuple[int, int]] = []
+        self._clean: list[str] = []  # neutralised texts of the history
+        self._feedback: list[tuple[str, int, int, str]] = []
+        self._cuts: list[dict[str, Any]] = []
+        # Paid before anybody acted (a routing penalty): booked to the first layer when it commits.
+        self._early: list[Outcome] = []
+        self._members: list[str] = self.possible_agents
+        self._paid, self._empty_rounds, self._invalid = False, 0, 0
+        self.done, self._truncated, self._stop_reason = False, False, ""
+        self._success: bool | None = None
+        self._metrics: dict[str, float] = {}
+        self._info: dict[str, Any] = {}
+
+    # Layers and rounds -----------------------------------------------------------------------------
 
     def _commit(self) -> None:
         """Enters the layer's actions into the history, asks the task, and goes on."""
         view = self._view
         start = len(view.history)
         number = len(self._layers)
-        turns = []
+        turns: list[TurnRecord] = []
         for agent, turn in self._layer.items():
             record = TurnRecord(
-                len(view.history) + len(turns), view.round, number, agent, self._specs[agent].role, turn.sees,
+                start + len(turns), view.round, number, agent, self._specs[agent].role, turn.sees,
                 self._pending[agent], 0.0, self._extras.pop(agent, None),
             )  # fmt: skip
             turns.append(record)
-            if self.max_chars is not None:
-                cuts = self._observation(agent, self.max_chars).cuts
+            if self.max_chars is not None or self._limits:
+                limits = [limit for limit in (self.max_chars, self._limits.pop(agent, None)) if limit is not None]
+                cuts = self._observation(agent, min(limits, default=None)).cuts
                 self._cuts += [{"turn": record.index, "seen": seen, "chars": chars} for seen, chars in cuts]
         for record in turns:
             view.history.append(record)
             self._clean.append(obs_mod.neutralise(record.text, self._tags))
-        view.layer += 1
+        if view.dead:
+            self._members = [name for name in self.possible_agents if name not in view.dead]
+        self._asked += self._asked_now
         self._layers.append(LayerRecord(number, view.round, tuple(range(start, start + len(turns)))))
         self._pending, self._layer = {}, {}
         if self._early:
@@ -83,6 +98,10 @@ class Rounds(AECEnv):  # type: ignore[type-arg]
             for outcome in early:
                 self._pay(outcome)
         self._book(self.task.on_layer(turns))
+        if self._repeats:
+            self._repeats = [turn for turn in self._repeats if turn.agent not in view.dead]
+        if not self._repeats:
+            view.layer += 1
         if not self.done:
             self._advance()
 
@@ -97,9 +116,9 @@ class Rounds(AECEnv):  # type: ignore[type-arg]
                 if self._view.dead:
                     self._deads_step_first()
                 return
-            self._end_round(guard)
+            self._end_round(guard, cut=bool(layer))
 
-    def _end_round(self, guard: str) -> None:
+    def _end_round(self, guard: str, cut: bool) -> None:
         view = self._view
         self._empty_rounds = 0 if len(view.history) > view.round_start else self._empty_rounds + 1
         if self._empty_rounds == 2:
@@ -110,53 +129,73 @@ class Rounds(AECEnv):  # type: ignore[type-arg]
         turns = view.this_round
         self._close_round()
         self._book(self.task.on_round(turns))
-        if self.done:
-            return
-        if guard or view.round + 1 >= self.max_rounds:
-            self._finish(guard or "max_rounds")
-            return
-        view.round += 1
-        view.round_start, view.layer = len(view.history), 0
+        last = view.round + 1 >= self.max_rounds
+        if not self.done and (guard or last):
+            self._finish(guard if guard and (cut or not last) else "max_rounds")
+        if self.done and not view.history:
+            raise DependencyError(
+                f"The episode ended ({self._stop_reason}) before anybody acted. Let {type(self.dependency).__name__} "
+                "name a known agent in its first layer, and let the limits leave room for that layer."
+            )
+        if not self.done:
+            view.round += 1
+            view.round_start, view.layer = len(view.history), 0
 
     def _next_layer(self) -> list[Turn]:
         """Asks D, handles bad routing by ``on_invalid``, and puts the layer in canonical order."""
         view = self._view
-        try:
-            layer = self.dependency.next_layer(view)
-            if len(layer) == 1 and layer[0].agent in self._specs and layer[0].agent not in view.dead:
-                valid = layer
-            else:
-                valid = self._valid(layer)
-            if len(valid) < len(layer):
-                raise InvalidRouting("unknown, dead or repeated agent", valid)
-        except InvalidRouting as bad:
-            self._invalid += 1
-            valid = bad.fallback if self.on_invalid != "end_round" else []
-            if isinstance(self.on_invalid, int | float):
-                self._book(Outcome(team_reward=-float(self.on_invalid)))
+        if self._repeats:
+            asked, self._repeats = self._repeats, []
+            layer = self._valid(asked)
+        else:
+            try:
+                asked = self.dependency.next_layer(view)
+                if len(asked) == 1 and asked[0].agent in self._specs and asked[0].agent not in view.dead:
+                    layer = asked
+                else:
+                    layer = self._valid(asked)
+                    if len(layer) + len(self._repeats) < len(asked):
+                        raise InvalidRouting("unknown or dead agent", asked)
+            except InvalidRouting as bad:
+                self._invalid += 1
+                self._repeats = []
+                layer = self._valid(bad.fallback) if self.on_invalid != "end_round" else []
+                if not isinstance(self.on_invalid, str):
+                    self._pay(Outcome(team_reward=-float(self.on_invalid)))
         n = len(view.history)
-        for turn in valid:
-            for seen in turn.sees:
-                if not 0 <= seen < n:
-                    raise DependencyError(
-                        f"{turn.agent} is to see the action {seen}, but only {n} have been committed. "
-                        "A turn can see earlier layers only: put it in a later layer."
-                    )
-        if self.history_kind != "deps":
-            valid = [Turn(turn.agent, self._widened(turn)) for turn in valid]
-        return valid
-
-    def _valid(self, layer: Sequence[Turn]) -> list[Turn]:
-        """The turns of live, known agents, in canonical order, each agent once."""
-        first: dict[str, Turn] = {}
         for turn in layer:
-            if turn.agent in self._order and turn.agent not in self._view.dead:
-                first.setdefault(turn.agent, turn)
+            before = -1
+            for seen in turn.sees:
+                if not before < seen < n:
+                    layer = [self._ordered(turn, n) for turn in layer]
+                    break
+                before = seen
+        if self.history_kind != "deps":
+            order = self._order
+            self._asked_now = [(order[view.history[i].agent], order[turn.agent]) for turn in layer for i in turn.sees]
+            layer = [Turn(turn.agent, self._widened(turn)) for turn in layer]
+        return layer
+
+    def _valid(self, asked: Sequence[Turn]) -> list[Turn]:
+        """The turns of live, known agents in canonical order, each agent once; its repeats wait for later layers."""
+        first: dict[str, Turn] = {}
+        for turn in asked:
+            known = turn.agent in self._order and turn.agent not in self._view.dead
+            if known and first.setdefault(turn.agent, turn) is not turn:
+                self._repeats.append(turn)
         return sorted(first.values(), key=lambda turn: self._order[turn.agent])
+
+    def _ordered(self, turn: Turn, n: int) -> Turn:
+        for seen in turn.sees:
+            if not 0 <= seen < n:
+                raise DependencyError(
+                    f"{turn.agent} is to see the action {seen}, but only {n} have been committed. "
+                    "A turn can see earlier layers only: put it in a later layer."
+                )
+        return Turn(turn.agent, tuple(sorted(set(turn.sees))))
 
     def _widened(self, turn: Turn) -> tuple[int, ...]:
         view = self._view
-        self._asked += [(self._order[view.history[i].agent], self._order[turn.agent]) for i in turn.sees]
         own = {i for i, past in enumerate(view.history) if past.agent == turn.agent}
         public = set(range(view.round_start)) if self.history_kind == "public" else set()
         return tuple(sorted({*turn.sees, *own, *public}))
@@ -187,4 +226,69 @@ class Rounds(AECEnv):  # type: ignore[type-arg]
             if i != j:
                 matrix[i][j] = 1
         self._rounds.append(RoundRecord(view.round, matrix, edges))
-        self._asked = []
+        self._asked, self._repeats = [], []
+
+    # Rewards and ends ------------------------------------------------------------------------------
+
+    def _book(self, outcome: Outcome) -> None:
+        """Enters what a task said: channels to the record, attributed rewards to PettingZoo, ends to the flags."""
+        view = self._view
+        view.outcome = outcome
+        if outcome.team_reward or outcome.turn_rewards or outcome.agent_rewards:
+            self._pay(outcome)
+        for agent, text in outcome.feedback.items():
+            self.profile(agent)
+            self._feedback.append((agent, len(view.history), view.round, obs_mod.neutralise(text, self._tags)))
+        if outcome.success is not None:
+            self._success = outcome.success
+        if outcome.metrics:
+            self._metrics.update(outcome.metrics)
+        if outcome.info:
+            self._info.update(outcome.info)
+            for agent in self.agents:
+                self.infos[agent] = {**self.infos[agent], **outcome.info}
+        for agent in outcome.dead - view.dead:
+            view.dead.add(self.profile(agent).name)
+            if agent in self.terminations:
+                self.terminations[agent] = True
+        if outcome.terminated:
+            if not self._rounds or self._rounds[-1].index < view.round:
+                self._close_round()
+            self._finish("task")
+
+    def _pay(self, outcome: Outcome) -> None:
+        """Books the channels to the last layer's record, and their attributed form to PettingZoo's rewards."""
+        history = self._view.history
+        if not self._layers:
+            self._early.append(outcome)
+            return
+        turns = []
+        for index, reward in outcome.turn_rewards.items():
+            if not 0 <= index < len(history):
+                raise ConfigError(f"The task paid turn {index}, but only {len(history)} turns have been committed.")
+            history[index].reward += float(reward)
+            turns.append((history[index].agent, float(reward)))
+        for agent in outcome.agent_rewards:
+            self.profile(agent)
+        layer = self._layers[-1]
+        layer.team_reward += float(outcome.team_reward)
+        for agent, reward in outcome.agent_rewards.items():
+            layer.agent_rewards[agent] = layer.agent_rewards.get(agent, 0.0) + float(reward)
+        last = [history[i].agent for i in layer.turns]
+        # Paid are those alive when the layer committed, whether or not a driver steps the dead.
+        shares = self.attribution(float(outcome.team_reward), turns, outcome.agent_rewards, self._members, last)
+        for agent, reward in shares.items():
+            self.rewards[agent] += reward
+            self._cumulative_rewards[agent] += reward
+        self._paid = True
+
+    def _finish(self, reason: str, truncated: bool = False) -> None:
+        self.done, self._stop_reason, self._truncated = True, reason, truncated
+        self._layer, self._pending = {}, {}
+        flags = self.truncations if truncated else self.terminations
+        for agent in self.agents:
+            flags[agent] = True
+            self.infos[agent] = {**self.infos[agent], "stop_reason": reason, "success": self._success}
+        if self.agents:
+            self.agent_selection = self.agents[0]
+            self._skip_agent_selection = None

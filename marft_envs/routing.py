@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Sequence
 
@@ -36,9 +37,12 @@ class Scheduled(DependencyFunction):
             plan = self.fn(view)
             if isinstance(plan, np.ndarray):
                 plan = StaticDAG(plan)
-            elif not isinstance(plan, DependencyFunction):
+            elif isinstance(plan, DependencyFunction):
+                plan = copy.copy(plan)  # `fn` may give one object to many environments
+            else:
                 plan = Layered(plan)
             plan.bind(self.agents)
+            plan.reset()
             self._current = plan
         if self._current is None:
             raise DependencyError("Scheduled was asked for a later layer before the round's first.")
@@ -87,7 +91,7 @@ class Orchestrator(DependencyFunction):
         workers: Who may be named; default everybody else.
         hops: How often the boss routes in a round.
         parse: ``(text, workers) -> names``; ``[]`` ends the round, None says that the text is not a routing.
-        default: The worker to fall back on when the text is not a routing.
+        default: The worker to fall back on when the text names nobody who can act.
     """
 
     def __init__(
@@ -115,7 +119,8 @@ class Orchestrator(DependencyFunction):
             more = view.layer < 2 * self.hops and self.boss not in view.dead
             return [Turn(self.boss, here)] if more else []
         names = self.parse(view.history[-1].text, self._workers)
-        if names is None:
-            fallback = [Turn(self.default, here)] if self.default and self.default not in view.dead else []
-            raise InvalidRouting(f"{self.boss} named nobody", fallback)
-        return [Turn(name, here) for name in names]
+        able = [name for name in names or () if name in self._workers and name not in view.dead]
+        if names is None or len(able) < len(names):
+            default = [self.default] if self.default and self.default not in view.dead else []
+            raise InvalidRouting(f"{self.boss} named nobody who can act", [Turn(n, here) for n in able or default])
+        return [Turn(name, here) for name in able]
