@@ -1,4 +1,24 @@
 """Reinforcement fine-tuning of teams of language-model agents, on any environment of ``marft_envs``.
 
-Importing this package brings in nothing heavy; its modules import torch and transformers when they need them.
+Importing this package brings in nothing heavy: the names below load torch and transformers on first use.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from marft_algos.config import TrainConfig as TrainConfig
+    from marft_algos.trainer import Trainer as Trainer
+
+__version__ = "0.1.0"
+
+_LAZY = {"TrainConfig": "config", "Trainer": "trainer"}
+__all__ = ["TrainConfig", "Trainer"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'marft_algos' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"marft_algos.{_LAZY[name]}"), name)

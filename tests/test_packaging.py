@@ -22,13 +22,13 @@ HEAVY = ("torch", "transformers", "peft", "datasets", "matplotlib", "tensorboard
 
 # Who may import whom in marft_algos: a module's own level and the levels before it.
 LEVELS = (
-    ("types",),
+    ("types", "toml", "stats", "models"),
     ("functional",),
-    ("policy", "critic", "engines"),
+    ("policy", "modeling", "weights", "critic", "engines"),
     ("rollout", "batching"),
-    ("credit", "algorithm"),
+    ("credit", "algorithm", "update"),
     ("algos",),
-    ("config", "checkpoint", "loggers", "evaluate", "report", "models", "trainer"),
+    ("config", "presets", "runs", "checkpoint", "loggers", "evaluate", "report", "trainer"),
     ("cli",),
 )
 RANK = {name: rank for rank, names in enumerate(LEVELS) for name in names}
@@ -111,7 +111,9 @@ def test_marft_envs_knows_nothing_of_training() -> None:
 def test_marft_algos_keeps_its_layers() -> None:
     bad = []
     for file in sources("marft_algos"):
-        here = [*module_of(file).split("."), "types"][1]
+        if file == ROOT / "marft_algos/__init__.py":
+            continue  # lazy names only; the light import of the command line proves it
+        here = module_of(file).split(".")[1]
         assert here in RANK, f"give marft_algos.{here} its place in LEVELS"
         for name in imports(file):
             package, *there = name.split(".")
