@@ -143,10 +143,10 @@ MUTATIONS = [
     ),
     Mutation(
         "... a frozen agent's does not",
-        "marft_algos/update.py",
-        "[p for p in policies.policies if policies.trainable(p)]",
-        "list(policies.policies)",
-        "test_marft.py::test_a_trained_policy_changes_and_a_frozen_one_does_not",
+        "marft_algos/weights.py",
+        "name not in frozen, peft, _adapter(name), merge)",
+        "name not in frozen, peft, _adapter(names[0]), merge)",
+        "test_defects.py::test_an_update_reaches_the_sampler_of_the_trained_agent_only",
     ),
     Mutation(
         "a saved adapter reloads to identical logits",

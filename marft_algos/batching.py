@@ -92,6 +92,13 @@ def has_loss(transition: Transition) -> bool:
     return bool(transition.trainable and transition.action_ids and transition.stop_reason is not StopReason.ERROR)
 
 
+def decision_points(transition: Transition, level: Level) -> int:
+    """How many values, advantages and returns a turn has: its tokens, or 1 at action level and without a loss."""
+    if level == "token" and transition.trainable:
+        return max(len(transition.action_ids), 1)
+    return 1
+
+
 def rows_by_policy(trajectories: Iterable[Trajectory], policies: Iterable[str]) -> dict[str, list[Transition]]:
     """The turns with a loss, per policy of ``policies`` (an empty list for a policy that never acted)."""
     rows: dict[str, list[Transition]] = {p: [] for p in policies}
@@ -201,6 +208,6 @@ def _check(t: Transition, policy: str, level: Level) -> None:
         raise BatchError(f"{where} has no prompt: its first token has nothing to be predicted from.")
     if len(t.info.get(LEARNER_LOGPROBS, t.logprobs)) != len(t.action_ids):
         raise BatchError(f"{where} has {len(t.logprobs)} log-probs for {len(t.action_ids)} tokens; expected one each.")
-    expected = 1 if level == "action" else max(len(t.action_ids), 1)
+    expected = decision_points(t, level)
     if t.advantages is not None and len(t.advantages) != expected:
         raise BatchError(f"{where} has {len(t.advantages)} advantages at {level} level; expected {expected}.")

@@ -27,7 +27,7 @@ from torch import Tensor
 from marft_algos import credit
 from marft_algos import functional as F
 from marft_algos.algorithm import Algorithm, UpdateConfig, View, register
-from marft_algos.batching import Batch, Level, has_loss
+from marft_algos.batching import Batch, Level, decision_points, has_loss
 from marft_algos.types import SamplingParams, Trajectory, Transition
 from marft_envs.errors import ConfigError
 
@@ -95,7 +95,7 @@ class MARFT(Algorithm):
             turns, links = trajectory.transitions, credit.team_chain(trajectory, self.rule(trajectory))
             if self.view == "own" and self.config.lambda_turn < 1.0:
                 credit.check_own_view(trajectory, links)
-            lengths = [len(t.action_ids) if self.level == "token" and has_loss(t) else 1 for t in turns]
+            lengths = [decision_points(t, self.level) for t in turns]
             advantages, returns = F.chain(
                 [t.values for t in turns],
                 lengths,
