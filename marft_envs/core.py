@@ -201,6 +201,11 @@ class FlexEnv(Rounds):
         self.agent_selection = agent
         self._skip_agent_selection = None
 
+    @property
+    def layer(self) -> Mapping[str, Turn]:
+        """The planned turns of the current layer in canonical agent order, those that have acted among them."""
+        return self._layer
+
     def planned(self, agent: str) -> Turn:
         """Returns the planned turn of a ready agent; its ``sees`` holds what the observation shows."""
         return self._layer[agent]
