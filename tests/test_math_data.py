@@ -183,9 +183,7 @@ def test_importing_the_loader_stays_light() -> None:
 
 
 def _write(path: Path, *rows: Mapping[str, Any] | str) -> Path:
-    path.write_text(
-        "".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows), encoding="utf-8"
-    )
+    path.write_text("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows), encoding="utf-8")
     return path
 
 

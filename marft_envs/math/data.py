@@ -184,9 +184,7 @@ def read_jsonl(path: Path, mtime_ns: int = 0, size: int = 0) -> tuple[Problem, .
         except UnicodeDecodeError as error:
             raise DataError(f"{path} is not UTF-8 text: {error}. Save it as UTF-8.") from error
     if not problems:
-        raise DataError(
-            f"{path} holds no rows. Expected one JSON object per line with 'problem' and 'answer'."
-        )
+        raise DataError(f"{path} holds no rows. Expected one JSON object per line with 'problem' and 'answer'.")
     return tuple(problems)
 
 
@@ -197,9 +195,7 @@ def _parse_line(line: str, line_number: int, path: Path) -> Problem:
     except ValueError as error:
         raise DataError(f"{where}: not JSON ({error}). Expected one object per line.") from error
     if not isinstance(row, dict):
-        raise DataError(
-            f"{where}: expected a JSON object with 'problem' and 'answer', got {type(row).__name__}."
-        )
+        raise DataError(f"{where}: expected a JSON object with 'problem' and 'answer', got {type(row).__name__}.")
 
     def optional(column: str) -> str | None:
         return column if row.get(column) is not None else None

@@ -202,9 +202,7 @@ def rows_to_problems(name: str, rows: Iterable[Mapping[str, Any]], split: str = 
         own = row.get(known.columns.id) if known.columns.id else None
         problem_id = f"{name}/{split}/{index if own is None else own}"
         where = f"{known.hub_id} ({split}), row {index}"
-        problems.append(
-            read_row(row, known.columns, where, id=problem_id, source=name, subject=known.subject)
-        )
+        problems.append(read_row(row, known.columns, where, id=problem_id, source=name, subject=known.subject))
     return problems
 
 

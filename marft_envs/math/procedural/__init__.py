@@ -12,10 +12,23 @@ import numpy as np
 
 from marft_envs.errors import ConfigError, DataError, did_you_mean
 from marft_envs.math.problem import Problem
-from marft_envs.math.procedural import two_step  # noqa: F401  (importing a module registers its generators)
-from marft_envs.math.procedural.base import GENERATORS, SUBJECTS, Dice, split_of
+from marft_envs.math.procedural import (  # noqa: F401  (importing a module registers its generators)
+    algebra,
+    counting,
+    geometry,
+    intermediate,
+    number_theory,
+    prealgebra,
+    precalculus,
+    trigonometry,
+    two_step,
+)
+from marft_envs.math.procedural.base import CELLS, SUBJECTS, Dice, split_of
 
 __all__ = ["GENERATORS", "SUBJECTS", "cells", "enumerate_level0", "from_id", "generate", "panel", "split_of"]
+
+GENERATORS = tuple(dict.fromkeys(name for name, _ in CELLS))
+"""Names of all generators."""
 
 SPLITS = ("train", "test")
 PANEL = 600
@@ -26,10 +39,10 @@ _ATTEMPTS = 50
 
 def build(generator: str, level: int, key: int) -> Problem:
     """The problem of one key. Same arguments, same problem, in every process."""
-    made = GENERATORS[generator]
-    draft = made.build(Dice(f"{generator}/{level}", key), level)
+    cell = CELLS[generator, level]
+    draft = cell.build(Dice(f"{generator}/{level}", key))
     name = f"procedural/{generator}/{level}/{key}"
-    return Problem(name, draft.problem, draft.solution, draft.answer, made.subject, level, "procedural")
+    return Problem(name, draft.problem, draft.solution, draft.answer, cell.subject, level, "procedural")
 
 
 def from_id(problem_id: str) -> Problem:
@@ -47,16 +60,13 @@ def from_id(problem_id: str) -> Problem:
     name, level, key = parts[1], int(parts[2]), int(parts[3])
     if name not in GENERATORS:
         raise DataError(f"'{problem_id}' names an unknown generator. {did_you_mean(name, GENERATORS)}")
-    made = GENERATORS[name]
-    if level not in made.levels or key >= made.keys:
-        has = f"levels {made.levels} and keys below {made.keys}"
+    if (name, level) not in CELLS or key >= CELLS[name, level].keys:
+        has = ", ".join(f"level {at} with keys below {CELLS[name, at].keys}" for _, at in cells(generator=name))
         raise DataError(f"'{problem_id}' is out of range: {name} has {has}.")
     return build(name, level, key)
 
 
-def cells(
-    level: int | None = None, subject: str | None = None, generator: str | None = None
-) -> list[tuple[str, int]]:
+def cells(level: int | None = None, subject: str | None = None, generator: str | None = None) -> list[tuple[str, int]]:
     """All (generator, level) pairs that match, in a fixed order. ``None`` matches everything.
 
     Raises:
@@ -66,10 +76,10 @@ def cells(
         raise ConfigError(f"No procedural generator '{generator}'. {did_you_mean(generator, GENERATORS)}")
     if subject is not None and subject not in SUBJECTS:
         raise ConfigError(f"No procedural subject '{subject}'. {did_you_mean(subject, SUBJECTS)}")
-    chosen = [g for g in GENERATORS.values() if generator in (None, g.name) and subject in (None, g.subject)]
-    found = [(g.name, at) for g in chosen for at in g.levels if level in (None, at)]
+    chosen = [c for c in CELLS.values() if generator in (None, c.generator) and subject in (None, c.subject)]
+    found = [(c.generator, c.level) for c in chosen if level in (None, c.level)]
     if not found:
-        levels = sorted({at for g in chosen for at in g.levels})
+        levels = sorted({c.level for c in chosen})
         asked = f"level={level}, subject={subject!r}, generator={generator!r}"
         raise ConfigError(f"No procedural problem with {asked}. These have the levels {levels}.")
     return found
@@ -98,7 +108,7 @@ def generate(
     among = cells(level, subject, generator)
     name, at = among[int(rng.integers(len(among)))]
     while True:
-        problem = build(name, at, int(rng.integers(GENERATORS[name].keys)))
+        problem = build(name, at, int(rng.integers(CELLS[name, at].keys)))
         if split is None or split_of(problem.problem) == split:
             return problem
 
@@ -106,9 +116,9 @@ def generate(
 @cache
 def panel(generator: str, level: int) -> tuple[Problem, ...]:
     """The first distinct problems of a cell in key order: ``PANEL``, or all where a key is an index."""
-    made = GENERATORS[generator]
-    if made.keys < 2**16:
-        return tuple(build(generator, level, key) for key in range(made.keys))
+    keys = CELLS[generator, level].keys
+    if keys < 2**16:
+        return tuple(build(generator, level, key) for key in range(keys))
     found: dict[str, Problem] = {}
     for key in range(PANEL * _ATTEMPTS):
         problem = build(generator, level, key)

@@ -70,31 +70,30 @@ class Draft:
         return f"{self.steps} \\boxed{{{self.answer}}}"
 
 
-Build = Callable[[Dice, int], Draft]
+Build = Callable[[Dice], Draft]
 
 
 @dataclass(frozen=True, slots=True)
-class Generator:
-    """One kind of problem at several levels: ``build(dice, level)`` is pure."""
+class Cell:
+    """One generator at one level: ``build`` is pure, so a key names a problem for ever."""
 
-    name: str
+    generator: str
     subject: str
-    levels: tuple[int, ...]
+    level: int
     build: Build
     keys: int
     """Keys run from 0 to ``keys - 1``; a small number means that a key is an index into all the problems."""
 
 
-GENERATORS: dict[str, Generator] = {}
+CELLS: dict[tuple[str, int], Cell] = {}
+"""(generator, level) -> cell, in the order in which the modules register them."""
 
 
-def generator(
-    name: str, subject: str, levels: Sequence[int] = (1, 2, 3, 4, 5), keys: int = 2**32
-) -> Callable[[Build], Build]:
-    """Registers a builder under a name. The name is part of every id, so it never changes."""
+def cell(name: str, subject: str, level: int, keys: int = 2**32) -> Callable[[Build], Build]:
+    """Registers a builder. Name and level are part of every id, so they never change."""
 
     def add(build: Build) -> Build:
-        GENERATORS[name] = Generator(name, subject, tuple(levels), build, keys)
+        CELLS[name, level] = Cell(name, subject, level, build, keys)
         return build
 
     return add

@@ -5,7 +5,7 @@ All of ``(a+b)\cdot c`` with a, b in 1..15 and ``(a-b)\cdot c`` with a > b, c in
 
 from __future__ import annotations
 
-from marft_envs.math.procedural.base import Dice, Draft, generator
+from marft_envs.math.procedural.base import Dice, Draft, cell
 
 ALL = tuple(
     (a, sign, b, c)
@@ -17,8 +17,8 @@ ALL = tuple(
 )
 
 
-@generator("two_step", "Prealgebra", levels=(0,), keys=len(ALL))
-def two_step(dice: Dice, level: int) -> Draft:
+@cell("two_step", "Prealgebra", level=0, keys=len(ALL))
+def two_step(dice: Dice) -> Draft:
     """The problem whose index is the key. No spaces inside the mathematics: the model reads characters."""
     a, sign, b, c = ALL[dice.key]
     inner = a + b if sign == "+" else a - b
