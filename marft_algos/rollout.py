@@ -31,8 +31,8 @@ class VectorEnv(Protocol):
     def reset(self, seeds: Sequence[int], options: Sequence[Mapping[str, Any]] | None = None) -> None:
         """Queues one episode per seed."""
 
-    def poll(self) -> list[Any]:
-        """Returns the turns that can be generated now."""
+    def poll(self, wait: bool = False) -> list[Any]:
+        """Returns the turns that can be generated now; ``wait``: the same ones in every run, whatever the timing."""
 
     def push(
         self, requests: Sequence[Any], texts: Sequence[str], extras: Sequence[Mapping[str, Any]] | None = None
@@ -82,7 +82,7 @@ class Collector:
         finished: list[Episode] = []
         tokens = 0
         while not self._vec.done:
-            requests = self._vec.poll()
+            requests = self._vec.poll(wait=True)
             asked = self._ask(requests, iteration)
             replies = self._engine.generate(asked, self._params) if asked else []
             tokens += sum(len(reply.action_ids) for reply in replies)

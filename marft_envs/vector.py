@@ -160,17 +160,21 @@ class VectorEnv:
         for slot in self._slots:
             self._start(slot)
 
-    def poll(self) -> list[Request]:
+    def poll(self, wait: bool = False) -> list[Request]:
         """Returns every turn that can be generated now and has not been returned before.
 
         Waits while all episodes commit in the background. An empty list says that there is nothing to generate
         now: call ``push([], [])`` for episodes that have ended, or push the replies that are out.
+
+        Args:
+            wait: Wait for every commit in the background, so that what is returned depends on seeds and replies and
+                not on timing (log-probs depend on the batch in their last bits).
         """
         self._collect()
-        while not self._ready and not self._finished and self._busy:
+        while self._busy and (wait or not (self._ready or self._finished)):
             self._land(*self._committed.get())
         ready, self._ready = self._ready, []
-        return ready
+        return sorted(ready, key=lambda request: (request.episode, request.index_hint))
 
     def push(
         self,
