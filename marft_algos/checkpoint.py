@@ -90,7 +90,9 @@ def pick(folder: Path, which: str = "last") -> Path:
     return step_dir(folder, int(which))
 
 
-def save(folder: Path, progress: Progress, policies: PolicyFiles, names: Sequence[str], state: Mapping[str, Any]) -> Path:
+def save(
+    folder: Path, progress: Progress, policies: PolicyFiles, names: Sequence[str], state: Mapping[str, Any]
+) -> Path:
     """Writes a checkpoint; a crash at any moment leaves the earlier ones as they are.
 
     Args:
@@ -149,7 +151,7 @@ def read_progress(path: Path) -> Progress:
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"The checkpoint {path} cannot be read: {error}. Choose another with --checkpoint.") from error
+        raise ConfigError(f"The checkpoint {path} cannot be read: {error}. Choose another: --checkpoint") from error
 
 
 def load_policies(path: Path, policies: PolicyFiles, names: Sequence[str]) -> None:
@@ -189,7 +191,7 @@ def _fsync(path: Path) -> None:
 
 
 def _random_state() -> dict[str, Any]:
-    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)  # noqa: NPY002
+    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
@@ -205,4 +207,4 @@ def _set_random_state(state: Mapping[str, Any]) -> None:
     version, inner, gauss = state["python"]
     random.setstate((version, tuple(inner), gauss))
     name, keys, *rest = state["numpy"]
-    np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))

@@ -36,7 +36,7 @@ class TrainConfig:
     """One model for all policies, or one per policy: ``embedded`` (ships with the package, works offline), a folder,
     or a hub id."""
     policies: str | dict[str, str] = "own"
-    """Who plays with which policy: ``own`` (one each, the paper), ``shared`` (one for all), or agent or role = policy."""
+    """Who plays with which policy: ``own`` (one each, the paper), ``shared`` (one for all), or agent = policy."""
     frozen: tuple[str, ...] = ()
     """Policies that play but are not trained."""
     adapters: dict[str, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class TrainConfig:
     """Train all weights instead of a LoRA adapter. Off, as in the paper: adapters let all policies share one base."""
     lora_r: int = 8
     """Rank of the adapters; 8 as in the released launch script."""
-    lora_alpha: float = 16.0
+    lora_alpha: int = 16
     """Scale of the adapters, alpha / r; 16 as in the released launch script."""
     lora_targets: str | tuple[str, ...] = "all-linear"
     """Layers with an adapter. All linear ones: the released q, v learn more slowly at the same rank (Biderman et al.
@@ -73,11 +73,11 @@ class TrainConfig:
     seed: int = 0
     """Fixes problems, samples, minibatches and initial weights, whatever the number of environments."""
     eval_every: int = 20
-    """Iterations between evaluations on the held-out panel (there is one before and one after training); 0: only those."""
+    """Iterations between evaluations on the held-out panel (one before and one after training in any case)."""
     eval_episodes: int = 500
     """Held-out problems per evaluation. 500: a 95 % interval of about ± 4 points at worst."""
     eval_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Environment arguments that differ at evaluation, e.g. ``data=PATH``. ``split="test"`` is set where there is one."""
+    """Environment arguments that differ at evaluation, e.g. ``data=PATH``. ``split=test`` is set where there is one."""
     eval_greedy: bool = True
     """Evaluate greedily; off: sampled at ``temperature``."""
     save_every: int = 20
@@ -110,7 +110,7 @@ class TrainConfig:
             if getattr(self, key) < 0:
                 raise ConfigError(f"{key} is {getattr(self, key)}; expected 0 or more.")
         if not self.temperature > 0:
-            raise ConfigError(f"temperature is {self.temperature}; expected more than 0. To decode greedily: eval_greedy.")
+            raise ConfigError(f"temperature is {self.temperature}; expected more than 0.")
         if self.num_envs is not None and self.num_envs < 1:
             raise ConfigError(f"num_envs is {self.num_envs}; expected at least 1, or none for all of an iteration.")
 
@@ -174,7 +174,7 @@ def _checked(kind: Any, given: Mapping[str, Any], base: Any, skip: tuple[str, ..
     values = {f: getattr(base, f) for f in names} if base is not None else {}
     for key, value in given.items():
         if key not in names:
-            raise ConfigError(f"There is no setting '{key}'. {did_you_mean(key, names)} All of them: marft train --help")
+            raise ConfigError(f"There is no setting '{key}'. {did_you_mean(key, names)} All: marft train --help")
         allows_none = type(None) in typing.get_args(hints[key])
         values[key] = _coerce(key, None if allows_none and value == toml.NONE else value, hints[key])
     return kind(**values)

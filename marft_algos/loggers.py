@@ -1,4 +1,4 @@
-"""Where a run's numbers go while it runs: the terminal, and by option TensorBoard. (metrics.jsonl: ``runs.py``.)"""
+"""Where a run's numbers go while it runs, beside metrics.jsonl: the terminal, and by option TensorBoard."""
 
 from __future__ import annotations
 
@@ -106,6 +106,9 @@ class Display:
         if self._live is not None:
             self._live.__exit__(*error)
 
+    def close(self) -> None:
+        """The caller's ``with`` ends the display."""
+
     def phase(self, text: str) -> None:
         """What is being done now (shown on a terminal only)."""
         self._phase = text
@@ -143,7 +146,8 @@ class Display:
         share = self.done / max(self.total, 1)
         bar = Text("━" * round(40 * share), "green") + Text("━" * (40 - round(40 * share)), "bright_black")
         spent = minutes(time.monotonic() - self._start)
-        head = Text.assemble(bar, f"  {self.done}/{self.total}   {spent} spent, {self.left()} left   ", (self._phase, "cyan"))
+        clock = f"  {self.done}/{self.total}   {spent} spent, {self.left()} left   "
+        head = Text.assemble(bar, clock, (self._phase, "cyan"))
         rows: list[Any] = [head]
         if self._scores:
             recent = self._scores[-10:]

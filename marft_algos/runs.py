@@ -1,11 +1,10 @@
 """The folder of a run: what lies where, and reading it back. No torch: ``marft show`` works on the base install.
 
-    config.toml          every resolved setting
-    metrics.jsonl        one object per iteration; line 0 is the untrained team; ``time_*`` fields are wall-clock
-    episodes/            train-*.jsonl and eval-*.jsonl, numbered by iteration
-    checkpoints/         step_*/: complete states
-    curves.png           the curves
-    report.html          self-contained
+* ``config.toml``: every resolved setting
+* ``metrics.jsonl``: one object per iteration; line 0 is the untrained team; ``time_*`` fields are wall-clock
+* ``episodes/``: ``train-*.jsonl`` and ``eval-*.jsonl``, numbered by iteration
+* ``checkpoints/``: complete states, ``step_*/``
+* ``curves.png``, ``report.html``
 """
 
 from __future__ import annotations
@@ -184,7 +183,7 @@ def compare(
         ConfigError: They are not on the same problems.
     """
     if [e.task_id for e in before] != [e.task_id for e in after]:
-        raise ConfigError("The two evaluations are not of the same problems, so they cannot be paired. Evaluate both anew.")
+        raise ConfigError("The two evaluations are not of the same problems, so they cannot be paired.")
     a, b = [e.outcome for e in before], [e.outcome for e in after]
     return stats.mean(a), stats.mean(b), stats.paired(a, b)
 
@@ -198,6 +197,6 @@ def writing(path: Path) -> Iterator[None]:
         if isinstance(error, MarftError):
             raise
         raise RunError(
-            f"Cannot write {path}: {error.strerror or error}. Checkpoints written before are intact. Free some space or "
-            "choose another --runs-dir; an interrupted run goes on with: marft train --resume RUN"
+            f"Cannot write {path}: {error.strerror or error}. Checkpoints written before are intact. Free some space, or"
+            " choose another --runs-dir; an interrupted run goes on with: marft train --resume RUN"
         ) from error

@@ -50,6 +50,6 @@ def _value(value: Any, where: str) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_key(k)} = {_value(v, where)}" for k, v in value.items()) + "}"
     raise ConfigError(
-        f"The setting '{where}' is a {type(value).__name__}, which cannot be written to a file. Expected text, numbers, "
-        "true/false, lists or tables: register an environment that builds the object, and name its id."
+        f"The setting '{where}' is a {type(value).__name__}, which cannot be written to a file. Expected text, "
+        "numbers, true/false, lists or tables: register an environment that builds the object, and name its id."
     )

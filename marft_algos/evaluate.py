@@ -1,0 +1,124 @@
+"""Evaluation on a held-out panel, and the question whether a team's messages matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+import marft_envs
+from marft_algos.config import TrainConfig
+from marft_algos.engines.base import RolloutEngine, row_seed
+from marft_algos.engines.scripted import ScriptedEngine
+from marft_algos.policy import PolicySet
+from marft_algos.rollout import Collector
+from marft_algos.runs import EvalRecord, outcome
+from marft_algos.setup import Panel
+from marft_algos.types import Generation, GenerationRequest, SamplingParams, Trajectory
+from marft_envs.errors import ConfigError, did_you_mean
+
+EVAL_ITERATION = 1 << 31
+"""Stands for the iteration in the seeds of sampled evaluations: no training reply shares them."""
+Progress = Callable[[int, int, int], None]
+
+
+def sampling(config: TrainConfig, *, evaluation: bool = False) -> SamplingParams:
+    """How replies are drawn while training, or at evaluation."""
+    return SamplingParams(config.max_new_tokens, config.temperature, greedy=evaluation and config.eval_greedy)
+
+
+def play(
+    config: TrainConfig,
+    kwargs: Mapping[str, Any],
+    panel: Panel,
+    policies: PolicySet,
+    engine: RolloutEngine,
+    on_progress: Progress | None = None,
+) -> list[Trajectory]:
+    """Plays the panel as at evaluation: greedily, unless the settings say otherwise.
+
+    Args:
+        config: Settings of the run.
+        kwargs: Environment arguments, see ``setup.eval_kwargs``.
+        panel: Episodes to play.
+        policies: Who plays.
+        engine: Writes the replies.
+        on_progress: See ``Collector``.
+    """
+    slots = min(len(panel), config.num_envs or max(config.episodes_per_iteration, config.engine_batch))
+    with closing(marft_envs.make_vec(config.env, slots, **kwargs)) as vec:
+        params = sampling(config, evaluation=True)
+        collector = Collector(vec, policies, engine, params, seed=config.seed, on_progress=on_progress)
+        return collector.collect(panel.seeds, panel.options, iteration=EVAL_ITERATION)
+
+
+def records(trajectories: Sequence[Trajectory]) -> list[EvalRecord]:
+    """Outcomes in panel order."""
+    return [EvalRecord(t.task_id, outcome(t.success, t.score)) for t in trajectories]
+
+
+def swap(
+    agent: str, played: Sequence[Trajectory], config: TrainConfig, engine: RolloutEngine, policies: PolicySet
+) -> RolloutEngine:
+    """An engine that lets ``agent`` say in every episode what it said in another one.
+
+    Messages that carry information about their own problem are worth nothing there: what the team loses is what the
+    agent's words were worth. Play the same panel again with it.
+
+    Args:
+        agent: Whose messages are exchanged.
+        played: The panel as played before, in order.
+        config: Settings of both evaluations.
+        engine: Replies for everybody else.
+        policies: Gives the exchanged messages their token ids.
+
+    Raises:
+        ConfigError: No such agent spoke, or there are fewer than two episodes.
+    """
+    said = [[t.text for t in trajectory.transitions if t.agent == agent] for trajectory in played]
+    if not any(said):
+        names = {t.agent for trajectory in played for t in trajectory.transitions}
+        raise ConfigError(f"No agent '{agent}' spoke in these episodes. {did_you_mean(agent, names)}")
+    if len(played) < 2:
+        raise ConfigError("Exchanging messages takes at least two episodes. Raise --episodes.")
+    replies: dict[int, str] = {}
+    for episode, other in enumerate(derangement(len(played))):
+        turns = [t.index for t in played[episode].transitions if t.agent == agent]
+        for k, index in enumerate(turns):
+            words = said[other]
+            text = words[min(k, len(words) - 1)] if words else ""
+            replies[row_seed(config.seed, EVAL_ITERATION, episode, index)] = text
+    tokenizer = policies.tokenizer(policies.policy_of(agent))
+    script = ScriptedEngine({agent: lambda request: replies.get(request.seed, "")}, tokenizer)
+    return _Partly(engine, script, agent)
+
+
+def derangement(n: int) -> list[int]:
+    """A fixed permutation of n ≥ 2 things that leaves none in its place: one cycle through a shuffled order."""
+    order = np.random.default_rng(0).permutation(n)
+    to = np.empty(n, dtype=int)
+    to[order] = np.roll(order, -1)
+    return [int(i) for i in to]
+
+
+class _Partly:
+    """Sends one agent's requests to a second engine."""
+
+    def __init__(self, engine: RolloutEngine, other: RolloutEngine, agent: str) -> None:
+        self._engine, self._other, self._agent = engine, other, agent
+
+    def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
+        found: dict[int, Generation] = {}
+        for engine, wanted in ((self._other, True), (self._engine, False)):
+            rows = [i for i, request in enumerate(requests) if (request.agent == self._agent) is wanted]
+            if rows:
+                found |= zip(rows, engine.generate([requests[i] for i in rows], params), strict=True)
+        return [found[i] for i in range(len(requests))]
+
+    def publish(self, version: int) -> None:
+        self._engine.publish(version)
+
+    def close(self) -> None:
+        """The engines belong to others."""

@@ -1,0 +1,140 @@
+"""From settings to the things of a run: the environment, the problems of each phase, the policies."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import marft_envs
+from marft_algos.config import TrainConfig
+from marft_algos.policy import LoraSettings, PolicySet, assign
+from marft_envs import FlexEnv
+from marft_envs.errors import ConfigError
+
+_TRAIN, _EVAL = 1, 2
+"""Streams of seeds: training problems depend on the run's seed and the iteration, the held-out panel on neither."""
+HELD_OUT_SHARE = 4
+"""At most one in so many problems is held out of a data set that is used for both training and evaluation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Episodes to play: one seed each, and the options of ``reset``."""
+
+    seeds: list[int]
+    options: list[dict[str, Any]]
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+
+@dataclass(frozen=True, slots=True)
+class Problems:
+    """Where a run's problems come from: a held-out panel, and what is left to train on."""
+
+    held_out: Panel
+    remaining: tuple[str, ...] | None
+    """Task ids to train on when training and evaluation share one data set; None: the environment draws."""
+
+    def train(self, seed: int, iteration: int, n: int) -> Panel:
+        """The panel of one training iteration."""
+        rng = np.random.default_rng([seed, _TRAIN, iteration])
+        seeds = [int(s) for s in rng.integers(2**31, size=n)]
+        if self.remaining is None:
+            return Panel(seeds, [{} for _ in seeds])
+        return Panel(seeds, [{"task_id": self.remaining[i]} for i in rng.integers(len(self.remaining), size=n)])
+
+
+def make_env(config: TrainConfig, kwargs: Mapping[str, Any]) -> FlexEnv:
+    """Builds one environment of the run and starts an episode, so that a bad team, D or data set shows itself."""
+    env = marft_envs.make(config.env, **kwargs)
+    env.reset(seed=0)
+    return env
+
+
+def eval_kwargs(config: TrainConfig) -> dict[str, Any]:
+    """Environment arguments at evaluation: the test split where there is one, then ``eval_kwargs``."""
+    kwargs = dict(config.env_kwargs)
+    if _accepts(config.env, "split"):
+        kwargs["split"] = "test"
+    return kwargs | config.eval_kwargs
+
+
+def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> Problems:
+    """Decides the held-out panel.
+
+    A finite task with splits gives ids without replacement; if they are also training problems (one file for both),
+    a part is held out and training draws from the rest. Other tasks are evaluated on seeds of their own.
+
+    Raises:
+        ConfigError: Nothing would be left to train on.
+    """
+    listing = getattr(eval_env.unwrapped.task, "eval_panel", None)
+    if listing is None:
+        return Problems(eval_panel(config.eval_episodes, None), None)
+    ids = listing(config.eval_episodes)
+    if not _accepts(config.env, "split"):
+        return Problems(eval_panel(len(ids), ids), None)
+    training = env.unwrapped.task.eval_panel(None)
+    if set(training).isdisjoint(ids):
+        return Problems(eval_panel(len(ids), ids), None)
+    ids = listing(min(config.eval_episodes, max(len(training) // HELD_OUT_SHARE, 1)))
+    remaining = tuple(sorted(set(training) - set(ids)))
+    if not remaining:
+        raise ConfigError(
+            f"All {len(set(training))} training problems are in the evaluation's panel: nothing is left to train on. "
+            "Name other problems for evaluation: --eval-kwargs data=PATH"
+        )
+    return Problems(eval_panel(len(ids), ids), remaining)
+
+
+def eval_panel(n: int, ids: Sequence[str] | None) -> Panel:
+    """The same n episodes for every run: task ids where there are some, fixed seeds in any case."""
+    seeds = [int(s) for s in np.random.default_rng([_EVAL]).integers(2**31, size=n)]
+    return Panel(seeds, [{} for _ in seeds] if ids is None else [{"task_id": i} for i in ids])
+
+
+def make_policies(config: TrainConfig, env: FlexEnv) -> PolicySet:
+    """Loads the models and puts the adapters on, and checks that every agent's first prompt fits.
+
+    Raises:
+        ConfigError: A model, policy or adapter that cannot work.
+    """
+    policies = PolicySet.build(
+        config.models,
+        assign(env.unwrapped.team, config.policies),
+        lora=LoraSettings(config.lora_r, config.lora_alpha, config.lora_targets),
+        dtype=config.dtype,
+        device=config.device,
+        full_finetune=config.full_finetune,
+        frozen=config.frozen,
+        seed=config.seed,
+    )
+    for policy, folder in config.adapters.items():
+        policies.load_adapter(policy, folder)
+    if config.context is not None:
+        for policy in policies.policies:
+            base = policies.base(policy)
+            base.context = min(base.context, config.context)
+    for agent in env.unwrapped.possible_agents:
+        policies.check_context(policies.policy_of(agent), env.unwrapped.messages(agent), config.max_new_tokens)
+    return policies
+
+
+def saved_policies(config: TrainConfig, policies: PolicySet) -> list[str]:
+    """Policies whose weights a checkpoint holds: all but those that are a bare base model."""
+    return [p for p in policies.policies if policies.trainable(p) or not config.full_finetune]
+
+
+def _accepts(env_id: str, keyword: str) -> bool:
+    """Whether the environment's constructor has this keyword."""
+    return keyword in inspect.signature(marft_envs.spec(env_id).load()).parameters
+
+
+def keep_accepted(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that another environment than the one they were meant for can take, too."""
+    return {key: value for key, value in kwargs.items() if _accepts(env_id, key)}

@@ -1,0 +1,302 @@
+"""The loop: collect → update → publish → log → evaluate → save. It knows no algorithm and no environment."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+
+import marft_envs
+from marft_algos import algorithm as algorithms
+from marft_algos import checkpoint, evaluate, loggers, records, setup
+from marft_algos.config import TrainConfig
+from marft_algos.critic import Critics
+from marft_algos.engines.base import RolloutEngine
+from marft_algos.engines.native import NativeEngine
+from marft_algos.rollout import Collector
+from marft_algos.runs import UNTRAINED, RunFolder, compare, writing
+from marft_algos.stats import mean
+from marft_algos.types import StopReason, Trajectory
+from marft_algos.update import Learner
+
+_PERMUTE = 3
+"""Stream of seeds of the control that permutes rewards."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, after the state was saved."""
+
+
+class Trainer:
+    """Trains a team.
+
+    Everything that can be wrong with the settings shows itself here, before any folder is made; models are loaded
+    last.
+
+    Args:
+        config: The settings.
+
+    Raises:
+        ConfigError: Settings that cannot work.
+    """
+
+    def __init__(self, config: TrainConfig) -> None:
+        torch.set_num_threads(config.threads)
+        self.config = config
+        algorithm = algorithms.get(config.algo)(config.algorithm, sampling=evaluate.sampling(config))
+        env = setup.make_env(config, config.env_kwargs)
+        self.eval_kwargs = setup.eval_kwargs(config)
+        eval_env = setup.make_env(config, self.eval_kwargs)
+        self.problems = setup.problems(config, env, eval_env)
+        self.policies = setup.make_policies(config, env)
+        for made in (env, eval_env):
+            made.close()
+        self.critics = Critics(self.policies, config.critic_hidden, config.seed) if algorithm.view != "none" else None
+        self.learner = Learner(algorithm, self.policies, self.critics, config.seed)  # type: ignore[arg-type]
+        self.engine: RolloutEngine = NativeEngine(self.policies, config.engine_batch)
+        self.progress = checkpoint.Progress()
+        self._saved = setup.saved_policies(config, self.policies)
+
+    def start(self) -> RunFolder:
+        """Makes the folder of a new run."""
+        config = self.config
+        stem = f"{config.env}-{config.algo}".replace("/", "_").replace(":", "_")
+        run = RunFolder.create(config.runs_dir, config.name, stem)
+        with writing(run.config_file):
+            run.config_file.write_text(config.to_toml(), encoding="utf-8")
+        return run
+
+    def resume(self, run: RunFolder) -> None:
+        """Takes over the last checkpoint; what the run wrote after it is forgotten, and will be written again."""
+        if not checkpoint.steps(run.checkpoints):
+            run.rewind(-1, 0)
+            return
+        path = checkpoint.pick(run.checkpoints)
+        self.progress = checkpoint.read_progress(path)
+        checkpoint.load_policies(path, self.policies, self._saved)
+        state = checkpoint.load_state(path)
+        self.learner.load_state_dict(state["learner"])
+        if self.critics is not None:
+            self.critics.load_state_dict(state["critics"])
+        self.policies.version = self.progress.version
+        self.engine.publish(self.policies.version)
+        run.rewind(self.progress.iteration, self.progress.metrics_bytes)
+
+    def train(self, run: RunFolder, display: loggers.Display) -> None:
+        """Runs the iterations that are left.
+
+        Raises:
+            Interrupted: Ctrl-C was pressed; the state was saved if it was whole.
+        """
+        config = self.config
+        sinks = [loggers.make(name, run, self.progress.iteration) for name in config.loggers]
+        session = _Session(run, display, [display, *sinks], _Interrupt())
+        slots = min(config.num_envs or config.episodes_per_iteration, config.episodes_per_iteration)
+        vec = marft_envs.make_vec(config.env, slots, **config.env_kwargs)
+        try:
+            with session.interrupt.installed():
+                if not checkpoint.steps(run.checkpoints):
+                    self._baseline(session)
+                collector = self._collector(vec, display)
+                while self.progress.iteration < config.iterations:
+                    self._iteration(session, collector)
+        except KeyboardInterrupt:
+            if session.interrupt.whole and checkpoint.steps(run.checkpoints):
+                self._save(run)
+            raise Interrupted from None
+        finally:
+            vec.close()
+            self.engine.close()
+            for sink in sinks:
+                sink.close()
+
+    # One iteration ---------------------------------------------------------------------------------
+
+    def _iteration(self, session: _Session, collector: Collector) -> None:
+        config, started = self.config, time.monotonic()
+        iteration = self.progress.iteration
+        panel = self.problems.train(config.seed, iteration, config.episodes_per_iteration)
+        with session.interrupt.allowed():
+            session.display.phase("playing")
+            trajectories = collector.collect(panel.seeds, panel.options, iteration=iteration)
+        collected = time.monotonic()
+        metrics = summary(trajectories)
+        if config.permute_rewards:
+            permute_rewards(trajectories, np.random.default_rng([config.seed, _PERMUTE, iteration]))
+        session.display.phase("learning")
+        metrics |= self.learner.update(trajectories, iteration)
+        self.policies.version += 1
+        self.engine.publish(self.policies.version)
+        metrics |= {"time_rollout": collected - started, "time_update": time.monotonic() - collected}
+        self.progress.iteration = iteration = iteration + 1
+        last = iteration == config.iterations
+        if config.record_episodes and (last or _due(iteration, config.record_every)):
+            self._record(session.run, iteration, trajectories[: config.record_episodes])
+        evaluated = last or _due(iteration, config.eval_every)
+        if evaluated:
+            metrics |= self._evaluate(session, iteration)
+        self._log(session, {"iteration": iteration, **metrics}, started)
+        if evaluated or _due(iteration, config.save_every):
+            self._save(session.run)
+
+    def _baseline(self, session: _Session) -> None:
+        """Evaluates the untrained team on the held-out panel."""
+        started = time.monotonic()
+        with session.interrupt.allowed():
+            metrics = self._evaluate(session, UNTRAINED)
+        self._log(session, {"iteration": UNTRAINED, **metrics}, started)
+        self._save(session.run)
+
+    def _collector(self, vec: Any, display: loggers.Display) -> Collector:
+        def show(done: int, total: int, tokens: int) -> None:
+            display.phase(f"playing: {done}/{total} episodes, {tokens} tokens")
+
+        params = evaluate.sampling(self.config)
+        return Collector(vec, self.policies, self.engine, params, seed=self.config.seed, on_progress=show)
+
+    def _evaluate(self, session: _Session, iteration: int) -> dict[str, float]:
+        """Plays the held-out panel; returns its numbers."""
+
+        def show(done: int, total: int, tokens: int) -> None:
+            session.display.phase(f"evaluating: {done}/{total}")
+
+        started, run = time.monotonic(), session.run
+        played = evaluate.play(self.config, self.eval_kwargs, self.problems.held_out, self.policies, self.engine, show)
+        run.write_episodes("eval", iteration, [records.row(t) for t in played])
+        now = evaluate.records(played)
+        estimate = mean([r.outcome for r in now])
+        gain = compare(run.evaluation(UNTRAINED), now)[2] if iteration != UNTRAINED else None
+        session.display.evaluated(iteration, estimate, gain)
+        if estimate.mean > self.progress.best_score:
+            self.progress.best_score, self.progress.best_iteration = estimate.mean, iteration
+        measured = {"success": estimate.mean, "low": estimate.low, "high": estimate.high, "n": estimate.n}
+        if gain is not None:
+            measured |= {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
+        measured |= {k: v for k, v in summary(played).items() if k.startswith(("agent/", "task/"))}
+        return {f"eval/{k}": v for k, v in measured.items()} | {"time_eval": time.monotonic() - started}
+
+    # Records ---------------------------------------------------------------------------------------
+
+    def _record(self, run: RunFolder, iteration: int, trajectories: Sequence[Trajectory]) -> None:
+        tokenizers = {policy: self.policies.tokenizer(policy) for policy in self.policies.policies}
+        run.write_episodes("train", iteration, [records.row(t, tokenizers) for t in trajectories])
+
+    def _log(self, session: _Session, metrics: dict[str, Any], started: float) -> None:
+        spent = time.monotonic() - started
+        self.progress.seconds += spent
+        metrics |= {"time_total": spent, "time_elapsed": self.progress.seconds}
+        self.progress.metrics_bytes = session.run.append_metrics(metrics)
+        for sink in session.sinks:
+            sink.log(metrics)
+
+    def _save(self, run: RunFolder) -> None:
+        if checkpoint.steps(run.checkpoints)[-1:] == [self.progress.iteration]:
+            return
+        self.progress.version = self.policies.version
+        state = {
+            "learner": self.learner.state_dict(),
+            "critics": self.critics.state_dict() if self.critics is not None else {},
+        }
+        checkpoint.save(run.checkpoints, self.progress, self.policies, self._saved, state)
+        checkpoint.prune(run.checkpoints, self.config.keep, self.progress.best_iteration)
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """One run of the loop: where it writes, and who watches."""
+
+    run: RunFolder
+    display: loggers.Display
+    sinks: Sequence[loggers.Logger]
+    interrupt: _Interrupt
+
+
+def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Numbers of played episodes: score, success, what the task measured, how long each agent's replies are."""
+    turns = [t for trajectory in trajectories for t in trajectory.transitions]
+    episodes = len(trajectories)
+    metrics: dict[str, float] = {
+        "episodes": episodes,
+        "tokens": sum(len(t.action_ids) for t in turns),
+        "score": sum(t.score for t in trajectories) / episodes,
+        "turns": len(turns) / episodes,
+        "failed": sum(t.info["episode"].stop_reason.startswith("error") for t in trajectories) / episodes,
+    }
+    judged = [t.success for t in trajectories if t.success is not None]
+    if judged:
+        metrics["success"] = sum(judged) / len(judged)
+    for name in sorted({key for t in trajectories for key in t.metrics}):
+        values = [t.metrics[name] for t in trajectories if name in t.metrics]
+        metrics[f"task/{name}"] = sum(values) / len(values)
+    for agent in sorted({t.agent for t in turns}):
+        own = [t for t in turns if t.agent == agent]
+        metrics[f"agent/{agent}/length"] = sum(len(t.action_ids) for t in own) / len(own)
+        metrics[f"agent/{agent}/cut"] = sum(t.stop_reason is StopReason.LENGTH for t in own) / len(own)
+    return metrics
+
+
+def permute_rewards(trajectories: Sequence[Trajectory], rng: np.random.Generator) -> None:
+    """A control: every episode is paid, at its end, what another one of the iteration earned."""
+    scores = [t.score for t in trajectories]
+    for trajectory, other in zip(trajectories, rng.permutation(len(scores)), strict=True):
+        for transition in trajectory.transitions:
+            transition.reward = 0.0
+        for layer in trajectory.layers:
+            layer.team, layer.agents = 0.0, {}
+        if trajectory.layers:
+            trajectory.layers[-1].team = scores[other]
+
+
+def _due(iteration: int, every: int) -> bool:
+    return every > 0 and iteration % every == 0
+
+
+class _Interrupt:
+    """Ctrl-C: at once while nothing that a checkpoint holds changes, else as soon as that is so.
+
+    A second Ctrl-C takes effect at once, and leaves the last checkpoint as it is.
+    """
+
+    def __init__(self) -> None:
+        self.whole = False
+        """The interruption came where the state can be saved."""
+        self._requested = False
+        self._safe = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        again, self._requested = self._requested, True
+        if self._safe or again:
+            self.whole = self._safe
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def allowed(self) -> Iterator[None]:
+        """While inside, nothing that a checkpoint holds changes."""
+        if self._requested:
+            self.whole = True
+            raise KeyboardInterrupt
+        self._safe = True
+        try:
+            yield
+        finally:
+            self._safe = False
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Receives Ctrl-C while inside."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # signals reach the main thread only
+            return
+        before = signal.signal(signal.SIGINT, self)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
