@@ -197,6 +197,62 @@ MUTATIONS = [
         "tensor.data = tensor.data.to(base.dtype)",
         "test_defects.py::test_share_of_trained_elements_that_change_at_a_small_step",
     ),
+    Mutation(
+        "a successor's value changes when the predecessor's message changes",
+        "marft_algos/critic.py",
+        "spans = [range(len(row) - n, len(row))",
+        "spans = [range(0, n)",
+        "test_defects.py::test_a_successors_value_changes_when_the_predecessors_message_changes",
+    ),
+    Mutation(
+        "tokens trained are the tokens sampled",
+        "marft_algos/rollout.py",
+        "made.action_ids, made.logprobs = reply.action_ids, reply.logprobs",
+        "made.action_ids, made.logprobs = self._policies.tokenizer(asked.policy).encode(reply.text), reply.logprobs",
+        "test_defects.py::test_tokens_trained_are_the_tokens_sampled",
+    ),
+    Mutation(
+        "the prompt scored is the prompt sampled from",
+        "marft_algos/rollout.py",
+        "made.policy, made.prompt_ids = asked.policy, asked.prompt_ids",
+        "made.policy, made.prompt_ids = asked.policy, asked.prompt_ids[:100]",
+        "test_defects.py::test_the_prompt_scored_is_the_prompt_sampled_from_when_the_context_overflows",
+    ),
+    Mutation(
+        "... (no failure when the context overflows)",
+        "marft_algos/engines/native.py",
+        "if len(request.prompt_ids) + params.max_new_tokens > context:",
+        "if False:",
+        "test_defects.py::test_the_prompt_scored_is_the_prompt_sampled_from_when_the_context_overflows",
+    ),
+    Mutation(
+        "equal seeds give equal problems, for 1, 2 and 8 workers",
+        "marft_envs/vector.py",
+        "slot.env.reset(seed=seed, options",
+        "slot.env.reset(seed=slot.index, options",
+        "test_defects.py::test_equal_seeds_give_equal_problems_for_1_2_and_8_workers",
+    ),
+    Mutation(
+        "... (a sample depends on the batch around it)",
+        "marft_algos/engines/native.py",
+        "uniforms([r.seed for r in requests]",
+        "uniforms(list(range(len(requests)))",
+        "test_defects.py::test_equal_seeds_give_equal_problems_for_1_2_and_8_workers",
+    ),
+    Mutation(
+        "a failed generation is a typed event",
+        "marft_algos/rollout.py",
+        "if g.stop_reason == StopReason.ERROR",
+        "if False",
+        "test_defects.py::test_a_failed_generation_is_a_typed_event",
+    ),
+    Mutation(
+        "every registered id runs an episode",
+        "marft_envs/toy/xor.py",
+        "from marft_envs.toy.base import",
+        "from marft_envs.toy.bass import",
+        "test_defects.py::test_every_registered_id_runs_an_episode",
+    ),
 ]
 
 

@@ -15,10 +15,18 @@ import torch
 from teams import episode
 from tiny import save_tiny
 
+import marft_envs
+from marft_algos import credit
+from marft_algos.algorithm import fill_values
 from marft_algos.algos.marft import MARFT, MARFTConfig
+from marft_algos.batching import pack
+from marft_algos.critic import Critics
 from marft_algos.engines.native import NativeEngine
-from marft_algos.policy import PolicySet
-from marft_algos.types import GenerationRequest, SamplingParams, Trajectory
+from marft_algos.engines.scripted import ScriptedEngine
+from marft_algos.functional import Discounts, chain
+from marft_algos.policy import PolicySet, assign
+from marft_algos.rollout import Collector
+from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason, Trajectory
 from marft_algos.update import Learner
 
 
@@ -138,3 +146,131 @@ def test_share_of_trained_elements_that_change_at_a_small_step(model: str) -> No
     learner.update(play(policies, seed=1), 1)
     moved = sum((p.detach() != q).sum().item() for p, q in zip(policies.parameters("a"), before, strict=True))
     assert moved / sum(q.numel() for q in before) > 0.45
+
+
+class Recording(NativeEngine):
+    """Remembers what was asked of the engine and what it answered."""
+
+    def __init__(self, policies: PolicySet) -> None:
+        super().__init__(policies)
+        self.log: list[tuple[GenerationRequest, Generation]] = []
+
+    def generate(self, requests, params):
+        replies = super().generate(requests, params)
+        self.log += zip(copy.deepcopy(requests), copy.deepcopy(replies), strict=True)
+        return replies
+
+
+def collect(model: str, env: str = "relay-v0", episodes: int = 8, slots: int = 4, tokens: int = 8, **kwargs: object):
+    """Plays episodes of a real environment with the tiny model; returns trajectories, policies and the engine's log."""
+    vec = marft_envs.make_vec(env, slots, **kwargs)
+    policies = PolicySet.build(model, assign(vec.agents, "own"), device="cpu")
+    engine = Recording(policies)
+    collector = Collector(vec, policies, engine, SamplingParams(max_new_tokens=tokens))
+    try:
+        return collector.collect(range(episodes)), policies, engine.log
+    finally:
+        vec.close()
+
+
+@pytest.mark.parametrize("view", ["own", "team"])
+def test_a_successors_value_changes_when_the_predecessors_message_changes(model: str, view: str) -> None:
+    """V of a successor is read at its last prompt position, which has seen the message; its first has not."""
+    (trajectory, *_), policies, _ = collect(model)
+    first, second = trajectory.transitions
+    critics = Critics(policies)
+    with torch.no_grad():
+        for p in critics.policies:
+            for tensor in critics.parameters(p):
+                torch.nn.init.normal_(tensor, generator=torch.Generator().manual_seed(1))
+    links = credit.team_chain(trajectory, credit.broadcast(trajectory))
+    bootstrapped = []
+    for message in ("1", "2"):
+        second.prompt_ids = policies.render(
+            second.policy, [{"role": "user", "content": f"digit ?\n\n[planner]\n{message}"}]
+        )
+        second.team_view = f"digit 3\n\n[planner]\n{message}"
+        fill_values([trajectory], critics, view, "action")
+        values = [t.values for t in trajectory.transitions]
+        returns = chain(values, [1, 1], links.rewards, links.successors, Discounts(lambda_turn=0.0))[1]
+        bootstrapped.append(returns[first.index][0])
+    assert bootstrapped[0] != bootstrapped[1]
+
+
+def test_tokens_trained_are_the_tokens_sampled(model: str) -> None:
+    """Text is for the environment only: tokenising it again would give other ids."""
+    data, policies, log = collect(model, episodes=16)
+    asked = {(tuple(r.prompt_ids), tuple(g.action_ids)): g for r, g in log}
+    again = 0
+    for t in (t for d in data for t in d.transitions):
+        generation = asked[tuple(t.prompt_ids), tuple(t.action_ids)]
+        assert t.logprobs.tolist() == generation.logprobs.tolist() and t.text == generation.text
+        again += policies.tokenizer(t.policy).encode(t.text, add_special_tokens=False) != t.action_ids
+    assert again > 0, "the samples must hold something that does not survive the way through text"
+    stats = Learner(MARFT(MARFTConfig(critic="none", ratio_tolerance=1e-4)), policies).update(data, 0)
+    assert stats["policy/solver_0/ratio_max"] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_prompt_scored_is_the_prompt_sampled_from_when_the_context_overflows(tmp_path: Path) -> None:
+    """Long inputs are cut once, before sampling, never the profile; what cannot fit is a typed failure."""
+    model = str(save_tiny(tmp_path / "short", context=200))
+    data, policies, log = collect(model, max_chars=40, tokens=60)
+    assert any(d.info["episode"].cuts for d in data), "the case must occur"
+    assert sorted(tuple(t.prompt_ids) for d in data for t in d.transitions) == sorted(
+        tuple(r.prompt_ids) for r, _ in log
+    )
+    for t in (t for d in data for t in d.transitions):
+        batch = pack([t], "token")
+        assert batch.input_ids[0].tolist() == t.prompt_ids + t.action_ids
+    (long,) = NativeEngine(policies).generate(
+        [GenerationRequest("solver_0", [5] * 180, 0)], SamplingParams(max_new_tokens=40)
+    )
+    assert long.stop_reason is StopReason.ERROR and long.action_ids == [] and "context" in long.error
+
+
+def test_equal_seeds_give_equal_problems_for_1_2_and_8_workers(model: str) -> None:
+    panels = []
+    for slots in (1, 2, 8):
+        data, *_ = collect(model, slots=slots)
+        panels.append(
+            [
+                (d.episode, d.seed, d.task_id, [(t.agent, t.info["observation"], t.text) for t in d.transitions])
+                for d in data
+            ]
+        )
+    assert panels[0] == panels[1] == panels[2]
+    assert len({task for _, _, task, _ in panels[0]}) > 1
+
+
+def test_a_failed_generation_is_a_typed_event(model: str) -> None:
+    class Flaky(NativeEngine):
+        def generate(self, requests, params):
+            replies = super().generate(requests, params)
+            for request, reply in zip(requests, replies, strict=True):
+                if request.agent == "solver_0" and request.seed % 2:
+                    reply.action_ids, reply.logprobs, reply.text = [], reply.logprobs[:0], ""
+                    reply.stop_reason, reply.error = StopReason.ERROR, "out of memory"
+            return replies
+
+    vec = marft_envs.make_vec("relay-v0", 4)
+    policies = PolicySet.build(model, assign(vec.agents, "own"), device="cpu")
+    data = Collector(vec, policies, Flaky(policies), SamplingParams(max_new_tokens=4)).collect(range(12))
+    failed = [d for d in data if d.info["episode"].stop_reason == "error: out of memory"]
+    assert 0 < len(failed) < len(data) == 12
+    for d in failed:
+        assert len(d.transitions) == 1 and not d.terminated, (
+            "the failed turn is no action, and certainly not an empty one"
+        )
+    assert all(len(d.transitions) == 2 for d in data if d not in failed)
+
+
+@pytest.mark.parametrize("env", [spec.id for spec in marft_envs.list_envs()])
+def test_every_registered_id_runs_an_episode(env: str) -> None:
+    vec = marft_envs.make_vec(env, 2)
+    try:
+        data = Collector(vec, None, ScriptedEngine({"*": "0"}), SamplingParams()).collect([0, 1, 2])
+    finally:
+        vec.close()
+    assert [d.episode for d in data] == [0, 1, 2]
+    for d in data:
+        assert d.terminated and not d.info["episode"].stop_reason.startswith("error") and d.transitions
