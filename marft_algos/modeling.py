@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from transformers import (
 )
 from transformers.cache_utils import DynamicLayer
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
+from transformers.utils import logging
 
 from marft_envs.errors import ConfigError, did_you_mean
 
@@ -147,7 +149,8 @@ def load_base(spec: str, *, dtype: torch.dtype, device: torch.device, trainable:
     location = locate(spec)
     try:
         tokenizer = load_tokenizer(location)
-        model = AutoModelForCausalLM.from_pretrained(location, dtype=torch.float32 if trainable else dtype)
+        with _without_bars():
+            model = AutoModelForCausalLM.from_pretrained(location, dtype=torch.float32 if trainable else dtype)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(_unreachable(spec, error)) from error
     _check_tokenizer(spec, tokenizer)
@@ -164,9 +167,21 @@ def load_base(spec: str, *, dtype: torch.dtype, device: torch.device, trainable:
         dtype=dtype,
         device=device,
         end_ids=tuple(sorted(end_ids)),
-        context=min(int(context), int(tokenizer.model_max_length)),
+        context=int(context),
         control=_control_pattern(tokenizer),
     )
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Keeps transformers' bar for reading weights off the screen; downloads keep theirs."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _unreachable(spec: str, error: Exception) -> str:

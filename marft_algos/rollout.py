@@ -103,7 +103,7 @@ class Collector:
                 rows = [i for i, owner in enumerate(owners) if owner == policy]
                 rendered = self._policies.render_many(policy, [requests[i].messages for i in rows])
                 for i, prompt in zip(rows, rendered, strict=True):
-                    prompts[i] = prompt
+                    prompts[i] = self._fit(policy, requests[i], prompt)
         return [
             GenerationRequest(
                 policy=owner,
@@ -114,6 +114,19 @@ class Collector:
             )
             for request, owner, prompt in zip(requests, owners, prompts, strict=True)
         ]
+
+    def _fit(self, policy: str, request: Any, prompt: list[int]) -> list[int]:
+        """Cuts a prompt's inputs, oldest first, until the reply fits the context; the environment records the cut.
+
+        What cannot be cut (profile and template) stays too long, and the engine answers with a typed failure.
+        """
+        assert self._policies is not None
+        room = self._policies.base(policy).context - self._params.max_new_tokens
+        chars = sum(len(message["content"]) for message in request.messages)
+        while len(prompt) > room and chars:
+            chars = int(chars * min(0.9, max(room, 0) / len(prompt)))
+            prompt = self._policies.render(policy, request.render(chars))
+        return prompt
 
     def _hand_over(
         self, requests: Sequence[Any], asked: Sequence[GenerationRequest], replies: Sequence[Generation]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -125,7 +126,10 @@ def adapters(
         task_type="CAUSAL_LM",
         base_model_name_or_path=base.spec,
     )
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message="(?s).*(is_gradient_checkpointing|fan_in_fan_out)"
+        )  # between libraries
         torch.manual_seed(seed)
         try:
             peft = get_peft_model(model, config, adapter_name=_adapter(names[0]))
