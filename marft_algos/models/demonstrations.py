@@ -1,0 +1,169 @@
+"""What the embedded model is shown before reinforcement learning: how each team talks.
+
+One entry of ``TEAMS`` is one team's format: role -> the reply expected of it. Episodes are played in the
+environments themselves, so the model is shown exactly the prompts that training will show it.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import marft_envs
+from marft_envs import FlexEnv
+
+Messages = Sequence[Mapping[str, str]]
+
+_LEVEL0 = re.compile(r"\((\d+)([+-])(\d+)\)\\cdot (\d+)")
+_RESULT = re.compile(r"=(\d+)$")
+_BOXED = re.compile(r"\\boxed\{(\d+)\}")
+_LARGEST = 30
+"""The largest result of a level-0 bracket."""
+CORRUPTED = 0.5
+"""Share of a team's intermediate results that reach the next agent as some other number: the actor has to
+learn to follow the message, and not to work the bracket out again."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a demonstrator knows when it is an agent's turn."""
+
+    rng: random.Random
+    agent: str
+    observation: str
+    """The task observation, for a math task the problem."""
+    heard: Sequence[str]
+    """The texts that this agent sees, oldest first."""
+    digits: int = 0
+    """How many digits this agent may say (toys)."""
+
+    def numbers(self) -> tuple[int, str, int, int]:
+        """Returns a, sign, b, c of the level-0 problem."""
+        match = _LEVEL0.search(self.observation)
+        if match is None:
+            raise ValueError(f"'{self.observation}' is no level-0 problem")
+        return int(match[1]), match[2], int(match[3]), int(match[4])
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the model is shown, and what the other agents hear (the same unless corrupted)."""
+
+    shown: str
+    said: str
+
+
+Demonstrator = Callable[[Scene], Reply]
+
+
+def _bracket(scene: Scene) -> int:
+    a, sign, b, _ = scene.numbers()
+    return a + b if sign == "+" else a - b
+
+
+def _product(inner: int, factor: int) -> str:
+    return rf"{inner}*{factor}={inner * factor}. \boxed{{{inner * factor}}}"
+
+
+def plain(text: str) -> Reply:
+    """What is shown is what is said."""
+    return Reply(text, text)
+
+
+def first_step(scene: Scene) -> Reply:
+    """``3+4=7``."""
+    a, sign, b, _ = scene.numbers()
+    right = _bracket(scene)
+    heard = scene.rng.randint(0, _LARGEST) if scene.rng.random() < CORRUPTED else right
+    return Reply(f"{a}{sign}{b}={right}", f"{a}{sign}{b}={heard}")
+
+
+def last_step(scene: Scene) -> Reply:
+    r"""``7*2=14. \boxed{14}``, from the last result heard, right or wrong."""
+    found = [int(match[1]) for text in scene.heard if (match := _RESULT.search(text))]
+    return plain(_product(found[-1] if found else _bracket(scene), scene.numbers()[3]))
+
+
+def both_steps(scene: Scene) -> Reply:
+    r"""``3+4=7, 7*2=14. \boxed{14}``."""
+    a, sign, b, c = scene.numbers()
+    inner = _bracket(scene)
+    return plain(f"{a}{sign}{b}={inner}, {_product(inner, c)}")
+
+
+def verdict(scene: Scene) -> Reply:
+    r"""``\boxed{14}``: the answer that most solvers gave, the earliest of them on a tie."""
+    answers = Counter(found[-1] for text in scene.heard if (found := _BOXED.findall(text)))
+    return plain(rf"\boxed{{{answers.most_common(1)[0][0]}}}")
+
+
+def plan(scene: Scene) -> Reply:
+    """The plan: ``Bracket, then times 2``."""
+    return plain(f"Bracket, then times {scene.numbers()[3]}.")
+
+
+def no_mistake(scene: Scene) -> Reply:
+    """What a critic says: ``No mistake``."""
+    return plain("No mistake.")
+
+
+def to_arithmetic(scene: Scene) -> Reply:
+    """``arithmetic``: the specialist for level 0."""
+    return plain("arithmetic")
+
+
+def any_digit(scene: Scene) -> Reply:
+    """One of the digits that the agent may say, at random: the toys' format without their solution."""
+    return plain(str(scene.rng.randrange(scene.digits)))
+
+
+@dataclass(frozen=True)
+class Format:
+    """One team's format."""
+
+    episodes: int
+    """How many episodes are shown."""
+    roles: Mapping[str, Demonstrator]
+    kwargs: Mapping[str, object] = field(default_factory=lambda: {"levels": [0], "split": "train"})
+
+
+_SPECIALISTS = dict.fromkeys(("arithmetic", "algebra", "geometry", "counting"), both_steps)
+
+TEAMS: dict[str, Format] = {
+    "math-solo-v0": Format(16000, {"actor": both_steps}),
+    "math-dual-v0": Format(16000, {"reasoner": first_step, "actor": last_step}),
+    "math-trio-v0": Format(800, {"planner": plan, "reasoner": first_step, "actor": last_step}),
+    "math-quartet-v0": Format(600, {"planner": plan, "reasoner": first_step, "critic": no_mistake, "actor": last_step}),
+    "math-octet-v0": Format(200, {"planner": plan, "solver": both_steps, "critic": no_mistake, "judge": verdict}),
+    "math-debate-v0": Format(400, {"solver": both_steps, "judge": verdict}),
+    "math-router-v0": Format(800, {"orchestrator": to_arithmetic, **_SPECIALISTS}),
+    "relay-v0": Format(400, {"planner": any_digit, "solver": any_digit}, {}),
+    "xor-v0": Format(400, {"left": any_digit, "right": any_digit, "joiner": any_digit}, {}),
+    "route-v0": Format(400, {"orchestrator": any_digit, "expert": any_digit}, {}),
+    "signal-v0": Format(200, {"speaker": any_digit, "listener": any_digit}, {}),
+}
+
+
+def play(env_id: str, form: Format, rng: random.Random) -> list[tuple[Messages, str]]:
+    """Plays a team's episodes by its demonstrators and returns (prompt, reply) pairs."""
+    env = marft_envs.make(env_id, **form.kwargs)
+    pairs = []
+    for _ in range(form.episodes):
+        env.reset(seed=rng.randrange(2**31))
+        while not env.done:
+            agent = env.ready_agents[0]
+            reply = form.roles[env.profile(agent).role](_scene(env, agent, rng))
+            pairs.append((env.messages(agent), reply.shown))
+            env.select(agent)
+            env.step(reply.said)
+    env.close()
+    return pairs
+
+
+def _scene(env: FlexEnv, agent: str, rng: random.Random) -> Scene:
+    heard = [env.episode.turns[i].text for i in env.planned(agent).sees]
+    sizes: Mapping[str, int] = getattr(env.task, "sizes", {})
+    return Scene(rng, agent, env.task.observe(agent), heard, sizes.get(agent, 0))
