@@ -206,7 +206,7 @@ def ratio(new: Tensor, old: Tensor) -> Tensor:
 def kl_k3(new: Tensor, old: Tensor) -> Tensor:
     """Schulman's k3 estimate of KL(π_old‖π_θ) per sampled token: r − 1 − log r with r = π_θ/π_old. Never negative."""
     delta = (new - old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    return delta.exp() - 1.0 - delta
+    return torch.expm1(delta) - delta
 
 
 def joint_factor(log_ratio_sums: Tensor) -> Tensor:
