@@ -1,0 +1,233 @@
+"""Episode records in JSONL: write, read, replay, and turn into samples for fine-tuning.
+
+One line is one episode (:class:`marft_envs.types.Episode`): turns, layers with the three reward channels, the D of
+every round with its turn-level edges. Text that UTF-8 cannot hold survives, as escapes; only an adjacent pair of
+surrogates comes back as the character that it stands for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marft_envs.core import FlexEnv
+from marft_envs.errors import ConfigError, DataError, MarftError
+from marft_envs.types import AgentSpec, Episode, LayerRecord, RoundRecord, TurnRecord
+
+_UNWRITABLE = "__repr__"
+"""Key under which a value that JSON cannot hold is described."""
+
+
+class ReplayError(MarftError, AssertionError):
+    """A replayed episode differs from its record."""
+
+
+def to_dict(episode: Episode) -> dict[str, Any]:
+    """Returns the episode as JSON-able data; objects that JSON cannot hold are described in their place."""
+    return json.loads(_dumps(episode))
+
+
+def _dumps(episode: Episode) -> str:
+    return json.dumps(episode, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    if isinstance(value, range):
+        return list(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return {_UNWRITABLE: repr(value)}
+
+
+def from_dict(data: Mapping[str, Any]) -> Episode:
+    """Returns the episode that :func:`to_dict` wrote.
+
+    Raises:
+        DataError: If a field is missing or unknown.
+    """
+    try:
+        return Episode(
+            **{
+                **data,
+                "agents": tuple(AgentSpec(**agent) for agent in data["agents"]),
+                "turns": [TurnRecord(**{**turn, "sees": tuple(turn["sees"])}) for turn in data["turns"]],
+                "layers": [LayerRecord(**{**layer, "turns": tuple(layer["turns"])}) for layer in data["layers"]],
+                "rounds": [RoundRecord(r["index"], r["D"], [(i, j) for i, j in r["edges"]]) for r in data["rounds"]],
+            }
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise DataError(f"No episode record ({problem}). Expected what marft_envs.trajectory.write wrote.") from error
+
+
+def write(path: str | Path, episodes: Episode | Iterable[Episode]) -> None:
+    """Appends episodes to a JSONL file, one line each; a line is written whole.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    found = [episodes] if isinstance(episodes, Episode) else episodes
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # One write per line on a descriptor in append mode: lines of several processes do not mix.
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        for episode in found:
+            line = (_dumps(episode) + "\n").encode()
+            while line:
+                line = line[os.write(descriptor, line) :]
+    finally:
+        os.close(descriptor)
+
+
+def read(path: str | Path) -> Iterator[Episode]:
+    """Yields the episodes of a JSONL file.
+
+    Raises:
+        DataError: If a line is no episode; the message names file and line.
+    """
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                data = json.loads(line)
+                if not isinstance(data, dict):
+                    raise DataError(f"Expected an object, got {type(data).__name__}.")
+                episode = from_dict(data)
+            except (json.JSONDecodeError, DataError) as error:
+                raise DataError(f"{path}:{number}: {error}") from error
+            yield episode
+
+
+def replay(episode: Episode, env: FlexEnv | None = None) -> Episode:
+    """Plays the recorded actions again and compares what happens.
+
+    Args:
+        episode: A finished episode that was started with a seed.
+        env: Where to play; by default ``make(episode.env_id, **episode.env_kwargs)``.
+
+    Returns:
+        The new episode.
+
+    Raises:
+        ReplayError: If transcript, visibility, rewards, D, edges or the ending differ.
+        ConfigError: If the record does not say how to play it again.
+    """
+    if env is not None:
+        return _play(episode, env.unwrapped)
+    env = _rebuild(episode)
+    try:
+        return _play(episode, env)
+    finally:
+        env.close()
+
+
+def _play(episode: Episode, env: FlexEnv, prompts: list[list[dict[str, str]]] | None = None) -> Episode:
+    if episode.seed is None:
+        raise ConfigError("This episode was started without a seed; only env.reset(seed=…) can be replayed.")
+    env.reset(seed=episode.seed, options=dict(episode.options))
+    for turn in episode.turns:
+        if turn.agent not in env.ready_agents:
+            ready = ", ".join(env.ready_agents) or f"nobody ({env.episode.stop_reason})"
+            raise ReplayError(f"Turn {turn.index}: recorded {turn.agent}, but ready to act: {ready}.")
+        if prompts is not None:
+            prompts.append(env.messages(turn.agent))
+        env.select(turn.agent)
+        env.attach(turn.agent, turn.extras)
+        env.step(turn.text)
+    if episode.truncated:
+        env.truncate(episode.stop_reason)
+    again = env.episode
+    again.index = episode.index
+    _compare(episode, again)
+    return again
+
+
+def _rebuild(episode: Episode) -> FlexEnv:
+    from marft_envs.registry import make
+
+    kwargs = episode.env_kwargs
+    unwritable = [name for name, value in kwargs.items() if isinstance(value, dict) and _UNWRITABLE in value]
+    if unwritable:
+        what = ", ".join(f"{name}={kwargs[name][_UNWRITABLE]}" for name in unwritable)
+        raise ConfigError(f"The record cannot rebuild {what}. Next: replay(episode, env=your_environment).")
+    if episode.env_id == "custom":
+        raise ConfigError("The record names no registered environment. Next: replay(episode, env=your_environment).")
+    # The record has every turn, so wrappers that play or cut have nothing to add.
+    return make(episode.env_id, **kwargs).unwrapped
+
+
+_COMPARED = (
+    "task_id", "agents", "turns", "layers", "rounds", "terminated", "truncated", "success", "stop_reason", "invalid",
+)  # fmt: skip
+
+
+def _compare(recorded: Episode, again: Episode) -> None:
+    """Raises at the first difference; ``success`` of a failed episode is the driver's word."""
+    then, now = to_dict(recorded), to_dict(again)
+    for name in _COMPARED:
+        if name == "success" and recorded.stop_reason.startswith("error"):
+            continue
+        old, new = then[name], now[name]
+        if old == new:
+            continue
+        where = name
+        if isinstance(old, list) and isinstance(new, list):
+            at = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+            where = f"{name}[{at}]"
+            old, new = (old[at] if at < len(old) else None), (new[at] if at < len(new) else None)
+        raise ReplayError(f"Replay differs in {where}: recorded {_short(old)}, got {_short(new)}.")
+
+
+def _short(value: Any) -> str:
+    text = ascii(value)
+    return text if len(text) <= 300 else text[:300] + "…"
+
+
+def to_samples(episode: Episode, env: FlexEnv | None = None) -> list[dict[str, Any]]:
+    """Returns one row per turn for supervised or preference tuning.
+
+    Args:
+        episode: A finished episode that was started with a seed.
+        env: Where to play it again to render the prompts; by default it is rebuilt from the record.
+
+    Returns:
+        Rows with ``messages`` (what the agent saw), ``action``, ``reward`` (the turn's own channel), ``return``
+        (the team's), ``success``, ``agent``, ``role``, ``task_id``, ``seed`` and ``turn``. Rows of one ``task_id``,
+        agent and turn with equal messages and different returns make preference pairs.
+
+    Raises:
+        ReplayError: If the episode cannot be reproduced, so that the prompts would be wrong.
+    """
+    prompts: list[list[dict[str, str]]] = []
+    _play(episode, _rebuild(episode) if env is None else env.unwrapped, prompts)
+    return [
+        {
+            "messages": prompts[turn.index],
+            "action": turn.text,
+            "reward": turn.reward,
+            "return": episode.team_return,
+            "success": episode.success,
+            "agent": turn.agent,
+            "role": turn.role,
+            "task_id": episode.task_id,
+            "seed": episode.seed,
+            "turn": turn.index,
+        }
+        for turn in episode.turns
+    ]
