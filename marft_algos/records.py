@@ -1,43 +1,48 @@
-"""Episodes as JSON rows: the environment's record, with what training knows of every turn."""
+"""Episodes as JSON rows: the environment's record, with what training knows of every turn in its ``extras``.
+
+``marft_envs.trajectory`` reads, replays and converts these rows like any other records.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from marft_algos.types import Trajectory, Transition
+from marft_envs import trajectory as episodes
 
 DIGITS = 5
 """Decimals of recorded values: for reading, not for computing."""
 
 
-def row(trajectory: Trajectory, tokenizers: dict[str, Any] | None = None) -> dict[str, Any]:
+def row(trajectory: Trajectory, tokenizers: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """One episode as plain values.
 
     Args:
         trajectory: Finished; after an update its turns have values and advantages.
         tokenizers: Policy -> tokenizer, to record tokens beside their advantages; None: leave tokens out.
     """
-    made = dataclasses.asdict(trajectory.info["episode"])
-    made["score"] = trajectory.score
+    made = episodes.to_dict(trajectory.info["episode"])
     for turn, transition in zip(made["turns"], trajectory.transitions, strict=True):
-        turn["training"] = _training(transition, tokenizers)
+        turn["extras"] = {**(turn["extras"] or {}), **_learnt(transition, tokenizers or {})}
     return made
 
 
-def _training(t: Transition, tokenizers: dict[str, Any] | None) -> dict[str, Any]:
-    known = {"value": t.values, "advantage": t.advantages, "return": t.returns}
-    summary: dict[str, Any] = {
-        key: _number(x[0] if key == "value" else np.mean(x)) for key, x in known.items() if x is not None and len(x)
-    }
-    if tokenizers is not None and t.policy in tokenizers and t.advantages is not None:
-        summary["pieces"] = _pieces(tokenizers[t.policy], t.action_ids)
-        summary["advantages"] = [_number(a) for a in t.advantages]
-        summary["values"] = [] if t.values is None else [_number(v) for v in t.values]
-    return summary
+def _learnt(t: Transition, tokenizers: Mapping[str, Any]) -> dict[str, Any]:
+    """First value, mean advantage and mean return of the turn; the token's own ones beside the tokens."""
+    found: dict[str, Any] = {}
+    if t.values is not None:
+        found["value"] = _number(t.values[0])
+    if t.advantages is not None:
+        found["advantage"] = _number(np.mean(t.advantages))
+    if t.returns is not None:
+        found["return"] = _number(np.mean(t.returns))
+    if t.policy in tokenizers and t.advantages is not None:
+        found["pieces"] = _pieces(tokenizers[t.policy], t.action_ids)
+        found["advantages"] = [_number(a) for a in t.advantages]
+    return found
 
 
 def _pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from marft_algos import stats
+from marft_envs import Episode, trajectory
 from marft_envs.errors import ConfigError, MarftError, did_you_mean
 
 UNTRAINED = 0
@@ -145,17 +146,17 @@ class RunFolder:
         path = self.episodes_file(kind, iteration)
         with writing(path):
             aside = path.with_suffix(".tmp")
-            aside.write_text("".join(json.dumps(e, ensure_ascii=False) + "\n" for e in episodes), encoding="utf-8")
+            aside.write_text("".join(json.dumps(e) + "\n" for e in episodes), encoding="utf-8")
             aside.replace(path)
 
-    def episodes(self, kind: str, iteration: int) -> list[dict[str, Any]]:
+    def episodes(self, kind: str, iteration: int) -> list[Episode]:
         """Reads the episodes of an iteration."""
-        text = self.episodes_file(kind, iteration).read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.split("\n") if line]
+        return list(trajectory.read(self.episodes_file(kind, iteration)))
 
     def evaluation(self, iteration: int) -> list[EvalRecord]:
         """Outcomes of one evaluation, in panel order."""
-        return [EvalRecord(e["task_id"], outcome(e["success"], e["score"])) for e in self.episodes("eval", iteration)]
+        found = self.episodes("eval", iteration)
+        return [EvalRecord(e.task_id, outcome(e.success, e.team_return)) for e in found]
 
     def gain(self, iteration: int | None = None) -> tuple[stats.Estimate, stats.Estimate, stats.Estimate] | None:
         """Untrained and trained outcome, and the paired difference; None before there are two evaluations.
@@ -197,6 +198,6 @@ def writing(path: Path) -> Iterator[None]:
         if isinstance(error, MarftError):
             raise
         raise RunError(
-            f"Cannot write {path}: {error.strerror or error}. Checkpoints written before are intact. Free some space, or"
+            f"Cannot write {path}: {error.strerror or error}. Earlier checkpoints are intact. Free some space, or"
             " choose another --runs-dir; an interrupted run goes on with: marft train --resume RUN"
         ) from error

@@ -28,8 +28,8 @@ LEVELS = (
     ("rollout", "batching"),
     ("credit", "algorithm", "update"),
     ("algos",),
-    ("config", "presets", "runs", "checkpoint", "loggers", "evaluate", "report", "trainer"),
-    ("cli",),
+    ("config", "presets", "runs", "records", "setup", "checkpoint", "loggers", "evaluate", "report", "trainer"),
+    ("arguments", "play", "commands", "cli", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LEVELS) for name in names}
 

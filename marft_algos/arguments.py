@@ -1,0 +1,61 @@
+"""How values are written on the command line: ``KEY=VALUE`` for tables, so ``--lr actor_0=1e-4 reasoner_0=2e-4``."""
+
+from __future__ import annotations
+
+import tomllib
+import types
+import typing
+from typing import Any
+
+import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+registry = ConstructorRegistry()
+"""Use as ``with registry: tyro.cli(…)``."""
+
+
+def value(text: str) -> Any:
+    """A value as in TOML (``3``, ``true``, ``[0, 1]``), else the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _has_table(kind: Any) -> bool:
+    if typing.get_origin(kind) is dict:
+        return True
+    union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return union and any(_has_table(part) for part in typing.get_args(kind))
+
+
+@registry.primitive_rule
+def _table(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    if not _has_table(info.type):
+        return None
+    plain = typing.get_origin(info.type) is not dict
+
+    def read(words: list[str]) -> Any:
+        if plain and len(words) == 1 and "=" not in words[0]:
+            return value(words[0])
+        for word in words:
+            if "=" not in word:
+                raise ValueError(f"'{word}' is no KEY=VALUE")
+        return {key: value(text) for key, _, text in (word.partition("=") for word in words)}
+
+    def write(found: Any) -> list[str]:
+        return [f"{k}={v}" for k, v in found.items()] if isinstance(found, dict) else [str(found)]
+
+    return PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="VALUE|KEY=VALUE…" if plain else "KEY=VALUE…",
+        instance_from_str=read,
+        is_instance=lambda found: isinstance(found, dict) or (plain and isinstance(found, str | int | float)),
+        str_from_instance=write,
+    )
+
+
+def parse(kind: Any, argv: list[str], *, prog: str, description: str = "", **options: Any) -> Any:
+    """Parses ``argv`` into ``kind`` (a dataclass or callable); errors and ``--help`` leave by ``SystemExit``."""
+    with registry:
+        return tyro.cli(kind, args=argv, prog=prog, description=description or None, **options)

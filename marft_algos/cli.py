@@ -1,0 +1,187 @@
+"""The command line: ``marft COMMAND …``.
+
+A command's module is imported when it is used: ``envs``, ``play``, ``check`` and ``show`` load no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import tyro
+
+from marft_envs.errors import MarftError, did_you_mean
+
+COMMANDS = {
+    "envs": "list the environments, or describe one",
+    "play": "play an environment yourself",
+    "check": "does an environment keep the rules?",
+    "train": "train a team",
+    "eval": "score a trained team against the untrained one",
+    "show": "the last numbers of a run, and where its report is",
+}
+"""Command -> what it does; the function is ``run_<command>`` of the module in ``_WHERE`` (here by default)."""
+
+_WHERE = {"play": "play", "train": "commands", "eval": "commands", "show": "commands"}
+
+WELCOME = """\
+marft: reinforcement fine-tuning of teams of language-model agents
+
+  marft envs                      what there is
+  marft play relay-v0             be the agents yourself
+  marft train                     a two-agent math team learns on this CPU, in minutes
+  marft train --env relay-v0      another task
+  marft show                      the last run's numbers, and where its report is
+
+marft COMMAND --help lists every option. Commands: {commands}."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit code (130 after Ctrl-C)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    try:
+        return _dispatch(words)
+    except MarftError as error:
+        if debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone: `marft envs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(WELCOME.format(commands=", ".join(COMMANDS)))
+        return 0
+    if words[0] == "--version":
+        print(f"marft {importlib.import_module('marft_envs').__version__}")
+        return 0
+    command, rest = words[0], words[1:]
+    if command not in COMMANDS:
+        print(f"error: there is no command '{command}'. {did_you_mean(command, COMMANDS)}", file=sys.stderr)
+        return 2
+    module = importlib.import_module(f"marft_algos.{_WHERE.get(command, 'cli')}")
+    code: int = getattr(module, f"run_{command}")(rest)
+    return code
+
+
+# marft envs -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EnvsArguments:
+    """Lists the environments, or describes one."""
+
+    id: Annotated[str, tyro.conf.Positional] = ""
+    """Which one to describe; empty: list all."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the environment."""
+
+
+def run_envs(argv: list[str]) -> int:
+    """``marft envs [ID]``."""
+    import marft_envs
+    from marft_algos import arguments
+
+    given = arguments.parse(EnvsArguments, argv, prog="marft envs")
+    if given.id:
+        print(describe(given.id, given.env_kwargs))
+        return 0
+    specs = marft_envs.list_envs()
+    width = max(len(found.id) for found in specs)
+    for found in specs:
+        print(f"{found.id:<{width}}  {found.summary}".rstrip())
+    print(f"\nOne of them: marft envs {specs[0].id}")
+    return 0
+
+
+def describe(env_id: str, kwargs: dict[str, Any]) -> str:
+    """A page about one environment: what it is, who is in the team, who sees whom, what they see."""
+    import marft_envs
+
+    spec = marft_envs.spec(env_id)
+    env = marft_envs.make(env_id, **kwargs)
+    env.reset(seed=0)
+    base = env.unwrapped
+    lines = [f"{spec.id}: {spec.summary}" if spec.summary else spec.id, ""]
+    build = spec.load()
+    for text in (inspect.getdoc(inspect.getmodule(build)), inspect.getdoc(build)):
+        lines += [*(text or "").splitlines(), ""] if text else []
+    lines += ["Team:"]
+    for agent in base.team:
+        lines.append(f"  {agent.name}{' (gives the answer)' if agent.with_answer else ''}")
+        lines += [f"      {line}" for line in agent.prompt.splitlines()]
+    lines += ["", f"D: {type(base.dependency).__name__}; with seed 0 the first to act: {', '.join(base.ready_agents)}"]
+    first = base.ready_agents[0]
+    lines += ["", f"What {first} sees with seed 0 (task {base.task.task_id}):"]
+    for message in base.messages(first):
+        lines += [f"  <{message['role']}>", *(f"  {line}" for line in message["content"].splitlines())]
+    env.close()
+    lines += ["", f"Next: marft play {spec.id}   ·   marft train --env {spec.id}"]
+    return "\n".join(lines)
+
+
+# marft check ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CheckArguments:
+    """Runs PettingZoo's own tests and the Flex invariants on an environment."""
+
+    target: Annotated[str, tyro.conf.Positional]
+    """An id, ``module:id``, or ``module:callable`` where the callable returns an environment."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the environment."""
+
+
+def run_check(argv: list[str]) -> int:
+    """``marft check ID|MODULE:ENV``."""
+    import marft_envs
+    from marft_algos import arguments
+
+    given = arguments.parse(CheckArguments, argv, prog="marft check")
+    sys.path.insert(0, os.getcwd())  # a module that lies here, as `python -m` would find it
+    build = factory(given.target, given.env_kwargs)
+    env = build()
+    try:
+        marft_envs.check_env(env)
+    except AssertionError as error:
+        if isinstance(error, MarftError):
+            raise
+        print(f"{given.target} does not keep the rules: {error}", file=sys.stderr)
+        return 1
+    finally:
+        env.close()
+    print(f"{given.target} keeps the rules")
+    return 0
+
+
+def factory(target: str, kwargs: dict[str, Any]) -> Any:
+    """A callable without arguments that builds ``target``: an id, ``module:id`` or ``module:callable``."""
+    import marft_envs
+    from marft_envs.errors import ConfigError
+
+    module, _, name = target.rpartition(":")
+    if not module or not name.isidentifier():
+        return lambda: marft_envs.make(target, **kwargs)
+    try:
+        build = getattr(importlib.import_module(module), name)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise ConfigError(f"Cannot load '{target}': {error}. Expected an importable module:callable.") from error
+    return lambda: build(**kwargs) if callable(build) else build
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,340 @@
+"""``marft train``, ``marft eval`` and ``marft show``. Only ``show`` works without the train extra."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import shlex
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from marft_algos import arguments, presets
+from marft_algos.runs import RunFolder
+from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
+
+if TYPE_CHECKING:
+    from marft_algos.config import TrainConfig
+
+
+def require_training() -> None:
+    """Checks for the packages of the train extra, and silences what they say about themselves.
+
+    Raises:
+        MissingExtraError: One is not installed.
+    """
+    for package in ("torch", "transformers", "peft", "safetensors", "jinja2"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(f"Training (package '{package}')", "train")
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|peft|torch")
+
+
+# marft train ----------------------------------------------------------------------------------------
+
+
+def run_train(argv: list[str]) -> int:
+    """``marft train [ALGO] …``."""
+    require_training()
+    from marft_algos.loggers import Display
+    from marft_algos.trainer import Interrupted, Trainer
+
+    config, run = _train_settings(argv)
+    trainer = Trainer(config)
+    if run is None:
+        run = trainer.start()
+    else:
+        trainer.resume(run)
+    command = f"marft train {shlex.join(argv)}".rstrip()
+    print(f"run:     {run.root}")
+    try:
+        with Display(config.iterations, trainer.progress.iteration, f"{config.env} · {config.algo}") as display:
+            trainer.train(run, display)
+    except Interrupted:
+        print(f"stopped after iteration {trainer.progress.iteration}; go on: marft train --resume {run.root}")
+        return 130
+    _report(run, command)
+    _print_gain(run)
+    print(f"report:  {run.report_file}")
+    speaker = trainer.policies.agents[0]
+    print(f"next:    marft eval {run.root} --swap {speaker}   # do the words of {speaker} matter?")
+    return 0
+
+
+def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
+    """The settings that the command line means, and the run to go on with if there is one."""
+    from marft_algos.config import TrainConfig
+
+    words = list(argv)
+    if words and not words[0].startswith("-"):
+        words[:1] = ["--algo", words[0]]
+    words, files = _take(words, "resume", "config", "data")
+    _, first = _take(words, "preset", "algo", "env", "models")
+    run = RunFolder.open(files["resume"]) if "resume" in files else None
+    base = _base_settings(run, files, first)
+    help_text = (
+        "Trains a team: marft train [ALGO] [options].\n\n"
+        f"Shown defaults are those of the preset '{base.preset}'. Presets: "
+        + "; ".join(f"{name}: {what}" for name, what in presets.SUMMARIES.items())
+        + ".\n\nFurther options: --resume RUN goes on with a run; --config FILE reads settings from TOML (a run's"
+        " config.toml repeats it); --data PATH takes math problems from a JSONL file or a named data set."
+    )
+    given = arguments.parse(
+        tyro.conf.OmitArgPrefixes[TrainConfig], words, prog="marft train", description=help_text, default=base
+    )
+    # A key given here replaces that key, and leaves the others of the preset.
+    return dataclasses.replace(given, env_kwargs={**base.env_kwargs, **given.env_kwargs}), run
+
+
+def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mapping[str, str]) -> TrainConfig:
+    """What the options change: the resumed run's settings, a file's, or a preset's."""
+    from marft_algos import config, setup
+
+    if run is not None:
+        return config.load(run.config_file)
+    # Without a word about the model it is the embedded one, and the preset is the one made for it.
+    default = "default" if "models" in first or "config" in files else "quickstart"
+    preset = presets.get(first.get("preset", default))
+    if "algo" in first and first["algo"] != preset.get("algo", "marft"):
+        preset.pop("algorithm", None)
+    if "env" in first and first["env"] != preset.get("env"):
+        preset["env_kwargs"] = setup.keep_accepted(first["env"], preset.get("env_kwargs", {}))
+    if "data" in files:
+        preset["env_kwargs"] = {"data": files["data"]}
+    base = config.build({**preset, **{key: first[key] for key in ("algo", "env") if key in first}})
+    return config.load(files["config"], base) if "config" in files else base
+
+
+def _take(words: Sequence[str], *names: str) -> tuple[list[str], dict[str, str]]:
+    """Splits ``--name value`` and ``--name=value`` of these names off."""
+    rest: list[str] = []
+    found: dict[str, str] = {}
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
+        name, equals, text = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or name not in names:
+            rest.append(word)
+        elif equals:
+            found[name] = text
+        elif queue:
+            found[name] = queue.pop(0)
+        else:
+            raise ConfigError(f"--{name} needs a value. All options: marft train --help")
+    return rest, found
+
+
+def _report(run: RunFolder, command: str) -> None:
+    from marft_algos import plots, report
+
+    plots.write_png(run.metrics(), run.curves_file)
+    report.write(run, command)
+
+
+def _print_gain(run: RunFolder) -> None:
+    if (gain := run.gain()) is not None:
+        before, after, difference = gain
+        print(f"before:  {before}")
+        print(f"after:   {after}")
+        print(f"gain:    {_signed(difference)} (paired, 95 %)")
+
+
+def _signed(estimate: Any) -> str:
+    return f"{estimate.mean:+.3f} [{estimate.low:+.3f}, {estimate.high:+.3f}]"
+
+
+# marft eval -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EvalArguments:
+    """Scores a trained team against the untrained one, on the same held-out problems.
+
+    Without RUN, scores an untrained team: marft eval --untrained --env math-solo-v0.
+    """
+
+    run: Annotated[str, tyro.conf.Positional] = ""
+    """Folder or name of the run."""
+    checkpoint: str = "last"
+    """``last``, ``best`` or an iteration's number."""
+    untrained: bool = False
+    """Only the untrained team."""
+    episodes: int | None = None
+    """How many; none: as while training."""
+    env: str = ""
+    """Another environment for the same policies."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the environment, over those of the run."""
+    data: str = ""
+    """Math problems from a JSONL file, or a named data set."""
+    models: dict[str, str] | str = ""
+    """Other base models (only with --untrained)."""
+    sampled: bool = False
+    """Sample instead of decoding greedily."""
+    swap: str = ""
+    """Also exchange this agent's messages between problems: what the team loses is what its words are worth."""
+    out: str = ""
+    """Write the trained team's episodes (the untrained team's, with --untrained) to this JSONL file."""
+    device: str = ""
+    """Another device than while training."""
+
+
+def run_eval(argv: list[str]) -> int:
+    """``marft eval RUN …``."""
+    require_training()
+    import torch
+
+    from marft_algos import checkpoint, evaluate, records, runs, setup
+    from marft_algos.engines.native import NativeEngine
+    from marft_algos.stats import mean
+
+    given: EvalArguments = arguments.parse(EvalArguments, argv, prog="marft eval")
+    config, run = _eval_settings(given)
+    torch.set_num_threads(config.threads)
+    env, kwargs = setup.make_env(config, config.env_kwargs), setup.eval_kwargs(config)
+    panel = setup.problems(config, env, setup.make_env(config, kwargs)).held_out
+    policies = setup.make_policies(config, env)
+    engine = NativeEngine(policies, config.engine_batch)
+    way = "greedy" if config.eval_greedy else f"sampled at temperature {config.temperature:g}"
+    shown = ", ".join(f"{k}={v}" for k, v in kwargs.items())
+    print(f"{config.env}{f' ({shown})' if shown else ''}, {len(panel)} episodes, {way}")
+
+    played = evaluate.play(config, kwargs, panel, policies, engine)
+    before = evaluate.records(played)
+    print(f"untrained    {mean([r.outcome for r in before])}")
+    if run is not None and not given.untrained:
+        path = checkpoint.pick(run.checkpoints, given.checkpoint)
+        checkpoint.load_policies(path, policies, setup.saved_policies(config, policies))
+        played = evaluate.play(config, kwargs, panel, policies, engine)
+        _, after, difference = runs.compare(before, evaluate.records(played))
+        print(f"{path.name:<12} {after}")
+        print(f"difference   {_signed(difference)} (paired, 95 %)")
+    if given.swap:
+        agent = _agent_called(given.swap, env)
+        exchanged = evaluate.swap(agent, played, config, engine, policies)
+        again = evaluate.play(config, kwargs, panel, policies, exchanged)
+        _, after, difference = runs.compare(evaluate.records(played), evaluate.records(again))
+        print(f"exchanged    {after}, with {agent}'s messages from other problems")
+        print(f"difference   {_signed(difference)} (paired, 95 %)")
+    if given.out:
+        _write_rows(Path(given.out), [records.row(t) for t in played])
+    return 0
+
+
+def _eval_settings(given: EvalArguments) -> tuple[TrainConfig, RunFolder | None]:
+    """The run's settings (the quickstart's without a run) with what the options change."""
+    from marft_algos import config as configs
+    from marft_algos import setup
+
+    if not given.run and not given.untrained:
+        raise ConfigError("Which run? marft eval RUN. For a team as it is before training: marft eval --untrained")
+    if given.models and not given.untrained:
+        raise ConfigError("A trained team plays on its own base models. Add --untrained, or leave --models out.")
+    run = RunFolder.open(given.run) if given.run else None
+    config = configs.load(run.config_file) if run else configs.build(presets.get("quickstart"))
+    kwargs = config.env_kwargs
+    if given.env and given.env != config.env:
+        kwargs = setup.keep_accepted(given.env, kwargs)
+    if given.data:
+        kwargs = {"data": given.data}
+    changes: dict[str, Any] = {"env": given.env, "models": given.models, "device": given.device}
+    changes |= {"eval_episodes": given.episodes} if given.episodes else {}
+    changed = {key: value for key, value in changes.items() if value}
+    if given.data:
+        changed["eval_kwargs"] = {k: v for k, v in config.eval_kwargs.items() if k != "data"}
+    changed |= {"env_kwargs": {**kwargs, **given.env_kwargs}, "eval_greedy": config.eval_greedy and not given.sampled}
+    return dataclasses.replace(config, **changed), run
+
+
+def _agent_called(name: str, env: Any) -> str:
+    """An agent by its name, or by its role if only one has it."""
+    team = env.unwrapped.team
+    found = [agent.name for agent in team if name in (agent.name, agent.role)]
+    if len(found) != 1:
+        known = [agent.name for agent in team]
+        raise ConfigError(f"'{name}' is {'no agent' if not found else 'not one agent'}. {did_you_mean(name, known)}")
+    return found[0]
+
+
+def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    import json
+
+    from marft_algos.runs import writing
+
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    print(f"episodes:    {path}")
+
+
+def team_of(path: str) -> Callable[[str, Sequence[Mapping[str, str]]], str]:
+    """What the trained team of a run says, greedily: (agent, chat messages) -> reply."""
+    require_training()
+    from marft_algos import checkpoint, config, evaluate, setup
+    from marft_algos.engines.native import NativeEngine
+    from marft_algos.types import GenerationRequest
+
+    run = RunFolder.open(path)
+    settings = config.load(run.config_file)
+    env = setup.make_env(settings, settings.env_kwargs)
+    policies = setup.make_policies(settings, env)
+    chosen = checkpoint.pick(run.checkpoints)
+    checkpoint.load_policies(chosen, policies, setup.saved_policies(settings, policies))
+    engine, params = NativeEngine(policies, 1), evaluate.sampling(settings, evaluation=True)
+
+    def reply(agent: str, messages: Sequence[Mapping[str, str]]) -> str:
+        policy = policies.policy_of(agent)
+        request = GenerationRequest(policy, policies.render(policy, messages), seed=0, agent=agent, messages=messages)
+        return engine.generate([request], params)[0].text
+
+    return reply
+
+
+# marft show -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ShowArguments:
+    """Prints the last numbers of a run, and where its report is."""
+
+    run: Annotated[str, tyro.conf.Positional] = ""
+    """Folder or name of the run; empty: the newest one in runs/."""
+    html: bool = False
+    """Write report.html again."""
+
+
+def run_show(argv: list[str]) -> int:
+    """``marft show RUN``."""
+    from marft_algos import report
+
+    given: ShowArguments = arguments.parse(ShowArguments, argv, prog="marft show")
+    run = RunFolder.open(given.run or _newest())
+    metrics = run.metrics()
+    if given.html:
+        report.write(run)
+    last = metrics[-1] if metrics else {}
+    print(f"run:     {run.root}")
+    print(f"done:    iteration {last.get('iteration', 0)}, {last.get('time_elapsed', 0.0):.0f} s")
+    _print_gain(run)
+    for key, number in last.items():
+        if isinstance(number, int | float) and not key.startswith("time_") and key != "iteration":
+            print(f"  {key:<36} {number:.5g}")
+    if run.report_file.is_file():
+        print(f"report:  {run.report_file}")
+    else:
+        print(f"report:  not yet; write it now: marft show {run.root} --html")
+    return 0
+
+
+def _newest() -> str:
+    found = sorted(Path("runs").glob("*/config.toml"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise ConfigError("There is no run in runs/ yet. Start one: marft train")
+    return str(found[-1].parent)

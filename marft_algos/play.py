@@ -1,0 +1,120 @@
+"""``marft play``: an environment on the terminal, played by people, at random, or by a trained team."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+import marft_envs
+from marft_algos import arguments
+from marft_envs.errors import ConfigError, did_you_mean
+
+Reply = Callable[[str, Sequence[Mapping[str, str]]], str]
+"""(agent, chat messages) -> what the agent says."""
+
+
+@dataclass(frozen=True)
+class PlayArguments:
+    r"""Shows each agent's view; you type the replies.
+
+    Without options you are everybody. A reply is one line; \n in it is a line break.
+    """
+
+    id: Annotated[str, tyro.conf.Positional]
+    """Environment."""
+    agent: str = ""
+    """Play this agent only; the others are played by ``--team``, or at random."""
+    team: str = ""
+    """Folder of a run whose trained policies play (needs the train extra)."""
+    random: bool = False
+    """Everybody is played at random, from the task's plausible replies; asks for nothing."""
+    seed: int = 0
+    """Fixes the problem."""
+    episodes: int = 1
+    """How many to play."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the environment."""
+
+
+def run_play(argv: list[str]) -> int:
+    """``marft play ID``."""
+    given: PlayArguments = arguments.parse(PlayArguments, argv, prog="marft play")
+    env = marft_envs.make(given.id, **given.env_kwargs)
+    names = env.unwrapped.possible_agents
+    if given.agent and given.agent not in names:
+        raise ConfigError(f"There is no agent '{given.agent}' in {given.id}. {did_you_mean(given.agent, names)}")
+    rng = np.random.default_rng(given.seed)
+
+    def at_random(agent: str, messages: Sequence[Mapping[str, str]]) -> str:
+        plausible = env.unwrapped.task.sample_actions(agent)
+        return str(plausible[int(rng.integers(len(plausible)))])
+
+    others: Reply = at_random
+    if given.team:
+        from marft_algos.commands import team_of
+
+        others = team_of(given.team)
+    alone = not (given.agent or given.team or given.random)
+    people = set() if given.random else {given.agent} if given.agent else set(names) if alone else set()
+    score = 0.0
+    for episode in range(given.episodes):
+        score += _episode(env, given.seed + episode, people, others)
+    if given.episodes > 1:
+        print(f"\nmean score of {given.episodes} episodes: {score / given.episodes:.3f}")
+    env.close()
+    return 0
+
+
+def _episode(env: Any, seed: int, people: set[str], others: Reply) -> float:
+    """Plays one episode; returns its score."""
+    base = env.unwrapped
+    env.reset(seed=seed)
+    print(f"── {base.env_id} · seed {seed} · task {base.task.task_id} ──")
+    while not base.done:
+        for agent in base.ready_agents:
+            messages = base.messages(agent)
+            if agent in people:
+                _show(agent, messages)
+                text = _ask(agent)
+            else:
+                text = others(agent, messages)
+                print(_printable(f"[{agent}] {text}"))
+            base.select(agent)
+            env.step(text)
+    episode = base.episode
+    for record in episode.rounds:
+        print(f"round {record.index + 1}: {_who_saw_whom(record.D, base.possible_agents)}")
+    facts = "".join(f", {key} {value}" for key, value in episode.info.items() if isinstance(value, str | float | int))
+    print(f"score {episode.team_return:g}, success {episode.success}, ended by {episode.stop_reason}{facts}")
+    return float(episode.team_return)
+
+
+def _who_saw_whom(d: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+    """The executed D in words: ``D[i][j] = 1`` when j saw i."""
+    sights = [(name, [names[i] for i in range(len(names)) if d[i][j]]) for j, name in enumerate(names)]
+    return "; ".join(f"{name} saw {', '.join(seen)}" for name, seen in sights if seen) or "nobody saw anybody"
+
+
+def _show(agent: str, messages: Sequence[Mapping[str, str]]) -> None:
+    print(f"\n{agent} sees:")
+    for message in messages:
+        print(_printable("\n".join(f"  {line}" for line in f"<{message['role']}>\n{message['content']}".splitlines())))
+
+
+def _ask(agent: str) -> str:
+    print(f"{agent}> ", end="", flush=True)
+    line = sys.stdin.readline()
+    if not line:
+        raise ConfigError("The input has ended before the episode. To play without typing: marft play ID --random")
+    return line.rstrip("\n").replace("\\n", "\n")
+
+
+def _printable(text: str) -> str:
+    """Text of agents may hold what a terminal cannot show, or should not obey."""
+    clean = "".join(c if c in "\n\t" or c.isprintable() else "�" for c in text)
+    return clean.encode(sys.stdout.encoding or "utf-8", "replace").decode(sys.stdout.encoding or "utf-8")
