@@ -36,7 +36,11 @@ class WorkerTimeout(WorkerError):
 
 
 class WorkerCrashed(WorkerError):
-    """The worker died, could not start, ran out of memory, or answered nonsense."""
+    """The worker died, ran out of memory, or answered nonsense."""
+
+
+class WorkerStartError(WorkerError):
+    """No worker can start, because its target cannot be imported: a broken installation, not a bad sample."""
 
 
 class WorkerPool:
@@ -49,7 +53,7 @@ class WorkerPool:
     Args:
         target: ``module:function``, importable in a fresh interpreter.
         size: Most processes alive at once.
-        deadline: Seconds that one call may take.
+        deadline: Seconds that one call may take; a call that starts a worker waits for it too.
         memory_mb: Address space of each worker in MiB (Linux enforces it; macOS does not).
 
     Raises:
@@ -70,12 +74,26 @@ class WorkerPool:
 
     def _reset(self) -> None:
         self._closed = False
-        self._slots: list[_Slot] = [_Slot() for _ in range(self.size)]
-        # Last in, first out: a lightly used pool keeps to one warm process.
-        self._free: queue.LifoQueue[_Slot] = queue.LifoQueue()
-        for slot in reversed(self._slots):
-            self._free.put(slot)
+        self._slots = [_Slot() for _ in range(self.size)]
+        self._turns = itertools.count()
+        self._free: queue.PriorityQueue[tuple[int, int, _Slot]] = queue.PriorityQueue()
+        for slot in self._slots:
+            self._give_back(slot)
         _POOLS.add(self)
+
+    def _give_back(self, slot: _Slot) -> None:
+        """Frees a slot. The next caller gets a ready process before one that starts, and that before none."""
+        rank = 2 if slot.process is None else 0 if slot.process.ready else 1
+        self._free.put((rank, next(self._turns), slot))
+
+    def _take_idle(self) -> list[_Slot]:
+        """Takes every slot that is free now, without waiting."""
+        idle = []
+        while True:
+            try:
+                idle.append(self._free.get_nowait()[2])
+            except queue.Empty:
+                return idle
 
     def call(self, payload: Any) -> Any:
         """Runs the target on ``payload`` in a worker.
@@ -83,38 +101,50 @@ class WorkerPool:
         Raises:
             WorkerTimeout: No answer by the deadline; the worker was killed and the pool stays usable.
             WorkerCrashed: The worker died or ran out of memory; the pool stays usable.
+            WorkerStartError: The target cannot be imported.
             WorkerError: The target raised; the message holds its exception.
         """
         line = json.dumps(payload)
-        slot = self._free.get()
+        slot = self._free.get()[2]
         try:
-            if self._closed:
-                raise WorkerError(f"the worker pool for {self.target} is closed; make a new WorkerPool")
-            if slot.process is None:
-                slot.process = self._spawn()
-            try:
-                return slot.process.call(line, self.deadline)
-            except (WorkerTimeout, WorkerCrashed):
-                slot.process.kill()
-                # The next one imports while the caller goes on; its readiness is awaited at the next call.
-                slot.process = None if self._closed else self._spawn()
-                raise
-            except BaseException as error:
-                if not isinstance(error, WorkerError):  # interrupted: the stream holds half an exchange
-                    slot.process.kill()
-                    slot.process = None
-                raise
+            return self._call(slot, line)
         finally:
-            self._free.put(slot)
+            self._give_back(slot)
+
+    def _call(self, slot: _Slot, line: str) -> Any:
+        if self._closed:
+            raise WorkerError(f"the worker pool for {self.target} is closed; make a new WorkerPool")
+        slot.process = process = slot.process or self._spawn()
+        try:
+            return process.call(line, self.deadline)
+        except (WorkerTimeout, WorkerCrashed):
+            process.kill()
+            # The next one imports while the caller goes on; its readiness is awaited at the next call.
+            slot.process = None if self._closed else self._spawn()
+            raise
+        except BaseException as error:
+            # Interrupted, the stream holds half an exchange; not started, there is no stream.
+            if isinstance(error, WorkerStartError) or not isinstance(error, WorkerError):
+                process.kill()
+                slot.process = None
+            raise
 
     def warm_up(self) -> None:
-        """Starts one worker and waits until it is ready. Raises ``WorkerCrashed`` if it cannot start."""
-        slot = self._free.get()
+        """Starts the idle workers now and waits until they are ready.
+
+        Raises:
+            WorkerStartError: The target cannot be imported.
+        """
+        idle = self._take_idle()
         try:
-            slot.process = slot.process or self._spawn()
-            slot.process.wait_ready()
+            for slot in idle:
+                slot.process = slot.process or self._spawn()
+            for slot in idle:
+                if slot.process is not None:
+                    slot.process.wait_ready()
         finally:
-            self._free.put(slot)
+            for slot in idle:
+                self._give_back(slot)
 
     def close(self) -> None:
         """Kills the workers. A call in flight raises ``WorkerCrashed``."""
@@ -122,17 +152,11 @@ class WorkerPool:
         for slot in self._slots:
             if slot.process is not None:
                 slot.process.signal()  # a busy one is cleared away by its caller
-        idle = []
-        while not self._free.empty():
-            try:
-                idle.append(self._free.get_nowait())
-            except queue.Empty:
-                break
-        for slot in idle:
+        for slot in self._take_idle():
             if slot.process is not None:
                 slot.process.kill()
                 slot.process = None
-            self._free.put(slot)
+            self._give_back(slot)
 
     def _spawn(self) -> _Process:
         return _Process(self.target, self.deadline, self.memory_mb)
@@ -170,7 +194,7 @@ class _Process:
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self.target = target
         self._ids = itertools.count()
-        self._ready = False
+        self.ready = False
         self._buffer = bytearray()
         self._popen = subprocess.Popen(
             # -P: nothing that lies in the working directory may shadow a module.
@@ -187,14 +211,17 @@ class _Process:
         os.set_blocking(self._out, False)
 
     def wait_ready(self) -> None:
-        if not self._ready:
+        if not self.ready:
             reply = self._exchange(b"", START_DEADLINE)
             if "error" in reply:
-                raise WorkerCrashed(f"the worker for {self.target} could not start: {reply['error']}")
-            self._ready = True
+                raise WorkerStartError(f"the worker for {self.target} could not start: {reply['error']}")
+            self.ready = True
 
     def call(self, line: str, deadline: float) -> Any:
+        asked = time.monotonic()
         self.wait_ready()
+        # Who had to wait for a worker to start gets his answer in about the same time, if that leaves half of it.
+        deadline = max(deadline / 2, deadline - (time.monotonic() - asked))
         number = next(self._ids)
         reply = self._exchange(f'{{"id": {number}, "payload": {line}}}\n'.encode(), deadline)
         if reply.get("id") != number:
@@ -214,9 +241,7 @@ class _Process:
         while b"\n" not in self._buffer:
             left = until - time.monotonic()
             if left <= 0:
-                raise WorkerTimeout(
-                    f"{self.target} gave no answer in {deadline:g} s; its worker was replaced"
-                )
+                raise WorkerTimeout(f"{self.target} gave no answer in {deadline:g} s; its worker was replaced")
             for descriptor, _ in poll.poll(left * 1000):
                 try:
                     if descriptor == self._in:

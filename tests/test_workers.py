@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from marft_envs.errors import ConfigError
-from marft_envs.workers import WorkerCrashed, WorkerError, WorkerPool, WorkerTimeout
+from marft_envs.workers import WorkerCrashed, WorkerError, WorkerPool, WorkerStartError, WorkerTimeout
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +115,16 @@ def test_threads_share_a_pool() -> None:
     assert answers == list(range(200)) and 1 <= len(pids) <= 2
 
 
+def test_after_a_kill_a_ready_worker_goes_first() -> None:
+    with WorkerPool("worker_targets:work", size=2, deadline=0.5) as pool:
+        pool.warm_up()
+        for _ in range(2):
+            start = time.monotonic()
+            with pytest.raises(WorkerTimeout):
+                pool.call({"do": "spin"})
+            assert time.monotonic() - start < 0.8
+
+
 def test_pickling_drops_the_processes_and_deep_copies_share_them(pool: WorkerPool) -> None:
     assert copy.deepcopy({"pool": pool})["pool"] is pool
     with pickle.loads(pickle.dumps(pool)) as other:
@@ -158,7 +168,7 @@ def test_close_ends_a_call_in_flight_and_later_calls() -> None:
 def test_a_target_that_cannot_be_imported_is_named() -> None:
     with (
         WorkerPool("no_such_module:work") as pool,
-        pytest.raises(WorkerCrashed, match="No module named 'no_such_module'"),
+        pytest.raises(WorkerStartError, match="No module named 'no_such_module'"),
     ):
         pool.call(1)
 

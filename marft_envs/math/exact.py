@@ -1,0 +1,295 @@
+"""Values of parsed expressions: exact rationals while possible, complex floats after, and always bounded.
+
+Two expressions with variables are compared at fixed points, where they are exact too as long as they are rational
+functions. Nothing here takes more than some milliseconds: whatever would (a tower of powers, the factorial of a
+factorial) is ``TooBig`` before it is computed.
+"""
+
+from __future__ import annotations
+
+import cmath
+import math
+import zlib
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import lru_cache
+from typing import Union
+
+from marft_envs.math.parse import Node, ParseError, parse, variables
+
+Value = Union[int, Fraction, complex]  # noqa: UP007  (a runtime alias)
+
+MAX_BITS = 1 << 16
+"""Size of the largest integer computed: 20,000 decimal digits."""
+MAX_FRACTION_BITS = 1 << 13
+"""Fractions are reduced at every step, which is quadratic in their size."""
+MAX_FACTORIAL = 3000
+RELATIVE = 1e-10
+ABSOLUTE = 1e-13
+POINTS = 3
+
+
+class TooBig(ArithmeticError):
+    """The value is out of bounds; nobody needs it to grade an answer."""
+
+
+class Undefined(ArithmeticError):
+    """No finite value here: a division by zero, an overflow of floats, infinity."""
+
+
+def evaluate(node: Node, point: Mapping[str, Value]) -> Value:
+    """Value of ``node`` with the variables at ``point``.
+
+    Raises:
+        TooBig: An exact number of more than ``MAX_BITS`` bits would appear.
+        Undefined: There is no finite value.
+    """
+    try:
+        return _evaluate(node, point)
+    except (OverflowError, ZeroDivisionError, ValueError) as error:
+        raise Undefined(str(error)) from error
+
+
+def _evaluate(node: Node, point: Mapping[str, Value]) -> Value:
+    kind = node[0]
+    if kind == "num":
+        return node[1]
+    if kind == "var":
+        return point[node[1]]
+    if kind == "const":
+        if node[1] == "inf":
+            raise Undefined("infinity")
+        return {"pi": complex(math.pi), "e": complex(math.e), "i": 1j}[node[1]]
+    if kind == "float":
+        return complex(node[1])
+    if kind == "fn":
+        return _FUNCTIONS[node[1]](_evaluate(node[2], point))
+    first = _evaluate(node[1], point)
+    if len(node) == 2:
+        return _checked(_OPERATIONS[kind](first))
+    return _checked(_OPERATIONS[kind](first, _evaluate(node[2], point)))
+
+
+def _checked(value: Value) -> Value:
+    if isinstance(value, complex):
+        if cmath.isfinite(value):
+            return value
+        raise Undefined("not finite")
+    if isinstance(value, Fraction) and value.denominator == 1:
+        value = value.numerator
+    if isinstance(value, int):
+        if value.bit_length() > MAX_BITS:
+            raise TooBig("too many digits")
+    elif _bits(value) > MAX_FRACTION_BITS:
+        raise Undefined("too long a fraction")
+    return value
+
+
+def _bits(value: int | Fraction) -> int:
+    return max(value.numerator.bit_length(), value.denominator.bit_length())
+
+
+def _divide(above: Value, below: Value) -> Value:
+    if isinstance(above, complex) or isinstance(below, complex):
+        return complex(above) / complex(below)
+    return Fraction(above) / below
+
+
+def _power(base: Value, exponent: Value) -> Value:
+    if not isinstance(base, complex) and not isinstance(exponent, complex):
+        if isinstance(exponent, int):
+            return _integer_power(base, exponent)
+        root = _exact_root(base, exponent.denominator)
+        if root is not None:
+            return _integer_power(root, exponent.numerator)
+    return complex(base) ** complex(exponent)
+
+
+def _integer_power(base: int | Fraction, exponent: int) -> int | Fraction:
+    if base in (0, 1, -1):
+        exponent = min(exponent, 2 + exponent % 2) if exponent > 0 else exponent
+        exponent = -(-exponent % 2) if base and exponent < 0 else exponent
+    elif isinstance(base, Fraction) and abs(exponent) * _bits(base) > 2 * MAX_FRACTION_BITS:
+        raise Undefined("too long a fraction")
+    elif abs(exponent) * _bits(base) > 2 * MAX_BITS:
+        raise TooBig("power")
+    return Fraction(base) ** exponent if exponent < 0 else base**exponent
+
+
+def _exact_root(value: int | Fraction, degree: int) -> int | Fraction | None:
+    """The rational ``degree``-th root of a rational number above 0, if it has one."""
+    if value < 0 or degree > 64:
+        return None
+    roots = []
+    for part in (value.numerator, value.denominator):
+        if part.bit_length() > 1000:
+            return None
+        guess = round(part ** (1 / degree)) if degree > 2 else math.isqrt(part)
+        if guess**degree != part:
+            return None
+        roots.append(guess)
+    return Fraction(*roots)
+
+
+def _root(value: Value, index: Value) -> Value:
+    if isinstance(index, int) and index % 2 and not isinstance(value, complex) and value < 0:
+        return -_root(-value, index)  # the real cube root of a negative number, as the sign means it
+    return _power(value, _divide(1, index))
+
+
+def _real_log(value: Value) -> complex:
+    if isinstance(value, int) and value > 0:
+        return complex(math.log(value))
+    return cmath.log(complex(value))
+
+
+def _log(value: Value, base: Value) -> complex:
+    return _real_log(value) / _real_log(base)
+
+
+def _binomial(n: Value, k: Value) -> int:
+    if not isinstance(n, int) or not isinstance(k, int):
+        raise Undefined("binomial of a non-integer")
+    if n > MAX_FACTORIAL and min(k, n - k) > 50:
+        raise TooBig("binomial")
+    return math.comb(n, k)
+
+
+def _factorial(value: Value) -> Value:
+    if isinstance(value, int):
+        if value > MAX_FACTORIAL:
+            raise TooBig("factorial")
+        return math.factorial(value)
+    number = complex(value)
+    if number.imag:
+        raise Undefined("factorial of a complex number")
+    return complex(math.gamma(number.real + 1))
+
+
+def _rounded(function: Callable[[float], int]) -> Callable[[Value], int]:
+    def apply(value: Value) -> int:
+        if not isinstance(value, complex):
+            return function(value)  # type: ignore[arg-type]
+        if abs(value.imag) > ABSOLUTE:
+            raise Undefined("rounding of a complex number")
+        nearest = round(value.real)
+        return nearest if abs(value.real - nearest) < 1e-9 else function(value.real)
+
+    return apply
+
+
+def _absolute(value: Value) -> Value:
+    if isinstance(value, complex):
+        return complex(abs(value))
+    return -value if value < 0 else value
+
+
+def _of(function: Callable[[complex], complex]) -> Callable[[Value], Value]:
+    return lambda value: _checked(complex(function(complex(value))))
+
+
+_FUNCTIONS: dict[str, Callable[[Value], Value]] = {
+    **{name: _of(getattr(cmath, name)) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "exp")},
+    **{"arc" + name: _of(getattr(cmath, "a" + name)) for name in ("sin", "cos", "tan")},
+    "sec": _of(lambda z: 1 / cmath.cos(z)),
+    "csc": _of(lambda z: 1 / cmath.sin(z)),
+    "cot": _of(lambda z: 1 / cmath.tan(z)),
+    "arccot": _of(lambda z: cmath.pi / 2 - cmath.atan(z)),
+    "ln": lambda value: _checked(_real_log(value)),
+    "sqrt": lambda value: _root(value, 2),
+    "abs": _absolute,
+    "floor": _rounded(math.floor),
+    "ceil": _rounded(math.ceil),
+    "factorial": lambda value: _checked(_factorial(value)),
+    "degree": lambda value: complex(value) * math.pi / 180,
+    "percent": lambda value: _divide(value, 100),
+}
+_OPERATIONS: dict[str, Callable[..., Value]] = {
+    "+": lambda a, b: a + b,
+    "*": lambda a, b: a * b,
+    "/": _divide,
+    "neg": lambda a: -a,
+    "^": _power,
+    "root": _root,
+    "log": _log,
+    "binom": _binomial,
+}
+
+
+def close(first: Value, second: Value) -> bool:
+    """Exact numbers are equal or not; with a float on either side, to ten significant digits."""
+    if not isinstance(first, complex) and not isinstance(second, complex):
+        return first == second
+    try:
+        first, second = complex(first), complex(second)
+    except OverflowError:
+        return False
+    return abs(first - second) <= max(RELATIVE * max(abs(first), abs(second)), ABSOLUTE)
+
+
+@lru_cache(maxsize=4096)
+def _coordinate(name: str, index: int) -> Fraction:
+    mixed = zlib.crc32(f"{index}:{name}".encode("utf-8", "surrogatepass"))
+    value = Fraction(mixed % 1021 + 3, 509)
+    return -value if index and mixed & 1024 else value
+
+
+def points(names: frozenset[str], sign: int) -> list[dict[str, Value]]:
+    """The fixed points: the first has positive coordinates only. ``sign`` is what ``±`` stands for."""
+    count = POINTS if names - {"±"} else 1
+    return [{name: sign if name == "±" else _coordinate(name, k) for name in names} for k in range(count)]
+
+
+def values(text: str, names: frozenset[str], sign: int = 1) -> list[Value | None]:
+    """Values of an expression at the fixed points, ``None`` where it has none. Raises ``ParseError``, ``TooBig``."""
+    node = parse(text)
+    found: list[Value | None] = []
+    for point in points(names, sign):
+        try:
+            found.append(evaluate(node, point))
+        except Undefined:
+            found.append(None)
+    return found
+
+
+def names(text: str) -> frozenset[str]:
+    """Variables of an expression. Raises ``ParseError``."""
+    return variables(parse(text))
+
+
+def same_value(first: str, second: str, signs: tuple[int, int] = (1, 1)) -> bool | None:
+    """Whether two expressions are equal, or ``None`` if that cannot be told here. Raises ``TooBig``."""
+    try:
+        common = names(first) | names(second)
+        pairs = list(zip(values(first, common, signs[0]), values(second, common, signs[1]), strict=True))
+    except ParseError:
+        return None
+    agree = [close(a, b) for a, b in pairs if a is not None and b is not None]
+    if not agree:
+        return None
+    if len(agree) < len(pairs) or len(set(agree)) > 1:
+        return None if agree[0] else False  # equal at some points: branches of roots and logarithms
+    return agree[0]
+
+
+def ratio(first: tuple[str, str], second: tuple[str, str]) -> Value | None:
+    """The constant c with ``left - right`` of the first relation = c times that of the second, if there is one.
+
+    Raises:
+        ParseError: A side is no expression.
+        TooBig: A side is out of bounds.
+    """
+    common = frozenset().union(*(names(side) for side in (*first, *second)))
+    sides = [values(side, common) for side in (*first, *second)]
+    found: list[Value] = []
+    for a, b, c, d in zip(*sides, strict=True):
+        if a is None or b is None or c is None or d is None:
+            return None
+        try:
+            above, below = _checked(a - b), _checked(c - d)
+            if close(below, 0) or close(above, 0):
+                return None
+            found.append(_checked(_divide(above, below)))
+        except (OverflowError, Undefined):
+            return None
+    return found[0] if all(close(found[0], other) for other in found) else None
