@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from marft_envs import invariants
 from marft_envs.core import FlexEnv
