@@ -122,7 +122,7 @@ class StaticDAG(DependencyFunction):
         elif cyclic:
             layers = self._unrolled()
         self._layers = layers
-        self._simple = not any(self._lagged.values()) and sum(map(len, layers)) == len(agents)
+        self._simple = not cyclic
         self._plans: dict[int, list[list[Turn]]] = {}
 
     def _unrolled(self) -> list[list[str]]:

@@ -7,6 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
+from flex import PlainTask, flex, order, play
 
 from marft_envs import (
     AgentSpec,
@@ -20,7 +21,6 @@ from marft_envs import (
     Router,
     Turn,
 )
-from flex import PlainTask, flex, order, play, team
 
 
 def test_a_layer_commits_together_in_canonical_order() -> None:
@@ -42,7 +42,7 @@ def test_aec_loop_delivers_the_end_to_every_agent() -> None:
     env.reset(seed=0)
     last = {}
     for agent in env.agent_iter():
-        observation, reward, terminated, truncated, info = env.last()
+        _, reward, terminated, truncated, info = env.last()
         last[agent] = (reward, terminated, truncated, info)
         env.step(None if terminated or truncated else "hi")
     assert env.agents == []

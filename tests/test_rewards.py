@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from flex import PlainTask, flex
 
 from marft_envs import CompositeReward, ConfigError, Layered, Outcome
 from marft_envs.rewards import RULES
-from flex import PlainTask, flex
 
 
 def paid(attribution: object) -> dict[str, float]:
@@ -72,7 +72,7 @@ def test_no_failure_outranks_a_success() -> None:
 
 
 def test_weights_that_could_reward_failure_are_refused() -> None:
-    with pytest.raises(ConfigError, match="a failure can earn 0.8"):
+    with pytest.raises(ConfigError, match=r"a failure can earn 0\.8"):
         CompositeReward(progress=0.8)
     with pytest.raises(ConfigError, match="must not be negative"):
         CompositeReward(steps=-0.1)
