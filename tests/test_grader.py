@@ -174,6 +174,8 @@ EQUAL = [
     ("-2 \\le x \\le 7", "x \\in [-2,7]"),
     ("x < 3 \\text{ or } x > 5", "(-\\infty,3) \\cup (5,\\infty)"),
     ("\\{x \\mid x > 2\\}", "(2, \\infty)"),
+    ("x \\ne 5", "(-\\infty,5) \\cup (5,\\infty)"),
+    ("3\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\begin{pmatrix}3\\\\6\\end{pmatrix}"),
     ("2x+4y-3=0", "y=-\\frac12 x+\\frac34"),
     ("\\begin{pmatrix}0.5\\\\1\\end{pmatrix}", "\\begin{bmatrix}\\frac12\\\\1\\end{bmatrix}"),
     ("7:32", "7 : 32"),

@@ -49,7 +49,9 @@ _BOX_START = re.compile(r"\\f?box(?:ed)?\s*\{")
 _BOX_TOKEN = re.compile(r"\\f?box(?:ed)?\s*\{|\\.|[{}]", re.DOTALL)
 _PLAIN_MATH = re.compile(r"[A-Za-z0-9\s\\{}()\[\]^_+\-*/=<>≤≥≠≈∈∪∩∞±∓π°%⦃⦄,.;:|!'&]+")
 _HOPELESS = re.compile(
-    r"__|!\s*!|\d{100}|\d[eE][-+]?\d{4}|\^\s*\{?\s*-?\d{5}|\^\s*\{?[^{}^]*\^\s*\{?[^{}^]*\^|(?<![\\a-zA-Z])[a-zA-Z]{6,}"
+    r"__|!\s*!|\d{100}|\d[eE][-+]?\d{4}|\^\s*\{?\s*-?\d{5}"  # code, double factorials, huge numbers
+    r"|\^\s*\{?[^{}^]*\^\s*\{?[^{}^]*\^"  # towers
+    r"|(?<![\\a-zA-Z])(?![pbvBV]?matrix)[a-zA-Z]{6,}"  # words
 )
 _BACK_TO_LATEX = str.maketrans(
     {

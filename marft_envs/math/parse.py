@@ -49,6 +49,8 @@ _REPEAT = re.compile(r"(\d*)\.(\d*)\\overline\s*\{?(\d+)\}?")
 
 def has_words(text: str) -> bool:
     """Whether ``text`` holds a run of letters that no product of variables or function name explains."""
+    if "\\begin" in text:
+        return False  # the words are names of environments
     return any(len(_LONG_NAMES.sub("", word)) > 3 for word in _WORD.findall(text))
 
 

@@ -51,7 +51,7 @@ class Named:
     sides: tuple[str, str] | None = None
     """Both sides, where the relation has two."""
     operator: str = "="
-    """``=``, ``<`` or ``≤`` (sides swapped if need be), or ``∈``."""
+    """``=``, ``≠``, ``<`` or ``≤`` (sides swapped if need be), or ``∈``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +216,10 @@ def _inequality(sides: list[str], bare: list[str], operators: list[str]) -> Tree
         if operator in "<≤" and _NAME.fullmatch(bare[high]) and _is_number(sides[low]):
             brackets = "()" if operator == "<" else "[)"
             return Named(bare[high], Group(brackets, (Scalar(sides[low]), _INF)), ordered, operator)
+        if operator == "≠" and _NAME.fullmatch(bare[0]) and _is_number(sides[1]):
+            end = Scalar(sides[1])
+            union = Bag("∪", (Group("()", (_MINUS_INF, end)), Group("()", (end, _INF))))
+            return Named(bare[0], union, ordered, operator)
         return Relation(operator, ordered)
     if len(sides) == 3 and _NAME.fullmatch(bare[1]):
         low, high = (0, 2) if operators[0] in "<≤" else (2, 0)
