@@ -79,7 +79,7 @@ class Weights:
         """Writes the policy in peft's format, a fully fine-tuned one as a whole model."""
         folder.mkdir(parents=True, exist_ok=True)
         if self.peft is None:
-            self.model.save_pretrained(folder)
+            self.model.save_pretrained(folder, max_shard_size="1TB")  # one file, so that load finds it
             self.base.tokenizer.save_pretrained(folder)
             return
         save_file({k: v.detach().cpu().contiguous() for k, v in self.tensors.items()}, folder / _FILE)
@@ -124,7 +124,6 @@ def adapters(
         lora_alpha=lora.alpha,
         target_modules=targets,
         task_type="CAUSAL_LM",
-        base_model_name_or_path=base.spec,
     )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings(

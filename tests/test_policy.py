@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import PeftModel
-from tiny import CHATML, save_tiny
+from tiny import save_tiny
 from transformers import AutoModelForCausalLM
 
 from marft_algos import policy as policy_module
@@ -363,10 +363,6 @@ def test_a_context_too_short_is_an_error_before_training(tmp_path: Path) -> None
 # ---------------------------------------------------------------------- bad input
 
 
-def broken_template(folder: Path) -> None:
-    save_tiny(folder, chat_template="{{ raise_exception('no system role') }}")
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -382,7 +378,7 @@ def test_unusable_models_say_what_to_do(make: Callable[[Path], object], message:
 
 
 def test_a_template_that_refuses_a_role_is_an_error(tmp_path: Path) -> None:
-    broken_template(tmp_path / "model")
+    save_tiny(tmp_path / "model", chat_template="{{ raise_exception('no system role') }}")
     with pytest.raises(ConfigError, match="no system role"):
         build(tmp_path / "model").render("actor", [{"role": "user", "content": "hi"}])
 
@@ -408,7 +404,3 @@ def test_unknown_devices_dtypes_and_layers_are_refused(qwen: Path) -> None:
         build(qwen, lora=LoraSettings(targets=("no_such_layer",)))
     with pytest.raises(ConfigError, match="policy id"):
         build(qwen, {"a_0": "a.b"})
-
-
-def test_the_template_is_the_models_own(qwen: Path) -> None:
-    assert load_tokenizer(str(qwen)).chat_template == CHATML
