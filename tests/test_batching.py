@@ -109,7 +109,7 @@ def test_minibatches_are_a_seeded_partition() -> None:
         return [[t.index for t in part] for part in B.minibatches(rows, n, np.random.default_rng(seed))]
 
     assert split(0) == split(0) != split(1)
-    assert sorted(sum(split(0), [])) == list(range(10)) and {len(p) for p in split(0)} == {3, 4}
+    assert sorted(i for part in split(0) for i in part) == list(range(10)) and {len(p) for p in split(0)} == {3, 4}
     assert len(split(0, 99)) == 10
 
 

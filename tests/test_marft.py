@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 import warnings
 from typing import Any
@@ -13,12 +12,11 @@ import pytest
 import torch
 from teams import Heads, Tabular, episode, random_team
 
-from marft_algos import algorithm
 from marft_algos import functional as F
 from marft_algos.algos.marft import MARFT, MARFTConfig
 from marft_algos.batching import has_loss, pack
-from marft_algos.types import SamplingParams, StopReason, Trajectory
-from marft_algos.update import Learner, UpdateError, per_policy
+from marft_algos.types import StopReason, Trajectory
+from marft_algos.update import Learner, UpdateError
 from marft_envs.errors import ConfigError
 
 
@@ -397,49 +395,3 @@ def test_numbers_that_blow_up_stop_the_run() -> None:
     with pytest.raises(UpdateError, match="policy 'a'"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         learner(policies, whiten="off").update(data, 0)
-
-
-def test_learning_rates_per_policy() -> None:
-    assert per_policy(0.1, ["a", "b"], "lr") == {"a": 0.1, "b": 0.1}
-    assert per_policy({"a": 0.1, "b": 0.2}, ["a", "b"], "lr") == {"a": 0.1, "b": 0.2}
-    with pytest.raises(ConfigError, match="Did you mean 'reasoner'"):
-        per_policy({"reasoer": 1.0}, ["reasoner"], "lr")
-    with pytest.raises(ConfigError, match=r"no value for \['b'\]"):
-        per_policy({"a": 0.1}, ["a", "b"], "lr")
-    policies = Tabular(["a", "b"])
-    before = tables(policies)
-    learner(policies, lr={"a": 0.1, "b": 0.0}).update(policies.play(team()), 0)
-    assert torch.equal(before["b"], policies.tables["b"]) and not torch.equal(before["a"], policies.tables["a"])
-
-
-def test_a_discount_that_starves_the_first_tokens_draws_a_warning() -> None:
-    with pytest.warns(UserWarning, match="first tokens get almost no signal"):
-        MARFT(MARFTConfig(gamma_tok=0.99), SamplingParams(max_new_tokens=512))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        MARFT(MARFTConfig(), SamplingParams(max_new_tokens=512))
-        MARFT(MARFTConfig(gamma_tok=0.99, level="action"), SamplingParams(max_new_tokens=512))
-
-
-def test_registry_finds_algorithms_by_name_and_by_path() -> None:
-    assert algorithm.get("marft") is MARFT and MARFT.name == "marft" and "marft" in algorithm.names()
-    assert algorithm.get("marft_algos.algos.marft:MARFT") is MARFT
-    with pytest.raises(ConfigError, match="Did you mean 'marft'"):
-        algorithm.get("mraft")
-    with pytest.raises(ConfigError, match="Expected module:Class"):
-        algorithm.get("marft_algos.algos.marft:Nothing")
-    with pytest.raises(ConfigError, match="there are no value heads"):
-        learner(Tabular(["a", "b"]), None, critic="own").update(team(), 0)
-
-
-def test_every_setting_has_a_reason() -> None:
-    """A docstring stands under each field of the configurations: that is their ``--help``."""
-    import ast
-    import inspect
-
-    for cls in (MARFTConfig, algorithm.UpdateConfig):
-        body = ast.parse(inspect.getsource(cls)).body[0].body
-        for field, text in zip(body, body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign):
-                assert isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant), ast.unparse(field)
-    assert len(dataclasses.fields(MARFTConfig)) > 20
