@@ -14,6 +14,7 @@ from marft_envs.errors import MissingExtraError
 Points = list[tuple[float, float]]
 COLORS = ("#3a6ea5", "#c8553d", "#5b8c5a", "#8e5ea2", "#b8860b", "#2a9d8f", "#d4598c", "#6b7280")
 """Distinguishable on light and dark paper; agents take them in order."""
+NOISE = 1e-8
 _POLICY = {
     "loss": ("loss", "policy loss per minibatch"),
     "kl": ("KL", "mean per token, to the policy that sampled"),
@@ -76,7 +77,9 @@ def _grouped(metrics: Sequence[Mapping[str, Any]], kind: str, key: str, title: s
         for name, value in m.items():
             parts = name.split("/")
             if len(parts) == 3 and parts[0] == kind and parts[2] == key and math.isfinite(value):
-                series.setdefault(parts[1], []).append((float(m["iteration"]), float(value)))
+                # Rounding noise around 0 (the KL of a single minibatch) would fill the axis.
+                y = float(value) if abs(value) > NOISE else 0.0
+                series.setdefault(parts[1], []).append((float(m["iteration"]), y))
     return Panel(title, note, series)
 
 
