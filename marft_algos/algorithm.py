@@ -38,7 +38,7 @@ class Critics(Protocol):
     def device(self) -> torch.device:
         """Where the heads are."""
 
-    def parameters(self, policy: str) -> list[Tensor]:
+    def parameters(self, policy: str) -> Sequence[Tensor]:
         """Trainable tensors of one head."""
 
     def featurise(self, transitions: Sequence[Transition], *, view: Any, level: Level) -> None:
@@ -77,6 +77,10 @@ class UpdateConfig:
     iteration. It cannot act with one epoch of one minibatch. The paper: 0.02."""
     entropy_coef: float = 0.0
     """Weight of the mean per-token entropy in the objective. The paper: .1, 0 and .01 (tables 3, 4, 5)."""
+    kl_coef: float = 0.0
+    """Weight of the mean per-token KL(π_θ‖π_ref) in the loss (k3 estimate, as GRPO's), π_ref the model without its
+    adapter: holds a policy near the texts it started from, and keeps exploration among them. 0: off, as in the paper;
+    then no reference is scored."""
     value_clip: float | None = None
     """New values are held within this distance of those at collection (PPO's value clipping); none: off."""
     huber_delta: float | None = 10.0

@@ -25,6 +25,10 @@ LEARNER_LOGPROBS = "learner_logprobs"
 """Key in ``Transition.info``: old log-probs recomputed by the learner; they win over the sampler's."""
 
 
+REFERENCE_LOGPROBS = "reference_logprobs"
+"""Key in ``Transition.info``: log-probs under the model that the policy started from."""
+
+
 class BatchError(MarftError, ValueError):
     """A transition whose parts do not fit together."""
 
@@ -52,6 +56,8 @@ class Batch:
     """[B, T] bool, True at sampled tokens."""
     old_logprobs: Tensor
     """[B, T-1] fp32 under the behaviour policy; 0 outside ``mask``."""
+    reference_logprobs: Tensor
+    """[B, T-1] fp32 under the model that the policy started from; 0 where they were not asked for."""
     advantages: Tensor
     """[B] at action level, [B, T-1] at token level; fp32."""
     n_tokens: Tensor
@@ -151,6 +157,7 @@ def pack(
     size = (len(rows), width)
     ids, kept = np.full(size, PAD_ID, dtype=np.int64), np.zeros(size, dtype=bool)
     acted, old = np.zeros(size, dtype=bool), np.zeros(size, dtype=np.float32)
+    reference = np.zeros(size, dtype=np.float32)
     advantages = np.zeros(size if level == "token" else len(rows), dtype=np.float32)
     for i, t in enumerate(rows):
         _check(t, rows[0].policy, level)
@@ -158,6 +165,7 @@ def pack(
         ids[i, :start], ids[i, start:end] = t.prompt_ids, t.action_ids
         kept[i, :end], acted[i, start:end] = True, True
         old[i, start:end] = t.info.get(LEARNER_LOGPROBS, t.logprobs)
+        reference[i, start:end] = t.info.get(REFERENCE_LOGPROBS, 0.0)
         if t.advantages is not None and level == "action":
             advantages[i] = t.advantages[0]
         elif t.advantages is not None and t.action_ids:
@@ -173,6 +181,7 @@ def pack(
         attention_mask=send(kept),
         action_mask=send(acted),
         old_logprobs=send(old[:, 1:]),
+        reference_logprobs=send(reference[:, 1:]),
         advantages=send(advantages[:, 1:] if level == "token" else advantages),
         n_tokens=send(acted.sum(1)),
         n_words=send(np.array([len(t.text.split()) for t in rows], dtype=np.int64)),

@@ -214,17 +214,22 @@ class PolicySet:
             Log-probabilities and entropies in nats, float32 [B, T - 1]: column t belongs to token ``t + 1``; exactly 0
             outside the mask. Gradients flow unless they are disabled.
         """
-        held = self._get(policy)
-        wanted = action_mask[:, 1:].bool()
-        columns = wanted.any(0).nonzero()
-        first = int(columns[0]) if len(columns) else 0
         with self.running(policy) as (trunk, head):
-            hidden, skipped = hidden_states(trunk, held.model, input_ids, first)
-            chosen = hidden[:, :-1][wanted[:, skipped:]]
-            heat = torch.as_tensor(temperature, dtype=torch.float32, device=hidden.device).reshape(-1, 1)
-            heat = heat.expand(len(wanted), wanted.shape[1])[wanted]
-            scored = _score(head, chosen, input_ids[:, 1:][wanted], heat, entropy_grad)
-        return _scatter(wanted, scored[0]), _scatter(wanted, scored[1])
+            return _score_actions(
+                trunk, head, self._get(policy).model, input_ids, action_mask, temperature, entropy_grad
+            )
+
+    @torch.no_grad()
+    def reference_logprobs(
+        self, policy: str, input_ids: Tensor, action_mask: Tensor, temperature: Tensor | float = 1.0
+    ) -> Tensor:
+        """Scores actions under the frozen base model the policy started from; shapes as in ``logprobs``."""
+        base = self._get(policy).base
+        with _autocast(base):
+            model = base.model
+            return _score_actions(
+                model.base_model, head_of(model), model, input_ids, action_mask, temperature, entropy_grad=False
+            )[0]
 
     @torch.no_grad()
     def features(self, policy: str, sequences: Sequence[Sequence[int]], positions: Sequence[range]) -> list[Tensor]:
@@ -311,6 +316,27 @@ def _known(given: Iterable[str], names: Sequence[str], setting: str) -> frozense
 
 def _autocast(base: BaseModel) -> torch.autocast:
     return torch.autocast(base.device.type, dtype=torch.bfloat16, enabled=base.dtype == torch.bfloat16)
+
+
+def _score_actions(
+    trunk: Trunk,
+    head: nn.Linear,
+    model: Any,
+    input_ids: Tensor,
+    action_mask: Tensor,
+    temperature: Tensor | float,
+    entropy_grad: bool,
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and entropies [B, T - 1] of the sampled tokens; see ``PolicySet.logprobs``."""
+    wanted = action_mask[:, 1:].bool()
+    columns = wanted.any(0).nonzero()
+    first = int(columns[0]) if len(columns) else 0
+    hidden, skipped = hidden_states(trunk, model, input_ids, first)
+    chosen = hidden[:, :-1][wanted[:, skipped:]]
+    heat = torch.as_tensor(temperature, dtype=torch.float32, device=hidden.device).reshape(-1, 1)
+    heat = heat.expand(len(wanted), wanted.shape[1])[wanted]
+    scored = _score(head, chosen, input_ids[:, 1:][wanted], heat, entropy_grad)
+    return _scatter(wanted, scored[0]), _scatter(wanted, scored[1])
 
 
 def _score(head: nn.Linear, hidden: Tensor, targets: Tensor, heat: Tensor, entropy_grad: bool) -> tuple[Tensor, Tensor]:

@@ -20,6 +20,7 @@ from marft_algos import credit
 from marft_algos.algorithm import Algorithm, Critics, UpdateConfig
 from marft_algos.batching import (
     LEARNER_LOGPROBS,
+    REFERENCE_LOGPROBS,
     micro_batches,
     minibatches,
     pack,
@@ -51,8 +52,11 @@ class Policies(Protocol):
     def trainable(self, policy: str) -> bool:
         """False for frozen policies."""
 
-    def parameters(self, policy: str) -> list[Tensor]:
+    def parameters(self, policy: str) -> Sequence[Tensor]:
         """Trainable tensors, fp32."""
+
+    def reference_logprobs(self, policy: str, input_ids: Tensor, action_mask: Tensor, temperature: Tensor) -> Tensor:
+        """Log-probs [B, T-1] fp32 under the model that the policy started from; needed for ``kl_coef``."""
 
     def logprobs(
         self,
@@ -110,6 +114,10 @@ class Learner:
             for own in rows.values():
                 for t, scored in zip(own, self.rescore(own), strict=True):
                     t.info[LEARNER_LOGPROBS] = scored
+        if self.config.kl_coef:
+            for own in rows.values():
+                for t, scored in zip(own, self.rescore(own, reference=True), strict=True):
+                    t.info[REFERENCE_LOGPROBS] = scored
         self.algorithm.values(trajectories, self.critics)
         metrics |= self.algorithm.credit(trajectories)
         if iteration >= self.config.value_warmup:
@@ -123,13 +131,13 @@ class Learner:
                 metrics[f"policy/{policy}/{key}"] = value
         return metrics
 
-    def rescore(self, rows: Sequence[Transition]) -> list[np.ndarray]:
-        """[L] log-probs of each turn's tokens under its policy as it is now, in the order of ``rows``."""
+    def rescore(self, rows: Sequence[Transition], reference: bool = False) -> list[np.ndarray]:
+        """[L] log-probs of each turn's tokens under its policy as it is now (or as it started), in ``rows``' order."""
         scored: dict[int, np.ndarray] = {}
         for piece in micro_batches(rows, self.config.micro_tokens):
             batch = pack(piece, self.algorithm.level, self.policies.device)
             with torch.no_grad():
-                logprobs, _ = self._score(batch)
+                logprobs = self._reference(batch) if reference else self._score(batch)[0]
             scored.update(zip(map(id, piece), unpack(logprobs, batch), strict=True))
         return [scored[id(t)] for t in rows]
 
@@ -191,6 +199,10 @@ class Learner:
             loss, extra = self.algorithm.surrogate(logprobs, batch)
             if self.config.entropy_coef:
                 loss = loss - self.config.entropy_coef * batch.mean(entropy)
+            if self.config.kl_coef:
+                drift = batch.mean(kl_k3(batch.reference_logprobs, logprobs))
+                loss = loss + self.config.kl_coef * drift
+                stats["kl_reference"] = stats.get("kl_reference", 0.0) + float(drift.detach())
             loss.backward()
             fixed = logprobs.detach()
             stats["loss"] += float(loss.detach())
@@ -226,6 +238,9 @@ class Learner:
             batch.temperature,
             entropy_grad=bool(self.config.entropy_coef) and torch.is_grad_enabled(),
         )
+
+    def _reference(self, batch: Any) -> Tensor:
+        return self.policies.reference_logprobs(batch.policy, batch.input_ids, batch.action_mask, batch.temperature)
 
     def _step(self, optimizer: Adam, name: str) -> float:
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]

@@ -85,6 +85,7 @@ class Tabular:
     def __init__(self, names: Sequence[str], frozen: Sequence[str] = (), seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.tables = {p: torch.randn(VOCABULARY, VOCABULARY, generator=generator).requires_grad_() for p in names}
+        self.reference = {p: table.detach().clone() for p, table in self.tables.items()}
         self.frozen = set(frozen)
         self.device = torch.device("cpu")
         self.forwards = 0
@@ -109,6 +110,11 @@ class Tabular:
         chosen = logp.gather(-1, input_ids[:, 1:, None]).squeeze(-1)
         entropy = -(logp.exp() * logp).sum(-1)
         return torch.where(mask, chosen, 0.0), torch.where(mask, entropy if entropy_grad else entropy.detach(), 0.0)
+
+    def reference_logprobs(self, policy: str, input_ids: Tensor, action_mask: Tensor, temperature: Any) -> Tensor:
+        scaled = self.reference[policy][input_ids[:, :-1]] / torch.as_tensor(temperature).reshape(-1, 1, 1)
+        chosen = torch.log_softmax(scaled, -1).gather(-1, input_ids[:, 1:, None]).squeeze(-1)
+        return torch.where(action_mask[:, 1:], chosen, 0.0)
 
     def score(self, turn: Transition) -> None:
         """Writes the log-probs of the turn's tokens as its policy would sample them."""

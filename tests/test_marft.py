@@ -89,6 +89,31 @@ def test_micro_batches_do_not_change_the_update(level: str, norm: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["action", "token"])
+def test_the_reference_pulls_back_by_the_gradient_of_k3(level: str) -> None:
+    """With equal scores everywhere only the reference acts: mean over tokens of e^d − 1 − d, d = log π_ref − log π."""
+    policies, data = Tabular(["a", "b"]), team()
+    with torch.no_grad():
+        policies.tables["a"] += torch.randn(policies.tables["a"].shape, generator=torch.Generator().manual_seed(5))
+    for d in data:
+        d.layers[-1].team = d.score = 1.0
+    policies.play(data)
+    before = tables(policies)
+    stats = learner(policies, level=level, lr=1e-3, max_grad_norm=None, kl_coef=0.7).update(data, 0)
+    table, terms = before["a"].clone().requires_grad_(), []
+    for t in (t for d in data for t in d.transitions if t.policy == "a"):
+        ids = torch.tensor(t.prompt_ids[-1:] + t.action_ids)
+        new, ref = (torch.log_softmax(x, -1)[ids[:-1], ids[1:]] for x in (table, policies.reference["a"]))
+        terms.append((ref - new).exp() - 1 - (ref - new))
+    drift = torch.cat(terms).mean()
+    (0.7 * drift).backward()
+    torch.optim.Adam([table], lr=1e-3, eps=1e-5).step()
+    assert torch.allclose(policies.tables["a"], table, atol=1e-6)
+    assert torch.equal(policies.tables["b"], before["b"])  # it stands where it started: no pull
+    assert stats["policy/a/kl_reference"] == pytest.approx(float(drift), abs=1e-5)
+    assert stats["policy/b/kl_reference"] == 0.0
+
+
+@pytest.mark.parametrize("level", ["action", "token"])
 def test_the_team_learns_what_pays(level: str) -> None:
     """Reward: the share of tokens that are 0. Both agents of the chain must come to say it."""
     policies = Tabular(["a", "b"])

@@ -190,6 +190,14 @@ def test_adapters_beside_or_inside_the_weights_are_the_same_policy(qwen: Path, m
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
 
+def test_the_reference_is_the_model_before_any_update(qwen: Path) -> None:
+    policies = build(qwen)
+    start = score(policies, "actor")
+    disturb(policies, "actor")
+    assert not torch.allclose(score(policies, "actor"), start, atol=1e-3)
+    assert torch.allclose(policies.reference_logprobs("actor", IDS, ACTIONS), start, atol=1e-5)
+
+
 def test_rows_without_actions_score_zero_and_still_backward(qwen: Path) -> None:
     policies = build(qwen)
     logprobs, entropy = policies.logprobs("actor", IDS, torch.zeros_like(ACTIONS))

@@ -1,7 +1,9 @@
 """``xor-v0``: two agents act in parallel, a third joins what they say.
 
 Left and right each see a bit of their own; the joiner sees neither, only their words. The team is paid 1
-if the joiner says the exclusive or of the bits.
+if the joiner says the exclusive or of the bits (the score), and left and right are each paid a quarter, as a
+per-turn reward, for saying their bit as it is. Without that the task is a saddle: until two of the three agree
+on a code, no change of the third gains anything, which is a fact about exploration and not about D.
 
 | | score |
 |---|---|
@@ -18,7 +20,7 @@ from typing import Any
 from marft_envs.core import FlexEnv
 from marft_envs.dependency import Layered, as_dependency
 from marft_envs.toy.base import ToyTask, digit
-from marft_envs.types import AgentSpec, TurnRecord
+from marft_envs.types import AgentSpec, Outcome, TurnRecord
 
 AGENTS = (
     AgentSpec("left_0", "left", "Pass your bit on. Say 0 or 1."),
@@ -38,6 +40,13 @@ class Xor(ToyTask):
         """Shows each bit to one agent."""
         shown = {"left_0": str(self.state[0]), "right_0": str(self.state[1])}
         return f"bit {shown.get(agent, '?')}"
+
+    def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
+        """Pays a quarter to each of left and right that said its bit."""
+        super().on_layer(turns)
+        bits = {"left_0": self.state[0], "right_0": self.state[1]}
+        faithful = [turn.index for turn in turns if digit(turn.text, 2) == bits.get(turn.agent, -1)]
+        return Outcome(turn_rewards=dict.fromkeys(faithful, 0.25))
 
     def right(self, turns: Sequence[TurnRecord]) -> bool:
         """Whether the joiner said the exclusive or."""
