@@ -28,7 +28,7 @@ train: $(STAMP)  ## train a two-agent math team on the CPU (ARGS= goes to `marft
 	$(BIN)/marft train $(ARGS)
 
 test: $(STAMP)  ## run the test suite (ARGS= goes to pytest)
-	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .
