@@ -36,7 +36,8 @@ class FlexWrapper(BaseWrapper):
 class TurnLimit(FlexWrapper):
     """Truncates the episode when its next layer would take it beyond ``max_turns``; the limit itself pays nothing.
 
-    ``FlexEnv(max_turns=…)`` is the limit that belongs to the task: it ends the episode with a score.
+    ``FlexEnv(max_turns=…)`` is the limit that belongs to the task: it ends the episode with a score. Under
+    :class:`FixedPartners` this wrapper goes inside, so that it counts the partners' turns as they come.
     """
 
     def __init__(self, env: FlexEnv, max_turns: int) -> None:
@@ -148,8 +149,8 @@ class FixedPartners(FlexWrapper):
 
     @property
     def rewards(self) -> dict[str, float]:
-        """Rewards of the free agents."""
-        return self._free(self.env.rewards)
+        """What the free agents were paid by their last step and the partners' that followed."""
+        return {name: self._paid[name] for name in self.agents}
 
     @property
     def terminations(self) -> dict[str, bool]:
@@ -174,23 +175,30 @@ class FixedPartners(FlexWrapper):
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Starts an episode, and plays the partners up to the first free agent."""
         super().reset(seed=seed, options=options)
+        self._paid = dict(self.env.rewards)
         self._play()
 
     def step(self, action: str | None) -> None:
         """Steps, and plays the partners up to the next free agent."""
-        super().step(action)
+        self._paid = dict.fromkeys(self.env.possible_agents, 0.0)
+        self._step(action)
         self._play()
+
+    def _step(self, action: str | None) -> None:
+        self.env.step(action)
+        for name, reward in self.env.rewards.items():
+            self._paid[name] += reward
 
     def _play(self) -> None:
         env = self.env
         while env.agents:
             agent = env.agent_selection
             if agent in self.partners and (env.terminations[agent] or env.truncations[agent]):
-                env.step(None)
+                self._step(None)
                 continue
             waiting = [name for name in env.ready_agents if name in self.partners]
             if not waiting:
                 return
             env.select(waiting[0])
             partner = self.partners[waiting[0]]
-            env.step(partner if isinstance(partner, str) else partner(env.messages(waiting[0])))
+            self._step(partner if isinstance(partner, str) else partner(env.messages(waiting[0])))

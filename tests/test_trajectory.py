@@ -1,0 +1,171 @@
+"""Episode records: JSONL round trips, errors that name the line, replay, samples."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flex import PlainTask, flex, play
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import marft_envs
+from marft_envs import ConfigError, DataError, Independent, Orchestrator, Outcome
+from marft_envs.trajectory import ReplayError, from_dict, read, replay, to_dict, to_samples, write
+
+
+def paying() -> PlainTask:
+    return PlainTask(
+        lambda turns: Outcome(turn_rewards={turns[0].index: 0.5}),
+        lambda turns: Outcome(team_reward=1.0, agent_rewards={"a_0": 2.0}, success=True, metrics={"m": np.float32(0.5)}),  # type: ignore[dict-item]
+    )
+
+
+def test_written_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "episodes.jsonl"
+    episodes = [play(flex(3, task=paying(), max_rounds=2), seed).episode for seed in range(3)]
+    write(path, episodes[:2])
+    write(path, episodes[2])
+    assert len(path.read_text().splitlines()) == 3
+    again = list(read(path))
+    assert again == episodes
+    assert again[0].turns[1].sees == (0,) and again[0].rounds[0].D == [[0, 1, 1], [0, 0, 1], [0, 0, 0]]
+    assert again[0].layers[2].agent_rewards == {"a_0": 2.0} and again[0].team_return == episodes[0].team_return
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(st.text(st.characters(codec=None, exclude_characters=""), max_size=8), min_size=2, max_size=2))
+def test_any_text_survives(tmp_path: Path, texts: list[str]) -> None:
+    # JSON has one spelling for a pair of surrogates and for the character they stand for.
+    joined = [text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass") for text in texts]
+    path = tmp_path / "x.jsonl"
+    path.unlink(missing_ok=True)
+    env = play(flex(2), say=lambda env, agent: joined[len(env.view.history)])
+    write(path, env.episode)
+    (again,) = read(path)
+    assert [t.text for t in again.turns] == joined and path.read_bytes().isascii()
+    replay(again, flex(2))
+
+
+def test_lone_surrogates_nul_and_line_separators(tmp_path: Path) -> None:
+    texts = ["a\ud800b", "\x00\n\r\u2028\x85"]
+    env = play(flex(2), say=lambda env, agent: texts[len(env.view.history)])
+    write(tmp_path / "x.jsonl", env.episode)
+    assert [t.text for t in next(read(tmp_path / "x.jsonl")).turns] == texts
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{broken", "Expecting property name"),
+        ("[1, 2]", "Expected an object, got list"),
+        ("{}", "KeyError: 'agents'"),
+        ('{"agents": [], "turns": [{"sees": []}], "layers": [], "rounds": []}', "TypeError"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, words: str) -> None:
+    path = tmp_path / "x.jsonl"
+    write(path, play(flex(2)).episode)
+    with open(path, "a") as file:
+        file.write("\n" + line + "\n")
+    with pytest.raises(DataError, match=rf"x\.jsonl:3: .*{words}"):
+        list(read(path))
+
+
+def test_a_read_only_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        write(tmp_path / "file" / "x.jsonl", play(flex(2)).episode)
+
+
+# Replay -------------------------------------------------------------------------------------------------
+
+
+def test_replay_rebuilds_the_environment_from_the_record(tmp_path: Path) -> None:
+    env = marft_envs.make("signal-v0", attribution="split")
+    episode = play(env, 3, lambda env, agent: env.action_space(agent).sample()).episode
+    write(tmp_path / "x.jsonl", episode)
+    (again,) = read(tmp_path / "x.jsonl")
+    assert again.env_kwargs == {"attribution": "split"}
+    assert to_dict(replay(again)) == to_dict(episode)
+
+
+def test_replay_uses_the_recorded_options() -> None:
+    env = flex(2)
+    env.reset(seed=1, options={"task_id": "5"})
+    while not env.done:
+        env.step("x")
+    assert replay(env.episode, flex(2)).task_id == "5"
+
+
+def test_truncated_episodes_replay() -> None:
+    env = flex(2, max_rounds=3)
+    env.reset(seed=1)
+    for _ in range(3):
+        env.step("x")
+    env.truncate("turn_limit")
+    assert replay(env.episode, flex(2, max_rounds=3)).stop_reason == "turn_limit"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda e: e["turns"][1].update(agent="c_0", role="c"), "Turn 1: recorded c_0, but ready to act: b_0"),
+        (lambda e: e["turns"][1].update(reward=9.0), r"turns\[1\]: .*'reward': 9.0"),
+        (lambda e: e["turns"][1].update(sees=[]), r"turns\[1\]"),
+        (lambda e: e["layers"][2].update(team_reward=0.0), r"layers\[2\]"),
+        (lambda e: e["rounds"][0].update(edges=[[0, 1]]), r"rounds\[0\]"),
+        (lambda e: e["turns"].pop(), r"turns|rounds|layers|terminated"),
+        (lambda e: e["turns"].append(dict(e["turns"][0], index=3)), r"ready to act: nobody \(max_rounds\)"),
+        (lambda e: e.update(seed=2), "task_id: recorded"),
+        (lambda e: e.update(stop_reason="task"), "stop_reason: recorded 'task', got 'max_rounds'"),
+    ],
+)
+def test_a_record_that_was_changed_does_not_replay(change: Any, words: str) -> None:
+    data = to_dict(play(flex(3, task=paying()), 1).episode)
+    change(data)
+    with pytest.raises(ReplayError, match=words):
+        replay(from_dict(data), flex(3, task=paying()))
+
+
+def test_records_that_cannot_be_replayed_say_why() -> None:
+    env = flex(2)
+    env.reset()
+    with pytest.raises(ConfigError, match="without a seed"):
+        replay(env.episode, flex(2))
+    with pytest.raises(ConfigError, match=r"no registered environment.*env=your_environment"):
+        replay(play(flex(2)).episode)
+    env = marft_envs.make("relay-v0", dependency=Independent())
+    episode = from_dict(to_dict(play(env).episode))
+    with pytest.raises(ConfigError, match=r"cannot rebuild dependency=.*Independent.*env=your_environment"):
+        replay(episode)
+    assert replay(episode, env).turns == episode.turns
+
+
+def test_bad_routing_replays() -> None:
+    def build() -> Any:
+        return flex(3, Orchestrator("a_0", hops=2, default="c_0"), on_invalid=0.5)
+
+    episode = play(build(), say=lambda env, agent: "hm").episode
+    assert episode.invalid == 2 and replay(episode, build()).invalid == 2
+
+
+# Samples ------------------------------------------------------------------------------------------------
+
+
+def test_samples_hold_what_each_agent_saw() -> None:
+    env = play(flex(2, task=paying()), 1)
+    first, second = to_samples(env.episode, flex(2, task=paying()))
+    assert first["messages"][0] == {"role": "system", "content": "You are a."}
+    assert second["messages"][-1]["content"] == f"The number is {env.task.number}.\n\n[a]\na_0 says 0"
+    assert (second["action"], second["reward"], second["return"], second["success"]) == ("b_0 says 1", 0.5, 2.0, True)
+    assert (second["agent"], second["role"], second["turn"], second["seed"]) == ("b_0", "b", 1, 1)
+    json.dumps([first, second])
+
+
+def test_samples_of_a_registered_environment() -> None:
+    episode = play(marft_envs.make("relay-v0"), 4, lambda env, agent: "1").episode
+    assert [row["agent"] for row in to_samples(episode)] == ["planner_0", "solver_0"]
