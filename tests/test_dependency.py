@@ -408,7 +408,8 @@ def test_any_cyclic_d_is_refused_lagged_or_unrolled(d: np.ndarray, on_cycle: str
                 latest = [t.index for t in turns[: acts[-1].index] if t.agent == names[i]]
                 lagged = on_cycle == "lag" and reach[j, i] and i >= j
                 here = [t for t in latest if turns[t].round == 1]
-                wanted = latest[-1] if lagged else (here[-1] if here else None)
+                before = [t for t in latest if turns[t].round == 0]  # what a lagged edge reads, even if i has acted again
+                wanted = before[-1] if lagged else (here[-1] if here else None)
                 assert wanted is None or wanted in acts[-1].sees
                 assert wanted is not None or (reach[j, i] and times == 1 and on_cycle != "lag")
 
