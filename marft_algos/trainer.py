@@ -57,10 +57,12 @@ class Trainer:
         eval_env = setup.make_env(config, self.eval_kwargs)
         self.problems = setup.problems(config, env, eval_env)
         self.policies = setup.make_policies(config, env)
+        first = self.problems.train(config.seed, 0, config.episodes_per_iteration)
+        setup.check_prompts(config, env, self.policies, first)
         for made in (env, eval_env):
             made.close()
         self.critics = Critics(self.policies, config.critic_hidden, config.seed) if algorithm.view != "none" else None
-        self.learner = Learner(algorithm, self.policies, self.critics, config.seed)  # type: ignore[arg-type]
+        self.learner = Learner(algorithm, self.policies, self.critics, config.seed)
         self.engine: RolloutEngine = NativeEngine(self.policies, config.engine_batch)
         self.progress = checkpoint.Progress()
         self._saved = setup.saved_policies(config, self.policies)
@@ -132,7 +134,8 @@ class Trainer:
         if config.permute_rewards:
             permute_rewards(trajectories, np.random.default_rng([config.seed, _PERMUTE, iteration]))
         session.display.phase("learning")
-        metrics |= self.learner.update(trajectories, iteration)
+        # What an engine or an environment broke off says nothing about the replies before it.
+        metrics |= self.learner.update([t for t in trajectories if not _failed(t)], iteration)
         self.policies.version += 1
         self.engine.publish(self.policies.version)
         metrics |= {"time_rollout": collected - started, "time_update": time.monotonic() - collected}
@@ -228,7 +231,7 @@ def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "tokens": sum(len(t.action_ids) for t in turns),
         "score": sum(t.score for t in trajectories) / episodes,
         "turns": len(turns) / episodes,
-        "failed": sum(t.info["episode"].stop_reason.startswith("error") for t in trajectories) / episodes,
+        "failed": sum(map(_failed, trajectories)) / episodes,
     }
     judged = [t.success for t in trajectories if t.success is not None]
     if judged:
@@ -253,6 +256,10 @@ def permute_rewards(trajectories: Sequence[Trajectory], rng: np.random.Generator
             layer.team, layer.agents = 0.0, {}
         if trajectory.layers:
             trajectory.layers[-1].team = scores[other]
+
+
+def _failed(trajectory: Trajectory) -> bool:
+    return bool(trajectory.info["episode"].stop_reason.startswith("error"))
 
 
 def _due(iteration: int, every: int) -> bool:
