@@ -72,6 +72,8 @@ def _dispatch(words: list[str]) -> int:
     if command not in COMMANDS:
         print(f"error: there is no command '{command}'. {did_you_mean(command, COMMANDS)}", file=sys.stderr)
         return 2
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # `module:id` may name a module that lies here, as `python -m` would find it
     module = importlib.import_module(f"marft_algos.{_WHERE.get(command, 'cli')}")
     code: int = getattr(module, f"run_{command}")(rest)
     return code
@@ -129,7 +131,7 @@ def describe(env_id: str, kwargs: dict[str, Any]) -> str:
     for message in base.messages(first):
         lines += [f"  <{message['role']}>", *(f"  {line}" for line in message["content"].splitlines())]
     env.close()
-    lines += ["", f"Next: marft play {spec.id}   ·   marft train --env {spec.id}"]
+    lines += ["", f"Next: marft play {env_id}   ·   marft train --env {env_id}"]
     return "\n".join(lines)
 
 
@@ -152,7 +154,6 @@ def run_check(argv: list[str]) -> int:
     from marft_algos import arguments
 
     given = arguments.parse(CheckArguments, argv, prog="marft check")
-    sys.path.insert(0, os.getcwd())  # a module that lies here, as `python -m` would find it
     print(marft_envs.check_env(factory(given.target, given.env_kwargs)))
     return 0
 
