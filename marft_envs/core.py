@@ -152,6 +152,8 @@ class FlexEnv(Rounds):
             self.agent_selection = next(name for name in self._layer if name not in pending)
             return
         self._commit()
+        if self._paid:
+            self._accumulate_rewards()
 
     def observe(self, agent: str) -> dict[str, Any]:
         """Returns the rollout observation of ``agent``; legal for agents not on turn, and pure."""

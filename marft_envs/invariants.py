@@ -26,7 +26,7 @@ Build = Callable[[], FlexEnv]
 Reply = Callable[[FlexEnv, str], str]
 
 SEEDS = range(5)
-MOST_TURNS = 10_000
+MOST_TURNS = 1000
 """An episode that is not over after so many turns counts as endless."""
 
 HOSTILE = {
@@ -193,29 +193,27 @@ def visibility(build: Build) -> str | None:
 
         while not env.done:
             replies = {agent: reply(env, agent) for agent in env.ready_agents}
+            said = [turn.text for turn in env.view.history]
             for agent, text in replies.items():
                 for name in env.possible_agents:
-                    _expect_visible(env, name, env.planned(name).sees if name in env.ready_agents else None, cut)
+                    _expect_visible(env, name, said, cut)
                 env.select(agent)
                 env.step(text)
+                said.append(text)
         _expect_edges(env)
     return None
 
 
-def _expect_visible(env: FlexEnv, agent: str, sees: tuple[int, ...] | None, cut: bool) -> None:
+def _expect_visible(env: FlexEnv, agent: str, said: list[str], cut: bool) -> None:
+    """``said``: the history, then the actions of this layer that are in and that nobody may see yet."""
     shown = repr(env.observe(agent)) + repr(env.messages(agent))
-    for turn in env.view.history:
-        found = re.search(r"mark\d+x$", turn.text)
-        if not found:
-            continue
-        visible = found.group() in shown
-        if sees is None and not visible:
-            continue
-        allowed = turn.index in (env.layer[agent].sees if agent in env.layer else ())
-        if visible and not allowed:
-            raise Broken(f"{agent} sees the words of turn {turn.index} ({turn.agent}), which its `sees` does not name")
-        if allowed and not visible and not cut:
-            raise Broken(f"{agent} does not see the words of turn {turn.index} ({turn.agent}), which `sees` names")
+    sees = env.layer[agent].sees if agent in env.layer else ()
+    for index, text in enumerate(said):
+        found = re.search(r"mark\d+x$", text)
+        if found and found.group() in shown and index not in sees:
+            raise Broken(f"{agent} sees the words of turn {index}, which its `sees` does not name")
+        if found and found.group() not in shown and index in sees and not cut:
+            raise Broken(f"{agent} does not see the words of turn {index}, which its `sees` names")
 
 
 def _expect_edges(env: FlexEnv) -> None:
@@ -285,7 +283,7 @@ def purity(build: Build) -> str | None:
 
 def pickling(build: Build) -> str | None:
     """An environment pickled in the middle of an episode goes on as if nothing had happened."""
-    for seed in SEEDS[:2]:
+    for seed in SEEDS[:1]:  # a pickle holds the whole data set
         wanted = play(build(), seed)
         env = _halfway(build, seed, len(wanted.turns))
         try:

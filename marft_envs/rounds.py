@@ -279,7 +279,6 @@ class Rounds(AECEnv):
         shares = self.attribution(float(outcome.team_reward), turns, outcome.agent_rewards, self._members, last)
         for agent, reward in shares.items():
             self.rewards[agent] += reward
-            self._cumulative_rewards[agent] += reward
         self._paid = True
 
     def _finish(self, reason: str, truncated: bool = False) -> None:

@@ -109,7 +109,7 @@ def api_test(build: Build) -> str | None:
 
     env = build()
     with _quietly():
-        test(env, num_cycles=invariants.MOST_TURNS)
+        test(env, num_cycles=200)
     return None
 
 
@@ -142,7 +142,7 @@ def turn_based_parallel(build: Build) -> str | None:
     from pettingzoo.utils.conversions import turn_based_aec_to_parallel
 
     with _quietly():
-        parallel_api_test(turn_based_aec_to_parallel(build()), num_cycles=invariants.MOST_TURNS)
+        parallel_api_test(turn_based_aec_to_parallel(build()), num_cycles=200)
     return None
 
 
@@ -154,7 +154,7 @@ def parallel(build: Build) -> str | None:
     if not build().metadata["is_parallelizable"]:
         return "for Independent only"
     with _quietly():
-        parallel_api_test(aec_to_parallel(build()), num_cycles=invariants.MOST_TURNS)
+        parallel_api_test(aec_to_parallel(build()), num_cycles=200)
         parallel_seed_test(lambda: aec_to_parallel(build()), num_cycles=100)
     return None
 
