@@ -201,6 +201,7 @@ def run_eval(argv: list[str]) -> int:
     env, kwargs = setup.make_env(config, config.env_kwargs), setup.eval_kwargs(config)
     panel = setup.problems(config, env, setup.make_env(config, kwargs)).held_out
     policies = setup.make_policies(config, env)
+    setup.check_prompts(config, env, policies, panel)
     engine = NativeEngine(policies, config.engine_batch)
     way = "greedy" if config.eval_greedy else f"sampled at temperature {config.temperature:g}"
     shown = ", ".join(f"{k}={v}" for k, v in kwargs.items())

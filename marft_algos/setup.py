@@ -17,6 +17,7 @@ from marft_envs.errors import ConfigError
 
 _TRAIN, _EVAL = 1, 2
 """Streams of seeds: training problems depend on the run's seed and the iteration, the held-out panel on neither."""
+PROMPTS_CHECKED = 64
 HELD_OUT_SHARE = 4
 """At most one in so many problems is held out of a data set that is used for both training and evaluation."""
 
@@ -99,7 +100,7 @@ def eval_panel(n: int, ids: Sequence[str] | None) -> Panel:
 
 
 def make_policies(config: TrainConfig, env: FlexEnv) -> PolicySet:
-    """Loads the models and puts the adapters on, and checks that every agent's first prompt fits.
+    """Loads the models and puts the adapters on.
 
     Raises:
         ConfigError: A model, policy or adapter that cannot work.
@@ -120,9 +121,19 @@ def make_policies(config: TrainConfig, env: FlexEnv) -> PolicySet:
         for policy in policies.policies:
             base = policies.base(policy)
             base.context = min(base.context, config.context)
-    for agent in env.unwrapped.possible_agents:
-        policies.check_context(policies.policy_of(agent), env.unwrapped.messages(agent), config.max_new_tokens)
     return policies
+
+
+def check_prompts(config: TrainConfig, env: FlexEnv, policies: PolicySet, panel: Panel) -> None:
+    """Checks that every agent's view of these problems fits its model's context, replies of others not counted.
+
+    Raises:
+        ConfigError: One does not. (What still turns out too long later ends its episode with an error.)
+    """
+    for seed, options in zip(panel.seeds[:PROMPTS_CHECKED], panel.options, strict=False):
+        env.reset(seed=seed, options=options)
+        for agent in env.unwrapped.possible_agents:
+            policies.check_context(policies.policy_of(agent), env.unwrapped.messages(agent), config.max_new_tokens)
 
 
 def saved_policies(config: TrainConfig, policies: PolicySet) -> list[str]:

@@ -57,8 +57,7 @@ class Trainer:
         eval_env = setup.make_env(config, self.eval_kwargs)
         self.problems = setup.problems(config, env, eval_env)
         self.policies = setup.make_policies(config, env)
-        first = self.problems.train(config.seed, 0, config.episodes_per_iteration)
-        setup.check_prompts(config, env, self.policies, first)
+        setup.check_prompts(config, env, self.policies, self.problems.train(config.seed, 0, setup.PROMPTS_CHECKED))
         for made in (env, eval_env):
             made.close()
         self.critics = Critics(self.policies, config.critic_hidden, config.seed) if algorithm.view != "none" else None

@@ -137,7 +137,7 @@ def test_metrics_and_episodes_written_after_the_checkpoint_are_forgotten(model: 
 
 
 def test_adapters_stay_trainable_and_paths_stable_over_two_saves(model: Path, tmp_path: Path) -> None:
-    trainer, run = train(settings(model, tmp_path, iterations=1, keep="all"))
+    _, run = train(settings(model, tmp_path, iterations=1, keep="all"))
     layout = {p.relative_to(run.checkpoints / "step_000000") for p in (run.checkpoints / "step_000000").rglob("*")}
     longer = settings(model, tmp_path, iterations=2, keep="all")
     again = Trainer(longer)

@@ -52,8 +52,8 @@ def test_a_run_writes_a_line_an_iteration_and_whole_episodes(finished: tuple[Tra
 def test_equal_settings_give_equal_runs_whatever_the_number_of_environments(
     finished: tuple[Trainer, RunFolder], model: Path, tmp_path: Path
 ) -> None:
-    trainer, run = finished
-    again, other = train(settings(model, tmp_path))
+    _, run = finished
+    _, other = train(settings(model, tmp_path))
     assert timeless(run) == timeless(other)
     # Fewer slots make other batches, and so other last bits: the texts agree.
     _, narrow = train(settings(model, tmp_path, num_envs=5))
@@ -95,7 +95,7 @@ def test_a_run_starts_from_a_saved_policy(model: Path, tmp_path: Path) -> None:
 )
 def test_ways_to_train_run_and_resume(changes: dict[str, Any], model: Path, tmp_path: Path) -> None:
     whole, run = train(settings(model, tmp_path, name="whole", **changes))
-    part, other = train(settings(model, tmp_path, name="part", **{**changes, "iterations": 2}))
+    _, other = train(settings(model, tmp_path, name="part", **{**changes, "iterations": 2}))
     rest = Trainer(settings(model, tmp_path, name="part", **changes))
     rest.resume(other)
     with quiet_display() as display:
