@@ -1,0 +1,12 @@
+"""``python -m benchmarks [NAME] …``: ``envs`` (the default), ``grader``, ``rollout``, ``mutations``."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+
+NAMES = ("envs", "grader", "rollout", "mutations")
+
+if __name__ == "__main__":
+    name = sys.argv.pop(1) if len(sys.argv) > 1 and sys.argv[1] in NAMES else "envs"
+    runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
