@@ -81,10 +81,10 @@ def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
     base = _base_settings(run, files, first)
     help_text = (
         "Trains a team: marft train [ALGO] [options].\n\n"
-        f"Shown defaults are those of the preset '{base.preset}'. Presets: "
-        + "; ".join(f"{name}: {what}" for name, what in presets.SUMMARIES.items())
-        + ".\n\nFurther options: --resume RUN goes on with a run; --config FILE reads settings from TOML (a run's"
-        " config.toml repeats it); --data PATH takes math problems from a JSONL file or a named data set."
+        f"Shown defaults are those of the preset '{base.preset}'. Presets:\n\n"
+        + "\n\n".join(f"  {name}: {what}" for name, what in presets.SUMMARIES.items())
+        + "\n\nFurther options:\n\n  --resume RUN: go on with a run\n\n  --config FILE: settings from TOML (a run's"
+        " config.toml repeats it)\n\n  --data PATH: math problems from a JSONL file, or a named data set"
     )
     given = arguments.parse(
         tyro.conf.OmitArgPrefixes[TrainConfig], words, prog="marft train", description=help_text, default=base

@@ -25,7 +25,7 @@ class TrainConfig:
     """What a run is. Everything here is written to the run's ``config.toml``, from which it can be repeated."""
 
     preset: str = "default"
-    """Where values not named by the user came from; a record, it changes nothing any more."""
+    """Where values that are not given come from (in a run's config.toml it is a record and changes nothing)."""
     algo: str = "marft"
     """The algorithm: a name, or ``module:Class``."""
     env: str = "math-dual-v0"
@@ -48,8 +48,7 @@ class TrainConfig:
     lora_alpha: int = 16
     """Scale of the adapters, alpha / r; 16 as in the released launch script."""
     lora_targets: str | tuple[str, ...] = "all-linear"
-    """Layers with an adapter. All linear ones: the released q, v learn more slowly at the same rank (Biderman et al.
-    2024, section 4)."""
+    """Layers with an adapter. All linear ones: at the same rank they learn faster than the released code's q and v."""
     critic_hidden: tuple[int, ...] = (64,)
     """Hidden sizes of the value heads. 64: the paper's tables 3 to 5."""
     device: str = "auto"

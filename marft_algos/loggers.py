@@ -168,5 +168,5 @@ class Display:
             table.add_column(column, justify="left" if column == "policy" else "right")
         for name in names:
             values = [self._last.get(f"policy/{name}/{key}") for key in shown]
-            table.add_row(name, *("–" if v is None else f"{v:.4g}" for v in values))
+            table.add_row(name, *("–" if v is None else f"{v if abs(v) > 1e-8 else 0.0:.4g}" for v in values))
         return table
