@@ -85,7 +85,10 @@ def weights(root: Path) -> dict[str, Any]:
 
 
 def test_killed_at_five_moments_and_resumed_a_run_ends_as_one_that_was_not(model: Path, tmp_path: Path) -> None:
-    """The kills fall into the first evaluation, rollouts and updates, the writing of a checkpoint, and its deletion."""
+    """The kills fall into the first evaluation, rollouts and updates, the writing of a checkpoint, and its deletion.
+
+    Half of the iterations have no checkpoint, so that something has to be done again.
+    """
     whole, broken = (settings(model, tmp_path / kind, name="run", iterations=6) for kind in ("whole", "broken"))
     root = Path(broken.runs_dir) / "run"
     written = root / "checkpoints"
@@ -97,14 +100,13 @@ def test_killed_at_five_moments_and_resumed_a_run_ends_as_one_that_was_not(model
         lambda: (root / "config.toml").exists(),
         lambda: lines(root) >= 2,
         lambda: any(written.glob(".tmp-step_*")),
-        lambda: lines(root) >= 4,
+        lambda: lines(root) >= 4 and lines(root) % 2 == 0,  # one line more than the checkpoint
         lambda: lines(root) >= 5 and any(written.glob(".tmp-old-*")),
     ]
     killed = 0
-    for number, moment in enumerate(moments):
+    for moment in moments:
         process = child(broken, root)
         wait_for(moment, process)
-        time.sleep(0.01 * number)
         os.kill(process.pid, signal.SIGKILL)
         process.join(60)
         killed += process.exitcode == -signal.SIGKILL
@@ -115,7 +117,7 @@ def test_killed_at_five_moments_and_resumed_a_run_ends_as_one_that_was_not(model
 
     reference = RunFolder(Path(whole.runs_dir) / "run")
     assert timeless(RunFolder(root)) == timeless(reference)
-    assert len(timeless(reference)) == 7
+    assert len(timeless(reference)) == 7 and len({line.get("score") for line in timeless(reference)}) > 3
     assert weights(root) == weights(reference.root)
     for kind in ("train", "eval"):
         names = [RunFolder(root).episodes_file(kind, i) for i in reference.recorded(kind)]

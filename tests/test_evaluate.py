@@ -69,7 +69,7 @@ def told(request: GenerationRequest) -> str:
 
 def test_exchanged_messages_cost_a_team_that_relies_on_them(model: Path, tmp_path: Path) -> None:
     """A perfect relay solves everything; with the planner's words from other problems the solver is misled."""
-    made = settings(model, tmp_path, eval_episodes=60)
+    made = settings(model, tmp_path, env="relay-v0", eval_episodes=60)
     env = setup.make_env(made, {})
     policies = setup.make_policies(made, env)
     engine = ScriptedEngine({"*": told}, tiny_tokenizer())

@@ -149,7 +149,7 @@ def bare(tmp_path: Path, **kwargs: Any) -> str:
     [
         ({"env": "relai-v0"}, "Did you mean 'relay-v0'"),
         ({"env": "relay-v7"}, "no version 7"),
-        ({"env_kwargs": {"dependancy": "independent"}}, "takes no 'dependancy'|unexpected keyword"),
+        ({"env": "relay-v0", "env_kwargs": {"dependancy": "independent"}}, "takes no 'dependancy'|unexpected keyword"),
         ({"models": {"solver_0": "embedded"}}, "No model was given for policy 'planner_0'"),
         ({"policies": {"solvr": "a", "planner": "b"}}, "Did you mean 'solver"),
         ({"frozen": ["solver"]}, "Did you mean 'solver_0'"),
