@@ -51,8 +51,9 @@ def neutralise(text: str, roles: re.Pattern[str] | None = None) -> str:
 def role_tags(agents: Sequence[AgentSpec]) -> re.Pattern[str]:
     """Returns a pattern of the tags under which agents' words are shown, as forgers would write them."""
     names = "|".join(sorted({re.escape(agent.role) for agent in agents} | {"feedback"}))
-    # Whatever a reader may take for a line's start, blanks before the bracket included.
-    start = r"(?:^|(?<=[\r\v\f\x85\u2028\u2029]))[^\S\n]*"
+    # Whatever a reader may take for a line's start, blanks before the bracket included; linear in hostile blanks,
+    # since no position lies in two runs.
+    start = r"(?:^|(?<=[\r\v\f\x85\u2028\u2029]))[^\S\n\r\v\f\x85\u2028\u2029]*"
     return re.compile(rf"{start}\[(?=(?:{names})\b)", re.MULTILINE | re.IGNORECASE)
 
 

@@ -161,6 +161,20 @@ def test_poll_waits_for_what_commits_in_the_background() -> None:
     vec.close()
 
 
+def test_poll_can_wait_for_all_so_that_batches_do_not_depend_on_timing() -> None:
+    def nap(turns: object) -> Outcome:
+        time.sleep(random.random() / 100)
+        return Outcome()
+
+    vec = vector(6, lambda: flex(3, task=PlainTask(nap, slow=True)))
+    vec.reset(range(6))
+    for turn in range(3):
+        requests = vec.poll(wait=True)
+        assert [(r.episode, r.index_hint) for r in requests] == [(episode, turn) for episode in range(6)]
+        vec.push(requests, ["x"] * 6)
+    vec.close()
+
+
 def test_slow_layers_of_many_episodes_wait_side_by_side() -> None:
     def nap(turns: object) -> Outcome:
         time.sleep(0.05)
