@@ -352,7 +352,7 @@ def hostile_actions(build: Build) -> str | None:
                 shown = "\n".join(message["content"] for message in env.messages(agent)[1:])
                 if _CONTROL.search(shown):
                     raise Broken(f"{name}: control text reaches {agent}: {_short(_CONTROL.search(shown))}")
-                if tags.search(shown):
+                if name in forged and tags.search(shown):
                     raise Broken(f"{name}: {agent} is shown a forged tag as if it were real")
                 env.select(agent)
                 env.step(text)
