@@ -47,7 +47,12 @@ def make(**flex):
 marft_envs.register("maximum-v0", make, summary="example: say the larger of two digits that only the scout sees")
 
 if __name__ == "__main__":
-    from marft_algos import TrainConfig, Trainer
+    import sys
+
+    import marft_algos
 
     print(marft_envs.check_env("maximum-v0"))
-    Trainer(TrainConfig(env="maximum-v0", iterations=5, episodes_per_iteration=32, eval_episodes=50)).train()
+    iterations = int(sys.argv[1]) if len(sys.argv) > 1 else 60
+    run = marft_algos.train("toy", env="maximum-v0", env_kwargs={}, iterations=iterations)
+    print(f"success {run.metrics()[0]['eval/success']:.2f} -> {run.metrics()[-1]['eval/success']:.2f}")
+    print(f"report: {run.report_file}")

@@ -9,13 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from marft_algos.api import train as train
     from marft_algos.config import TrainConfig as TrainConfig
     from marft_algos.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
 
-_LAZY = {"TrainConfig": "config", "Trainer": "trainer"}
-__all__ = ["TrainConfig", "Trainer"]
+_LAZY = {"TrainConfig": "config", "Trainer": "trainer", "train": "api"}
+__all__ = ["TrainConfig", "Trainer", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -32,6 +32,27 @@ QUICKSTART: dict[str, Any] = {
     },
 }
 
+TOY: dict[str, Any] = {
+    "env": "relay-v0",
+    "models": "embedded",
+    # A digit and the end of the turn.
+    "max_new_tokens": 2,
+    "iterations": 100,
+    "episodes_per_iteration": 128,
+    "eval_every": 25,
+    "save_every": 25,
+    "record_every": 25,
+    "algorithm": {
+        "lr": 1e-3,
+        "critic_lr": 2e-3,
+        # What decides a toy is exploration: a team that settles on half a code stays there. The model starts out
+        # saying any digit, so nearness to where it started keeps all digits in play; an entropy bonus drifts to
+        # words that are no digits.
+        "kl_coef": 0.1,
+        "kl_stop": 0.1,
+    },
+}
+
 _PAPER: dict[str, Any] = {
     "env": "math-dual-v0",
     "env_kwargs": {"data": "math"},
@@ -75,6 +96,7 @@ def _paper(entropy: float) -> dict[str, Any]:
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
     "quickstart": QUICKSTART,
+    "toy": TOY,
     "paper-table3": _paper(0.1),
     "paper-table4": _paper(0.0),
     "paper-table5": _paper(0.01),
@@ -82,6 +104,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 SUMMARIES = {
     "default": "the project's choice for models of a billion parameters and more",
     "quickstart": "the embedded model on a CPU, in minutes (what `marft train` does without arguments)",
+    "toy": "the embedded model on the toy ladder: relay-v0, xor-v0, route-v0, signal-v0",
     "paper-table3": "the paper's table 3, exactly: MATH, Qwen2.5-Coder-3B-Instruct, entropy 0.1",
     "paper-table4": "the paper's table 4, exactly: as table 3 with entropy 0",
     "paper-table5": "the paper's table 5, exactly: as table 3 with entropy 0.01",

@@ -1,0 +1,107 @@
+"""Many training runs, a few side by side, each a process of its own; finished ones are not run again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marft_algos import config
+from marft_algos.runs import RunFolder
+
+
+@dataclass(frozen=True)
+class Job:
+    """One ``marft train``."""
+
+    name: str
+    arguments: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        """What a user types to repeat it."""
+        return " ".join(["marft", "train", *self.arguments])
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished run."""
+
+    job: Job
+    run: RunFolder
+    seconds: float
+    """Of training and evaluation, without starting Python."""
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """Its metrics.jsonl."""
+        return self.run.metrics()
+
+    @property
+    def tokens(self) -> int:
+        """Tokens sampled for training."""
+        return sum(int(m.get("tokens", 0)) for m in self.metrics)
+
+
+def run_all(jobs: Sequence[Job], folder: Path, parallel: int) -> dict[str, Done]:
+    """Runs what has not been run, ``parallel`` at a time; returns every job's run by name.
+
+    Raises:
+        RuntimeError: A run failed; its output is in ``<name>.log``. The others are kept, and a rerun goes on.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(parallel) as pool:
+        codes = list(pool.map(lambda job: _run(job, folder), jobs))
+    failed = [job.name for job, code in zip(jobs, codes, strict=True) if code]
+    if failed:
+        raise RuntimeError(f"{len(failed)} of {len(jobs)} runs failed; see {folder / failed[0]}.log. Rerun to go on.")
+    return {job.name: _done(job, folder) for job in jobs}
+
+
+def _run(job: Job, folder: Path) -> int:
+    if _finished(folder / job.name):
+        return 0
+    where = ["--resume", str(folder / job.name)]
+    if not (folder / job.name / "config.toml").exists():
+        where = [*job.arguments, "--runs-dir", str(folder), "--name", job.name]
+    started = time.monotonic()
+    with (folder / f"{job.name}.log").open("w") as log:
+        code = subprocess.run(
+            [sys.executable, "-m", "marft_algos", "train", *where],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            check=False,
+        ).returncode
+    print(f"{'failed' if code else 'done'}: {job.name} in {time.monotonic() - started:.0f} s", flush=True)
+    return code
+
+
+def _finished(root: Path) -> bool:
+    if not (root / "report.html").exists():
+        return False
+    metrics = RunFolder(root).metrics()
+    return bool(metrics) and metrics[-1]["iteration"] == config.load(root / "config.toml").iterations
+
+
+def _done(job: Job, folder: Path) -> Done:
+    run = RunFolder(folder / job.name)
+    return Done(job, run, float(run.metrics()[-1]["time_elapsed"]))
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def interval(metrics: Mapping[str, Any]) -> str:
+    """``0.842 [0.807, 0.872]`` of an evaluation's metrics."""
+    return f"{metrics['eval/success']:.3f} [{metrics['eval/low']:.3f}, {metrics['eval/high']:.3f}]"
