@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from marft_algos.runs import writing
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, did_you_mean
 
 FORMAT = 1
 _STEP = re.compile(r"step_(\d+)")
@@ -155,8 +155,15 @@ def read_progress(path: Path) -> Progress:
 
 
 def load_policies(path: Path, policies: PolicyFiles, names: Sequence[str]) -> None:
-    """Reads the weights of these policies, in place."""
+    """Reads the weights of these policies, in place.
+
+    Raises:
+        ConfigError: The checkpoint has no such policy.
+    """
+    there = sorted(folder.name for folder in (path / "policies").glob("*"))
     for name in names:
+        if name not in there:
+            raise ConfigError(f"The checkpoint {path} has no policy '{name}'. {did_you_mean(name, there)}")
         policies.load_adapter(name, path / "policies" / name)
 
 

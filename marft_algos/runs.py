@@ -108,6 +108,13 @@ class RunFolder:
             f"'{path}' is no run: there is no config.toml in it. {did_you_mean(str(path), near)} Start one: marft train"
         )
 
+    def write_config(self, text: str) -> None:
+        """Writes config.toml, whole or not at all."""
+        with writing(self.config_file):
+            aside = self.config_file.with_suffix(".tmp")
+            aside.write_text(text, encoding="utf-8")
+            aside.replace(self.config_file)
+
     # Metrics ---------------------------------------------------------------------------------------
 
     def metrics(self) -> list[dict[str, Any]]:

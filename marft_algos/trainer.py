@@ -22,7 +22,7 @@ from marft_algos.critic import Critics
 from marft_algos.engines.base import RolloutEngine
 from marft_algos.engines.native import NativeEngine
 from marft_algos.rollout import Collector
-from marft_algos.runs import UNTRAINED, RunFolder, compare, writing
+from marft_algos.runs import UNTRAINED, RunFolder, compare
 from marft_algos.stats import mean
 from marft_algos.types import StopReason, Trajectory
 from marft_algos.update import Learner
@@ -71,12 +71,15 @@ class Trainer:
         config = self.config
         stem = f"{config.env}-{config.algo}".replace("/", "_").replace(":", "_")
         run = RunFolder.create(config.runs_dir, config.name, stem)
-        with writing(run.config_file):
-            run.config_file.write_text(config.to_toml(), encoding="utf-8")
+        run.write_config(config.to_toml())
         return run
 
     def resume(self, run: RunFolder) -> None:
-        """Takes over the last checkpoint; what the run wrote after it is forgotten, and will be written again."""
+        """Takes over the last checkpoint; what the run wrote after it is forgotten, and will be written again.
+
+        Settings may differ from those the run was started with (more iterations, say): config.toml follows.
+        """
+        run.write_config(self.config.to_toml())
         if not checkpoint.steps(run.checkpoints):
             run.rewind(-1, 0)
             return

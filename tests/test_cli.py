@@ -138,11 +138,13 @@ def test_train_eval_show_resume(model: Path, here: Path, capsys: pytest.CaptureF
 
     assert main(["train", "--resume", "first", "--iterations", "3"]) == 0
     assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["iteration"] == 3
+    assert "iterations = 3" in (run / "config.toml").read_text()
     assert main(["play", "relay-v0", "--team", "first"]) == 0
     capsys.readouterr()
 
     assert "Did you mean 'runs/first'" in fails(["show", "runs/frist"], capsys)
     assert "exists already" in fails(argv, capsys)
+    assert "has no policy" in fails(["eval", "first", "--env", "xor-v0"], capsys)
     assert "Expected last, best or one of" in fails(["eval", "first", "--checkpoint", "77"], capsys)
 
 

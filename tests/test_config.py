@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from marft_algos import config, presets, toml
+from marft_algos.algorithm import UpdateConfig
 from marft_algos.algos.marft import MARFTConfig
 from marft_envs.errors import ConfigError
 
@@ -98,7 +99,7 @@ def test_presets_do_not_leak_into_each_other() -> None:
     assert presets.get("paper-table3")["algorithm"]["entropy_coef"] == 0.1
 
 
-@pytest.mark.parametrize("kind", [config.TrainConfig, MARFTConfig])
+@pytest.mark.parametrize("kind", [config.TrainConfig, UpdateConfig, MARFTConfig])
 def test_every_setting_has_a_docstring(kind: type) -> None:
     body = ast.parse(inspect.getsource(kind)).body[0].body  # type: ignore[attr-defined]
     for statement, after in zip(body, [*body[1:], None], strict=True):
