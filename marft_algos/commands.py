@@ -99,8 +99,9 @@ def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mappi
 
     if run is not None:
         return config.load(run.config_file)
-    # Without a word about the model it is the embedded one, and the preset is the one made for it.
-    default = "default" if "models" in first or "config" in files else "quickstart"
+    # Without a word about the model it is the embedded one, and the preset is one made for it.
+    embedded = "models" not in first and "config" not in files
+    default = presets.suited(first.get("env", "")) if embedded else "default"
     preset = presets.get(first.get("preset", default))
     if "algo" in first and first["algo"] != preset.get("algo", "marft"):
         preset.pop("algorithm", None)
@@ -239,7 +240,7 @@ def _eval_settings(given: EvalArguments) -> tuple[TrainConfig, RunFolder | None]
     if given.models and not given.untrained:
         raise ConfigError("A trained team plays on its own base models. Add --untrained, or leave --models out.")
     run = RunFolder.open(given.run) if given.run else None
-    config = configs.load(run.config_file) if run else configs.build(presets.get("quickstart"))
+    config = configs.load(run.config_file) if run else configs.build(presets.get(presets.suited(given.env)))
     kwargs = config.env_kwargs
     if given.env and given.env != config.env:
         kwargs = setup.keep_accepted(given.env, kwargs)

@@ -111,6 +111,14 @@ SUMMARIES = {
 }
 
 
+TOYS = ("relay-v0", "xor-v0", "route-v0", "signal-v0")
+
+
+def suited(env: str) -> str:
+    """The preset of the embedded model that was made for this environment."""
+    return "toy" if env in TOYS else "quickstart"
+
+
 def get(name: str) -> dict[str, Any]:
     """Returns a preset's settings, as ``config.build`` takes them.
 
