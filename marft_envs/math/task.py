@@ -76,7 +76,7 @@ class MathTask:
             success=right,
             terminated=self.oracle and right,
             feedback=dict.fromkeys(self.answerers, _VERDICT[right]) if self.oracle else {},
-            metrics={"accuracy": score, "parsed": float(bool(answer) and info["status"] in ("correct", "incorrect"))},
+            metrics={"accuracy": score, "parsed": float(bool(answer) and info["status"] in ("correct", "wrong"))},
             info=info,
         )
 
