@@ -1,0 +1,138 @@
+"""Math teams: who answers, what is graded, what the agents are told, profiles in the released format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import marft_envs
+from marft_envs import FlexEnv
+from marft_envs.errors import ConfigError, DataError
+from marft_envs.math.teams import TEAMS, load_profiles
+
+LEVEL0 = {"levels": [0], "split": "test"}
+
+
+def play(env: FlexEnv, replies: dict[str, str], seed: int = 0) -> FlexEnv:
+    """Plays an episode in which every role has one thing to say; ``GOLD`` stands for the gold answer."""
+    env.reset(seed=seed)
+    while not env.done:
+        role = env.profile(env.agent_selection).role
+        env.step(replies.get(role, "").replace("GOLD", env.task.gold()))
+    return env
+
+
+@pytest.mark.parametrize("team", TEAMS)
+def test_the_answering_agents_box_decides_and_nobody_elses(team: str) -> None:
+    env = marft_envs.make(f"math-{team}-v0", **LEVEL0)
+    roles = {agent.role: agent.with_answer for agent in env.team}
+    right = {role: r"\boxed{GOLD}" if answers else "arithmetic" for role, answers in roles.items()}
+    wrong = {role: r"arithmetic \boxed{GOLD}" if not answers else r"\boxed{-1}" for role, answers in roles.items()}
+    assert play(env, right).episode.team_return == 1.0
+    assert env.episode.success is True and env.episode.info["status"] == "correct"
+    assert play(env, wrong).episode.team_return == 0.0
+    assert env.episode.success is False and env.episode.info["status"] == "wrong"
+    assert env.episode.metrics["parsed"] == 1.0
+
+
+@pytest.mark.parametrize(("reply", "status"), [("no box", "no_box"), (r"\boxed{12", "unclosed_box"), ("", "no_box")])
+def test_replies_without_an_answer_score_zero_under_a_named_status(reply: str, status: str) -> None:
+    env = play(marft_envs.make("math-dual-v0", **LEVEL0), {"reasoner": "hm", "actor": reply})
+    assert env.episode.team_return == 0.0
+    assert env.episode.metrics["parsed"] == 0.0
+    assert env.infos["actor_0"]["status"] == status
+
+
+def test_the_actor_reads_the_reasoner_and_the_reasoner_nobody() -> None:
+    env = marft_envs.make("math-dual-v0", **LEVEL0)
+    env.reset(seed=3)
+    problem = env.task.problem.problem
+    assert env.messages("reasoner_0")[-1]["content"] == problem
+    env.step("first add")
+    assert env.messages("actor_0")[-1]["content"] == f"{problem}\n\n[reasoner]\nfirst add"
+
+
+def test_only_the_specialist_that_was_named_acts() -> None:
+    env = marft_envs.make("math-router-v0", **LEVEL0)
+    env.reset(seed=0)
+    env.step("This is one for algebra.")
+    assert env.ready_agents == ["algebra_0"]
+    env.step(rf"\boxed{{{env.task.gold()}}}")
+    assert env.done and env.episode.success
+
+
+def test_an_unreadable_routing_goes_to_the_default_and_is_counted() -> None:
+    env = marft_envs.make("math-router-v0", **LEVEL0)
+    env.reset(seed=0)
+    env.step("?")
+    assert env.ready_agents == ["arithmetic_0"] and env.episode.invalid == 1
+
+
+def test_several_rounds_pay_the_score_of_the_last_answer() -> None:
+    env = marft_envs.make("math-dual-v0", rounds=3, **LEVEL0)
+    env.reset(seed=0)
+    gold = env.task.gold()
+    for answer in (gold, "-1", gold):
+        env.step("go on")
+        env.step(rf"\boxed{{{answer}}}")
+    assert env.done and len(env.episode.rounds) == 3
+    assert [layer.team_reward for layer in env.episode.layers] == [0.0, 1.0, 0.0, -1.0, 0.0, 1.0]
+    assert env.episode.team_return == 1.0
+    assert not any("right" in message["content"] for message in env.messages("actor_0"))
+
+
+def test_the_oracle_says_whether_it_was_right_and_stops_when_it_was() -> None:
+    env = marft_envs.make("math-solo-v0", rounds=3, oracle=True, **LEVEL0)
+    env.reset(seed=0)
+    env.step(r"\boxed{-1}")
+    assert "wrong" in env.messages("actor_0")[-1]["content"]
+    env.step(rf"\boxed{{{env.task.gold()}}}")
+    assert env.done and env.episode.success and len(env.episode.rounds) == 2
+
+
+def test_profiles_in_the_released_format_become_the_team(tmp_path: Path) -> None:
+    released = [
+        {"role": "reasoner", "prompt": "<|im_start|>system: Guide the Actor.<|im_end|>\n", "with_answer": False},
+        {"role": "actor", "prompt": "<|im_start|>system: Answer in \\boxed{{}}.<|im_end|>\n", "with_answer": True},
+    ]
+    file = tmp_path / "profiles.json"
+    file.write_text(json.dumps(released), encoding="utf-8")
+    env = marft_envs.make("math-dual-v0", profiles=file, **LEVEL0)
+    assert [agent.prompt for agent in env.team] == ["Guide the Actor.", r"Answer in \boxed{}."]
+    assert play(env, {"actor": r"\boxed{GOLD}"}).episode.success
+
+
+def test_bad_profiles_and_data_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="with_answer"):
+        load_profiles([{"role": "reasoner", "prompt": "think"}])
+    with pytest.raises(ConfigError, match="entry 0"):
+        load_profiles([{"role": "reasoner"}])
+    with pytest.raises(ConfigError, match="JSON"):
+        load_profiles(tmp_path / "absent.json")
+    with pytest.raises(DataError, match="procedural"):
+        marft_envs.make("math-dual-v0", data="procedurl")
+    with pytest.raises(ConfigError, match="levels"):
+        marft_envs.make("math-dual-v0", level=[0])
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"problem": "1+1", "answer": ""}\n', encoding="utf-8")
+    with pytest.raises(DataError, match="line 1"):
+        marft_envs.make("math-dual-v0", data=rows)
+
+
+def test_d_can_be_swapped_by_name_by_layers_and_by_matrix() -> None:
+    for dependency, sees in (("independent", ()), ("chain", (0,)), ([[0, 1], [0, 0]], (0,))):
+        env = play(marft_envs.make("math-dual-v0", dependency=dependency, **LEVEL0), {})
+        assert env.episode.turns[1].sees == sees
+    env = play(marft_envs.make("math-dual-v0", dependency=[["actor_0"], ["reasoner_0"]], **LEVEL0), {})
+    assert [turn.agent for turn in env.episode.turns] == ["actor_0", "reasoner_0"]
+
+
+def test_the_evaluation_panel_has_every_problem_at_most_once_and_none_of_training() -> None:
+    test = marft_envs.make("math-dual-v0", **LEVEL0).task
+    train = marft_envs.make("math-dual-v0", levels=[0], split="train").task
+    panel = test.eval_panel(500)
+    assert len(panel) == len(set(panel)) == 500
+    statements = {problem.problem for problem in train.problems}
+    assert not any(test.problems.get(task_id).problem in statements for task_id in panel)
