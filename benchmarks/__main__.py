@@ -1,11 +1,11 @@
-"""``python -m benchmarks [NAME] …``: ``envs`` (the default), ``grader``, ``rollout``, ``mutations``."""
+"""``python -m benchmarks [NAME] …``: ``envs`` (the default), ``grader``, ``rollout``, ``mutations``, ``ladder``, ``levels``."""
 
 from __future__ import annotations
 
 import runpy
 import sys
 
-NAMES = ("envs", "grader", "rollout", "mutations")
+NAMES = ("envs", "grader", "rollout", "mutations", "ladder", "levels")
 
 if __name__ == "__main__":
     name = sys.argv.pop(1) if len(sys.argv) > 1 and sys.argv[1] in NAMES else "envs"
