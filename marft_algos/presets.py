@@ -17,17 +17,23 @@ QUICKSTART: dict[str, Any] = {
     "models": "embedded",
     # The replies at level 0 are short; what is longer has gone astray.
     "max_new_tokens": 48,
-    # The trial in the design notes: .50 to .84 in 100 iterations, under four minutes of one core.
-    "iterations": 100,
+    # Held-out accuracy rises by about thirty points in this time: minutes on one core.
+    "iterations": 80,
     "episodes_per_iteration": 128,
-    "eval_every": 25,
-    "save_every": 25,
-    "record_every": 25,
+    "eval_every": 20,
+    "save_every": 20,
+    "record_every": 20,
     "algorithm": {
-        # 0.8M parameters take steps that would break a 3B model; at 2e-3 the trial stalled.
-        "lr": 4e-4,
+        # A model of less than a million parameters takes steps that would break one of three billion; of 4e-4, 1e-3
+        # and 2e-3 the middle one learnt most in the same time.
+        "lr": 1e-3,
         "critic_lr": 2e-3,
-        # At .5 the trial's action level had collapsed; .05 is far above what a healthy step moves.
+        # Eight small steps on each batch of episodes, not one: sampling is the dear part, and the clip holds.
+        "epochs": 2,
+        "minibatches": 4,
+        "critic_epochs": 2,
+        "critic_minibatches": 4,
+        # A step too far shows here first: healthy ones stay below .01.
         "kl_stop": 0.05,
     },
 }

@@ -122,7 +122,7 @@ def _fetch(name: str, split: str, levels: Sequence[int] | None) -> Sequence[Prob
     """Everything of a split; ``levels`` only saves the procedural set from making what is dropped anyway."""
     by_hub_id = {known.hub_id: short for short, known in HUB.items()}
     if name == "procedural":
-        return _procedural(split, levels)
+        return _procedural(split, None if levels is None else tuple(levels))
     if name in HUB or name in by_hub_id:
         return hub.fetch(by_hub_id.get(name, name), split)
     path = Path(name.replace("{split}", split)).expanduser()
@@ -135,7 +135,8 @@ def _fetch(name: str, split: str, levels: Sequence[int] | None) -> Sequence[Prob
     )
 
 
-def _procedural(split: str, levels: Sequence[int] | None) -> list[Problem]:
+@lru_cache(maxsize=16)  # hundreds of environments share one set
+def _procedural(split: str, levels: tuple[int, ...] | None) -> tuple[Problem, ...]:
     """The panels of all cells, dealt round robin so that neighbours are of different kinds."""
     procedural.check_split(split)
     panels = [
@@ -143,7 +144,7 @@ def _procedural(split: str, levels: Sequence[int] | None) -> list[Problem]:
         for name, level in procedural.cells()
         if levels is None or level in levels
     ]
-    return [p for p in chain.from_iterable(zip_longest(*panels)) if p is not None]
+    return tuple(p for p in chain.from_iterable(zip_longest(*panels)) if p is not None)
 
 
 def _nothing_left(
