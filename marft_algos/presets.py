@@ -43,13 +43,13 @@ TOY: dict[str, Any] = {
     "models": "embedded",
     # A digit and the end of the turn.
     "max_new_tokens": 2,
-    "iterations": 100,
+    "iterations": 80,
     "episodes_per_iteration": 128,
-    "eval_every": 25,
-    "save_every": 25,
-    "record_every": 25,
+    "eval_every": 40,
+    "save_every": 40,
+    "record_every": 40,
     "algorithm": {
-        "lr": 1e-3,
+        "lr": 2e-3,
         "critic_lr": 2e-3,
         # What decides a toy is exploration: a team that settles on half a code stays there. The model starts out
         # saying any digit, so nearness to where it started keeps all digits in play; an entropy bonus drifts to
