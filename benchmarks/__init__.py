@@ -1,0 +1,1 @@
+"""Measurements: every number in ``docs/results.md`` has its command here."""

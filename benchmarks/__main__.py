@@ -1,4 +1,4 @@
-"""``python -m benchmarks [NAME] …``: ``envs`` (the default), ``grader``, ``rollout``, ``mutations``, ``ladder``, ``levels``."""
+"""``python -m benchmarks [NAME] …``: ``envs`` (the default), or one of ``NAMES``."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def main() -> None:
     cells = [(e, lv, s, False) for e in args.env for lv in LEVELS for s in range(args.seeds)]
     cells += [(e, lv, s, True) for e in args.env for lv in LEVELS for s in range(args.independent_seeds)]
     done = run_all([job(*cell) for cell in cells], args.out, args.parallel)
-    rows = [result(env, level, seed, alone, done[job(env, level, seed, alone).name]) for env, level, seed, alone in cells]
+    rows = [result(*cell, done[job(*cell).name]) for cell in cells]
     (args.out / "ladder.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(report(rows, args.env))
 

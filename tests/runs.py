@@ -10,7 +10,6 @@ import numpy as np
 from rich.console import Console
 
 import marft_envs
-
 from marft_algos import config
 from marft_algos.config import TrainConfig
 from marft_algos.loggers import Display
