@@ -31,8 +31,10 @@ def row(trajectory: Trajectory, tokenizers: Mapping[str, Any] | None = None) -> 
 
 
 def _learnt(t: Transition, tokenizers: Mapping[str, Any]) -> dict[str, Any]:
-    """First value, mean advantage and mean return of the turn; the token's own ones beside the tokens."""
+    """What the agent was told; first value, mean advantage and mean return; the tokens' own ones beside the tokens."""
     found: dict[str, Any] = {}
+    if t.info.get("observation"):
+        found["observation"] = t.info["observation"]
     if t.values is not None:
         found["value"] = _number(t.values[0])
     if t.advantages is not None:

@@ -146,8 +146,14 @@ def _episode(episode: Episode, label: str) -> str:
     state = {True: "good", False: "bad", None: ""}[episode.success]
     facts = " · ".join([label, episode.task_id, f"return {episode.team_return:g}", *_facts(episode)])
     names = {turn.index: turn.agent for turn in episode.turns}
-    turns = "".join(_turn(turn, names) for turn in episode.turns)
-    return f'<article class="{state}"><header><b>{mark}</b> {html.escape(facts)}</header>{turns}</article>'
+    turns, told = [], ""
+    for turn in episode.turns:
+        now = str((turn.extras or {}).get("observation", ""))
+        if now != told:
+            turns.append(f'<pre class="task">{html.escape(now)}</pre>')
+        turns.append(_turn(turn, names))
+        told = now
+    return f'<article class="{state}"><header><b>{mark}</b> {html.escape(facts)}</header>{"".join(turns)}</article>'
 
 
 def _facts(episode: Episode) -> Iterable[str]:
@@ -235,6 +241,7 @@ article header { font-size: .8rem; color: var(--soft); overflow-wrap: anywhere }
 article.good header b { color: var(--good) }
 article.bad header b { color: var(--bad) }
 section { margin-top: .55rem }
+.task { margin-top: .55rem; color: var(--soft) }
 .who { font-size: .8rem; display: flex; gap: .5rem; flex-wrap: wrap }
 .who em { margin-left: auto; font-style: normal; color: var(--soft); font-variant-numeric: tabular-nums }
 .empty { color: var(--soft) }
