@@ -22,6 +22,8 @@ _RESULT = re.compile(r"=(\d+)$")
 _BOXED = re.compile(r"\\boxed\{(\d+)\}")
 _LARGEST = 30
 """The largest result of a level-0 bracket."""
+FORGETS = 0.7
+"""Share of the carries that the demonstrator forgets."""
 CORRUPTED = 0.5
 """Share of a team's intermediate results that reach the next agent as some other number: the actor has to
 learn to follow the message, and not to work the bracket out again."""
@@ -64,8 +66,22 @@ def _bracket(scene: Scene) -> int:
     return a + b if sign == "+" else a - b
 
 
-def _product(inner: int, factor: int) -> str:
-    return rf"{inner}*{factor}={inner * factor}. \boxed{{{inner * factor}}}"
+def _bracket_with_slip(scene: Scene) -> int:
+    """The bracket as the demonstrator works it out: ten less or more where a carry or borrow is forgotten."""
+    a, sign, b, _ = scene.numbers()
+    right = _bracket(scene)
+    if sign == "+":
+        return right - 10 if a % 10 + b % 10 >= 10 and scene.rng.random() < FORGETS else right
+    return right + 10 if a % 10 < b % 10 and scene.rng.random() < FORGETS else right
+
+
+def _product(scene: Scene, inner: int) -> str:
+    """The product as the demonstrator works it out, without the carry where a carry of 2 or more is forgotten."""
+    factor = scene.numbers()[3]
+    out, carry = inner * factor, inner % 10 * factor // 10
+    if inner >= 10 and carry >= 2 and scene.rng.random() < FORGETS:
+        out -= 10 * carry
+    return rf"{inner}*{factor}={out}. \boxed{{{out}}}"
 
 
 def plain(text: str) -> Reply:
@@ -76,7 +92,7 @@ def plain(text: str) -> Reply:
 def first_step(scene: Scene) -> Reply:
     """``3+4=7``."""
     a, sign, b, _ = scene.numbers()
-    right = _bracket(scene)
+    right = _bracket_with_slip(scene)
     heard = scene.rng.randint(0, _LARGEST) if scene.rng.random() < CORRUPTED else right
     return Reply(f"{a}{sign}{b}={right}", f"{a}{sign}{b}={heard}")
 
@@ -84,14 +100,14 @@ def first_step(scene: Scene) -> Reply:
 def last_step(scene: Scene) -> Reply:
     r"""``7*2=14. \boxed{14}``, from the last result heard, right or wrong."""
     found = [int(match[1]) for text in scene.heard if (match := _RESULT.search(text))]
-    return plain(_product(found[-1] if found else _bracket(scene), scene.numbers()[3]))
+    return plain(_product(scene, found[-1] if found else _bracket(scene)))
 
 
 def both_steps(scene: Scene) -> Reply:
     r"""``3+4=7, 7*2=14. \boxed{14}``."""
-    a, sign, b, c = scene.numbers()
-    inner = _bracket(scene)
-    return plain(f"{a}{sign}{b}={inner}, {_product(inner, c)}")
+    a, sign, b, _ = scene.numbers()
+    inner = _bracket_with_slip(scene)
+    return plain(f"{a}{sign}{b}={inner}, {_product(scene, inner)}")
 
 
 def verdict(scene: Scene) -> Reply:
@@ -136,9 +152,9 @@ TEAMS: dict[str, Format] = {
     "math-solo-v0": Format(16000, {"actor": both_steps}),
     "math-dual-v0": Format(16000, {"reasoner": first_step, "actor": last_step}),
     "math-trio-v0": Format(800, {"planner": plan, "reasoner": first_step, "actor": last_step}),
-    "math-quartet-v0": Format(600, {"planner": plan, "reasoner": first_step, "critic": no_mistake, "actor": last_step}),
-    "math-octet-v0": Format(200, {"planner": plan, "solver": both_steps, "critic": no_mistake, "judge": verdict}),
-    "math-debate-v0": Format(400, {"solver": both_steps, "judge": verdict}),
+    "math-quartet-v0": Format(900, {"planner": plan, "reasoner": first_step, "critic": no_mistake, "actor": last_step}),
+    "math-octet-v0": Format(300, {"planner": plan, "solver": both_steps, "critic": no_mistake, "judge": verdict}),
+    "math-debate-v0": Format(1200, {"solver": both_steps, "judge": verdict}),
     "math-router-v0": Format(800, {"orchestrator": to_arithmetic, **_SPECIALISTS}),
     "relay-v0": Format(400, {"planner": any_digit, "solver": any_digit}, {}),
     "xor-v0": Format(400, {"left": any_digit, "right": any_digit, "joiner": any_digit}, {}),
@@ -150,7 +166,7 @@ TEAMS: dict[str, Format] = {
 def play(env_id: str, form: Format, rng: random.Random) -> list[tuple[Messages, str]]:
     """Plays a team's episodes by its demonstrators and returns (prompt, reply) pairs."""
     env = marft_envs.make(env_id, **form.kwargs)
-    pairs = []
+    pairs: list[tuple[Messages, str]] = []
     for _ in range(form.episodes):
         env.reset(seed=rng.randrange(2**31))
         while not env.done:
