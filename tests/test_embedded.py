@@ -127,7 +127,7 @@ def test_the_tokenizer_can_be_made_again(tokenizer: Any) -> None:
     pairs = [
         pair
         for env_id, of in demonstrations.TEAMS.items()
-        for pair in demonstrations.play(env_id, demonstrations.Format(8, of.roles, of.kwargs), random.Random(0))
+        for pair in demonstrations.play(env_id, demonstrations.Format(30, of.roles, of.kwargs), random.Random(0))
     ]
     again = build_tokenizer([messages for messages, _ in pairs])
     assert again.get_vocab() == tokenizer.get_vocab()

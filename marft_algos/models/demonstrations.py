@@ -20,6 +20,7 @@ Messages = Sequence[Mapping[str, str]]
 _LEVEL0 = re.compile(r"\((\d+)([+-])(\d+)\)\\cdot (\d+)")
 _RESULT = re.compile(r"=(\d+)$")
 _BOXED = re.compile(r"\\boxed\{(\d+)\}")
+_SPECIALISTS = ("arithmetic", "algebra", "geometry", "counting")
 _LARGEST = 30
 """The largest result of a level-0 bracket."""
 FORGETS = 0.7
@@ -127,8 +128,8 @@ def no_mistake(scene: Scene) -> Reply:
 
 
 def to_arithmetic(scene: Scene) -> Reply:
-    """``arithmetic``: the specialist for level 0."""
-    return plain("arithmetic")
+    """``arithmetic``; any specialist is sent for, so that each of them is seen at work."""
+    return Reply("arithmetic", scene.rng.choice(_SPECIALISTS))
 
 
 def any_digit(scene: Scene) -> Reply:
@@ -146,16 +147,14 @@ class Format:
     kwargs: Mapping[str, object] = field(default_factory=lambda: {"levels": [0], "split": "train"})
 
 
-_SPECIALISTS = dict.fromkeys(("arithmetic", "algebra", "geometry", "counting"), both_steps)
-
 TEAMS: dict[str, Format] = {
     "math-solo-v0": Format(16000, {"actor": both_steps}),
     "math-dual-v0": Format(16000, {"reasoner": first_step, "actor": last_step}),
     "math-trio-v0": Format(800, {"planner": plan, "reasoner": first_step, "actor": last_step}),
     "math-quartet-v0": Format(900, {"planner": plan, "reasoner": first_step, "critic": no_mistake, "actor": last_step}),
-    "math-octet-v0": Format(300, {"planner": plan, "solver": both_steps, "critic": no_mistake, "judge": verdict}),
+    "math-octet-v0": Format(400, {"planner": plan, "solver": both_steps, "critic": no_mistake, "judge": verdict}),
     "math-debate-v0": Format(1200, {"solver": both_steps, "judge": verdict}),
-    "math-router-v0": Format(800, {"orchestrator": to_arithmetic, **_SPECIALISTS}),
+    "math-router-v0": Format(1600, {"orchestrator": to_arithmetic, **dict.fromkeys(_SPECIALISTS, both_steps)}),
     "relay-v0": Format(400, {"planner": any_digit, "solver": any_digit}, {}),
     "xor-v0": Format(400, {"left": any_digit, "right": any_digit, "joiner": any_digit}, {}),
     "route-v0": Format(400, {"orchestrator": any_digit, "expert": any_digit}, {}),

@@ -137,7 +137,7 @@ def phrases(prompts: Sequence[Messages]) -> list[str]:
                 found.update(dict.fromkeys([first, *rest]))
             elif message["role"] == "user":
                 found.update(dict.fromkeys(re.findall(r"(?:\n\n)?\[[^\]]+\]\n", message["content"])))
-    return list(found)
+    return sorted(found)  # not in the order of appearance, which depends on the episodes shown
 
 
 # The warm start --------------------------------------------------------------------------------------------
