@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 import sys
 
-NAMES = ("envs", "grader", "rollout", "mutations", "ladder", "levels")
+NAMES = ("envs", "grader", "rollout", "mutations", "ladder", "levels", "real")
 
 if __name__ == "__main__":
     name = sys.argv.pop(1) if len(sys.argv) > 1 and sys.argv[1] in NAMES else "envs"
