@@ -26,6 +26,7 @@ setup: $(STAMP)  ## create the virtual environment and install everything
 
 train: $(STAMP)  ## train a two-agent math team on the CPU (ARGS= goes to `marft train`)
 	$(BIN)/marft train $(ARGS)
+	@echo "(to type marft yourself: . $(BIN)/activate)"
 
 test: $(STAMP)  ## run the test suite (ARGS= goes to pytest)
 	@$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
