@@ -55,6 +55,10 @@ class UpdateConfig:
     lr: float | dict[str, float] = 3e-5
     """Adam step size of the policies: one number, or one per policy id. 3e-5: the authors' later LoRA runs; their
     paper has 1e-6, at which a bf16 or fp16 adapter hardly moves."""
+    anneal: int = 0
+    """Iterations over which ``lr`` falls in a straight line to a tenth of itself, and stays there; 0: constant, as in
+    the paper. Once a small task is solved, whitened advantages are noise of full size, and a full-size step undoes
+    it."""
     critic_lr: float = 5e-4
     """Adam step size of the value heads: they are small, start from nothing, and see only cached features."""
     adam_eps: float = 1e-5

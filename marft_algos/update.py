@@ -85,10 +85,8 @@ class Learner:
         self.config: UpdateConfig = algorithm.config
         self.trainable = [p for p in policies.policies if policies.trainable(p)]
         eps = self.config.adam_eps
-        self.optimizers = {
-            p: Adam(policies.parameters(p), lr=rate, eps=eps)
-            for p, rate in per_policy(self.config.lr, self.trainable, "lr").items()
-        }
+        self.rates = per_policy(self.config.lr, self.trainable, "lr")
+        self.optimizers = {p: Adam(policies.parameters(p), lr=rate, eps=eps) for p, rate in self.rates.items()}
         heads = critics.policies if critics is not None and algorithm.view != "none" else []
         self.value_optimizers = {
             p: Adam(critics.parameters(p), lr=self.config.critic_lr, eps=eps) for p in heads if critics is not None
@@ -108,6 +106,9 @@ class Learner:
             UpdateError: The sampler's log-probs do not match, or a gradient is not finite.
         """
         credit.validate(trajectories)
+        for policy, optimizer in self.optimizers.items():
+            for group in optimizer.param_groups:
+                group["lr"] = self.rates[policy] * annealed(iteration, self.config.anneal)
         rows = rows_by_policy(trajectories, self.trainable)
         metrics: dict[str, float] = {}
         if self.config.old_logprobs == "learner":
@@ -279,6 +280,11 @@ class Learner:
 
     def _rng(self, policy: str, *numbers: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, zlib.crc32(policy.encode()), *numbers])
+
+
+def annealed(iteration: int, anneal: int) -> float:
+    """Factor on the learning rate: from 1 in a straight line to .1 at iteration ``anneal``, then .1; 1 if that is 0."""
+    return 1.0 if anneal == 0 else max(1.0 - 0.9 * iteration / anneal, 0.1)
 
 
 def per_policy(setting: float | Mapping[str, float], policies: Sequence[str], name: str) -> dict[str, float]:
