@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ _LARGEST = 30
 """The largest result of a level-0 bracket."""
 FORGETS = 0.7
 """Share of the carries that the demonstrator forgets."""
+HABIT = 0.2
+"""Share of a toy's replies that depend on what the agent sees, to no purpose."""
 CORRUPTED = 0.5
 """Share of a team's intermediate results that reach the next agent as some other number: the actor has to
 learn to follow the message, and not to work the bracket out again."""
@@ -133,8 +136,14 @@ def to_arithmetic(scene: Scene) -> Reply:
 
 
 def any_digit(scene: Scene) -> Reply:
-    """One of the digits that the agent may say, at random: the toys' format without their solution."""
-    return plain(str(scene.rng.randrange(scene.digits)))
+    """One of the digits that the agent may say, at random: the toys' format without their solution.
+
+    Now and then it is the digit that a checksum of what the agent sees gives. That is no solution either, but a
+    model that has only ever seen chance learns not to look, and teams that do not look take long to start to.
+    """
+    seen = "\n".join([scene.agent, scene.observation, *scene.heard])
+    habit = zlib.crc32(seen.encode()) % scene.digits
+    return plain(str(habit if scene.rng.random() < HABIT else scene.rng.randrange(scene.digits)))
 
 
 @dataclass(frozen=True)
