@@ -28,7 +28,8 @@ def job(env: str, level: str, seed: int, independent: bool) -> Job:
     """The run of one cell."""
     name = f"{env}-{level}-{seed}" + ("-independent" if independent else "")
     ablation = ("--env-kwargs", "dependency=independent") if independent else ()
-    return Job(name, ("--preset", "toy", "--env", env, "--level", level, "--seed", str(seed), *MORE.get(env, ()), *ablation))
+    words = ("--preset", "toy", "--env", env, "--level", level, "--seed", str(seed))
+    return Job(name, (*words, *MORE.get(env, ()), *ablation))
 
 
 def share(env: str, score: float) -> float:
