@@ -64,16 +64,15 @@ def _swap(done: Done) -> str:
 
 def _row(name: str, done: Done) -> dict[str, object]:
     first, last = done.metrics[0], done.metrics[-1]
-    gain = done.run.gain()
-    assert gain is not None
+    gain = _gain(done)
     return {
         "name": name,
         "untrained": first["eval/success"],
         "trained": last["eval/success"],
         "n": int(last["eval/n"]),
-        "gain": gain[2].mean,
-        "gain_low": gain[2].low,
-        "gain_high": gain[2].high,
+        "gain": gain.mean,
+        "gain_low": gain.low,
+        "gain_high": gain.high,
         "tokens": done.tokens,
         "iterations": last["iteration"],
         "seconds": round(done.seconds, 1),

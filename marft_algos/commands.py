@@ -43,6 +43,7 @@ def require_training() -> None:
 def run_train(argv: list[str]) -> int:
     """``marft train [ALGO] …``."""
     require_training()
+    from marft_algos import report
     from marft_algos.loggers import Display
     from marft_algos.trainer import Interrupted, Trainer
 
@@ -60,7 +61,7 @@ def run_train(argv: list[str]) -> int:
     except Interrupted:
         print(f"stopped after iteration {trainer.progress.iteration}; go on: marft train --resume {run.root}")
         return 130
-    _report(run, command)
+    report.finish(run, command)
     _print_gain(run)
     print(f"report:  {run.report_file}")
     speaker = trainer.policies.agents[0]
@@ -130,13 +131,6 @@ def _take(words: Sequence[str], *names: str) -> tuple[list[str], dict[str, str]]
         else:
             raise ConfigError(f"--{name} needs a value. All options: marft train --help")
     return rest, found
-
-
-def _report(run: RunFolder, command: str) -> None:
-    from marft_algos import plots, report
-
-    plots.write_png(run.metrics(), run.curves_file)
-    report.write(run, command)
 
 
 def _print_gain(run: RunFolder) -> None:

@@ -20,6 +20,12 @@ SHOWN = 6
 """Episodes of each kind on the page."""
 
 
+def finish(run: RunFolder, command: str = "") -> None:
+    """Writes what people look at after a run: ``curves.png`` and ``report.html``."""
+    plots.write_png(run.metrics(), run.curves_file)
+    write(run, command)
+
+
 def write(run: RunFolder, command: str = "") -> None:
     """Writes the report of a run.
 
