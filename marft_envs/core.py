@@ -242,13 +242,13 @@ class FlexEnv(Rounds):
         return obs_mod.to_messages(self._observation(agent, min(limits, default=None)), self._view.round)
 
     def state(self) -> str:
-        """Returns the global view as one text: every agent's task observation and all committed words."""
+        """Returns the global view as one text: every agent's task observation, all words, and what came of them."""
         shown: dict[str, list[str]] = {}
         for name in self.possible_agents:
             shown.setdefault(self.task.observe(name), []).append(self._specs[name].role)
         tasks = {obs_mod.neutralise(text, self._tags): roles for text, roles in shown.items()}
         state = [f"[{', '.join(roles)}]\n{text}" if len(tasks) > 1 else text for text, roles in tasks.items()]
-        said = [f"[{turn.role}]\n{text}" for turn, text in zip(self._view.history, self._clean, strict=True)]
+        said = [f"[{part.role}]\n{part.text}" for parts in self._shown for part in parts]
         return "\n\n".join([*state, *said])
 
     def team_view(self, agent: str) -> str:
@@ -318,23 +318,20 @@ class FlexEnv(Rounds):
     def _observation(self, agent: str, max_chars: int | None) -> obs_mod.RolloutObservation:
         spec = self._specs[agent]
         turn = self._layer.get(agent)
-        history = self._view.history
-        parts = []
-        if turn is not None:
-            for i in turn.sees:
-                past = history[i]
-                parts.append(obs_mod.Part(past.agent, past.role, past.round, self._clean[i], i, past.agent == agent))
+        sees = turn.sees if turn is not None else ()
         if self._feedback:
-            parts = self._with_feedback(agent, parts)
+            parts = self._with_feedback(agent, sees)
+        else:
+            parts = [part for i in sees for part in self._seen_by(agent, i)]
         task = obs_mod.neutralise(self.task.observe(agent), self._tags)
         cuts: list[tuple[int, int]] = []
         if max_chars is not None:
             task, parts, cuts = obs_mod.fit(task, parts, max_chars)
-        return obs_mod.RolloutObservation(spec, len(history), task, parts, cuts)
+        return obs_mod.RolloutObservation(spec, len(self._view.history), task, parts, cuts)
 
-    def _with_feedback(self, agent: str, parts: list[obs_mod.Part]) -> list[obs_mod.Part]:
+    def _with_feedback(self, agent: str, sees: Sequence[int]) -> list[obs_mod.Part]:
         """Puts feedback where it was given: behind the turns committed by then."""
-        keyed = [(part.index + 1, 0, part) for part in parts]
+        keyed = [(i + 1, 0, part) for i in sees for part in self._seen_by(agent, i)]
         for to, after, round_, text in self._feedback:
             if to == agent:
                 keyed.append((after, 1, obs_mod.Part("", "feedback", round_, text, -1)))

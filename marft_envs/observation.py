@@ -82,6 +82,15 @@ class Part:
     own: bool = False
 
 
+# An agent's own earlier calls are shown to it as it wrote them, so that it does not learn to write them otherwise.
+_OWN_TAG = re.compile(r"<\s(?=/?tool_call>)")
+
+
+def own(part: Part) -> Part:
+    """Returns an action as it is shown to the agent that it comes from."""
+    return Part(part.agent, part.role, part.round, _OWN_TAG.sub("<", part.text), part.index, own=True)
+
+
 @dataclass(slots=True)
 class RolloutObservation:
     """ô of one agent: its profile, the task's observation, and the parts that it may see, oldest first."""

@@ -55,7 +55,9 @@ class Rounds(AECEnv):
         # Agent-level edges that D asked for, before `history` widened them: of the layer, of the round.
         self._asked_now: list[tuple[int, int]] = []
         self._asked: list[tuple[int, int]] = []
-        self._clean: list[str] = []  # neutralised texts of the history
+        # The history as agents read it, neutralised: of each turn the action and then, if anything, its result.
+        self._shown: list[tuple[obs_mod.Part, ...]] = []
+        self._own: dict[int, tuple[obs_mod.Part, ...]] = {}  # the same for who acted itself
         self._feedback: list[tuple[str, int, int, str]] = []
         self._cuts: list[dict[str, Any]] = []
         # Paid before anybody acted (a routing penalty): booked to the first layer when it commits.
@@ -87,7 +89,8 @@ class Rounds(AECEnv):
                 self._cuts += [{"turn": record.index, "seen": seen, "chars": chars} for seen, chars in cuts]
         for record in turns:
             view.history.append(record)
-            self._clean.append(obs_mod.neutralise(record.text, self._tags))
+            text = obs_mod.neutralise(record.text, self._tags)
+            self._shown.append((obs_mod.Part(record.agent, record.role, record.round, text, record.index),))
         if view.dead:
             self._members = [name for name in self.possible_agents if name not in view.dead]
         self._asked += self._asked_now
@@ -236,6 +239,8 @@ class Rounds(AECEnv):
         view.outcome = outcome
         if outcome.team_reward or outcome.turn_rewards or outcome.agent_rewards:
             self._pay(outcome)
+        for index, text in outcome.results.items():
+            self._come_of(index, text)
         for agent, text in outcome.feedback.items():
             self.profile(agent)
             self._feedback.append((agent, len(view.history), view.round, obs_mod.neutralise(text, self._tags)))
@@ -254,7 +259,26 @@ class Rounds(AECEnv):
         if outcome.terminated:
             if not self._rounds or self._rounds[-1].index < view.round:
                 self._close_round()
-            self._finish("task")
+            self._finish(outcome.stop_reason or "task")
+
+    def _come_of(self, index: int, text: str) -> None:
+        history = self._view.history
+        if not 0 <= index < len(history):
+            raise ConfigError(f"The task gave turn {index} a result, but there are only {len(history)} turns.")
+        record = history[index]
+        record.result = text
+        action, said = self._shown[index][0], obs_mod.neutralise(text, self._tags)
+        self._shown[index] = (action, obs_mod.Part("", "feedback", record.round, said, -1)) if said else (action,)
+        self._own.pop(index, None)
+
+    def _seen_by(self, agent: str, index: int) -> tuple[obs_mod.Part, ...]:
+        """A turn and its result, as an agent that sees them reads them."""
+        shown = self._shown[index]
+        if shown[0].agent != agent:
+            return shown
+        if index not in self._own:
+            self._own[index] = (obs_mod.own(shown[0]), *shown[1:])
+        return self._own[index]
 
     def _pay(self, outcome: Outcome) -> None:
         """Books the channels to the last layer's record, and their attributed form to PettingZoo's rewards."""

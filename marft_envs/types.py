@@ -55,6 +55,8 @@ class TurnRecord:
     """The per-turn reward channel (unattributed)."""
     extras: Mapping[str, Any] | None = None
     """What the driver attached to the action (token ids, log-probs, …); agents never see it."""
+    result: str = ""
+    """What came of it (results of tool calls), as the task said; whoever sees the turn sees it behind the action."""
 
 
 @dataclass(slots=True)
@@ -66,10 +68,15 @@ class Outcome:
     """History index -> reward of that turn."""
     agent_rewards: Mapping[str, float] = field(default_factory=dict)
     feedback: Mapping[str, str] = field(default_factory=dict)
-    """Agent -> text that it sees in its later observations (tool results, verdicts)."""
+    """Agent -> text that it sees in its later observations (verdicts)."""
+    results: Mapping[int, str] = field(default_factory=dict)
+    """History index -> what came of that turn (results of tool calls). It belongs to the turn: it stands behind it
+    wherever D lets the turn be seen, and nowhere else."""
     dead: frozenset[str] = frozenset()
     """Agents that leave the episode now."""
     terminated: bool = False
+    stop_reason: str = ""
+    """Why it is terminated; empty: ``task``."""
     success: bool | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Numbers to average over episodes; kept apart from the reward."""
@@ -115,7 +122,8 @@ class Episode:
     truncated: bool = False
     success: bool | None = None
     stop_reason: str = ""
-    """Why it ended: ``task``, ``max_rounds``, ``max_turns``, ``max_turns_per_agent``, ``all_dead``, ``error: …``."""
+    """Why it ended: ``task`` (or the task's own word),
+    ``max_rounds``, ``max_turns``, ``max_turns_per_agent``, ``all_dead``, ``error: …``."""
     metrics: dict[str, float] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
     invalid: int = 0

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
 from marft_envs.tools.types import Tool
 
 SHOWN = ("openai", "signatures", "names", "none")
 """How an agent's tools stand in its observation."""
-
-
-def openai(tool: Tool) -> str:
-    """Returns a tool as one line of JSON, as chat templates write it."""
-    return json.dumps(tool.openai(), ensure_ascii=False)
 
 
 def signature(tool: Tool) -> str:
@@ -44,7 +38,7 @@ def tools(kind: str, mine: Sequence[Tool], others: Mapping[str, Sequence[Tool]])
     if mine and kind == "names":
         out.append(f"Your tools: {', '.join(tool.name for tool in mine)}")
     elif mine:
-        out.append("\n".join(["Your tools:", *map(openai if kind == "openai" else signature, mine)]))
+        out.append("\n".join(["Your tools:", *(tool.line if kind == "openai" else signature(tool) for tool in mine)]))
     return out
 
 

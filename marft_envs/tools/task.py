@@ -83,8 +83,6 @@ class ToolTask:
         """The current user turn has been ended."""
         self.stop_reason = ""
         """Why it ended early: ``max_turns``, ``stalled``, ``max_calls``, ``world_crashed``, ``world_hung``; else ""."""
-        self.results: dict[int, str] = {}
-        """History index -> what came of that turn's calls."""
         self.tally = Tally()
         self._acted = self._idle = 0
         self._score = 0.0
@@ -187,9 +185,11 @@ class ToolTask:
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Carries out the calls of each turn, in canonical order; ends the episode with the last user turn."""
         facts: dict[str, Any] = {"called": False, "failed": False, "handoff": "", "over": self.over}
-        idle = self._idle + 1
+        idle, results = self._idle + 1, dict[int, str]()
         for turn in turns:
-            new = self._act(turn, facts)
+            said, new = self._act(turn, facts)
+            if said:
+                results[turn.index] = said
             self.tally.trace.append((turn.agent if len(turns) == 1 else "", new))
             idle = 0 if new else idle
         self._idle = idle
@@ -206,8 +206,10 @@ class ToolTask:
         elif self._idle >= self.limits.max_idle and not self.over:
             self.stop_reason = "stalled"
         elif not (self.over and last):
-            return Outcome(info=facts)
-        return self._paid(True, facts)
+            return Outcome(results=results, info=facts)
+        paid = self._paid(True, facts)
+        paid.results, paid.stop_reason = results, self.stop_reason
+        return paid
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Pays what the score has changed by; the user's next turn begins if this one is over."""
@@ -220,33 +222,31 @@ class ToolTask:
             except Exception as fault:  # a defect of the world is this episode's record
                 self.live.broken = self.stop_reason = "world_crashed"
                 paid.info = {**paid.info, "world_error": f"{type(fault).__name__}: {fault}"}
-                paid.terminated = True
+                paid.terminated, paid.stop_reason = True, self.stop_reason
         return paid
 
-    def _act(self, turn: TurnRecord, facts: dict[str, Any]) -> bool:
-        """Reads one reply and carries out its calls; returns whether it brought anything new."""
+    def _act(self, turn: TurnRecord, facts: dict[str, Any]) -> tuple[str, bool]:
+        """Reads one reply and carries out its calls: what came of them, and whether it brought anything new."""
         agent, tally = turn.agent, self.tally
         if self.over or not (self.holds[agent] or self.control[agent]):
-            return False  # nothing is read after the end, nor of those whose words are only words
+            return "", False  # nothing is read after the end, nor of those whose words are only words
         reply = parse(turn.text)
         if reply.error:
             tally.malformed += 1
             tally.attempts[agent] += 1
             tally.faults[agent] += 1
             facts["called"] = facts["failed"] = True
-            self.results[turn.index] = f"error (malformed): {reply.message}; nothing was carried out"
-            return False
+            return f"error (malformed): {reply.message}; nothing was carried out", False
         if not reply.calls:
             facts["over"] = facts["over"] or self._ends(agent, turn.text)
-            return False
+            return "", False
         facts["called"] = True
         lines, new = [], False
         for call in reply.calls:
             line, brought = self._carry_out(agent, call, facts)
             lines.append(line)
             new = new or brought
-        self.results[turn.index] = "\n".join(lines)
-        return new
+        return "\n".join(lines), new
 
     def _ends(self, agent: str, text: str) -> bool:
         """Whether a reply without a call ends the user's turn."""

@@ -6,8 +6,10 @@ Whoever brings tools of their own implements :class:`World` and :class:`ToolDoma
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -54,6 +56,11 @@ class Tool:
         parameters = dict(self.parameters)
         function = {"name": self.name, "description": self.description, "parameters": parameters}
         return {"type": "function", "function": function}
+
+    @cached_property
+    def line(self) -> str:
+        """The same as one line of JSON, as chat templates write it."""
+        return json.dumps(self.openai(), ensure_ascii=False)
 
 
 @dataclass(frozen=True)
