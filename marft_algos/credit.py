@@ -34,6 +34,8 @@ class Links:
     """Per turn: what is paid between it and its successors."""
     successors: list[tuple[int, ...]]
     """Per turn: whose values bootstrap it."""
+    bootstraps: list[float]
+    """Per turn: the value beyond its chain's end, where a limit cut the episode without pay."""
 
 
 CreditRule = Callable[[Trajectory], Rewards]
@@ -109,7 +111,23 @@ def team_chain(trajectory: Trajectory, paid: Rewards) -> Links:
         following = trajectory.layers[i + 1].turns if i + 1 < len(trajectory.layers) else ()
         for k in layer.turns:
             rewards[k], successors[k] = worth, tuple(following)
-    return Links(rewards, successors)
+    return Links(rewards, successors, [trajectory.bootstrap if trajectory.truncated else 0.0] * len(rewards))
+
+
+def team_score(trajectory: Trajectory, paid: Rewards) -> float:
+    """The episode's one score: all that the team chain pays.
+
+    Raises:
+        ConfigError: As ``team_chain``.
+    """
+    rewards = team_chain(trajectory, paid).rewards
+    return float(sum(rewards[layer.turns[0]] for layer in trajectory.layers))
+
+
+def agent_score(trajectory: Trajectory, paid: Rewards, agent: str) -> float:
+    """One agent's score of the episode: the team's rewards, its own, and its own turns'."""
+    own = sum(paid.turns[t.index] for t in trajectory.transitions if t.agent == agent)
+    return float(own + sum(paid.team) + sum(layer.get(agent, 0.0) for layer in paid.agents))
 
 
 def agent_chain(trajectory: Trajectory, paid: Rewards) -> Links:
@@ -123,7 +141,18 @@ def agent_chain(trajectory: Trajectory, paid: Rewards) -> Links:
         span = range(t.layer, end)
         rewards[t.index] = paid.turns[t.index] + sum(paid.team[i] + paid.agents[i].get(t.agent, 0.0) for i in span)
         successors[t.index] = (later.index,) if later else ()
-    return Links(rewards, successors)
+    return Links(rewards, successors, [_beyond(trajectory, t.agent) for t in turns])
+
+
+def _beyond(trajectory: Trajectory, agent: str) -> float:
+    """What an agent of a truncated episode could still expect: the value of its own turn in the layer that would have
+    run; of that layer if it has none and the team is paid as one; else 0."""
+    if not trajectory.truncated:
+        return 0.0
+    own = [float(t.values[0]) for t in trajectory.info.get("next", ()) if t.agent == agent and t.values is not None]
+    if own:
+        return own[0]
+    return 0.0 if any(layer.agents for layer in trajectory.layers) else trajectory.bootstrap
 
 
 def check_own_view(trajectory: Trajectory, links: Links) -> None:
@@ -143,7 +172,8 @@ def check_own_view(trajectory: Trajectory, links: Links) -> None:
             what = f"turn(s) {sorted(missing)}" if missing else "its task observation"
             raise ConfigError(
                 f"critic 'own' bootstraps {t.agent} (turn {t.index}) from {turns[j].agent} (turn {j}), who does not "
-                f"see {what}: V(own) is unsound there when lambda_turn < 1. Use critic='team', or lambda_turn=1."
+                f"see {what}: V(own) is unsound there when lambda_turn < 1. Use a critic that sees the team's "
+                "transcript (MARFT with critic='team', MAPPO), or lambda_turn=1."
             )
 
 

@@ -23,10 +23,10 @@ HEAVY = ("torch", "transformers", "peft", "safetensors", "tokenizers", "jinja2",
 # Who may import whom in marft_algos: a module's own level and the levels before it.
 LEVELS = (
     ("types", "toml", "stats", "models"),
-    ("functional",),
+    ("functional", "groups"),
     ("policy", "modeling", "weights", "critic", "engines"),
     ("rollout", "batching"),
-    ("credit", "algorithm", "update"),
+    ("credit", "algorithm", "ppo", "update"),
     ("algos",),
     ("config", "presets", "runs", "records", "setup", "checkpoint", "loggers", "evaluate", "plots", "report", "trainer"),
     ("arguments", "play", "api", "commands", "cli", "__main__"),
