@@ -1,4 +1,4 @@
-"""What an algorithm is: five hooks and a name.
+"""What an algorithm is: five hooks, a name, and what it needs of a run.
 
 The substrate (``update.Learner``) owns collecting, packing, stepping and saving; an algorithm owns the idea. An
 algorithm is one file in ``marft_algos/algos``: a class with ``@register("name")`` and a frozen ``Config``. This file
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -23,6 +23,20 @@ from marft_algos.types import SamplingParams, Trajectory, Transition
 from marft_envs.errors import ConfigError, did_you_mean
 
 View = Literal["own", "team", "none"]
+Need = Literal["groups", "unshared", "static", "branches", "critic", "team_state"]
+"""Something that an algorithm cannot do without, and that a run may not offer: ``NEEDS`` says what each one is."""
+NEEDS: Mapping[Need, tuple[str, str]] = {
+    "groups": ("several episodes of one start", "train with the project's trainer"),
+    "unshared": ("a policy for each agent", "use --policies own"),
+    "static": (
+        "a static schedule (a chain, layers or another fixed D), so that turn t is the same agent's in every episode",
+        "name an environment without a router, or give it dependency=chain",
+    ),
+    "branches": ("several replies at one state of an episode", "name an environment that can be forked"),
+    "critic": ("value heads on the policies' hidden states", "use a model that runs here, not a hosted one"),
+    "team_state": ("a view of the whole team for its critic", "name an environment that has team_view"),
+}
+"""What each need is, and what to type where it is not met."""
 Rescore = Callable[[Sequence[Transition]], list[np.ndarray]]
 """Turns of one policy -> per turn the [L] log-probs under the policy as it is now."""
 
@@ -95,9 +109,36 @@ class UpdateConfig:
     """Whose log-probs are the ratio's denominator. ``learner`` recomputes them before the update (one more forward):
     needed at action level when the sampler computes in other arithmetic (bf16, another engine), because the noise of
     single tokens adds up over a text."""
+    kl_reward_coef: float = 0.0
+    """Weight of −(log π_old − log π_ref), token by token, in the reward of each turn, before any credit is given: the
+    other place for a KL to the model without its adapter (RLHF's; REINFORCE++ and RLOO). 0: off."""
+    tis_cap: float | None = None
+    """Cap of the truncated importance weights min(π_learner/π_sampler, cap) on every token's gradient, for a sampler
+    that computes in other arithmetic; needs ``old_logprobs='learner'``, as the ratio against the sampler holds the
+    same correction already. none: off; 2 is usual."""
     ratio_tolerance: float = 0.02
     """Largest allowed mean |log π_learner − log π_sampler| per token before the first step: beyond it, what is scored
     is not what was sampled, and the run stops. fp32 gives 1e-6, bf16 about 1e-2: raise it for off-policy data."""
+
+
+@dataclass(frozen=True)
+class GroupConfig(UpdateConfig):
+    """Settings of algorithms that compare episodes of one start."""
+
+    group_size: int = 8
+    """Episodes of each start; ``episodes_per_iteration`` must be a multiple of it."""
+    refills: int = 0
+    """How often groups that the algorithm has no use for are replaced by fresh ones; what was played counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a run offers, known before a model is loaded; see ``setup.facts``."""
+
+    offers: frozenset[Need]
+    """Needs that it can meet."""
+    episodes: int
+    """Episodes per iteration."""
 
 
 class Algorithm:
@@ -106,18 +147,40 @@ class Algorithm:
     Attributes:
         name: What users type; set by ``register``.
         Config: Frozen dataclass of settings, a subclass of ``UpdateConfig``.
+        needs: What a run must offer; ``check`` refuses others, and tests and benchmarks skip by it.
     """
 
     name: ClassVar[str] = ""
     Config: ClassVar[type[UpdateConfig]] = UpdateConfig
+    needs: ClassVar[frozenset[Need]] = frozenset()
     level: Level = "token"
     """Whether advantages, values and returns are one number per action or one per token."""
     view: View = "none"
     """Which observation the critic sees; ``none``: no critic."""
+    seed: int = 0
+    """The run's seed, for hooks that draw; the Learner sets it. Draws also hang on the iteration, on nothing else."""
 
     def __init__(self, config: Any = None, sampling: SamplingParams | None = None) -> None:
         self.config: Any = self.Config() if config is None else config
         self.sampling = sampling or SamplingParams()
+
+    @property
+    def group_size(self) -> int:
+        """Episodes of each start."""
+        return self.config.group_size if isinstance(self.config, GroupConfig) else 1
+
+    @property
+    def refills(self) -> int:
+        """How often unwanted groups are replaced."""
+        return self.config.refills if isinstance(self.config, GroupConfig) else 0
+
+    def wanted(self, group: Sequence[Trajectory]) -> bool:
+        """Whether these episodes of one start are worth learning from; others are dropped, and refilled.
+
+        Args:
+            group: Those that did not fail, maybe none.
+        """
+        return True
 
     def values(self, trajectories: Sequence[Trajectory], critics: Critics | None) -> None:
         """Hook 1. Fills ``Transition.values`` (None where no critic looks) and ``Trajectory.bootstrap``."""
@@ -127,8 +190,10 @@ class Algorithm:
         """Hook 2. Fills ``advantages`` and ``returns`` of every transition; returns numbers to log."""
         raise NotImplementedError
 
-    def order(self, rows: Mapping[str, Sequence[Transition]], iteration: int) -> list[list[str]]:
+    def order(self, rows: Mapping[str, Sequence[Transition]], iteration: int) -> Iterable[list[str]]:
         """Hook 3. Blocks of policies to update one after the other; here all at once.
+
+        A generator is asked for its next block after the last one was updated and ``after_block`` has run.
 
         Args:
             rows: Every trainable policy with its turns of this iteration (maybe none).
@@ -148,8 +213,11 @@ class Algorithm:
         """
         raise NotImplementedError
 
-    def after_block(self, block: Sequence[str], trajectories: Sequence[Trajectory], rescore: Rescore) -> None:
-        """Hook 5. What later blocks must know of the policies just updated. Nothing here."""
+    def after_block(
+        self, block: Sequence[str], trajectories: Sequence[Trajectory], rescore: Rescore
+    ) -> dict[str, float]:
+        """Hook 5. What later blocks must know of the policies just updated; returns numbers to log. Nothing here."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """What must survive a restart beside weights and optimisers; tensors and plain Python only."""
@@ -181,6 +249,33 @@ def fill_values(trajectories: Sequence[Trajectory], critics: Critics | None, vie
         seen = [float(t.values[0]) for t in trajectory.info.get("next", ()) if t.values is not None]
         if trajectory.truncated and seen:
             trajectory.bootstrap = sum(seen) / len(seen)
+
+
+def check(algorithm: Algorithm, facts: Facts) -> None:
+    """Refuses a run that cannot work, before a model is loaded.
+
+    Raises:
+        ConfigError: Something the algorithm needs is not there, or the settings contradict each other.
+    """
+    name, config = algorithm.name or type(algorithm).__name__, algorithm.config
+    for need in sorted(algorithm.needs - facts.offers):
+        what, advice = NEEDS[need]
+        raise ConfigError(f"{name} needs {what}, which this run does not offer; {advice}, or use another algorithm.")
+    size = algorithm.group_size
+    if size < 1 or algorithm.refills < 0:
+        raise ConfigError(f"group_size is {size}, refills {algorithm.refills}; expected at least 1 and at least 0.")
+    if "groups" in algorithm.needs and size < 2:
+        raise ConfigError(f"{name} compares episodes of one start: group_size is {size}, expected at least 2.")
+    if facts.episodes % size:
+        raise ConfigError(
+            f"episodes_per_iteration is {facts.episodes}, which is no multiple of {name}'s group_size {size}; "
+            f"try --episodes-per-iteration {max(facts.episodes // size, 1) * size}."
+        )
+    if config.tis_cap is not None and config.old_logprobs != "learner":
+        raise ConfigError(
+            "tis_cap corrects for the gap between sampler and learner, and so does the ratio against the sampler's "
+            "log-probs: set old_logprobs='learner' beside it."
+        )
 
 
 _REGISTRY: dict[str, type[Algorithm]] = {}

@@ -7,6 +7,7 @@ the pieces' losses gives the minibatch's mean, exactly.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from marft_algos.functional import masked_mean, masked_sum
 from marft_algos.types import StopReason, Trajectory, Transition
 from marft_envs.errors import MarftError
 
@@ -39,6 +41,8 @@ class Totals:
 
     rows: int
     tokens: int
+    episodes: float = 0.0
+    """Sum of the rows' ``share``: one for each (episode, agent) that acted."""
 
 
 @dataclass(slots=True)
@@ -56,6 +60,8 @@ class Batch:
     """[B, T] bool, True at sampled tokens."""
     old_logprobs: Tensor
     """[B, T-1] fp32 under the behaviour policy; 0 outside ``mask``."""
+    sampler_logprobs: Tensor
+    """[B, T-1] fp32 as sampled: ``old_logprobs`` unless the learner recomputed those; 0 outside ``mask``."""
     reference_logprobs: Tensor
     """[B, T-1] fp32 under the model that the policy started from; 0 where they were not asked for."""
     advantages: Tensor
@@ -66,6 +72,8 @@ class Batch:
     """[B] int64 whitespace-separated words of the text."""
     temperature: Tensor
     """[B] fp32, as sampled."""
+    shares: Tensor
+    """[B] fp32, ``Transition.share``."""
     totals: Totals
     """Size of the minibatch that this batch is a piece of."""
 
@@ -79,6 +87,25 @@ class Batch:
         if x.dim() == 1:
             return x.sum() / self.totals.rows
         return torch.where(self.mask, x, x.new_zeros(())).sum() / max(self.totals.tokens, 1)
+
+    def row_mean(self, x: Tensor) -> Tensor:
+        """[B, T-1] -> [B]: the mean over each row's sampled tokens."""
+        return masked_mean(x, self.mask, -1)
+
+    def row_sum(self, x: Tensor) -> Tensor:
+        """[B, T-1] -> [B]: the sum over each row's sampled tokens."""
+        return masked_sum(x, self.mask)
+
+    def episode_mean(self, x: Tensor) -> Tensor:
+        """This batch's share of the minibatch's mean over (episode, agent) of the agent's mean x; x is [B].
+
+        Agents who act a different number of times weigh the same.
+        """
+        return (x * self.shares).sum() / self.totals.episodes
+
+    def episode_sum(self, x: Tensor) -> Tensor:
+        """As ``episode_mean``, of the agent's summed x: what policy gradients of whole episodes ask for."""
+        return x.sum() / self.totals.episodes
 
 
 @dataclass(slots=True)
@@ -106,18 +133,23 @@ def decision_points(transition: Transition, level: Level) -> int:
 
 
 def rows_by_policy(trajectories: Iterable[Trajectory], policies: Iterable[str]) -> dict[str, list[Transition]]:
-    """The turns with a loss, per policy of ``policies`` (an empty list for a policy that never acted)."""
+    """The turns with a loss, per policy of ``policies`` (an empty list for a policy that never acted).
+
+    Sets their ``share``.
+    """
     rows: dict[str, list[Transition]] = {p: [] for p in policies}
     for trajectory in trajectories:
-        for t in trajectory.transitions:
-            if t.policy in rows and has_loss(t):
-                rows[t.policy].append(t)
+        learnt = [t for t in trajectory.transitions if t.policy in rows and has_loss(t)]
+        times = Counter(t.agent for t in learnt)
+        for t in learnt:
+            t.share = 1.0 / times[t.agent]
+            rows[t.policy].append(t)
     return rows
 
 
 def totals(rows: Sequence[Transition]) -> Totals:
-    """Rows and sampled tokens of a minibatch."""
-    return Totals(rows=len(rows), tokens=sum(len(t.action_ids) for t in rows))
+    """Rows, sampled tokens and (episode, agent) pairs of a minibatch."""
+    return Totals(len(rows), sum(len(t.action_ids) for t in rows), sum(t.share for t in rows))
 
 
 def minibatches(rows: Sequence[Transition], n: int, rng: np.random.Generator) -> list[list[Transition]]:
@@ -157,7 +189,7 @@ def pack(
     size = (len(rows), width)
     ids, kept = np.full(size, PAD_ID, dtype=np.int64), np.zeros(size, dtype=bool)
     acted, old = np.zeros(size, dtype=bool), np.zeros(size, dtype=np.float32)
-    reference = np.zeros(size, dtype=np.float32)
+    sampler, reference = np.zeros(size, dtype=np.float32), np.zeros(size, dtype=np.float32)
     advantages = np.zeros(size if level == "token" else len(rows), dtype=np.float32)
     for i, t in enumerate(rows):
         _check(t, rows[0].policy, level)
@@ -165,6 +197,7 @@ def pack(
         ids[i, :start], ids[i, start:end] = t.prompt_ids, t.action_ids
         kept[i, :end], acted[i, start:end] = True, True
         old[i, start:end] = t.info.get(LEARNER_LOGPROBS, t.logprobs)
+        sampler[i, start:end] = t.logprobs
         reference[i, start:end] = t.info.get(REFERENCE_LOGPROBS, 0.0)
         if t.advantages is not None and level == "action":
             advantages[i] = t.advantages[0]
@@ -181,11 +214,13 @@ def pack(
         attention_mask=send(kept),
         action_mask=send(acted),
         old_logprobs=send(old[:, 1:]),
+        sampler_logprobs=send(sampler[:, 1:]),
         reference_logprobs=send(reference[:, 1:]),
         advantages=send(advantages[:, 1:] if level == "token" else advantages),
         n_tokens=send(acted.sum(1)),
         n_words=send(np.array([len(t.text.split()) for t in rows], dtype=np.int64)),
         temperature=send(np.array([t.temperature for t in rows], dtype=np.float32)),
+        shares=send(np.array([t.share for t in rows], dtype=np.float32)),
         totals=minibatch or totals(rows),
     )
 

@@ -72,9 +72,17 @@ class Collector:
         self._seed, self._overlap, self._on_progress = seed, overlap, on_progress
 
     def collect(
-        self, seeds: Sequence[int], options: Sequence[Mapping[str, Any]] | None = None, *, iteration: int = 0
+        self,
+        seeds: Sequence[int],
+        options: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        iteration: int = 0,
+        first: int = 0,
     ) -> list[Trajectory]:
         """Plays one episode per seed; returns them in the panel's order, whatever order they ended in.
+
+        Episodes are numbered from ``first``, and their samples depend on that number: a second panel of one iteration
+        goes on counting.
 
         A failed generation ends its own episode (``info["episode"].stop_reason`` starts with ``error``).
 
@@ -86,7 +94,7 @@ class Collector:
         tokens = 0
         while not self._vec.done:
             requests = self._vec.poll(wait=not self._overlap)
-            asked = self._ask(requests, iteration)
+            asked = self._ask(requests, iteration, first)
             replies = self._engine.generate(asked, self._params) if asked else []
             tokens += sum(len(reply.action_ids) for reply in replies)
             finished += self._hand_over(requests, asked, replies)
@@ -95,9 +103,9 @@ class Collector:
         failed = [episode for episode in finished if episode.stop_reason.startswith("error")]
         if finished and len(failed) == len(finished):
             raise EngineError(f"All {len(finished)} episodes failed; the first with {failed[0].stop_reason}.")
-        return [self._trajectory(episode) for episode in sorted(finished, key=lambda episode: episode.index)]
+        return [self._trajectory(episode, first) for episode in sorted(finished, key=lambda episode: episode.index)]
 
-    def _ask(self, requests: Sequence[Any], iteration: int) -> list[GenerationRequest]:
+    def _ask(self, requests: Sequence[Any], iteration: int, first: int) -> list[GenerationRequest]:
         """Renders the prompts, all of one policy at once."""
         owners = [self._policies.policy_of(r.agent) if self._policies else r.agent for r in requests]
         prompts: list[list[int]] = [[] for _ in requests]
@@ -111,7 +119,7 @@ class Collector:
             GenerationRequest(
                 policy=owner,
                 prompt_ids=prompt,
-                seed=row_seed(self._seed, iteration, request.episode, request.index_hint),
+                seed=row_seed(self._seed, iteration, first + request.episode, request.index_hint),
                 agent=request.agent,
                 messages=request.messages,
             )
@@ -152,10 +160,10 @@ class Collector:
             ended += self._vec.fail(request, reply.error)
         return ended
 
-    def _trajectory(self, episode: Episode) -> Trajectory:
+    def _trajectory(self, episode: Episode, first: int) -> Trajectory:
         transitions = [self._transition(turn) for turn in episode.turns]
         trajectory = Trajectory(
-            episode=episode.index,
+            episode=first + episode.index,
             seed=episode.seed or 0,
             task_id=episode.task_id,
             transitions=transitions,

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 import marft_envs
+from marft_algos.algorithm import Facts, Need
 from marft_algos.config import TrainConfig
 from marft_algos.policy import LoraSettings, PolicySet, assign
-from marft_envs import FlexEnv
+from marft_envs import FlexEnv, StaticDAG
 from marft_envs.errors import ConfigError
 
 _TRAIN, _EVAL = 1, 2
@@ -32,6 +33,11 @@ class Panel:
     def __len__(self) -> int:
         return len(self.seeds)
 
+    def repeated(self, times: int) -> Panel:
+        """Each episode so many times in a row: the groups of one start."""
+        each = [i for i in range(len(self)) for _ in range(times)]
+        return Panel([self.seeds[i] for i in each], [self.options[i] for i in each])
+
 
 @dataclass(frozen=True, slots=True)
 class Problems:
@@ -41,9 +47,9 @@ class Problems:
     remaining: tuple[str, ...] | None
     """Task ids to train on when training and evaluation share one data set; None: the environment draws."""
 
-    def train(self, seed: int, iteration: int, n: int) -> Panel:
-        """The panel of one training iteration."""
-        rng = np.random.default_rng([seed, _TRAIN, iteration])
+    def train(self, seed: int, iteration: int, n: int, refill: int = 0) -> Panel:
+        """The panel of one training iteration; ``refill``: a further one, of fresh starts."""
+        rng = np.random.default_rng([seed, _TRAIN, iteration, *([refill] if refill else [])])
         seeds = [int(s) for s in rng.integers(2**31, size=n)]
         if self.remaining is None:
             return Panel(seeds, [{} for _ in seeds])
@@ -122,6 +128,17 @@ def make_policies(config: TrainConfig, env: FlexEnv) -> PolicySet:
             base = policies.base(policy)
             base.context = min(base.context, config.context)
     return policies
+
+
+def facts(config: TrainConfig, env: FlexEnv) -> Facts:
+    """What a run with these settings offers to an algorithm, told without a model."""
+    policies = assign(env.unwrapped.team, config.policies)
+    offers: set[Need] = {"groups", "critic", "team_state"}
+    if len(set(policies.values())) == len(policies):
+        offers.add("unshared")
+    if isinstance(env.unwrapped.dependency, StaticDAG):
+        offers.add("static")
+    return Facts(frozenset(offers), config.episodes_per_iteration)
 
 
 def check_prompts(config: TrainConfig, env: FlexEnv, policies: PolicySet, panel: Panel) -> None:

@@ -56,6 +56,7 @@ class Trainer:
         self.eval_kwargs = setup.eval_kwargs(config)
         eval_env = setup.make_env(config, self.eval_kwargs)
         self.problems = setup.problems(config, env, eval_env)
+        algorithms.check(algorithm, setup.facts(config, env))
         self.policies = setup.make_policies(config, env)
         setup.check_prompts(config, env, self.policies, self.problems.train(config.seed, 0, setup.PROMPTS_CHECKED))
         for made in (env, eval_env):
@@ -127,12 +128,10 @@ class Trainer:
     def _iteration(self, session: _Session, collector: Collector) -> None:
         config, started = self.config, time.monotonic()
         iteration = self.progress.iteration
-        panel = self.problems.train(config.seed, iteration, config.episodes_per_iteration)
         with session.interrupt.allowed():
             session.display.phase("playing")
-            trajectories = collector.collect(panel.seeds, panel.options, iteration=iteration)
+            trajectories, metrics = self._collect(collector, iteration)
         collected = time.monotonic()
-        metrics = summary(trajectories)
         if config.permute_rewards:
             permute_rewards(trajectories, np.random.default_rng([config.seed, _PERMUTE, iteration]))
         session.display.phase("learning")
@@ -151,6 +150,38 @@ class Trainer:
         self._log(session, {"iteration": iteration, **metrics}, started)
         if evaluated or _due(iteration, config.save_every):
             self._save(session.run)
+
+    def _collect(self, collector: Collector, iteration: int) -> tuple[list[Trajectory], dict[str, float]]:
+        """Plays the iteration's groups; those that the algorithm does not want are replaced by fresh ones.
+
+        Returns:
+            The episodes to learn from, and numbers of those played: score and the like of the first panel, which no
+            choice has touched, and counts of everything that was sampled.
+        """
+        config, algorithm = self.config, self.learner.algorithm
+        size = algorithm.group_size
+        lacking = config.episodes_per_iteration // size
+        played: list[Trajectory] = []
+        kept: list[Trajectory] = []
+        for refill in range(1 + algorithm.refills):
+            panel = self.problems.train(config.seed, iteration, lacking, refill).repeated(size)
+            fresh = collector.collect(panel.seeds, panel.options, iteration=iteration, first=len(played))
+            for trajectory in fresh:
+                trajectory.group = trajectory.episode // size
+            played += fresh
+            for start in range(0, len(fresh), size):
+                group = fresh[start : start + size]
+                if algorithm.wanted([t for t in group if not _failed(t)]):
+                    kept += group
+                    lacking -= 1
+            if not lacking:
+                break
+        metrics = summary(played[: config.episodes_per_iteration])
+        metrics["episodes_played"] = len(played)
+        metrics["tokens_played"] = sum(len(t.action_ids) for trajectory in played for t in trajectory.transitions)
+        if size > 1:
+            metrics |= {"groups": len(kept) // size, "groups_dropped": (len(played) - len(kept)) // size}
+        return kept, metrics
 
     def _baseline(self, session: _Session) -> None:
         """Evaluates the untrained team on the held-out panel."""

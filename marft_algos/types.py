@@ -98,6 +98,11 @@ class Transition:
     """Same shape as ``values``."""
     features: Any = None
     """Cached hidden states of the frozen critic trunk, [len(values), d]."""
+    share: float = 1.0
+    """1 / (turns with a loss that this agent has in its episode): the weight at which agents count alike however
+    often they act. Set by ``batching.rows_by_policy``."""
+    penalties: FloatArray | None = None
+    """[L] what ``kl_reward_coef`` took off each token; their sum is in ``reward`` already."""
     info: dict[str, Any] = field(default_factory=dict)
 
 
@@ -128,5 +133,8 @@ class Trajectory:
     """Team return: team rewards plus turn rewards, undiscounted."""
     bootstrap: float = 0.0
     """Value of the layer that would have run, for ``truncated`` episodes that paid nothing."""
+    group: int = 0
+    """Number of the start within the iteration: episodes of one group share task and environment seed, and differ in
+    the sampling seed only."""
     metrics: dict[str, float] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)

@@ -30,6 +30,7 @@ from marft_algos.batching import (
     unpack,
 )
 from marft_algos.functional import explained_variance, kl_k3, value_loss
+from marft_algos.groups import scale_gradient, truncated_weights
 from marft_algos.types import Trajectory, Transition
 from marft_envs.errors import ConfigError, MarftError, did_you_mean
 
@@ -82,6 +83,7 @@ class Learner:
 
     def __init__(self, algorithm: Algorithm, policies: Policies, critics: Critics | None = None, seed: int = 0) -> None:
         self.algorithm, self.policies, self.critics, self.seed = algorithm, policies, critics, seed
+        algorithm.seed = seed
         self.config: UpdateConfig = algorithm.config
         self.trainable = [p for p in policies.policies if policies.trainable(p)]
         eps = self.config.adam_eps
@@ -115,10 +117,12 @@ class Learner:
             for own in rows.values():
                 for t, scored in zip(own, self.rescore(own), strict=True):
                     t.info[LEARNER_LOGPROBS] = scored
-        if self.config.kl_coef:
+        if self.config.kl_coef or self.config.kl_reward_coef:
             for own in rows.values():
                 for t, scored in zip(own, self.rescore(own, reference=True), strict=True):
                     t.info[REFERENCE_LOGPROBS] = scored
+        if self.config.kl_reward_coef:
+            metrics["kl_reward"] = charge_kl([t for own in rows.values() for t in own], self.config.kl_reward_coef)
         self.algorithm.values(trajectories, self.critics)
         metrics |= self.algorithm.credit(trajectories)
         if iteration >= self.config.value_warmup:
@@ -126,7 +130,7 @@ class Learner:
                 for policy in block:
                     for key, value in self._fit_policy(policy, rows[policy], iteration).items():
                         metrics[f"policy/{policy}/{key}"] = value
-                self.algorithm.after_block(block, trajectories, self.rescore)
+                metrics |= self.algorithm.after_block(block, trajectories, self.rescore)
         for policy in self.value_optimizers:
             for key, value in self._fit_critic(policy, trajectories, iteration).items():
                 metrics[f"policy/{policy}/{key}"] = value
@@ -197,7 +201,12 @@ class Learner:
         for piece in micro_batches(part, self.config.micro_tokens):
             batch = pack(piece, self.algorithm.level, self.policies.device, size)
             logprobs, entropy = self._score(batch)
-            loss, extra = self.algorithm.surrogate(logprobs, batch)
+            weighted = logprobs
+            if self.config.tis_cap is not None:
+                weight = truncated_weights(batch.old_logprobs, batch.sampler_logprobs, self.config.tis_cap)
+                weighted = scale_gradient(logprobs, weight)
+                stats["tis_weight"] = stats.get("tis_weight", 0.0) + float(batch.mean(weight))
+            loss, extra = self.algorithm.surrogate(weighted, batch)
             if self.config.entropy_coef:
                 loss = loss - self.config.entropy_coef * batch.mean(entropy)
             if self.config.kl_coef:
@@ -280,6 +289,21 @@ class Learner:
 
     def _rng(self, policy: str, *numbers: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, zlib.crc32(policy.encode()), *numbers])
+
+
+def charge_kl(rows: Sequence[Transition], coef: float) -> float:
+    """Takes β·(log π_old − log π_ref) of every token off its turn's reward, and notes it in ``penalties``.
+
+    Returns:
+        The mean of log π_old − log π_ref per token.
+    """
+    total = 0.0
+    for t in rows:
+        gap = t.info.get(LEARNER_LOGPROBS, t.logprobs) - t.info[REFERENCE_LOGPROBS]
+        t.penalties = (-coef * gap).astype(np.float32)
+        t.reward += float(t.penalties.sum())
+        total += float(gap.sum())
+    return total / max(totals(rows).tokens, 1)
 
 
 def annealed(iteration: int, anneal: int) -> float:

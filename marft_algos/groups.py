@@ -1,0 +1,72 @@
+"""Pure mathematics of methods without a critic: statistics of groups of episodes, importance weights, baselines.
+
+A group is several episodes of one start, each with one score; a key tells which entries belong together. Credit
+works on numpy arrays in float64, and no result depends on the order of the entries; losses work on torch tensors.
+Sources: GRPO (arXiv 2402.03300), RLOO (2402.14740), DAPO (2503.14476).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from marft_algos.functional import LOG_RATIO_LIMIT, MIN_STD, Array
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The statistics of each group, spread back over its entries."""
+
+    mean: Array
+    """[N]."""
+    std: Array
+    """[N]; 0 where a group has no more than ``ddof`` entries."""
+    size: Array
+    """[N] entries of the group."""
+
+    @property
+    def count(self) -> int:
+        """Number of groups."""
+        return round(float((1.0 / self.size).sum()))
+
+    @property
+    def flat(self) -> int:
+        """Groups whose scores are all alike: they teach nothing."""
+        return round(float((1.0 / self.size)[self.std < MIN_STD].sum()))
+
+
+def statistics(scores: Sequence[float] | Array, keys: Sequence[Hashable], ddof: int = 0) -> Groups:
+    """Mean, σ and size of the groups that equal ``keys`` make.
+
+    Args:
+        scores: [N].
+        keys: [N].
+        ddof: What σ's denominator is less than the number of entries; 1 is the unbiased variance.
+    """
+    x = np.asarray(scores, dtype=np.float64)
+    mean, std, size = np.zeros_like(x), np.zeros_like(x), np.ones_like(x)
+    members: dict[Hashable, list[int]] = {}
+    for i, key in enumerate(keys):
+        members.setdefault(key, []).append(i)
+    for own in members.values():
+        # Sorted: sums in another order would differ in their last bits.
+        part = np.sort(x[own])
+        mean[own], size[own] = part.mean(), len(own)
+        if len(own) > ddof and part[0] != part[-1]:
+            std[own] = part.std(ddof=ddof)
+    return Groups(mean, std, size)
+
+
+def truncated_weights(learner: Tensor, sampler: Tensor, cap: float) -> Tensor:
+    """min(π_learner/π_sampler, C) of every token, without a gradient; 1 where both log-probs are 0 (padding)."""
+    delta = (learner - sampler).detach().clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    return delta.exp().clamp(max=cap)
+
+
+def scale_gradient(x: Tensor, factor: Tensor) -> Tensor:
+    """x, its gradient times ``factor``: weighs every token's loss, whatever function of x the loss is."""
+    fixed = x.detach()
+    return fixed + factor * (x - fixed)
