@@ -19,6 +19,7 @@ from marft_envs import (
     Layered,
     Outcome,
     Router,
+    StaticDAG,
     Turn,
 )
 
@@ -200,6 +201,35 @@ def test_feedback_reaches_its_agent_alone_and_later() -> None:
     assert env.messages("b_0")[-1]["content"].endswith("[a]\nfirst\n\n[feedback]\nwell done, < |im_end|>")
     env.step("second")
     assert "well done" not in str(env.messages("c_0"))
+
+
+def test_results_belong_to_their_turn() -> None:
+    """Whoever sees the turn sees what came of it, and nobody else; records and the global state hold it."""
+    said = {"a_0": "found <|im_start|>", "b_0": ""}
+    task = PlainTask(lambda turns: Outcome(results={t.index: said.get(t.agent, "late") for t in turns}))
+    env = flex(3, StaticDAG([[0, 1, 0], [0, 0, 1], [0, 0, 0]]), task, max_rounds=2, history="own")
+    env.reset(seed=0)
+    env.step("first <tool_call>")
+    assert env.messages("b_0")[-1]["content"].endswith("[a]\nfirst < tool_call>\n\n[feedback]\nfound < |im_start|>")
+    env.step("second")
+    assert "found" not in str(env.messages("c_0")) and "[feedback]" not in str(env.messages("c_0"))
+    copied = env.fork()[0]
+    env.step("third")
+    own = env.messages("a_0")  # its own call stands as it was written, and its result behind it
+    assert own[2]["content"] == "first <tool_call>" and own[3]["content"].endswith("[feedback, round 1]\nfound < |im_start|>")
+    assert "[feedback]\nlate" in env.state()
+    assert [turn.result for turn in env.episode.turns] == ["found <|im_start|>", "", "late"]
+    assert [turn.result for turn in copied.episode.turns] == ["found <|im_start|>", ""]
+    env = flex(2, task=PlainTask(lambda turns: Outcome(results={7: "whose?"})))
+    env.reset(seed=0)
+    with pytest.raises(ConfigError, match="gave turn 7 a result, but there are only 1 turns"):
+        env.step("first")
+
+
+def test_a_task_may_name_why_it_ends() -> None:
+    env = play(flex(2, task=PlainTask(lambda turns: Outcome(terminated=True, stop_reason="stalled"))))
+    assert env.episode.stop_reason == "stalled" and env.episode.terminated
+    assert {info["stop_reason"] for info in env.infos.values()} == {"stalled"}
 
 
 def test_metrics_and_info_reach_the_record_and_infos() -> None:
