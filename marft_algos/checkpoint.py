@@ -53,6 +53,8 @@ class Progress:
     """Of the policies' weights."""
     metrics_bytes: int = 0
     """Size of metrics.jsonl at this point."""
+    tokens: int = 0
+    """Sampled for training so far, whatever became of them."""
     seconds: float = 0.0
     """Time spent so far, over all sessions."""
     best_iteration: int | None = None

@@ -62,7 +62,10 @@ class TrainConfig:
     temperature: float = 1.0
     """Of sampling while training; 1: the model's own distribution, which is also what is scored."""
     iterations: int = 200
-    """Collect-and-update cycles."""
+    """Collect-and-update cycles, at most."""
+    token_budget: int | None = None
+    """Ends the run after the iteration in which so many tokens have been sampled for training, dropped groups and
+    branches included; none: only ``iterations`` ends it. Equal budgets are what ``marft bench`` compares."""
     episodes_per_iteration: int = 64
     """Episodes per cycle. 64: enough rows for whitened advantages and to keep one GPU's decoder busy."""
     num_envs: int | None = None
@@ -113,6 +116,8 @@ class TrainConfig:
                 raise ConfigError(f"{key} is {getattr(self, key)}; expected 0 or more.")
         if not self.temperature > 0:
             raise ConfigError(f"temperature is {self.temperature}; expected more than 0.")
+        if self.token_budget is not None and self.token_budget < 1:
+            raise ConfigError(f"token_budget is {self.token_budget}; expected at least 1, or none for no limit.")
         if self.num_envs is not None and self.num_envs < 1:
             raise ConfigError(f"num_envs is {self.num_envs}; expected at least 1, or none for all of an iteration.")
 

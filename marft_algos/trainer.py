@@ -111,7 +111,7 @@ class Trainer:
                 if not checkpoint.steps(run.checkpoints):
                     self._baseline(session)
                 collector = self._collector(vec, display)
-                while self.progress.iteration < config.iterations:
+                while not self._done():
                     self._iteration(session, collector)
         except KeyboardInterrupt:
             if session.interrupt.whole and checkpoint.steps(run.checkpoints):
@@ -141,7 +141,9 @@ class Trainer:
         self.engine.publish(self.policies.version)
         metrics |= {"time_rollout": collected - started, "time_update": time.monotonic() - collected}
         self.progress.iteration = iteration = iteration + 1
-        last = iteration == config.iterations
+        self.progress.tokens += int(metrics.get("tokens_played", metrics["tokens"]))
+        metrics["tokens_total"] = self.progress.tokens
+        last = self._done()
         if config.record_episodes and (last or _due(iteration, config.record_every)):
             self._record(session.run, iteration, trajectories[: config.record_episodes])
         evaluated = last or _due(iteration, config.eval_every)
@@ -183,6 +185,13 @@ class Trainer:
             metrics |= {"groups": len(kept) // size, "groups_dropped": (len(played) - len(kept)) // size}
         return kept, metrics
 
+    def _done(self) -> bool:
+        """Whether the iterations, or the budget of tokens, are used up."""
+        budget = self.config.token_budget
+        return self.progress.iteration >= self.config.iterations or (
+            budget is not None and self.progress.tokens >= budget
+        )
+
     def _baseline(self, session: _Session) -> None:
         """Evaluates the untrained team on the held-out panel."""
         started = time.monotonic()
@@ -218,7 +227,7 @@ class Trainer:
         measured = {"success": estimate.mean, "low": estimate.low, "high": estimate.high, "n": estimate.n}
         if gain is not None:
             measured |= {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
-        measured |= {k: v for k, v in summary(played).items() if k.startswith(("agent/", "task/"))}
+        measured |= {k: v for k, v in summary(played).items() if k == "tokens" or k.startswith(("agent/", "task/"))}
         return {f"eval/{k}": v for k, v in measured.items()} | {"time_eval": time.monotonic() - started}
 
     # Records ---------------------------------------------------------------------------------------
