@@ -11,12 +11,13 @@ import numpy as np
 import marft_envs
 from marft_algos.config import TrainConfig
 from marft_algos.engines.base import RolloutEngine, row_seed
+from marft_algos.engines.mixed import MixedEngine
 from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.policy import PolicySet
 from marft_algos.rollout import Collector
 from marft_algos.runs import EvalRecord, outcome
 from marft_algos.setup import Panel
-from marft_algos.types import Generation, GenerationRequest, SamplingParams, Trajectory
+from marft_algos.types import SamplingParams, Trajectory
 from marft_envs.errors import ConfigError, did_you_mean
 
 EVAL_ITERATION = 1 << 31
@@ -92,7 +93,8 @@ def swap(
             replies[row_seed(config.seed, EVAL_ITERATION, episode, index)] = text
     tokenizer = policies.tokenizer(policies.policy_of(agent))
     script = ScriptedEngine({agent: lambda request: replies.get(request.seed, "")}, tokenizer)
-    return _Partly(engine, script, agent)
+    engines = {"exchanged": script, "own": engine}
+    return MixedEngine(engines, lambda request: "exchanged" if request.agent == agent else "own")
 
 
 def derangement(n: int) -> list[int]:
@@ -101,24 +103,3 @@ def derangement(n: int) -> list[int]:
     to = np.empty(n, dtype=int)
     to[order] = np.roll(order, -1)
     return [int(i) for i in to]
-
-
-class _Partly:
-    """Sends one agent's requests to a second engine."""
-
-    def __init__(self, engine: RolloutEngine, other: RolloutEngine, agent: str) -> None:
-        self._engine, self._other, self._agent = engine, other, agent
-
-    def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
-        found: dict[int, Generation] = {}
-        for engine, wanted in ((self._other, True), (self._engine, False)):
-            rows = [i for i, request in enumerate(requests) if (request.agent == self._agent) is wanted]
-            if rows:
-                found |= zip(rows, engine.generate([requests[i] for i in rows], params), strict=True)
-        return [found[i] for i in range(len(requests))]
-
-    def publish(self, version: int) -> None:
-        self._engine.publish(version)
-
-    def close(self) -> None:
-        """The engines belong to others."""

@@ -19,7 +19,7 @@ from marft_algos import algorithm as algorithms
 from marft_algos import checkpoint, evaluate, loggers, records, setup
 from marft_algos.config import TrainConfig
 from marft_algos.critic import Critics
-from marft_algos.engines.base import RolloutEngine
+from marft_algos.engines.base import Publisher, RolloutEngine
 from marft_algos.engines.native import NativeEngine
 from marft_algos.rollout import Collector
 from marft_algos.runs import UNTRAINED, RunFolder, compare
@@ -64,6 +64,7 @@ class Trainer:
         self.critics = Critics(self.policies, config.critic_hidden, config.seed) if algorithm.view != "none" else None
         self.learner = Learner(algorithm, self.policies, self.critics, config.seed)
         self.engine: RolloutEngine = NativeEngine(self.policies, config.engine_batch)
+        self.publisher = Publisher(self.engine, self.policies)
         self.progress = checkpoint.Progress()
         self._saved = setup.saved_policies(config, self.policies)
 
@@ -92,7 +93,6 @@ class Trainer:
         if self.critics is not None:
             self.critics.load_state_dict(state["critics"])
         self.policies.version = self.progress.version
-        self.engine.publish(self.policies.version)
         run.rewind(self.progress.iteration, self.progress.metrics_bytes)
 
     def train(self, run: RunFolder, display: loggers.Display) -> None:
@@ -107,6 +107,7 @@ class Trainer:
         slots = min(config.num_envs or config.episodes_per_iteration, config.episodes_per_iteration)
         vec = marft_envs.make_vec(config.env, slots, **config.env_kwargs)
         try:
+            self.publisher.publish(self.policies.policies, self.policies.version)
             with session.interrupt.installed():
                 if not checkpoint.steps(run.checkpoints):
                     self._baseline(session)
@@ -120,6 +121,7 @@ class Trainer:
         finally:
             vec.close()
             self.engine.close()
+            self.publisher.close()
             for sink in sinks:
                 sink.close()
 
@@ -132,13 +134,16 @@ class Trainer:
             session.display.phase("playing")
             trajectories, metrics = self._collect(collector, iteration)
         collected = time.monotonic()
+        metrics |= {f"engine/{k}": v for k, v in self.engine.metrics().items()}
+        self.engine.sleep()
         if config.permute_rewards:
             permute_rewards(trajectories, np.random.default_rng([config.seed, _PERMUTE, iteration]))
         session.display.phase("learning")
         # What an engine or an environment broke off says nothing about the replies before it.
         metrics |= self.learner.update([t for t in trajectories if not _failed(t)], iteration)
         self.policies.version += 1
-        self.engine.publish(self.policies.version)
+        self.engine.wake()
+        self.publisher.publish(self.learner.trainable, self.policies.version)
         metrics |= {"time_rollout": collected - started, "time_update": time.monotonic() - collected}
         self.progress.iteration = iteration = iteration + 1
         self.progress.tokens += int(metrics.get("tokens_played", metrics["tokens"]))

@@ -212,7 +212,7 @@ def test_an_update_reaches_the_sampler_and_spares_the_frozen(qwen: Path) -> None
         policies.logprobs("actor", ids, mask)[0].sum().backward()
         optimizer.step()
     policies.version += 1
-    engine.publish(policies.version)
+    engine.publish("actor", policies.version)
     after = engine.generate(asked, greedy)
     assert after[1].action_ids != before[1].action_ids
     for request, a, b in zip(asked, before, after, strict=True):

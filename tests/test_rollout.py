@@ -14,7 +14,7 @@ import pytest
 import torch
 from tiny import save_tiny
 
-from marft_algos.engines import EngineError, NativeEngine, RolloutEngine, ScriptedEngine
+from marft_algos.engines import EngineBase, EngineError, NativeEngine, RolloutEngine, ScriptedEngine
 from marft_algos.policy import PolicySet
 from marft_algos.rollout import Collector
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason, Trajectory
@@ -194,7 +194,7 @@ def test_scripts_play_without_policies() -> None:
         assert not any(t.trainable or t.prompt_ids for t in trajectory.transitions)
 
 
-class Flaky:
+class Flaky(EngineBase):
     """Fails on the writer's turn of every second episode."""
 
     def __init__(self, inner: RolloutEngine, every: int) -> None:
@@ -209,12 +209,6 @@ class Flaky:
                     empty = np.zeros(0, np.float32)
                     replies[i] = Generation([], empty, StopReason.ERROR, 0, error="server is down")
         return replies
-
-    def publish(self, version: int) -> None:
-        self.inner.publish(version)
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 @pytest.mark.parametrize("dependency", [Chain(), Independent()])

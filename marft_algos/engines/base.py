@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +24,124 @@ class EngineError(MarftError, RuntimeError):
 
 
 class RolloutEngine(Protocol):
-    """Turns requests into replies. A failed request comes back with ``StopReason.ERROR``, never as ``""``."""
+    """Turns requests into replies: token ids in; token ids, log-probs, stop reason and version of the weights out.
+
+    A failed request comes back with ``StopReason.ERROR``, never as ``""``. ``EngineBase`` has defaults for all but
+    ``generate``; ``marft_algos.engines.conformance`` checks the promises.
+    """
 
     def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
-        """Returns one generation per request, in order; each is independent of the others in the batch."""
+        """Returns one generation per request, in order, of any mix of policies; none depends on the others."""
 
-    def publish(self, version: int) -> None:
-        """Takes over the policies' present weights as ``version``; called after every update."""
+    async def agenerate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
+        """As ``generate``, without holding up the event loop."""
+
+    def needs_adapter(self, policy: str) -> bool:
+        """Returns whether ``publish`` wants this policy's weights as a folder on disk."""
+
+    def publish(self, policy: str, version: int, adapter: Path | None = None) -> None:
+        """Samples this policy from weights ``version`` on from now on; no other policy changes.
+
+        Args:
+            policy: Whose weights are new.
+            version: Their number; replies carry it.
+            adapter: Folder in peft's format, where ``needs_adapter`` asked for one. It stays until the next publish.
+        """
+
+    def sleep(self) -> None:
+        """Gives back device memory that only sampling needs, where that can be done."""
+
+    def wake(self) -> None:
+        """Undoes ``sleep``; to be called before the next publish or generation."""
+
+    def metrics(self) -> dict[str, float]:
+        """Returns numbers to log (requests, retries, costs) that were counted since the last call."""
 
     def close(self) -> None:
         """Frees processes and connections."""
+
+
+class EngineBase:
+    """Defaults of the protocol for an engine that has only a blocking ``generate``."""
+
+    def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
+        """To be written."""
+        raise NotImplementedError
+
+    async def agenerate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
+        """Runs ``generate`` in a thread."""
+        return await asyncio.to_thread(self.generate, requests, params)
+
+    def needs_adapter(self, policy: str) -> bool:
+        """Returns False: nothing is written to disk."""
+        return False
+
+    def publish(self, policy: str, version: int, adapter: Path | None = None) -> None:
+        """Does nothing: the engine reads the trained tensors themselves, or has none."""
+
+    def sleep(self) -> None:
+        """Does nothing: there is no memory to give back."""
+
+    def wake(self) -> None:
+        """Does nothing: see ``sleep``."""
+
+    def metrics(self) -> dict[str, float]:
+        """Returns nothing."""
+        return {}
+
+    def close(self) -> None:
+        """Does nothing: there is nothing to free."""
+
+
+class AdapterSource(Protocol):
+    """What publishing needs of a set of policies."""
+
+    def save_adapter(self, policy: str, folder: Path) -> Any:
+        """Writes a policy in peft's format."""
+
+
+class Publisher:
+    """Hands the policies' weights to an engine; writes only those that the engine asks for as a folder.
+
+    Args:
+        engine: Who samples.
+        policies: Whose weights.
+        folder: Where adapters are written, readable by the engine's servers; a temporary folder by default.
+    """
+
+    def __init__(self, engine: RolloutEngine, policies: AdapterSource, folder: Path | str | None = None) -> None:
+        self._engine, self._policies = engine, policies
+        self._given = None if folder is None else Path(folder).expanduser().absolute()
+        self._made: Path | None = None
+        self._last: dict[str, Path] = {}
+
+    def publish(self, names: Iterable[str], version: int) -> None:
+        """Publishes the present weights of these policies as ``version``, and deletes the folders before them."""
+        for name in names:
+            adapter: Path | None = None
+            if self._engine.needs_adapter(name):
+                adapter = self._folder() / f"{name}@{version}"
+                self._policies.save_adapter(name, adapter)
+            self._engine.publish(name, version, adapter)
+            before = self._last.pop(name, None)
+            if before is not None and before != adapter:
+                shutil.rmtree(before, ignore_errors=True)
+            if adapter is not None:
+                self._last[name] = adapter
+
+    def close(self) -> None:
+        """Deletes what was written."""
+        if self._made is not None:
+            shutil.rmtree(self._made, ignore_errors=True)
+        self._made, self._last = None, {}
+
+    def _folder(self) -> Path:
+        if self._made is None:
+            if self._given is not None:
+                self._given.mkdir(parents=True, exist_ok=True)
+            self._made = Path(tempfile.mkdtemp(prefix="marft-adapters-", dir=self._given))
+            self._made.chmod(0o755)  # a server may run as another user
+        return self._made
 
 
 def check_sampling(params: SamplingParams) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from marft_algos.engines.base import EngineError, check_sampling, uniforms
+from marft_algos.engines.base import EngineBase, EngineError, check_sampling, uniforms
 from marft_algos.modeling import Trunk, prefix_length, run_prefix
 from marft_algos.policy import PolicySet
 from marft_algos.types import FloatArray, Generation, GenerationRequest, SamplingParams, StopReason
@@ -23,7 +23,7 @@ COMPACT_BELOW = 0.75
 """Share of rows still alive at which finished rows are dropped from the batch."""
 
 
-class NativeEngine:
+class NativeEngine(EngineBase):
     """Samples from a ``PolicySet`` in this process; always at the present weights.
 
     Args:
@@ -62,12 +62,6 @@ class NativeEngine:
                 part = rows[start : start + self._max_batch]
                 found |= zip(part, self._decode(policy, [requests[i] for i in part], params), strict=True)
         return [found[i] for i in range(len(requests))]
-
-    def publish(self, version: int) -> None:
-        """Does nothing: the engine reads the trained tensors themselves."""
-
-    def close(self) -> None:
-        """Nothing to free."""
 
     def _too_long(self, request: GenerationRequest, params: SamplingParams, context: int) -> Generation:
         message = (

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from marft_algos.engines.base import EngineBase
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError, did_you_mean
 
@@ -14,7 +16,7 @@ Script = str | Sequence[str] | Callable[[GenerationRequest], str]
 """A fixed reply, replies to choose from by the request's seed, or a function of the request."""
 
 
-class ScriptedEngine:
+class ScriptedEngine(EngineBase):
     """Answers by script.
 
     Args:
@@ -26,32 +28,30 @@ class ScriptedEngine:
     def __init__(self, scripts: Mapping[str, Script], tokenizer: Any = None) -> None:
         self._scripts = dict(scripts)
         self._tokenizer = tokenizer
-        self._version = 0
+        self._versions: dict[str, int] = {}
 
     def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
         """Returns one reply per request; an exception in a script becomes that request's ``StopReason.ERROR``."""
         return [self._answer(request) for request in requests]
 
-    def publish(self, version: int) -> None:
+    def publish(self, policy: str, version: int, adapter: Path | None = None) -> None:
         """Records the version; scripts have no weights."""
-        self._version = version
-
-    def close(self) -> None:
-        """Nothing to free."""
+        self._versions[policy] = version
 
     def _answer(self, request: GenerationRequest) -> Generation:
         script = self._scripts.get(request.agent, self._scripts.get("*"))
         if script is None:
             raise ConfigError(f"No script for agent '{request.agent}'. {did_you_mean(request.agent, self._scripts)}")
+        version = self._versions.get(request.policy, 0)
         try:
             text = script if isinstance(script, str) else self._choose(script, request)
         except Exception as error:
             empty = np.zeros(0, np.float32)
-            return Generation([], empty, StopReason.ERROR, self._version, error=f"{type(error).__name__}: {error}")
+            return Generation([], empty, StopReason.ERROR, version, error=f"{type(error).__name__}: {error}")
         ids: list[int] = []
         if self._tokenizer is not None:
             ids = [*self._tokenizer.encode(text, add_special_tokens=False), self._tokenizer.eos_token_id]
-        return Generation(ids, np.zeros(len(ids), np.float32), StopReason.EOS, self._version, text)
+        return Generation(ids, np.zeros(len(ids), np.float32), StopReason.EOS, version, text)
 
     @staticmethod
     def _choose(script: Sequence[str] | Callable[[GenerationRequest], str], request: GenerationRequest) -> str:

@@ -1,0 +1,90 @@
+"""Several engines behind one: each request goes to the engine of its policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from marft_algos.engines.base import EngineBase, RolloutEngine
+from marft_algos.types import Generation, GenerationRequest, SamplingParams
+from marft_envs.errors import ConfigError, did_you_mean
+
+
+def by_policy(request: GenerationRequest) -> str:
+    """Returns the request's policy."""
+    return request.policy
+
+
+class MixedEngine(EngineBase):
+    """Routes requests to engines, which work at the same time.
+
+    Args:
+        engines: Name -> engine; one engine may have several names.
+        route: Gives the name a request goes to; by default its policy.
+    """
+
+    def __init__(
+        self, engines: Mapping[str, RolloutEngine], route: Callable[[GenerationRequest], str] = by_policy
+    ) -> None:
+        self._engines = dict(engines)
+        self._route = route
+
+    def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
+        """Returns one generation per request, in order.
+
+        Raises:
+            ConfigError: A request that no engine is named for.
+        """
+        rows: dict[int, list[int]] = {}
+        engines: dict[int, RolloutEngine] = {}
+        for i, request in enumerate(requests):
+            engine = self._get(self._route(request))
+            engines[id(engine)] = engine
+            rows.setdefault(id(engine), []).append(i)
+        found: dict[int, Generation] = {}
+        with ThreadPoolExecutor(max(len(rows), 1)) as pool:
+            parts = [[requests[i] for i in part] for part in rows.values()]
+            replies = pool.map(lambda engine, part: engine.generate(part, params), engines.values(), parts)
+            for part, made in zip(rows.values(), replies, strict=True):
+                found |= zip(part, made, strict=True)
+        return [found[i] for i in range(len(requests))]
+
+    def needs_adapter(self, policy: str) -> bool:
+        """As the policy's engine."""
+        return self._get(policy).needs_adapter(policy)
+
+    def publish(self, policy: str, version: int, adapter: Path | None = None) -> None:
+        """Publishes to the policy's engine."""
+        self._get(policy).publish(policy, version, adapter)
+
+    def sleep(self) -> None:
+        """Every engine sleeps."""
+        for engine in self._distinct():
+            engine.sleep()
+
+    def wake(self) -> None:
+        """Every engine wakes."""
+        for engine in self._distinct():
+            engine.wake()
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the numbers of all engines; equal names are added up."""
+        found: dict[str, float] = {}
+        for engine in self._distinct():
+            for key, number in engine.metrics().items():
+                found[key] = found.get(key, 0.0) + number
+        return found
+
+    def close(self) -> None:
+        """Closes every engine."""
+        for engine in self._distinct():
+            engine.close()
+
+    def _get(self, name: str) -> RolloutEngine:
+        if name not in self._engines:
+            raise ConfigError(f"No engine for '{name}'. {did_you_mean(name, self._engines)}")
+        return self._engines[name]
+
+    def _distinct(self) -> list[RolloutEngine]:
+        return list({id(engine): engine for engine in self._engines.values()}.values())
