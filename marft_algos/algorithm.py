@@ -23,11 +23,13 @@ from marft_algos.types import SamplingParams, Trajectory, Transition
 from marft_envs.errors import ConfigError, did_you_mean
 
 View = Literal["own", "team", "none"]
-Need = Literal["groups", "unshared", "static", "branches", "critic", "team_state"]
+Need = Literal["groups", "unshared", "blocks", "shared", "static", "branches", "critic", "team_state"]
 """Something that an algorithm cannot do without, and that a run may not offer: ``NEEDS`` says what each one is."""
 NEEDS: Mapping[Need, tuple[str, str]] = {
     "groups": ("several episodes of one start", "train with the project's trainer"),
     "unshared": ("a policy for each agent", "use --policies own"),
+    "blocks": ("policies to update one after the other", "use --policies own, or let some agents have their own"),
+    "shared": ("one policy for all agents", "use --policies shared"),
     "static": (
         "a static schedule (a chain, layers or another fixed D), so that turn t is the same agent's in every episode",
         "name an environment without a router, or give it dependency=chain",

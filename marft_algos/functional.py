@@ -3,7 +3,7 @@
 Nothing here knows an agent, a policy or a tokenizer. Credit works on numpy arrays in float64 and runs over an
 explicit successor relation; losses work on torch tensors in fp32 and never mask by value.
 Sources: MARFT (arXiv 2504.16129), GAE (1506.02438), PPO (1707.06347), HAPPO (2109.11251), A2PO (2302.06205),
-GSPO (2507.18071), MAPPO (2103.01955).
+GSPO (2507.18071), MAPPO (2103.01955), VAPO (2504.05118).
 """
 
 from __future__ import annotations
@@ -147,6 +147,22 @@ def whiten(x: Reals, mask: NDArray[np.bool_] | None = None) -> Array:
 def trace(log_ratio_sum: float) -> float:
     """A2PO's c = min(1, ρ) for a turn whose policy was already updated (arXiv 2302.06205, eq. 3)."""
     return math.exp(min(0.0, log_ratio_sum))
+
+
+def outer_factor(log_ratio_sum: float, eps: float) -> float:
+    """A2PO's clip(Π ρ^j, 1 ± ε_o) of the turns whose policy was already updated (arXiv 2302.06205, eq. 6)."""
+    return min(max(math.exp(min(log_ratio_sum, LOG_RATIO_LIMIT)), 1.0 - eps), 1.0 + eps)
+
+
+def length_adaptive_lambda(length: int, alpha: float, floor: float = 0.95) -> float:
+    """VAPO's λ = max(floor, 1 − 1/(α·length)) of a response (arXiv 2504.05118); unclamped it is negative below 1/α."""
+    return max(floor, 1.0 - 1.0 / (alpha * length))
+
+
+def effective_samples(weights: Reals) -> float:
+    """(Σw)²/(n·Σw²): the share of n samples that is left when they weigh w ≥ 0; 1 when all weigh the same."""
+    w = np.asarray(weights, dtype=np.float64)
+    return float(w.sum() ** 2 / (len(w) * np.square(w).sum()))
 
 
 def explained_variance(returns: Reals, values: Reals) -> float:

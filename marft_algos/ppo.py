@@ -20,9 +20,12 @@ from torch import Tensor
 
 from marft_algos import credit
 from marft_algos import functional as F
-from marft_algos.algorithm import Algorithm, UpdateConfig
-from marft_algos.batching import LEARNER_LOGPROBS, Batch, Level, decision_points, has_loss
+from marft_algos.algorithm import Algorithm, Rescore, UpdateConfig
+from marft_algos.batching import LEARNER_LOGPROBS, Batch, Level, decision_points, has_loss, rows_by_policy
 from marft_algos.types import SamplingParams, Trajectory, Transition
+
+LOG_RATIO = "log_ratio"
+"""Key in ``Transition.info``: the turn's summed log-ratio, once its policy was updated in this iteration."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,12 @@ class PPO(Algorithm):
 
     def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """The chain's returns; advantages G − V, whitened over what is trained."""
+        self.run_chains(trajectories)
+        self.whiten(trajectories)
+        return {}
+
+    def run_chains(self, trajectories: Sequence[Trajectory]) -> None:
+        """Fills returns, and advantages G − V as they are."""
         for trajectory in trajectories:
             turns, links = trajectory.transitions, self.links(trajectory)
             if self.view == "own" and self.config.lambda_turn < 1.0:
@@ -98,8 +107,6 @@ class PPO(Algorithm):
             )
             for t, a, g in zip(turns, advantages, returns, strict=True):
                 t.advantages, t.returns = a.astype(np.float32), g.astype(np.float32)
-        self.whiten(trajectories)
-        return {}
 
     def whiten(self, trajectories: Sequence[Trajectory]) -> None:
         """Whitens the trained turns' advantages, all together or policy by policy; each entry counts once."""
@@ -115,7 +122,7 @@ class PPO(Algorithm):
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """The clipped surrogate on the ratio of tokens or of actions."""
-        return self.clipped(self.ratio(logprobs, batch), batch)
+        return self.clipped(self.ratio(logprobs, batch), batch.advantages, batch)
 
     def ratio(self, logprobs: Tensor, batch: Batch) -> Tensor:
         """π_θ/π_old at this algorithm's level: [B, T-1] of tokens, or [B] of actions."""
@@ -125,16 +132,29 @@ class PPO(Algorithm):
             old = F.action_logprobs(old, batch.mask, self.config.norm, batch.n_words)
         return F.ratio(new, old)
 
-    def clipped(self, ratio: Tensor, batch: Batch, scale: float = 1.0) -> tuple[Tensor, dict[str, float]]:
+    def per_turn(self, numbers: Sequence[float], batch: Batch) -> Tensor:
+        """One number per row, in a shape that multiplies ratios and advantages: [B, 1] of tokens, or [B] of actions."""
+        column = batch.advantages.new_tensor(numbers)
+        return column[:, None] if self.level == "token" else column
+
+    def clipped(
+        self, ratio: Tensor, advantages: Tensor, batch: Batch, scale: float = 1.0
+    ) -> tuple[Tensor, dict[str, float]]:
         """The clipped surrogate and its numbers; ``scale`` is a factor on both ε."""
         low = self.config.clip * scale
         high = low if self.config.clip_high is None else self.config.clip_high * scale
-        bound = F.clip_binds(ratio.detach(), batch.advantages, low, high)
-        loss = batch.mean(F.clipped_surrogate(ratio, batch.advantages, low, high))
+        bound = F.clip_binds(ratio.detach(), advantages, low, high)
+        loss = batch.mean(F.clipped_surrogate(ratio, advantages, low, high))
         return loss, {"clip_share": float(batch.mean(bound.float())), "ratio_max": float(ratio.detach().max())}
 
 
-def moved(turns: Sequence[Transition], rescored: Sequence[np.ndarray]) -> list[float]:
-    """Summed log-ratio Σ_t (log π_now − log π_old) of each turn."""
-    olds = [t.info.get(LEARNER_LOGPROBS, t.logprobs) for t in turns]
-    return [float((new - old).sum(dtype=np.float64)) for new, old in zip(rescored, olds, strict=True)]
+def note_log_ratios(policies: Sequence[str], trajectories: Sequence[Trajectory], rescore: Rescore) -> None:
+    """Notes how far these policies have moved: Σ_t (log π_now − log π_old) of each of their turns with a loss."""
+    for turns in rows_by_policy(trajectories, policies).values():
+        for t, now in zip(turns, rescore(turns) if turns else [], strict=True):
+            t.info[LOG_RATIO] = float((now - t.info.get(LEARNER_LOGPROBS, t.logprobs)).sum(dtype=np.float64))
+
+
+def waiting(trajectory: Trajectory, updated: Sequence[str]) -> list[Transition]:
+    """The turns with a loss whose policy has yet to be updated."""
+    return [t for t in trajectory.transitions if has_loss(t) and t.policy not in updated]

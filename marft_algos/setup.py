@@ -134,8 +134,10 @@ def facts(config: TrainConfig, env: FlexEnv) -> Facts:
     """What a run with these settings offers to an algorithm, told without a model."""
     policies = assign(env.unwrapped.team, config.policies)
     offers: set[Need] = {"groups", "critic", "team_state"}
-    if len(set(policies.values())) == len(policies):
-        offers.add("unshared")
+    distinct = len(set(policies.values()))
+    if distinct == len(policies):
+        offers |= {"unshared", "blocks"}
+    offers.add("shared" if distinct == 1 else "blocks")
     if isinstance(env.unwrapped.dependency, StaticDAG):
         offers.add("static")
     return Facts(frozenset(offers), config.episodes_per_iteration)

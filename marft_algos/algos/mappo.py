@@ -1,0 +1,52 @@
+"""MAPPO: independent policies, critics that see the whole team (arXiv 2103.01955).
+
+As IPPO, but V_i reads the team's transcript: the task's state, the agent's role, and every message committed before
+its layer, whether the agent was shown it or not. Never its own or a later action, never the gold answer.
+
+    r_k  = own turn + Σ over layers until the own next turn of (team + own share)
+    G_k  = r_k + γ_turn · [(1 − λ_turn)·V_i(team view at the next own turn) + λ_turn·G_next]
+    loss = −min(ρA, clip(ρ, 1 − ε, 1 + ε)A),  A = G − V_i(team view), whitened
+
+All policies are updated at once, from one batch. With a constant critic this is REINFORCE with a baseline, on the
+first minibatch.
+
+Departures from the original. A decision is a token (or a whole reply); at token level V also reads the reply's tokens
+so far, which makes it a baseline that does not depend on the token it judges. γ and λ are separate for tokens and
+turns and default to 1, as an episode has few turns; below 1 the team view keeps the bootstrap sound. One epoch, not
+fifteen: a language model's policy moves far in a few steps. ``value_norm`` (β = .99999 in the original) is off, as
+rewards lie around [0, 1]; where it is on, its statistics take in each iteration's targets once, before the fit.
+Agents that share a policy share its critic; their role is in its view. No death masking: who does not act has no
+turn, and its last turn goes on to receive the team's reward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from marft_algos import credit
+from marft_algos.algorithm import Need, View, register
+from marft_algos.ppo import PPO, PPOConfig
+from marft_algos.types import Trajectory
+
+
+@dataclass(frozen=True)
+class MAPPOConfig(PPOConfig):
+    """Settings of MAPPO; those it shares with every algorithm that has a critic are inherited."""
+
+    value_clip: float | None = 0.2
+    """New values are held within this distance of those at collection; as wide as the clip, as in the original's
+    code. None: off."""
+
+
+@register("mappo")
+class MAPPO(PPO):
+    """Multi-agent PPO: agent chains, centralised critics."""
+
+    Config: ClassVar[type[PPOConfig]] = MAPPOConfig
+    needs: ClassVar[frozenset[Need]] = frozenset({"critic", "team_state"})
+    view: View = "team"
+
+    def links(self, trajectory: Trajectory) -> credit.Links:
+        """The agents' chains: a turn's successor is its agent's own next turn."""
+        return credit.agent_chain(trajectory, self.rule(trajectory))
