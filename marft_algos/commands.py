@@ -104,13 +104,11 @@ def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mappi
     embedded = "models" not in first and "config" not in files
     default = presets.suited(first.get("env", "")) if embedded else "default"
     preset = presets.get(first.get("preset", default))
-    if "algo" in first and first["algo"] != preset.get("algo", "marft"):
-        preset.pop("algorithm", None)
     if "env" in first and first["env"] != preset.get("env"):
         preset["env_kwargs"] = setup.keep_accepted(first["env"], preset.get("env_kwargs", {}))
     if "data" in files:
         preset["env_kwargs"] = {"data": files["data"]}
-    base = config.build({**preset, **{key: first[key] for key in ("algo", "env") if key in first}})
+    base = config.build({key: first[key] for key in ("algo", "env") if key in first}, config.build(preset))
     return config.load(files["config"], base) if "config" in files else base
 
 

@@ -135,7 +135,8 @@ def build(table: Mapping[str, Any], base: TrainConfig | None = None) -> TrainCon
 
     Args:
         table: Settings by name; the algorithm's own in the nested table ``algorithm``.
-        base: Where settings that ``table`` leaves out come from, the defaults by default.
+        base: Where settings that ``table`` leaves out come from, the defaults by default. Of another algorithm's
+            settings those are taken that this one has too, and that are not that one's default.
 
     Raises:
         ConfigError: An unknown name (the message suggests one) or a value of the wrong kind.
@@ -149,7 +150,7 @@ def build(table: Mapping[str, Any], base: TrainConfig | None = None) -> TrainCon
     for key in given.keys() & {f.name for f in dataclasses.fields(settings)}:
         raise ConfigError(f"'{key}' is a setting of the algorithm. Put it under [algorithm].")
     run = _checked(TrainConfig, given, base, skip=("algorithm",))
-    start = base.algorithm if isinstance(base.algorithm, settings) else None
+    start = base.algorithm if isinstance(base.algorithm, settings) else _carried(base.algorithm, settings)
     if not isinstance(own, Mapping):
         raise ConfigError(f"[algorithm] must be a table of settings of '{run.algo}'; got {own!r}.")
     return dataclasses.replace(run, algorithm=_checked(settings, own, start))
@@ -172,6 +173,15 @@ def read_table(path: Path | str) -> dict[str, Any]:
         raise ConfigError(f"Cannot read the settings in '{path}': {error.strerror}. Expected a TOML file.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"'{path}' is not TOML: {error}. Expected lines such as: lr = 1e-4") from error
+
+
+def _carried(old: Any, settings: Any) -> Any:
+    """What a base's settings of another algorithm say about this one's: a preset's learning rate is for every one."""
+    if old is None:
+        return None
+    plain, shared = type(old)(), {f.name for f in dataclasses.fields(settings)}
+    changed = {f.name: getattr(old, f.name) for f in dataclasses.fields(old) if f.name in shared}
+    return settings(**{key: value for key, value in changed.items() if value != getattr(plain, key)})
 
 
 def _checked(kind: Any, given: Mapping[str, Any], base: Any, skip: tuple[str, ...] = ()) -> Any:

@@ -37,6 +37,9 @@ class MATConfig(PPOConfig):
 
     level: Level = "action"
     """What a decision is; ``action``: a turn, with one V, as in the original."""
+    value_clip: float | None = 0.2
+    """New values are held within this distance of those at collection; as wide as the clip, as in the original's
+    code. None: off."""
 
 
 @register("mat")
