@@ -6,7 +6,7 @@ import runpy
 import sys
 
 NAMES = ("envs", "grader", "rollout", "mutations", "ladder", "levels", "real")
-NAMES += ("sandbox", "code_real", "reflection", "attacks", "tools_real", "depot", "overlap")
+NAMES += ("sandbox", "code_real", "reflection", "attacks", "tools_real", "depot", "overlap", "statistics")
 NAMES += ("tools_ordering", "compact")
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ LEVELS = (
     ("credit", "algorithm", "ppo", "update"),
     ("algos",),
     ("config", "presets", "runs", "records", "setup", "checkpoint", "loggers", "evaluate", "plots", "report", "trainer"),
-    ("arguments", "play", "api", "commands", "cli", "__main__"),
+    ("arguments", "play", "api", "commands", "bench", "cli", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LEVELS) for name in names}
 

@@ -1,0 +1,214 @@
+"""Intervals for benchmarks in which several seeds are scored on the same problems; numpy only.
+
+One cell of a benchmark is a *panel* Y [S, P]: outcome of seed s on problem p, problems in the same order for every seed
+and every algorithm. Seeds and problems are both samples, and they are crossed:
+
+    Y[s, p] = μ + seed[s] + problem[p] + rest[s, p]
+    Var(mean) = σ²_seed / S + σ²_problem / P + σ²_rest / (S P)
+
+The two-level bootstrap resamples seeds, then problems (jointly for all seeds). With five seeds its percentiles are too
+near: a resample of S seeds has (S − 1)/S of their variance, and the normal's tails stand in for Student's. So its
+deviations are stretched to the width that the analysis of variance gives:
+
+    V  = [max(MS_seed, MS_rest) + max(MS_problem, MS_rest) − MS_rest] / (S P)
+    df = Satterthwaite's, from S − 1, P − 1 and (S − 1)(P − 1)
+    interval = mean + (t_df · √V) / (z · sd of the resamples) · (percentiles of the resamples − their mean)
+
+(Owen, "The pigeonhole bootstrap", 2007, on crossed resampling; Satterthwaite, 1946, on the degrees of freedom.)
+``docs/benchmarking.md`` derives it; ``python -m benchmarks statistics`` measures coverage and power.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marft_algos.stats import Z95, Estimate, wilson
+from marft_envs.errors import ConfigError
+
+Panel = NDArray[np.float64]
+"""[seeds, problems]"""
+Statistic = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
+"""Scores of runs [R, n] and their weights [n] -> [R]."""
+MIN_SEEDS = 3
+"""Below it there is no interval: the spread of two seeds says next to nothing (t = 12.7 with one degree of freedom)."""
+RESAMPLES = 2000
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Variance of a mean, and how well it is known."""
+
+    variance: float
+    df: float
+
+
+def student_cdf(t: float, df: float) -> float:
+    """P(T ≤ t) of Student's t with any real number of degrees of freedom.
+
+    With t = √df · tan θ the density is proportional to cos^(df − 1) θ, which Gauss and Legendre's rule integrates.
+    """
+    angle = math.atan(abs(t) / math.sqrt(df))
+    theta = 0.5 * angle * (_NODES + 1.0)
+    constant = math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(math.pi)
+    half = constant * 0.5 * angle * float(_WEIGHTS @ np.cos(theta) ** (df - 1))
+    return 0.5 + math.copysign(half, t)
+
+
+@lru_cache(maxsize=4096)
+def student_quantile(p: float, df: float) -> float:
+    """The t with ``student_cdf(t, df) == p``, for p > 1/2; the normal's from a million degrees of freedom."""
+    df = min(df, 1e6)
+    low, high = 0.0, 1.0
+    while student_cdf(high, df) < p:
+        high *= 2
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if student_cdf(middle, df) < p else (low, middle)
+    return 0.5 * (low + high)
+
+
+def spread(panel: Panel) -> Spread:
+    """Var(mean) of a crossed panel and its Satterthwaite degrees of freedom; see the head of this file."""
+    seeds, problems = panel.shape
+    rows, columns, mean = panel.mean(1), panel.mean(0), panel.mean()
+    rest = panel - rows[:, None] - columns + mean
+    df_rest = (seeds - 1) * (problems - 1)
+    ms_rest = float((rest**2).sum()) / df_rest
+    ms_seed, ms_problem = problems * float(rows.var(ddof=1)), seeds * float(columns.var(ddof=1))
+    terms = [(ms_seed, seeds - 1)] if ms_seed > ms_rest else []
+    terms += [(ms_problem, problems - 1)] if ms_problem > ms_rest else []
+    terms += [(ms_rest * (1 - len(terms)), df_rest)]
+    total = sum(ms for ms, _ in terms)
+    shaky = sum(ms**2 / df for ms, df in terms)
+    return Spread(total / panel.size, total**2 / shaky if shaky else math.inf)
+
+
+def mean_of_runs(scores: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Weighted mean: environments count alike, whatever number of seeds each has."""
+    return scores @ weights
+
+
+def iqm(scores: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Interquartile mean: of the runs without ⌊n/4⌋ at either end, as rliable has it (arXiv 2108.13264)."""
+    cut = scores.shape[-1] // 4
+    ordered = np.sort(scores, axis=-1)
+    return ordered[..., cut : scores.shape[-1] - cut].mean(-1)
+
+
+def estimate(panels: Sequence[Panel], statistic: Statistic = mean_of_runs) -> Estimate:
+    """A statistic of runs, with its 95 % interval; one panel per environment, environments fixed.
+
+    Args:
+        panels: Outcomes [S, P], or differences of two algorithms' outcomes on the same seeds and problems.
+        statistic: ``mean_of_runs`` or ``iqm``. The stretch is that of the mean in either case.
+
+    Returns:
+        ``n`` is the number of runs. Bounds are nan if an environment has fewer than ``MIN_SEEDS`` seeds: no interval
+        can be given.
+
+    Raises:
+        ConfigError: No panel, or one that is empty.
+    """
+    if not panels or any(p.ndim != 2 or not p.size for p in panels):
+        raise ConfigError("There is nothing to estimate: expected at least one panel of outcomes [seeds, problems].")
+    weights = np.concatenate([np.full(len(p), 1 / (len(p) * len(panels))) for p in panels])
+    runs = np.concatenate([p.mean(1) for p in panels])
+    value = float(statistic(runs[None], weights)[0])
+    if not enough(panels):
+        return Estimate(value, math.nan, math.nan, len(runs))
+    parts = [spread(p) for p in panels]
+    variance = sum(part.variance for part in parts) / len(panels) ** 2
+    if variance == 0:
+        low, high = _constant(value, panels)
+        return Estimate(value, low, high, len(runs))
+    df = sum(p.variance for p in parts) ** 2 / sum(p.variance**2 / p.df for p in parts if p.variance)
+    resampled = np.concatenate([resample(p, stream) for stream, p in enumerate(panels)], axis=1)
+    around = statistic(resampled, weights)
+    wide = float(mean_of_runs(resampled, weights).std())
+    stretch = student_quantile(0.975, round(df, 1)) * math.sqrt(variance) / (Z95 * wide)
+    low, high = (value + stretch * float(q - around.mean()) for q in np.quantile(around, [0.025, 0.975]))
+    return Estimate(value, low, high, len(runs))
+
+
+def enough(panels: Sequence[Panel]) -> bool:
+    """Whether an interval can be given."""
+    return min(len(p) for p in panels) >= MIN_SEEDS and min(p.shape[1] for p in panels) >= 2
+
+
+def _constant(value: float, panels: Sequence[Panel]) -> tuple[float, float]:
+    """No spread at all (everything solved, or no outcome differs): P problems still bound the share of exceptions."""
+    rest = wilson(0, min(p.shape[1] for p in panels)).high
+    return max(value - rest, -1.0), min(value + rest, 1.0)
+
+
+def resample(panel: Panel, stream: int = 0) -> Panel:
+    """Scores [R, S] of resampled runs: S seeds drawn with replacement, P problems drawn once for all of them."""
+    seeds, problems = _draws(*panel.shape, stream)
+    return np.take_along_axis(problems @ panel.T, seeds, axis=1)
+
+
+@lru_cache(maxsize=16)
+def _draws(seeds: int, problems: int, stream: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Fixed draws per shape: which seeds [R, S], and each problem's share [R, P]."""
+    rng = np.random.default_rng([seeds, problems, stream])
+    chosen = rng.integers(seeds, size=(RESAMPLES, seeds))
+    return chosen, rng.multinomial(problems, np.full(problems, 1 / problems), size=RESAMPLES) / problems
+
+
+def probability_of_improvement(new: Sequence[Panel], old: Sequence[Panel]) -> Estimate:
+    """P(a run of ``new`` scores above a run of ``old``), ties half, averaged over environments.
+
+    The interval is the percentiles of the two-level bootstrap, problems drawn jointly for both algorithms.
+    """
+    value = float(np.mean([_above(a.mean(1)[None], b.mean(1)[None])[0] for a, b in zip(new, old, strict=True)]))
+    n = sum(len(p) for p in new)
+    if not (enough(new) and enough(old)):
+        return Estimate(value, math.nan, math.nan, n)
+    both = []
+    for stream, (a, b) in enumerate(zip(new, old, strict=True)):
+        chosen, shares = _draws(len(a), a.shape[1], stream)
+        others = _draws(len(b), b.shape[1], len(new) + stream)[0]
+        x, y = (np.take_along_axis(shares @ p.T, rows, axis=1) for p, rows in ((a, chosen), (b, others)))
+        both.append(_above(x, y))
+    low, high = np.quantile(np.mean(both, axis=0), [0.025, 0.975])
+    return Estimate(value, float(low), float(high), n)
+
+
+def _above(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    gap = x[:, :, None] - y[:, None, :]
+    return ((gap > 0) + 0.5 * (gap == 0)).mean((1, 2))
+
+
+def profile(panels: Sequence[Panel], levels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Performance profile [3, levels]: share of runs that score at least each level, and the bootstrap's 95 % band."""
+    runs = np.concatenate([p.mean(1) for p in panels])
+    share = (runs[:, None] >= levels).mean(0)
+    if not enough(panels):
+        return np.stack([share, np.full_like(share, np.nan), np.full_like(share, np.nan)])
+    resampled = np.concatenate([resample(p, stream) for stream, p in enumerate(panels)], axis=1)
+    band = np.quantile((resampled[:, :, None] >= levels).mean(1), [0.025, 0.975], axis=0)
+    return np.stack([share, *band])
+
+
+def departure(new: Panel, old: Panel) -> Estimate:
+    """``new − old`` on the same problems, with the 95 % interval that the spread of *seeds* gives: a regression check.
+
+    The problems are the very same ones, so only seeds vary: Student's two-sample interval of the runs' scores, pooled.
+    One new run is enough if the old ones are ``MIN_SEEDS``. A panel of P problems resolves no less than 1/P.
+    """
+    a, b = new.mean(1), old.mean(1)
+    df = len(a) + len(b) - 2
+    value = float(a.mean() - b.mean())
+    if len(b) < MIN_SEEDS:
+        return Estimate(value, math.nan, math.nan, len(a))
+    pooled = (((a - a.mean()) ** 2).sum() + ((b - b.mean()) ** 2).sum()) / df
+    deviation = max(math.sqrt(float(pooled)), 1 / old.shape[1])
+    half = student_quantile(0.975, df) * deviation * math.sqrt(1 / len(a) + 1 / len(b))
+    return Estimate(value, value - half, value + half, len(a))
