@@ -186,7 +186,7 @@ class Trainer:
         metrics = summary(played[: config.episodes_per_iteration])
         metrics["episodes_played"] = len(played)
         metrics["tokens_played"] = sum(len(t.action_ids) for trajectory in played for t in trajectory.transitions)
-        if size > 1:
+        if isinstance(algorithm.config, algorithms.GroupConfig):
             metrics |= {"groups": len(kept) // size, "groups_dropped": (len(played) - len(kept)) // size}
         return kept, metrics
 
@@ -296,15 +296,16 @@ def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def permute_rewards(trajectories: Sequence[Trajectory], rng: np.random.Generator) -> None:
-    """A control: every episode is paid, at its end, what another one of the iteration earned."""
-    scores = [t.score for t in trajectories]
-    for trajectory, other in zip(trajectories, rng.permutation(len(scores)), strict=True):
+    """A control: every episode is paid, at its end, what another one of the iteration earned, and has its verdict."""
+    earned = [(t.score, t.success) for t in trajectories]
+    for trajectory, other in zip(trajectories, rng.permutation(len(earned)), strict=True):
         for transition in trajectory.transitions:
             transition.reward = 0.0
         for layer in trajectory.layers:
             layer.team, layer.agents = 0.0, {}
+        score, trajectory.success = earned[other]
         if trajectory.layers:
-            trajectory.layers[-1].team = scores[other]
+            trajectory.layers[-1].team = score
 
 
 def _failed(trajectory: Trajectory) -> bool:

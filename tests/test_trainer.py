@@ -126,13 +126,14 @@ def test_tensorboard_gets_every_number(model: Path, tmp_path: Path) -> None:
 def test_permuted_rewards_keep_the_sum_and_break_the_link() -> None:
     def played(score: float) -> Trajectory:
         layers = [LayerReward((0,), 0.25), LayerReward((1,), score)]
-        return Trajectory(0, 0, "", [], layers, True, False, None, score)
+        return Trajectory(0, 0, "", [], layers, True, False, score >= 25, score)
 
     found = [played(float(i)) for i in range(50)]
     permute_rewards(found, np.random.default_rng(0))
     paid = [sum(layer.team for layer in t.layers) for t in found]
     assert sorted(paid) == [float(i) for i in range(50)]
     assert sum(a == t.score for a, t in zip(paid, found, strict=True)) < 5
+    assert [t.success for t in found] == [a >= 25 for a in paid], "a verdict is worth what the reward is"
 
 
 def test_the_control_learns_from_permuted_rewards(model: Path, tmp_path: Path) -> None:
