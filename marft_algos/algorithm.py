@@ -105,6 +105,9 @@ class UpdateConfig:
     """New values are held within this distance of those at collection (PPO's value clipping); none: off."""
     huber_delta: float | None = 10.0
     """Where the value loss turns linear; none: squared. 10: the released code; inactive for rewards in [0, 1]."""
+    value_norm: float | None = None
+    """β of the running mean and variance that the value heads' targets are normalised by, updated once an iteration
+    before the fit (MAPPO's ValueNorm; .99999 there). none: off, as rewards lie around [0, 1]; for larger ones."""
     value_warmup: int = 0
     """Iterations at the start that train only the value heads."""
     old_logprobs: Literal["sampler", "learner"] = "sampler"
@@ -214,6 +217,15 @@ class Algorithm:
             A scalar, and numbers that are summed over a minibatch's batches (maximised if their key ends in ``_max``).
         """
         raise NotImplementedError
+
+    def reduce(self, x: Tensor, batch: Batch) -> Tensor:
+        """How one number per token becomes a loss: their mean. KL and entropy terms are averaged like the surrogate.
+
+        Args:
+            x: [B, T-1].
+            batch: The packed turns.
+        """
+        return batch.mean(x)
 
     def after_block(
         self, block: Sequence[str], trajectories: Sequence[Trajectory], rescore: Rescore

@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from marft_algos import functional as F
 from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError, did_you_mean
 
@@ -38,6 +42,7 @@ class Links:
     """Per turn: the value beyond its chain's end, where a limit cut the episode without pay."""
 
 
+FloatArray = NDArray[np.floating]
 CreditRule = Callable[[Trajectory], Rewards]
 _RULES: dict[str, CreditRule] = {}
 
@@ -122,6 +127,20 @@ def team_score(trajectory: Trajectory, paid: Rewards) -> float:
     """
     rewards = team_chain(trajectory, paid).rewards
     return float(sum(rewards[layer.turns[0]] for layer in trajectory.layers))
+
+
+def returns_to_go(trajectory: Trajectory, links: Links, gamma: float = 1.0) -> list[float]:
+    """Per turn what its chain pays from there to the end, discounted from turn to turn; no values."""
+    n = len(trajectory.transitions)
+    found = F.chain([None] * n, [1] * n, links.rewards, links.successors, F.Discounts(gamma_turn=gamma))[1]
+    return [float(g[0]) for g in found]
+
+
+def spread(trajectories: Sequence[Trajectory], advantages: Sequence[float] | FloatArray) -> None:
+    """Gives every turn its episode's advantage (action level)."""
+    for trajectory, advantage in zip(trajectories, advantages, strict=True):
+        for t in trajectory.transitions:
+            t.advantages = np.array([advantage], dtype=np.float32)
 
 
 def agent_score(trajectory: Trajectory, paid: Rewards, agent: str) -> float:

@@ -32,6 +32,14 @@ class Groups:
         """Number of groups."""
         return round(float((1.0 / self.size).sum()))
 
+    def log(self) -> dict[str, float]:
+        """What an algorithm reports of its groups."""
+        weights = 1.0 / self.size
+        return {
+            "group_std": float((weights * self.std).sum() / max(weights.sum(), 1.0)),
+            "group_flat": self.flat / max(self.count, 1),
+        }
+
     @property
     def flat(self) -> int:
         """Groups whose scores are all alike: they teach nothing."""
@@ -54,10 +62,36 @@ def statistics(scores: Sequence[float] | Array, keys: Sequence[Hashable], ddof: 
     for own in members.values():
         # Sorted: sums in another order would differ in their last bits.
         part = np.sort(x[own])
-        mean[own], size[own] = part.mean(), len(own)
-        if len(own) > ddof and part[0] != part[-1]:
-            std[own] = part.std(ddof=ddof)
+        equal = part[0] == part[-1]
+        mean[own], size[own] = part[0] if equal else part.mean(), len(own)
+        std[own] = 0.0 if equal or len(own) <= ddof else part.std(ddof=ddof)
     return Groups(mean, std, size)
+
+
+def leave_one_out(scores: Sequence[float] | Array, groups: Groups) -> Array:
+    """R_j − mean of the group's other scores = (R_j − μ)·k/(k − 1), [N]; 0 for an only one."""
+    others = np.maximum(groups.size - 1.0, 1.0)
+    return np.asarray((np.asarray(scores, dtype=np.float64) - groups.mean) * groups.size / others)
+
+
+def overlong(length: int, limit: int, cache: float) -> float:
+    """DAPO's penalty of long texts (eq. 13): 0 up to ``limit − cache`` tokens, then in a straight line to −1 at
+    ``limit``; −1 beyond.
+    """
+    if cache <= 0:
+        return 0.0 if length <= limit else -1.0
+    return float(min(max(((limit - cache) - length) / cache, -1.0), 0.0))
+
+
+def decayed(old: float, scores: Sequence[float], decay: float) -> float:
+    """A running mean after these scores: d^N·old + (1 − d^N)·mean.
+
+    It forgets as fast as one step old ← d·old + (1 − d)·R per score does, in no order.
+    """
+    if not len(scores):
+        return old
+    kept = decay ** len(scores)
+    return kept * old + (1.0 - kept) * float(np.sort(np.asarray(scores, dtype=np.float64)).mean())
 
 
 def truncated_weights(learner: Tensor, sampler: Tensor, cap: float) -> Tensor:

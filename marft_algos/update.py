@@ -32,6 +32,7 @@ from marft_algos.batching import (
 from marft_algos.functional import explained_variance, kl_k3, value_loss
 from marft_algos.groups import scale_gradient, truncated_weights
 from marft_algos.types import Trajectory, Transition
+from marft_algos.value_norm import NormalisedCritics
 from marft_envs.errors import ConfigError, MarftError, did_you_mean
 
 
@@ -84,6 +85,8 @@ class Learner:
     def __init__(self, algorithm: Algorithm, policies: Policies, critics: Critics | None = None, seed: int = 0) -> None:
         self.algorithm, self.policies, self.critics, self.seed = algorithm, policies, critics, seed
         algorithm.seed = seed
+        if critics is not None and algorithm.config.value_norm is not None:
+            self.critics = NormalisedCritics(critics, algorithm.config.value_norm)
         self.config: UpdateConfig = algorithm.config
         self.trainable = [p for p in policies.policies if policies.trainable(p)]
         eps = self.config.adam_eps
@@ -152,6 +155,7 @@ class Learner:
             "policies": {p: o.state_dict() for p, o in self.optimizers.items()},
             "critics": {p: o.state_dict() for p, o in self.value_optimizers.items()},
             "algorithm": self.algorithm.state_dict(),
+            "value_norm": self.critics.state_dict() if isinstance(self.critics, NormalisedCritics) else {},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -165,6 +169,8 @@ class Learner:
             for p, optimizer in optimizers.items():
                 optimizer.load_state_dict(state[kind][p])
         self.algorithm.load_state_dict(state["algorithm"])
+        if isinstance(self.critics, NormalisedCritics):
+            self.critics.load_state_dict(state["value_norm"])
 
     # --- policies ---
 
@@ -208,11 +214,11 @@ class Learner:
                 stats["tis_weight"] = stats.get("tis_weight", 0.0) + float(batch.mean(weight))
             loss, extra = self.algorithm.surrogate(weighted, batch)
             if self.config.entropy_coef:
-                loss = loss - self.config.entropy_coef * batch.mean(entropy)
+                loss = loss - self.config.entropy_coef * self.algorithm.reduce(entropy, batch)
             if self.config.kl_coef:
-                drift = batch.mean(kl_k3(batch.reference_logprobs, logprobs))
-                loss = loss + self.config.kl_coef * drift
-                stats["kl_reference"] = stats.get("kl_reference", 0.0) + float(drift.detach())
+                drift = kl_k3(batch.reference_logprobs, logprobs)
+                loss = loss + self.config.kl_coef * self.algorithm.reduce(drift, batch)
+                stats["kl_reference"] = stats.get("kl_reference", 0.0) + float(batch.mean(drift.detach()))
             loss.backward()
             fixed = logprobs.detach()
             stats["loss"] += float(loss.detach())
@@ -273,6 +279,9 @@ class Learner:
             return {}
         log: list[dict[str, float]] = []
         optimizer, config = self.value_optimizers[policy], self.config
+        targets = np.concatenate([t.returns for t in rows if t.returns is not None])
+        if isinstance(self.critics, NormalisedCritics):
+            self.critics.take_in(policy, targets)
         for epoch in range(config.critic_epochs):
             for part in minibatches(rows, config.critic_minibatches, self._rng(policy, iteration, epoch, 1)):
                 batch = pack_values(part, self.critics.device)
@@ -282,7 +291,6 @@ class Learner:
                 loss.backward()
                 self._step(optimizer, f"{policy} (value head)")
                 log.append({"value_loss": float(loss.detach())})
-        targets = np.concatenate([t.returns for t in rows if t.returns is not None])
         predicted = np.concatenate([t.values for t in rows if t.values is not None])
         explained = explained_variance(targets, predicted)
         return _average(log) | ({} if math.isnan(explained) else {"explained_variance": explained})

@@ -1,0 +1,53 @@
+"""Dr. GRPO: GRPO without its two divisions, by σ and by length (arXiv 2503.20783).
+
+    A_j  = R_j − μ_g
+    loss = mean over episodes of Σ_k Σ_t −min(ρA, clip(ρ, 1 − ε, 1 + ε)A) / constant
+
+Dividing by σ weighs starts that are almost always or almost never solved more than others; dividing by a text's own
+length makes long wrong texts cheaper than short ones. The constant is the longest reply, ``max_new_tokens``.
+
+Departures: an agent's turns of an episode are summed, not averaged, since a division by the number of turns is a
+length bias, too; the loss divides by episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from marft_algos import credit, groups
+from marft_algos.algorithm import GroupConfig, register
+from marft_algos.algos.grpo import GRPO
+from marft_algos.batching import Batch
+from marft_algos.types import Trajectory
+
+
+@dataclass(frozen=True)
+class DrGRPOConfig(GroupConfig):
+    """Settings of Dr. GRPO; those it shares with every algorithm are inherited."""
+
+    clip: float = 0.2
+    """ε of the clipped surrogate: the paper's."""
+    clip_high: float | None = None
+    """Upper ε if it differs from the lower; none: as ``clip``."""
+
+
+@register("dr_grpo")
+class DrGRPO(GRPO):
+    """GRPO done right: centred scores, sums over tokens."""
+
+    Config: ClassVar[type[GroupConfig]] = DrGRPOConfig
+
+    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """Scores minus their group's mean."""
+        scores = self.scores(trajectories)
+        found = groups.statistics(scores, [d.group for d in trajectories])
+        credit.spread(trajectories, scores - found.mean)
+        return found.log()
+
+    def reduce(self, x: Tensor, batch: Batch) -> Tensor:
+        """Sum over an agent's tokens of an episode by a constant, mean over episodes."""
+        return batch.episode_sum(batch.row_sum(x)) / self.sampling.max_new_tokens

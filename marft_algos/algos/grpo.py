@@ -1,0 +1,77 @@
+"""GRPO: advantages from groups of episodes of one start, PPO's clip on tokens (DeepSeekMath, arXiv 2402.03300).
+
+    A_j  = (R_j − μ_g)/(σ_g + ε_σ)
+    loss = mean over episodes, over the agent's turns, over tokens of −min(ρA, clip(ρ, 1 − ε, 1 + ε)A) + β·k3
+
+A group is G episodes of one task and seed. R is the episode's one score, the team's, and all of its turns carry the
+same advantage, whoever spoke. k3 is the estimate of KL(π‖π_ref) per token (``kl_coef``).
+
+Departures: where the paper has the mean over sequences, here an episode's turns of one agent are averaged first, so
+that who speaks often weighs no more than who speaks once (one turn each: the paper's mean). ε_σ and the degrees of
+freedom of σ differ between implementations and are fields. A group of equal scores gives zeros, and is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from marft_algos import credit, groups
+from marft_algos import functional as F
+from marft_algos.algorithm import Algorithm, GroupConfig, Need, register
+from marft_algos.batching import Batch, Level
+from marft_algos.types import Trajectory
+
+
+@dataclass(frozen=True)
+class GRPOConfig(GroupConfig):
+    """Settings of GRPO; those it shares with every algorithm are inherited."""
+
+    clip: float = 0.2
+    """ε of the clipped surrogate: the paper's."""
+    clip_high: float | None = None
+    """Upper ε if it differs from the lower; none: as ``clip``."""
+    kl_coef: float = 0.04
+    """β, the weight of the KL to the model without its adapter: the paper's. Later work sets 0."""
+    std_eps: float = 1e-6
+    """ε_σ, added to a group's σ. TRL: 1e-4."""
+    std_ddof: int = 1
+    """What σ's denominator is less than the group size: 1 in released code, 0 in the formula of the paper."""
+
+
+@register("grpo")
+class GRPO(Algorithm):
+    """Group-relative policy optimisation."""
+
+    Config: ClassVar[type[GroupConfig]] = GRPOConfig
+    config: GRPOConfig
+    needs: ClassVar[frozenset[Need]] = frozenset({"groups"})
+    level: Level = "action"
+
+    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """Scores standardised within their group."""
+        scores = self.scores(trajectories)
+        found = groups.statistics(scores, [d.group for d in trajectories], self.config.std_ddof)
+        credit.spread(trajectories, (scores - found.mean) / (found.std + self.config.std_eps))
+        return found.log()
+
+    def scores(self, trajectories: Sequence[Trajectory]) -> F.Array:
+        """One score an episode."""
+        return np.array([credit.team_score(d, credit.broadcast(d)) for d in trajectories])
+
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """The clipped surrogate on tokens, averaged as ``reduce`` says."""
+        ratio, advantages = F.ratio(logprobs, batch.old_logprobs), batch.advantages[:, None]
+        low = self.config.clip
+        high = low if self.config.clip_high is None else self.config.clip_high
+        loss = self.reduce(F.clipped_surrogate(ratio, advantages, low, high), batch)
+        bound = F.clip_binds(ratio.detach(), advantages, low, high)
+        return loss, {"clip_share": float(batch.mean(bound.float())), "ratio_max": float(ratio.detach().max())}
+
+    def reduce(self, x: Tensor, batch: Batch) -> Tensor:
+        """Mean over a turn's tokens, over the agent's turns, over episodes."""
+        return batch.episode_mean(batch.row_mean(x))

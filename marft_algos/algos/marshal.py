@@ -1,0 +1,82 @@
+"""MARSHAL's turn-level advantages: rewards of turns, centred and normalised player by player (arXiv 2510.15414).
+
+    r̃_k = r_k − mean of player i's r,   S_k = Σ_{own turns k' ≥ k} r̃_{k'},   A_k = (S_k − mean_i S)/(σ_i S + ε_σ)
+    loss = −min(ρA, clip(ρ, 1 − ε, 1 + ε)A) + β·k3,  mean over tokens
+
+r_k is what agent i and the team are paid from its turn k until its next one. The players of a game, or the roles of a
+team, are paid on different scales and act a different number of times: statistics of all of them together would make
+one's average another's advantage.
+
+Departures: a player is an agent by name, also where agents share a policy. σ below 1e-8: centred only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from marft_algos import credit, groups
+from marft_algos import functional as F
+from marft_algos.algorithm import Algorithm, UpdateConfig, register
+from marft_algos.batching import Batch, Level
+from marft_algos.types import SamplingParams, Trajectory
+
+
+@dataclass(frozen=True)
+class MARSHALConfig(UpdateConfig):
+    """Settings of MARSHAL; those it shares with every algorithm are inherited."""
+
+    clip: float = 0.2
+    """ε of the clipped surrogate: PPO's."""
+    clip_high: float | None = None
+    """Upper ε if it differs from the lower; none: as ``clip``."""
+    kl_coef: float = 0.2
+    """Weight of the KL to the model without its adapter: the paper's; self-play drifts."""
+    std_eps: float = 1e-6
+    """ε_σ, added to a player's σ."""
+    credit: str = "broadcast"
+    """Credit rule: ``broadcast`` pays rewards where they fall due, ``last`` at a round's last layer."""
+
+
+@register("marshal")
+class MARSHAL(Algorithm):
+    """Turn-level advantages per player."""
+
+    Config = MARSHALConfig
+    config: MARSHALConfig
+    level: Level = "action"
+
+    def __init__(self, config: MARSHALConfig | None = None, sampling: SamplingParams | None = None) -> None:
+        super().__init__(config, sampling)
+        self.rule = credit.get(self.config.credit)
+
+    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """Centre, sum to go, normalise; each player by itself."""
+        turns = [t for d in trajectories for t in d.transitions]
+        players = [t.agent for t in turns]
+        chains = [credit.agent_chain(d, self.rule(d)) for d in trajectories]
+        rewards = np.array([r for links in chains for r in links.rewards], dtype=np.float64)
+        rest = rewards - groups.statistics(rewards, players).mean
+        sums, start = np.zeros_like(rest), 0
+        for d, links in zip(trajectories, chains, strict=True):
+            end = start + len(d.transitions)
+            own = credit.Links(rest[start:end].tolist(), links.successors, links.bootstraps)
+            sums[start:end] = credit.returns_to_go(d, own)
+            start = end
+        found = groups.statistics(sums, players)
+        advantages = (sums - found.mean) / (found.std + self.config.std_eps)
+        for t, a in zip(turns, advantages, strict=True):
+            t.advantages = np.array([a], dtype=np.float32)
+        return {f"player_std/{p}": float(found.std[players.index(p)]) for p in sorted(set(players))}
+
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """The clipped surrogate on tokens."""
+        ratio, advantages = F.ratio(logprobs, batch.old_logprobs), batch.advantages[:, None]
+        low = self.config.clip
+        high = low if self.config.clip_high is None else self.config.clip_high
+        loss = self.reduce(F.clipped_surrogate(ratio, advantages, low, high), batch)
+        bound = F.clip_binds(ratio.detach(), advantages, low, high)
+        return loss, {"clip_share": float(batch.mean(bound.float())), "ratio_max": float(ratio.detach().max())}
