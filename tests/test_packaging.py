@@ -26,7 +26,7 @@ LEVELS = (
     ("functional", "groups"),
     ("policy", "modeling", "weights", "critic", "engines"),
     ("rollout", "batching"),
-    ("credit", "algorithm", "ppo", "update"),
+    ("credit", "algorithm", "ppo", "value_norm", "update"),
     ("algos",),
     ("config", "presets", "runs", "records", "setup", "checkpoint", "loggers", "evaluate", "plots", "report", "trainer"),
     ("arguments", "play", "api", "commands", "bench", "cli", "__main__"),
