@@ -11,6 +11,7 @@ from marft_envs.dependency import as_dependency
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.problems import ProblemSet
 from marft_envs.rewards import CompositeReward
+from marft_envs.tools.compact import CompactMessages, records
 from marft_envs.tools.env import ToolEnv
 from marft_envs.tools.functions import FunctionDomain
 from marft_envs.tools.limits import Limits
@@ -32,6 +33,7 @@ from marft_envs.tools.types import (
 __all__ = [
     "DOMAINS",
     "TEAMS",
+    "CompactMessages",
     "FunctionDomain",
     "Grade",
     "Limits",
@@ -47,6 +49,7 @@ __all__ = [
     "ToolResult",
     "ToolTask",
     "World",
+    "domain_of",
     "make",
     "marked",
     "team",
@@ -57,6 +60,7 @@ DOMAINS = {
     "depot": "marft_envs.tools.depot:Depot",
     "bfcl": "marft_envs.tools.bfcl:BfclDomain",
     "tau": "marft_envs.tools.tau:TauDomain",
+    "mcp": "marft_envs.tools.mcp:MCPToolDomain",
 }
 """Name -> ``module:callable`` that makes the domain; imported when it is asked for."""
 
@@ -84,6 +88,7 @@ def make(
     show_policy: bool = True,
     profiles: Mapping[str, str] | None = None,
     dependency: Any = None,
+    compact: bool | Mapping[str, int] = False,
     **flex: Any,
 ) -> ToolEnv:
     """Builds a tool-use environment.
@@ -107,6 +112,8 @@ def make(
         profiles: Agent or role -> another profile.
         dependency: Replaces the team's D: anything :func:`marft_envs.dependency.as_dependency` takes. Everybody then
             sees earlier rounds too (``history="public"``), unless ``history`` says otherwise.
+        compact: Agents read each other's actions as records (:mod:`marft_envs.tools.compact`); a mapping has the
+            records' settings.
         **flex: Settings of :class:`FlexEnv` (``history``, ``observation``, ``attribution``, …).
 
     Raises:
@@ -123,7 +130,9 @@ def make(
         flex.setdefault("history", "public")
     d = members.dependency() if dependency is None else as_dependency(dependency)
     flex.setdefault("max_rounds", _ROUNDS)
-    return ToolEnv(members.agents, task, d, **flex)
+    env = ToolEnv(members.agents, task, d, **flex)
+    env.records = records(compact)
+    return env
 
 
 def _profiled(members: Team, profiles: Mapping[str, str]) -> Team:
@@ -134,6 +143,15 @@ def _profiled(members: Team, profiles: Mapping[str, str]) -> Team:
             raise ConfigError(f"There is no agent or role '{name}' to have a profile. {did_you_mean(name, known)}")
     agents = (replace(a, prompt=profiles.get(a.name, profiles.get(a.role, a.prompt))) for a in members.agents)
     return replace(members, agents=tuple(agents))
+
+
+def domain_of(domain: str, args: Mapping[str, Any] | None = None) -> ToolDomain:
+    """Returns the domain of a name (one of :data:`DOMAINS`, or ``module:callable``), made with these arguments.
+
+    Raises:
+        ConfigError: If there is no such domain.
+    """
+    return _domain(domain, args, "")
 
 
 def _domain(domain: str | ToolDomain, args: Mapping[str, Any] | None, team_name: str) -> ToolDomain:

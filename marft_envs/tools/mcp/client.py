@@ -1,0 +1,249 @@
+"""A synchronous client: connections live on one background event loop per process.
+
+A connection belongs to the process that made it. After ``os.fork`` the child has neither the loop's thread nor the
+pipes' other ends to itself, so it counts inherited connections as lost and makes its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import tempfile
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from typing import Any
+
+from marft_envs import __version__
+from marft_envs.errors import ConfigError, WorkerError
+from marft_envs.tools.mcp.wire import library
+
+Request = Callable[[Any], Awaitable[Any]]
+"""What to do with an ``mcp.Client``."""
+
+_CLOSING_S = 10.0
+"""Longest wait for a server to end: the library asks for 2 s, terminates for 2 s, then kills."""
+_PING_S = 2.0
+_LAST_WORDS = 300
+
+
+class _Home:
+    """The thread with the event loop."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.live: weakref.WeakSet[Connection] = weakref.WeakSet()
+        threading.Thread(target=self.loop.run_forever, daemon=True, name="marft-mcp").start()
+
+
+class _Homes:
+    """This process's home; made when it is first needed."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self._lock, self._home = threading.Lock(), None
+
+    def get(self) -> _Home:
+        with self._lock:
+            if self._home is None:
+                self._home = _Home()
+            return self._home
+
+    def close(self) -> None:
+        """Ends every server that is still there; for the process's end."""
+        connections = list(self._home.live) if self._home is not None else []
+        for connection in connections:
+            connection.close(wait=False)
+        for connection in connections:
+            connection.close()
+
+    _home: _Home | None
+
+
+_homes = _Homes()
+atexit.register(_homes.close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_homes.forget)
+
+
+class Connection:
+    """One client's connection to one server; may be used from any thread of its process.
+
+    Args:
+        server: A URL, a command as a list of words, ``mcp.StdioServerParameters``, or a server object.
+        start_s: Most seconds for the server to start and to answer.
+
+    Raises:
+        ConfigError: If ``server`` is none of these.
+        WorkerError: If it does not answer, with its last words.
+    """
+
+    def __init__(self, server: Any, start_s: float) -> None:
+        self.name = named(server)
+        self.lost = False
+        """The server is gone, or this side has left."""
+        self.suspect = False
+        """A call missed its deadline; whether the server still answers is not known."""
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the connection
+        self._home = _homes.get()
+        self._stop = asyncio.Event()
+        ready: Future[Any] = Future()
+        target = _transport(server, self._errors)
+        self._life = asyncio.run_coroutine_threadsafe(self._live(target, ready), self._home.loop)
+        self._home.live.add(self)
+        try:
+            self._client = ready.result(start_s)
+        except Exception as error:
+            self._life.cancel()
+            self.lost = True
+            said = "no answer in {start_s:g} s" if isinstance(error, TimeoutError) else _leaf(error)
+            raise WorkerError(
+                f"The MCP server '{self.name}' does not start: {said.format(start_s=start_s)}.{self._words()} "
+                "Expected a URL of its MCP endpoint, or a command that talks MCP over its standard streams."
+            ) from error
+
+    async def _live(self, target: Any, ready: Future[Any]) -> None:
+        """Holds the client open; entered and left by one task, as its task groups demand."""
+        mcp = library()
+        try:
+            info = mcp.Implementation(name="marft", version=__version__)
+            async with mcp.Client(target, cache=None, client_info=info) as client:
+                ready.set_result(client)
+                await self._stop.wait()
+        except Exception as error:
+            if not ready.done():
+                ready.set_exception(error)
+        finally:
+            self.lost = True
+
+    def ask(self, request: Request, timeout_s: float) -> Any:
+        """Returns what the request gives.
+
+        Raises:
+            TimeoutError: After ``timeout_s`` seconds; the request is cancelled, but may have been carried out.
+            WorkerError: If the server is gone.
+            Exception: What the library raises where the server answers with an error.
+        """
+        if not self.usable:
+            raise self._gone("the connection is closed")
+        mcp = library()
+        future = asyncio.run_coroutine_threadsafe(_awaited(request, self._client), self._home.loop)
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            future.cancel()
+            self.suspect = True
+            raise
+        except (mcp.MCPError, ValueError) as error:
+            if getattr(error, "code", None) == mcp.types.CONNECTION_CLOSED and not self.answers():
+                raise self._gone(str(error)) from error
+            raise
+        except (Exception, CancelledError) as error:
+            if type(error) is RuntimeError and self.answers():
+                raise  # how the library says that a result breaks the tool's own output schema
+            raise self._gone(_leaf(error)) from error
+
+    def call(self, name: str, arguments: dict[str, Any], timeout_s: float, meta: dict[str, Any] | None = None) -> Any:
+        """Returns the ``CallToolResult`` of a call; raises what :meth:`ask` does."""
+        return self.ask(lambda client: client.call_tool(name, arguments, meta=meta), timeout_s)
+
+    def tell(self, name: str, meta: dict[str, Any]) -> None:
+        """Calls a tool without arguments, and does not wait for what comes of it."""
+        asyncio.run_coroutine_threadsafe(
+            _awaited(lambda client: client.call_tool(name, {}, meta=meta), self._client), self._home.loop
+        )
+
+    @property
+    def usable(self) -> bool:
+        """Whether this process can use it, as far as is known."""
+        return not self.lost and self._home is _homes.get()
+
+    def answers(self) -> bool:
+        """Asks the server for a sign of life."""
+        if not self.usable:
+            return False
+        future = asyncio.run_coroutine_threadsafe(_awaited(_sign, self._client), self._home.loop)
+        try:
+            future.result(_PING_S)
+        except (Exception, CancelledError):
+            future.cancel()
+            return False
+        self.suspect = False
+        return True
+
+    def close(self, wait: bool = True) -> None:
+        """Leaves the server, and ends it where it is a process of ours.
+
+        Args:
+            wait: Return when it has ended; else it ends in the background.
+        """
+        self.lost = True
+        if self._home is not _homes.get():
+            return
+        self._home.loop.call_soon_threadsafe(self._stop.set)
+        if wait:
+            try:
+                self._life.result(_CLOSING_S)
+            except (TimeoutError, CancelledError):
+                self._life.cancel()
+
+    def _gone(self, why: str) -> WorkerError:
+        self.lost = True
+        return WorkerError(f"The MCP server '{self.name}' is gone: {why}.{self._words()}")
+
+    def _words(self) -> str:
+        self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, self._errors.tell() - _LAST_WORDS))
+        said = " ".join(self._errors.read().decode("utf-8", "replace").split())
+        return f" It said: {said}" if said else ""
+
+
+async def _awaited(request: Request, client: Any) -> Any:
+    return await request(client)
+
+
+def _sign(client: Any) -> Any:
+    return client.list_tools()
+
+
+def _leaf(error: BaseException) -> str:
+    """The first error in a group of groups, in words."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}".rstrip(": ")
+
+
+def named(server: Any) -> str:
+    """Returns what errors call a server; no arguments or headers, which may hold secrets."""
+    if isinstance(server, str):
+        return server.partition("?")[0]
+    if isinstance(server, Sequence) and server:
+        return os.path.basename(str(server[0]))
+    return os.path.basename(str(getattr(server, "command", getattr(server, "name", type(server).__name__))))
+
+
+def _transport(server: Any, errors: Any) -> Any:
+    """What ``mcp.Client`` takes."""
+    mcp = library()
+    from mcp.client.stdio import stdio_client
+    from mcp.client.streamable_http import streamable_http_client
+    from mcp.server import MCPServer, Server
+
+    if isinstance(server, str):
+        if not server.startswith(("http://", "https://")):
+            raise ConfigError(f"'{server}' is not the URL of an MCP server. A command is a list: [{server!r}, …].")
+        return streamable_http_client(server, max_sse_event_size=None)  # results are cut by the session, not lost
+    if isinstance(server, Sequence) and server and all(isinstance(word, str) for word in server):
+        server = mcp.StdioServerParameters(command=server[0], args=list(server[1:]))
+    if isinstance(server, mcp.StdioServerParameters):
+        return stdio_client(server, errlog=errors)
+    if isinstance(server, Server | MCPServer):
+        return server
+    raise ConfigError(
+        f"{type(server).__name__} is not an MCP server. Expected a URL, a command as a list of words, "
+        "mcp.StdioServerParameters, a server object of the package mcp, or a function that returns one of these."
+    )

@@ -1,0 +1,273 @@
+"""``MCPToolDomain``: any MCP server as the tools of a team."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from marft_envs.errors import ConfigError, DataError
+from marft_envs.problems import ProblemSet, spread
+from marft_envs.tools.mcp.client import Connection, named
+from marft_envs.tools.mcp.wire import DOMAIN, chosen
+from marft_envs.tools.mcp.worlds import LIST, ForeignWorld, MarftWorld, controlled
+from marft_envs.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem
+from marft_envs.tools.validation import frozen
+
+GradeFn = Callable[[ForeignWorld, ToolProblem], "Grade | bool | float"]
+"""Judges an episode by ``world.history`` (calls and results) and ``world.ask(tool, arguments)`` (the server itself); a
+number is the progress, and 1 (or True) is completion."""
+Problems = Sequence[ToolProblem] | Mapping[str, Sequence[ToolProblem]]
+_MOST_PAGES = 100
+
+
+class MCPToolDomain:
+    """A :class:`marft_envs.tools.types.ToolDomain` whose tools are an MCP server's.
+
+    A server made by :func:`as_mcp_server` brings problems, grades, policy and roles along; one connection serves all
+    episodes, and its worlds can be copied. To any other server the problems and their grading are given here; every
+    episode has a connection of its own (of a command: a process of its own), unless ``shared``.
+
+    Args:
+        server: The URL of an MCP endpoint (streamable HTTP); a command as a list of words, or
+            ``mcp.StdioServerParameters`` for its environment and folder (stdio); a server object of the package ``mcp``
+            (in process); or a function that takes the problem (None: only the tools are asked for) and returns one of
+            these, to prepare what the server works on.
+        problems: What the user can want, one list for all splits or a mapping from split to list.
+        grade: Judges an episode; see :data:`GradeFn`. Default: ``secret["expected"]`` of a problem, a list of
+            (:class:`ToolCall`, value): these calls are made at the end, and progress is the share of those answers that
+            have come true. Any JSON value equals itself only; 68 equals 68.0.
+        oracle: Gold calls per user turn; default: ``secret["calls"]`` of a problem.
+        policy: Text that every acting agent is shown; default: the server's instructions.
+        specialists: Role -> names of its tools.
+        user_tools: Names of the user-agent's tools.
+        tools: Names of the tools that agents may hold; default: all.
+        read_only: Names of tools that change nothing, where the server does not say so.
+        timeout_s: Wall seconds for one call.
+        start_s: Wall seconds for the server to start, and to open, judge or list problems.
+        shared: One connection for all episodes; for servers whose state does not matter.
+        name: The domain's name; default: the server's.
+
+    Raises:
+        ConfigError: If the server's tools, or what is said about them, cannot work.
+        MissingExtraError: If the package ``mcp`` is not installed.
+        WorkerError: If the server does not start.
+    """
+
+    may_block = True
+
+    def __init__(
+        self,
+        server: Any,
+        problems: Problems | None = None,
+        grade: GradeFn | None = None,
+        *,
+        oracle: Callable[[ToolProblem], list[list[ToolCall]]] | None = None,
+        policy: str | None = None,
+        specialists: Mapping[str, Collection[str]] | None = None,
+        user_tools: Collection[str] | None = None,
+        tools: Collection[str] | None = None,
+        read_only: Collection[str] = (),
+        timeout_s: float = 30.0,
+        start_s: float = 60.0,
+        shared: bool = False,
+        name: str | None = None,
+    ) -> None:
+        self._server, self._given, self._grade, self._oracle = server, problems, grade, oracle
+        self._start_s, self._shared = start_s, shared
+        self._prepare()
+        connection = self.connection()
+        listed, about, instructions = connection.ask(_introduced, start_s)
+        self.ours = DOMAIN in about
+        """Whether the server was made by :func:`as_mcp_server`."""
+        ours: Mapping[str, Any] = about.get(DOMAIN, {})
+        self._refuse(problems, grade)
+        made = chosen(listed, tools, timeout_s, frozenset(read_only))
+        self.tools: Mapping[str, Tool] = {tool.name: tool for tool in made}
+        self.name = name or ours.get("name") or connection.name
+        self.policy = policy if policy is not None else ours.get("policy", instructions)
+        roles = specialists if specialists is not None else ours.get("specialists", {})
+        self.specialists = {role: frozenset(names) & set(self.tools) for role, names in roles.items()}
+        self.user_tools = frozenset(user_tools if user_tools is not None else ours.get("user_tools", ()))
+        if not self.ours and not shared:
+            self.close()
+
+    def _prepare(self) -> None:
+        self._lock, self._open = threading.Lock(), list[Connection]()
+
+    def _refuse(self, problems: Problems | None, grade: GradeFn | None) -> None:
+        if self.ours and (problems is not None or grade is not None):
+            raise ConfigError("This server brings its problems and grades along. Leave problems and grade out.")
+        if not self.ours and problems is None:
+            raise ConfigError(
+                f"The MCP server '{named(self._server)}' has tools, but no problems. Next: problems=[ToolProblem(…)], "
+                "with grade=… or secret={'expected': [(ToolCall(…), value)]}."
+            )
+
+    def connection(self, problem: ToolProblem | None = None) -> Connection:
+        """Returns the connection for a problem's episode: the one that is there if it still serves, else a new one."""
+        with self._lock:
+            if problem is None or self._shared:
+                for found in self._open:
+                    if found.usable and (not found.suspect or found.answers()):
+                        return found
+                    found.close(wait=False)
+            server = self._server(problem) if _makes(self._server) else self._server
+            made = Connection(server, self._start_s)
+            self._open = [made] if problem is None or self._shared else [c for c in self._open if c.usable] + [made]
+            return made
+
+    def problems(
+        self, split: str, levels: Sequence[int] | None = None, limit: int | None = None
+    ) -> ProblemSet[ToolProblem]:
+        """Returns the problems of a split.
+
+        Raises:
+            DataError: If there are none.
+        """
+        if self.ours:
+            wanted = {"split": split, "levels": None if levels is None else list(levels), "limit": limit}
+            return ProblemSet(self._asked(wanted), f"{self.name} ({split})", self._one)
+        given = self._given
+        if isinstance(given, Mapping):
+            if split not in given:
+                raise DataError(f"'{self.name}' has no split '{split}'. There is: {', '.join(given)}.")
+            given = given[split]
+        kept = [p for p in given or () if levels is None or p.level in levels]
+        return ProblemSet(spread(kept, limit), f"{self.name} ({split})")
+
+    def _asked(self, wanted: dict[str, Any]) -> list[ToolProblem]:
+        try:
+            rows = controlled(self.connection(), LIST, {k: v for k, v in wanted.items() if v is not None}, self._start_s)
+        except ToolError as error:
+            raise DataError(str(error)) from error
+        return [
+            ToolProblem(
+                row["task_id"], tuple(row["turns"]), row["least_steps"], row["level"],
+                tuple(frozenset(names) for names in row["withheld"]),
+            )
+            for row in rows
+        ]  # fmt: skip
+
+    def _one(self, task_id: str) -> ToolProblem:
+        return self._asked({"task_id": task_id})[0]
+
+    def open(self, problem: ToolProblem) -> MarftWorld | ForeignWorld:
+        """Returns a fresh world; a server that has died or hangs is started anew.
+
+        Raises:
+            WorkerError: If it does not start.
+        """
+        if self.ours:
+            world = MarftWorld(self.connection, problem, self.tools, self._start_s)
+            world.start()
+            return world
+        foreign = ForeignWorld(self.connection(problem), self.tools, not self._shared)
+        if self._grade is None:
+            foreign.baseline = _held(foreign, problem)
+        return foreign
+
+    def begin_turn(self, problem: ToolProblem, world: MarftWorld | ForeignWorld, turn: int) -> None:
+        """Tells a server of ours."""
+        if isinstance(world, MarftWorld):
+            world.begin_turn(turn)
+
+    def grade(self, problem: ToolProblem, world: MarftWorld | ForeignWorld) -> Grade:
+        """Judges the state; if a foreign server is gone and is needed for that, nothing was achieved."""
+        if isinstance(world, MarftWorld):
+            return world.grade()
+        if self._grade is None:
+            return _expected(world, problem)
+        found = self._grade(world, problem)
+        if isinstance(found, Grade):
+            return found
+        return Grade(float(found) >= 1.0, min(max(float(found), 0.0), 1.0))
+
+    def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
+        """Returns gold calls, if they were given here; a server does not tell them."""
+        if self._oracle is not None:
+            return self._oracle(problem)
+        if isinstance(problem.secret, Mapping) and "calls" in problem.secret:
+            calls: list[list[ToolCall]] = problem.secret["calls"]
+            return calls
+        raise ConfigError(f"'{self.name}' has no oracle: gold calls stay on the server. Give oracle=… if you have them.")
+
+    def close(self) -> None:
+        """Leaves the server and ends its processes; the next use starts it again."""
+        with self._lock:
+            left, self._open = self._open, []
+        for connection in left:
+            connection.close(wait=False)
+        for connection in left:
+            connection.close()
+
+    def __enter__(self) -> MCPToolDomain:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MCPToolDomain:
+        """Itself: copies of episodes share the way to the server."""
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without connections; whoever unpickles it makes its own."""
+        if not (_makes(self._server) or isinstance(self._server, str | Sequence) or hasattr(self._server, "command")):
+            raise ConfigError(
+                f"A server object ('{self.name}') cannot be pickled. Give a function that makes the server instead."
+            )
+        return {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_open")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._prepare()
+
+
+def _makes(server: Any) -> bool:
+    """Whether this is a function that returns a server."""
+    return callable(server)
+
+
+async def _introduced(client: Any) -> tuple[list[Any], dict[str, Any], str]:
+    """All tools, what the list says about them, and the server's instructions."""
+    tools: list[Any] = []
+    about: dict[str, Any] = {}
+    cursor = None
+    for _ in range(_MOST_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        tools += page.tools
+        about |= page.meta or {}
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return tools, about, client.instructions or ""
+
+
+def _held(world: ForeignWorld, problem: ToolProblem) -> list[bool]:
+    """Which of the expected answers the server gives."""
+    if not isinstance(problem.secret, Mapping) or "expected" not in problem.secret:
+        raise ConfigError(
+            f"How is '{problem.id}' graded? Give grade=…, or secret={{'expected': [(ToolCall(…), value), …]}}."
+        )
+    return [_answer(world, call) == ("answer", frozen(value)) for call, value in problem.secret["expected"]]
+
+
+def _answer(world: ForeignWorld, call: ToolCall) -> tuple[str, Any]:
+    try:
+        return "answer", frozen(world.ask(call.name, call.arguments))
+    except ToolError as error:
+        return "error", str(error)
+
+
+def _expected(world: ForeignWorld, problem: ToolProblem) -> Grade:
+    """Progress: answers that have come true less answers that have stopped being true, of those that were wrong."""
+    now, before = _held(world, problem), world.baseline
+    won = sum(new and not old for new, old in zip(now, before, strict=True))
+    spoilt = sum(old and not new for new, old in zip(now, before, strict=True))
+    wanted = before.count(False)
+    share = max(0.0, (won - spoilt) / wanted) if wanted else 0.0
+    done = all(now)
+    return Grade(done, 1.0 if done else share, {"achieved": won, "wanted": wanted, "wrong": spoilt})
+
+
