@@ -151,6 +151,10 @@ class PolicySet:
         """Returns the tokenizer of a policy's base model."""
         return self._get(policy).base.tokenizer
 
+    def weights(self, policy: str) -> Weights:
+        """Returns what makes this policy differ from its base model, for engines."""
+        return self._get(policy)
+
     def _get(self, policy: str) -> Weights:
         if policy not in self._policies:
             raise ConfigError(f"Unknown policy '{policy}'. {did_you_mean(policy, self._policies)}")

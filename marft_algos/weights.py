@@ -51,16 +51,25 @@ class Weights:
     peft: PeftModel | None = None
     adapter: str = ""
     layers: dict[str, Any] = field(default_factory=dict)
-    """Name in the trunk -> layer that has the adapter, for adapters that are added to the weights before the forward
-    pass (see ``SMALL_MODEL``); empty where they are not."""
+    """Name in the trunk -> layer that has the adapter."""
+    merged: bool = False
+    """Whether adapters are added to the weights before the forward pass (see ``SMALL_MODEL``)."""
 
     def trunk(self) -> Trunk:
         """Returns the model without its head, at the present weights; gradients reach ``tensors``."""
-        if self.layers:
+        if self.merged:
             return partial(_call_with, self.base.model.base_model, self._merged())
         if self.peft is not None:
             self.peft.set_adapter(self.adapter)
         return self.model.base_model
+
+    def low_rank(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """Returns the adapter's two factors on the layer of that name, [r, in] and [out, r] scaled; None without."""
+        layer = self.layers.get(name)
+        if layer is None:
+            return None
+        up = layer.lora_B[self.adapter].weight * layer.scaling[self.adapter]
+        return layer.lora_A[self.adapter].weight.detach(), up.detach()
 
     def restore_grad(self) -> None:
         """Undoes what peft does to adapters put aside: it freezes them, but an optimiser may hold them."""
@@ -138,14 +147,14 @@ def adapters(
                 "'all-linear'."
             ) from error
     peft.eval()
-    layers = {n: m for n, m in model.base_model.named_modules() if isinstance(m, LoraLayer)} if merge else {}
+    layers = {n: m for n, m in model.base_model.named_modules() if isinstance(m, LoraLayer)}
     found: dict[str, Weights] = {}
     for name in names:
         marker = f".{_adapter(name)}."
         tensors = {n.replace(marker, "."): p for n, p in sorted(peft.named_parameters()) if marker in n}
         for tensor in tensors.values():
             tensor.data = tensor.data.float()
-        found[name] = Weights(base, model, tensors, name not in frozen, peft, _adapter(name), layers)
+        found[name] = Weights(base, model, tensors, name not in frozen, peft, _adapter(name), layers, merge)
         found[name].restore_grad()
     return found
 

@@ -6,16 +6,18 @@ not depend on what else is in the batch (up to float rounding: padding moves log
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache
 
 from marft_algos.engines.base import EngineBase, EngineError, check_sampling, uniforms
-from marft_algos.modeling import Trunk, prefix_length, run_prefix
+from marft_algos.engines.decode import FusedTrunk, Past, Unsupported, fuse
+from marft_algos.engines.plain import PlainPast
+from marft_algos.modeling import BaseModel, head_of, out_of_memory
 from marft_algos.policy import PolicySet
 from marft_algos.types import FloatArray, Generation, GenerationRequest, SamplingParams, StopReason
 
@@ -26,25 +28,30 @@ COMPACT_BELOW = 0.75
 class NativeEngine(EngineBase):
     """Samples from a ``PolicySet`` in this process; always at the present weights.
 
+    Models of the families that ``decode.py`` knows run in its fused pass, policies of one base in one batch; others
+    run in transformers' own, a policy at a time, and one warning says so.
+
     Args:
         policies: whose weights.
-        max_batch: rows decoded at once; lower it when memory runs out.
+        max_batch: rows decoded at once; halved, once, when memory runs out.
     """
 
     def __init__(self, policies: PolicySet, max_batch: int = 256) -> None:
         self._policies = policies
         self._max_batch = max_batch
+        self._halved = False
+        self._fused: dict[int, FusedTrunk | None] = {}
 
     def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
         """Returns one generation per request, in order.
 
         Raises:
-            EngineError: a request has an empty prompt.
+            EngineError: a request has an empty prompt, or memory ran out twice.
             ConfigError: settings that cannot be sampled with, or an unknown policy.
         """
         check_sampling(params)
         found: dict[int, Generation] = {}
-        groups: dict[str, list[int]] = {}
+        groups: dict[tuple[int, str], list[int]] = {}
         for i, request in enumerate(requests):
             if not request.prompt_ids:
                 raise EngineError(
@@ -55,13 +62,56 @@ class NativeEngine(EngineBase):
             if len(request.prompt_ids) + params.max_new_tokens > context:
                 found[i] = self._too_long(request, params, context)
             else:
-                groups.setdefault(request.policy, []).append(i)
-        for policy, rows in groups.items():
+                groups.setdefault(self._group(request.policy), []).append(i)
+        for rows in groups.values():
             rows.sort(key=lambda i: len(requests[i].prompt_ids))
-            for start in range(0, len(rows), self._max_batch):
-                part = rows[start : start + self._max_batch]
-                found |= zip(part, self._decode(policy, [requests[i] for i in part], params), strict=True)
+            while rows:
+                part = rows[: self._max_batch]
+                made = self._try([requests[i] for i in part], params)
+                if made is not None:
+                    found |= zip(part, made, strict=True)
+                    del rows[: len(part)]
         return [found[i] for i in range(len(requests))]
+
+    def _group(self, policy: str) -> tuple[int, str]:
+        """Policies of one group can be decoded together: those whose fused pass is the same."""
+        held = self._policies.weights(policy)
+        model = held.base.model if held.peft is not None else held.model
+        if id(model) not in self._fused:
+            self._fused[id(model)] = self._fuse(policy)
+        return id(model), "" if self._fused[id(model)] is not None else policy
+
+    def _fuse(self, policy: str) -> FusedTrunk | None:
+        held = self._policies.weights(policy)
+        try:
+            trunk = fuse(held.base.model if held.peft is not None else held.model, held.base.dtype)
+            if not held.layers.keys() <= trunk.names or type(head_of(held.model)) is not nn.Linear:
+                raise Unsupported("has adapters outside its linear layers")
+        except Unsupported as reason:
+            warnings.warn(
+                f"'{held.base.spec}' {reason}: it is decoded by transformers' own forward pass, which is slower.",
+                stacklevel=4,
+            )
+            return None
+        return trunk
+
+    def _try(self, requests: list[GenerationRequest], params: SamplingParams) -> list[Generation] | None:
+        """Decodes one batch; None, once, if memory did not suffice: batches are half as large from then on."""
+        try:
+            return self._decode(requests, params)
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            if self._halved or len(requests) == 1:
+                raise EngineError(
+                    f"Memory ran out while {len(requests)} replies of up to {params.max_new_tokens} tokens were"
+                    " sampled. Lower --engine-batch or --max-new-tokens."
+                ) from error
+        self._halved, self._max_batch = True, max(len(requests) // 2, 1)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        warnings.warn(f"Memory ran out: decoding goes on with {self._max_batch} rows at once.", stacklevel=3)
+        return None
 
     def _too_long(self, request: GenerationRequest, params: SamplingParams, context: int) -> Generation:
         message = (
@@ -73,107 +123,90 @@ class NativeEngine(EngineBase):
         return Generation([], empty, StopReason.ERROR, self._policies.version, error=message)
 
     @torch.inference_mode()
-    def _decode(self, policy: str, requests: list[GenerationRequest], params: SamplingParams) -> list[Generation]:
-        base = self._policies.base(policy)
+    def _decode(self, requests: list[GenerationRequest], params: SamplingParams) -> list[Generation]:
+        """Decodes requests of one group."""
+        order = sorted(range(len(requests)), key=lambda i: requests[i].policy)
+        requests = [requests[i] for i in order]
+        base = self._policies.base(requests[0].policy)
         draws = torch.from_numpy(uniforms([r.seed for r in requests], params.max_new_tokens)).to(base.device)
-        with self._policies.running(policy) as (trunk, head):
-            loop = _Loop(trunk, head, draws, params, torch.tensor(base.end_ids, device=base.device))
-            ids, logprobs = loop.run(
-                *self._prefill(trunk, policy, [r.prompt_ids for r in requests], params.max_new_tokens)
-            )
-        closed = [bool(row) and row[-1] in base.end_ids for row in ids]
+        with self._policies.running(requests[0].policy) as (trunk, head):
+            fused = self._fused[self._group(requests[0].policy)[0]]
+            if fused is None:
+                room = max(len(r.prompt_ids) for r in requests) + params.max_new_tokens
+                past: _Past = PlainPast(trunk, base.model, room)
+                hidden = past.read([r.prompt_ids for r in requests])
+            else:
+                past, hidden = self._read(fused, requests, params.max_new_tokens)
+            ids, logprobs = _Loop(past, head, draws, params, base.end_ids).run(hidden)
+        made = self._generations(base, ids, logprobs)
+        return [generation for _, generation in sorted(zip(order, made, strict=True), key=lambda pair: pair[0])]
+
+    def _read(self, fused: FusedTrunk, requests: list[GenerationRequest], new: int) -> tuple[Past, Tensor]:
+        """Runs the prompts of requests that are sorted by policy."""
+        prompts: dict[str, list[list[int]]] = {}
+        for request in requests:
+            prompts.setdefault(request.policy, []).append(request.prompt_ids)
+        weights = [self._policies.weights(policy) for policy in prompts]
+        room = max(len(request.prompt_ids) for request in requests) + new
+        past = Past(fused, weights, len(requests), room)
+        if len(weights) == 1:
+            return past, past.read(next(iter(prompts.values())))
+        return past, past.read_each(list(zip(weights, prompts.values(), strict=True)))
+
+    def _generations(self, base: BaseModel, ids: list[list[int]], logprobs: list[FloatArray]) -> list[Generation]:
         texts = base.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return [
-            Generation(row, lp, StopReason.EOS if end else StopReason.LENGTH, self._policies.version, text)
-            for row, lp, end, text in zip(ids, logprobs, closed, texts, strict=True)
-        ]
-
-    def _prefill(self, trunk: Trunk, policy: str, prompts: list[list[int]], new_tokens: int) -> tuple[Tensor, _Past]:
-        """Runs the prompts: what they all start with once, the rest padded on the left."""
-        model = self._policies.base(policy).model
-        shared = prefix_length(prompts, limit=min(map(len, prompts)) - 1)
-        rest = [prompt[shared:] for prompt in prompts]
-        width = max(map(len, rest))
-        cache = run_prefix(trunk, prompts[0][:shared], len(prompts), model, room=shared + width + new_tokens)
-        ids = torch.tensor([[0] * (width - len(row)) + row for row in rest], device=model.device)
-        lengths = torch.tensor([len(row) for row in rest], device=model.device)
-        real = torch.arange(width, device=model.device) >= width - lengths[:, None]
-        mask = torch.cat([real.new_ones(len(rest), shared), real], dim=1)
-        positions = (mask.long().cumsum(1) - 1).clamp(min=0)
-        past = _Past(cache, mask.long(), positions[:, -1:], ragged=not bool(real.all()))
-        output = trunk(
-            input_ids=ids,
-            attention_mask=past.visible(),
-            position_ids=positions[:, shared:],
-            past_key_values=cache,
-            use_cache=True,
-        )
-        return output.last_hidden_state[:, -1], past
+        ended = [StopReason.EOS if row[-1] in base.end_ids else StopReason.LENGTH for row in ids]
+        version = self._policies.version
+        parts = zip(ids, logprobs, ended, texts, strict=True)
+        return [Generation(row, lp, reason, version, text) for row, lp, reason, text in parts]
 
 
-@dataclass(slots=True)
-class _Past:
-    """What the rows have seen so far."""
+class _Past(Protocol):
+    """What a batch has seen, and how it goes on."""
 
-    cache: DynamicCache
-    mask: Tensor
-    """[b, S], 0 at pads."""
-    position: Tensor
-    """[b, 1] of the last token."""
-    ragged: bool
+    def read(self, prompts: Sequence[list[int]]) -> Tensor: ...
 
-    def visible(self) -> Tensor | None:
-        """Returns the attention mask, or None when nothing is padded."""
-        return self.mask if self.ragged else None
+    def step(self, token: Tensor) -> Tensor: ...
 
-    def advance(self) -> None:
-        """Makes room for one more token in every row."""
-        self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.mask), 1)], dim=1)
-        self.position = self.position + 1
-
-    def keep(self, rows: Tensor) -> None:
-        """Drops all rows but these."""
-        self.cache.batch_select_indices(rows)
-        self.mask, self.position = self.mask[rows], self.position[rows]
+    def keep(self, rows: Tensor) -> None: ...
 
 
 class _Loop:
     """Decodes one batch, token by token."""
 
-    def __init__(self, trunk: Trunk, head: nn.Module, draws: Tensor, params: SamplingParams, ends: Tensor) -> None:
-        self.trunk, self.head, self.draws, self.params, self.ends = trunk, head, draws, params, ends
+    def __init__(
+        self, past: _Past, head: nn.Linear, draws: Tensor, params: SamplingParams, ends: Sequence[int]
+    ) -> None:
+        self.past, self.head, self.draws, self.params, self.ends = past, head, draws, params, ends
 
-    def run(self, hidden: Tensor, past: _Past) -> tuple[list[list[int]], list[FloatArray]]:
-        """Returns ids and log-probabilities of every row, given the state at its last prompt token."""
+    def run(self, hidden: Tensor) -> tuple[list[list[int]], list[FloatArray]]:
+        """Returns ids and log-probabilities of every row, given the states at its last prompt token."""
         total, steps = self.draws.shape
+        draws, rows = self.draws, torch.arange(total, device=hidden.device)
         ids = torch.zeros(total, steps, dtype=torch.long, device=hidden.device)
         logprobs = torch.zeros(total, steps, device=hidden.device)
-        lengths = torch.full((total,), steps, device=hidden.device)
-        rows = torch.arange(total, device=hidden.device)
         alive = torch.ones(total, dtype=torch.bool, device=hidden.device)
         for step in range(steps):
-            token, logprob = self._pick(hidden, self.draws[rows, step])
-            ids[rows, step], logprobs[rows, step] = token, logprob
-            ended = alive & torch.isin(token, self.ends)
-            lengths[rows[ended]] = step + 1
-            alive = alive & ~ended
+            token, logprob = self._pick(hidden, draws[:, step])
+            if len(rows) == total:
+                ids[:, step], logprobs[:, step] = token, logprob
+            else:
+                ids[rows, step], logprobs[rows, step] = token, logprob
+            for end in self.ends:
+                alive &= token != end
             left = int(alive.sum())
             if left == 0 or step == steps - 1:
                 break
             if left <= COMPACT_BELOW * len(rows):
                 keep = alive.nonzero()[:, 0]
-                past.keep(keep)
-                rows, alive, token = rows[keep], alive[keep], token[keep]
-            past.advance()
-            hidden = self.trunk(
-                input_ids=token[:, None],
-                attention_mask=past.visible(),
-                position_ids=past.position,
-                past_key_values=past.cache,
-                use_cache=True,
-            ).last_hidden_state[:, -1]
-        ends, table, scores = lengths.tolist(), ids.tolist(), logprobs.cpu().numpy()
-        return [row[:n] for row, n in zip(table, ends, strict=True)], [scores[i, :n].copy() for i, n in enumerate(ends)]
+                self.past.keep(keep)
+                rows, alive, token, draws = rows[keep], alive[keep], token[keep], draws[keep]
+            hidden = self.past.step(token)
+        scores, found = logprobs.cpu().numpy(), []
+        for row in ids.tolist():
+            length = next((i + 1 for i, token in enumerate(row) if token in self.ends), steps)
+            found.append(row[:length])
+        return found, [scores[i, : len(row)].copy() for i, row in enumerate(found)]
 
     def _pick(self, hidden: Tensor, draw: Tensor) -> tuple[Tensor, Tensor]:
         """Returns one token per row and its log-probability at the sampling temperature, in float32."""
