@@ -15,15 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from marft_algos.modeling import BaseModel, Trunk, head_of, hidden_states, load_base, pick_device, pick_dtype
+from marft_algos.scoring import score
 from marft_algos.weights import LoraSettings, Weights, adapters, whole
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.types import AgentSpec
 
-HEAD_BUDGET = 1 << 25
-"""Logits held at once while scoring (128 MiB in float32)."""
 FEATURE_TOKENS = 16_384
 """Tokens in one pass of the frozen trunk."""
 
@@ -339,26 +337,8 @@ def _score_actions(
     chosen = hidden[:, :-1][wanted[:, skipped:]]
     heat = torch.as_tensor(temperature, dtype=torch.float32, device=hidden.device).reshape(-1, 1)
     heat = heat.expand(len(wanted), wanted.shape[1])[wanted]
-    scored = _score(head, chosen, input_ids[:, 1:][wanted], heat, entropy_grad)
+    scored = score(head, chosen, input_ids[:, 1:][wanted], heat, entropy_grad)
     return _scatter(wanted, scored[0]), _scatter(wanted, scored[1])
-
-
-def _score(head: nn.Linear, hidden: Tensor, targets: Tensor, heat: Tensor, entropy_grad: bool) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of ``targets`` [N] and entropies [N]; logits live for one chunk and are recomputed."""
-
-    def chunk(h: Tensor, y: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-        scores = torch.log_softmax(head(h).float() / t[:, None], dim=-1)
-        with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
-            entropy = -(scores.exp() * scores).sum(-1)
-        return scores.gather(-1, y[:, None])[:, 0], entropy
-
-    vocabulary = head.weight.shape[0]
-    rows = max(1, HEAD_BUDGET // int(vocabulary))
-    if len(hidden) <= rows:
-        return chunk(hidden, targets, heat)
-    pieces = zip(hidden.split(rows), targets.split(rows), heat.split(rows), strict=True)
-    scored = [checkpoint(chunk, *piece, use_reentrant=False) for piece in pieces]
-    return torch.cat([s[0] for s in scored]), torch.cat([s[1] for s in scored])
 
 
 def _scatter(mask: Tensor, values: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from transformers import PreTrainedModel
 
-from marft_algos.modeling import BaseModel, Trunk, load_base, share
+from marft_algos.modeling import BaseModel, Trunk, head_of, load_base, share
 from marft_envs.errors import ConfigError, did_you_mean
 
 SMALL_MODEL = 20_000_000
@@ -146,6 +146,11 @@ def adapters(
                 f"Could not put an adapter on '{base.spec}': {error}. Expected names of its linear layers, or "
                 "'all-linear'."
             ) from error
+    if isinstance(head_of(model), LoraLayer):
+        raise ConfigError(
+            f"lora_targets = {lora.targets!r} puts an adapter on the output head of '{base.spec}', which is not"
+            " supported. Expected names of layers inside the model, or 'all-linear'."
+        )
     peft.eval()
     layers = {n: m for n, m in model.base_model.named_modules() if isinstance(m, LoraLayer)}
     found: dict[str, Weights] = {}

@@ -24,7 +24,7 @@ HEAVY = ("torch", "transformers", "peft", "safetensors", "tokenizers", "jinja2",
 LEVELS = (
     ("types", "toml", "stats", "models"),
     ("functional", "groups"),
-    ("policy", "modeling", "weights", "critic", "engines"),
+    ("policy", "modeling", "weights", "scoring", "critic", "engines"),
     ("rollout", "batching"),
     ("credit", "algorithm", "ppo", "value_norm", "update"),
     ("algos",),

@@ -12,7 +12,7 @@ from peft import PeftModel
 from tiny import save_tiny
 from transformers import AutoModelForCausalLM
 
-from marft_algos import policy as policy_module
+from marft_algos import scoring
 from marft_algos import weights as weights_module
 from marft_algos.modeling import load_tokenizer
 from marft_algos.policy import LoraSettings, PolicySet, assign
@@ -167,7 +167,7 @@ def test_chunks_of_the_head_give_the_same_numbers_and_gradients(qwen: Path, monk
         return logprobs.detach(), entropy.detach(), [p.grad.clone() for p in policies.parameters("actor")]
 
     whole = run()
-    monkeypatch.setattr(policy_module, "HEAD_BUDGET", 200)  # two positions a chunk
+    monkeypatch.setitem(scoring.CHUNK, "cpu", 200)  # two positions a chunk
     chunked = run()
     torch.testing.assert_close(whole[:2], chunked[:2])
     for a, b in zip(whole[2], chunked[2], strict=True):
