@@ -21,7 +21,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from marft_envs.errors import ConfigError, DataError
 from marft_envs.problems import ProblemSet, spread
 from marft_envs.tools.schema import model_of, tool
-from marft_envs.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem
+from marft_envs.tools.types import Grade, Servable, Tool, ToolCall, ToolError, ToolProblem
 
 STATE = "state"
 """The parameter that functions take the state by."""
@@ -122,7 +122,7 @@ def as_json(state: Any) -> Any:
     )
 
 
-class FunctionDomain:
+class FunctionDomain(Servable):
     """A :class:`marft_envs.tools.types.ToolDomain` of functions.
 
     Args:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -152,6 +152,16 @@ class Problems(Protocol):
 
     def draw(self, rng: np.random.Generator) -> ToolProblem:
         """Returns one problem."""
+
+
+class Servable:
+    """A domain that other people's agents can use."""
+
+    def as_mcp_server(self, splits: Sequence[str] = ("train", "test")) -> Any:
+        """Returns an MCP server with the domain's tools; see :func:`marft_envs.tools.mcp.as_mcp_server`."""
+        from marft_envs.tools.mcp.server import as_mcp_server  # an extra
+
+        return as_mcp_server(cast("ToolDomain", self), splits)
 
 
 class ToolDomain(Protocol):

@@ -13,7 +13,7 @@ from marft_envs.tools.bfcl import grading
 from marft_envs.tools.bfcl.data import CATEGORIES, SKIPPED, Suite, Task, read
 from marft_envs.tools.bfcl.package import load
 from marft_envs.tools.bfcl.world import BfclWorld
-from marft_envs.tools.types import Grade, Tool, ToolCall, ToolProblem, World
+from marft_envs.tools.types import Grade, Servable, Tool, ToolCall, ToolProblem, World
 
 ROLES: Mapping[str, str] = {
     "GorillaFileSystem": "files",
@@ -36,7 +36,7 @@ TEST_EVERY = 5
 """Scenario n is held out where n % 5 is 0, in all four categories: they vary the same scenarios."""
 
 
-class BfclDomain:
+class BfclDomain(Servable):
     """Eight programming interfaces with 128 tools, and up to 800 tasks of one to eight user turns.
 
     Args:

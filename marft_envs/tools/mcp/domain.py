@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from marft_envs.errors import ConfigError, DataError
+from marft_envs.errors import ConfigError, DataError, WorkerError
 from marft_envs.problems import ProblemSet, spread
 from marft_envs.tools.mcp.client import Connection, named
 from marft_envs.tools.mcp.wire import DOMAIN, chosen
@@ -137,8 +137,9 @@ class MCPToolDomain:
         return ProblemSet(spread(kept, limit), f"{self.name} ({split})")
 
     def _asked(self, wanted: dict[str, Any]) -> list[ToolProblem]:
+        given = {key: value for key, value in wanted.items() if value is not None}
         try:
-            rows = controlled(self.connection(), LIST, {k: v for k, v in wanted.items() if v is not None}, self._start_s)
+            rows = controlled(self.connection(), LIST, given, self._start_s)
         except ToolError as error:
             raise DataError(str(error)) from error
         return [
@@ -162,9 +163,13 @@ class MCPToolDomain:
             world = MarftWorld(self.connection, problem, self.tools, self._start_s)
             world.start()
             return world
-        foreign = ForeignWorld(self.connection(problem), self.tools, not self._shared)
+        connection = self.connection(problem)
+        foreign = ForeignWorld(connection, self.tools, not self._shared)
         if self._grade is None:
-            foreign.baseline = _held(foreign, problem)
+            try:
+                foreign.baseline = _held(foreign, problem)
+            except TimeoutError as error:
+                raise WorkerError(f"The MCP server '{connection.name}' did not answer in time.") from error
         return foreign
 
     def begin_turn(self, problem: ToolProblem, world: MarftWorld | ForeignWorld, turn: int) -> None:
@@ -173,12 +178,13 @@ class MCPToolDomain:
             world.begin_turn(turn)
 
     def grade(self, problem: ToolProblem, world: MarftWorld | ForeignWorld) -> Grade:
-        """Judges the state; if a foreign server is gone and is needed for that, nothing was achieved."""
-        if isinstance(world, MarftWorld):
-            return world.grade()
-        if self._grade is None:
-            return _expected(world, problem)
-        found = self._grade(world, problem)
+        """Judges the state; where a server cannot be asked any more, nothing counts as achieved (``server_lost``)."""
+        try:
+            if isinstance(world, MarftWorld):
+                return world.grade()
+            found = _expected(world, problem) if self._grade is None else self._grade(world, problem)
+        except (WorkerError, TimeoutError):
+            return Grade(False, 0.0, {"server_lost": True})
         if isinstance(found, Grade):
             return found
         return Grade(float(found) >= 1.0, min(max(float(found), 0.0), 1.0))
@@ -190,7 +196,7 @@ class MCPToolDomain:
         if isinstance(problem.secret, Mapping) and "calls" in problem.secret:
             calls: list[list[ToolCall]] = problem.secret["calls"]
             return calls
-        raise ConfigError(f"'{self.name}' has no oracle: gold calls stay on the server. Give oracle=… if you have them.")
+        raise ConfigError(f"'{self.name}' has no oracle here: gold calls stay on the server. Give oracle=….")
 
     def close(self) -> None:
         """Leaves the server and ends its processes; the next use starts it again."""
@@ -269,5 +275,3 @@ def _expected(world: ForeignWorld, problem: ToolProblem) -> Grade:
     share = max(0.0, (won - spoilt) / wanted) if wanted else 0.0
     done = all(now)
     return Grade(done, 1.0 if done else share, {"achieved": won, "wanted": wanted, "wrong": spoilt})
-
-

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from marft_envs import __version__
-from marft_envs.errors import ConfigError, DataError, MarftError, did_you_mean
+from marft_envs.errors import ConfigError, DataError, MarftError
 from marft_envs.tools.mcp.wire import DOMAIN, ERROR, SESSION, STATE, TRANSIENT, library, to_mcp
 from marft_envs.tools.mcp.worlds import END, GRADE, LIST, START, TURN
 from marft_envs.tools.schema import tool, validate
@@ -153,7 +153,7 @@ class _Caller:
 
 
 class _Harness:
-    """The tools that are not for agents. Parameters but ``caller`` are the tools' own; so are the docstrings."""
+    """The tools that are not for agents; all parameters and docstrings but of ``caller`` are the tools' own."""
 
     def __init__(self, domain: ToolDomain, splits: Sequence[str]) -> None:
         self.domain, self.splits = domain, tuple(splits)
@@ -181,6 +181,7 @@ class _Harness:
         """Lists tasks: id, the user's words, level, least number of calls. For the harness, not for agents.
 
         Args:
+            caller: Who asks.
             split: Which split; the first if left out.
             levels: Only tasks of these levels.
             limit: At most so many, spread evenly.
@@ -213,6 +214,7 @@ class _Harness:
         """Starts a task in a world of its own; returns what the user wants. For the harness, not for agents.
 
         Args:
+            caller: Who asks.
             task_id: As marft_list_tasks names it.
             level: The task's, if it has one; spares a search in the others.
             handle: Give the task a handle, and leave the client's own task as it is; calls then name the handle in
@@ -270,7 +272,8 @@ class _Harness:
 def answered(value: Any, meta: Mapping[str, Any]) -> Any:
     """Returns a value as a ``CallToolResult``: as text for agents, and as it is under ``result``."""
     types = library().types
-    text = types.TextContent(type="text", text=value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = types.TextContent(type="text", text=said)
     return types.CallToolResult(content=[text], structured_content={"result": value}, _meta=dict(meta))
 
 

@@ -75,7 +75,9 @@ def from_mcp(given: Any, timeout_s: float, read_only: Collection[str]) -> Tool:
     return made
 
 
-def chosen(given: list[Any], wanted: Collection[str] | None, timeout_s: float, read_only: Collection[str]) -> list[Tool]:
+def chosen(
+    given: list[Any], wanted: Collection[str] | None, timeout_s: float, read_only: Collection[str]
+) -> list[Tool]:
     """Returns those of a server's tools that agents may hold.
 
     Raises:

@@ -40,8 +40,8 @@ class MarftWorld:
         self._history: list[dict[str, Any]] = []
         self._waiting = False
 
-    def start(self) -> None:
-        """Opens the task on the server, and repeats what was done in it."""
+    def start(self) -> Connection:
+        """Opens the task on the server, and repeats what was done in it; returns the way there."""
         connection = self._connection = self._connect()
         arguments = {"task_id": self._problem.id, "handle": True, "history": self._history}
         if self._problem.level is not None:
@@ -50,16 +50,17 @@ class MarftWorld:
         if self._history and begun["state"] != self._state:
             controlled(connection, END, {}, self._start_s, begun["session"])
             raise WorkerError(
-                f"The same {len(self._history)} steps of '{self._problem.id}' led to another state on '{connection.name}'. "
-                "A world can be copied over MCP only if its tools always do the same."
+                f"The same {len(self._history)} steps of '{self._problem.id}' led to another state on "
+                f"'{connection.name}'. A world can be copied over MCP only if its tools always do the same."
             )
         self._handle, self._state = begun["session"], begun["state"]
+        return connection
 
     def _live(self) -> Connection:
-        if not self._handle or self._connection is None:
-            self.start()
-        assert self._connection is not None
-        return self._connection
+        connection = self._connection
+        if connection is None or not self._handle or not connection.usable:
+            connection = self.start()
+        return connection
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """Calls a tool; its errors come back as the server's world raised them."""
@@ -91,8 +92,14 @@ class MarftWorld:
             self._state = begun["state"]
 
     def grade(self) -> Grade:
-        """Returns the server's judgement."""
-        found = controlled(self._live(), GRADE, {}, self._start_s, self._handle)
+        """Returns the server's judgement; of a server that died, that of its successor after the same calls."""
+        connection = self._live()
+        try:
+            found = controlled(connection, GRADE, {}, self._start_s, self._handle)
+        except WorkerError:
+            if connection.usable:
+                raise
+            found = controlled(self._live(), GRADE, {}, self._start_s, self._handle)
         return Grade(found["completion"], found["progress"], found["info"])
 
     def snapshot(self) -> tuple[tuple[dict[str, Any], ...], str]:
@@ -134,9 +141,9 @@ class Past:
 class ForeignWorld:
     """Calls on somebody else's server. What its state is, cannot be known from here.
 
-    So it cannot be copied: ``fork``, ``snapshot`` and pickling are refused. In place of the state, ``state_hash`` stands
-    for the set of calls so far that worked and that were not of read-only tools: a call that was made before is a
-    duplicate, unless another of these came between.
+    So it cannot be copied: ``fork``, ``snapshot`` and pickling are refused. In place of the state, ``state_hash``
+    stands for the set of calls that worked so far and were not of read-only tools: a call that was made before is a
+    duplicate, unless a new one of these came between.
     """
 
     may_block = True
@@ -220,9 +227,7 @@ class ForeignWorld:
             self._connection.suspect = True
 
 
-def controlled(
-    connection: Connection, name: str, arguments: dict[str, Any], timeout_s: float, handle: str = ""
-) -> Any:
+def controlled(connection: Connection, name: str, arguments: dict[str, Any], timeout_s: float, handle: str = "") -> Any:
     """Calls one of our servers' own tools and returns its value.
 
     Raises:

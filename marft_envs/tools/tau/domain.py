@@ -14,7 +14,7 @@ from marft_envs.problems import ProblemSet, spread
 from marft_envs.tools.tau.data import Retail, Row, load
 from marft_envs.tools.tau.store import Change, as_parts, as_set, canonical
 from marft_envs.tools.tau.world import READS, WRITES, TauWorld
-from marft_envs.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, World
+from marft_envs.tools.types import Grade, Servable, Tool, ToolCall, ToolError, ToolProblem, World
 
 SPECIALISTS: Mapping[str, frozenset[str]] = {
     "account": frozenset(
@@ -63,7 +63,7 @@ class Gold:
         return self
 
 
-class TauDomain:
+class TauDomain(Servable):
     """Retail: 16 tools, 500 customers, 1,000 orders.
 
     Args:
