@@ -22,7 +22,7 @@ HEAVY = ("torch", "transformers", "peft", "safetensors", "tokenizers", "jinja2",
 
 # Who may import whom in marft_algos: a module's own level and the levels before it.
 LEVELS = (
-    ("types", "toml", "stats", "models"),
+    ("types", "toml", "stats", "memory", "models"),
     ("functional", "groups"),
     ("policy", "modeling", "weights", "scoring", "critic", "engines"),
     ("rollout", "batching"),

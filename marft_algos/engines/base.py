@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from marft_algos.types import Generation, GenerationRequest, SamplingParams
+from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError, MarftError
 
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -142,6 +142,11 @@ class Publisher:
             self._made = Path(tempfile.mkdtemp(prefix="marft-adapters-", dir=self._given))
             self._made.chmod(0o755)  # a server may run as another user
         return self._made
+
+
+def failure(message: str, version: int) -> Generation:
+    """Returns the record of a request that failed."""
+    return Generation([], np.zeros(0, np.float32), StopReason.ERROR, version, error=message)
 
 
 def check_sampling(params: SamplingParams) -> None:

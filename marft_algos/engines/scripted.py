@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from marft_algos.engines.base import EngineBase
+from marft_algos.engines.base import EngineBase, failure
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError, did_you_mean
 
@@ -46,8 +46,7 @@ class ScriptedEngine(EngineBase):
         try:
             text = script if isinstance(script, str) else self._choose(script, request)
         except Exception as error:
-            empty = np.zeros(0, np.float32)
-            return Generation([], empty, StopReason.ERROR, version, error=f"{type(error).__name__}: {error}")
+            return failure(f"{type(error).__name__}: {error}", version)
         ids: list[int] = []
         if self._tokenizer is not None:
             ids = [*self._tokenizer.encode(text, add_special_tokens=False), self._tokenizer.eos_token_id]

@@ -1,0 +1,352 @@
+"""Conformance: ``check_engine`` runs the promises of a rollout engine against the learner's own scoring.
+
+It samples from an engine and scores with the policies it was made for, at their present weights, so it needs a team
+of two trainable policies or more, in float32, of a model that now and then ends its turn. Weights are changed on the
+way, and put back at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from marft_algos.engines.base import EngineError, Publisher, RolloutEngine, row_seed
+from marft_algos.policy import PolicySet
+from marft_algos.types import FloatArray, Generation, GenerationRequest, SamplingParams, StopReason
+from marft_envs.errors import ConfigError, MarftError
+
+DEVIATIONS = 4.0
+"""Of a mean from its expectation, before chance is no explanation."""
+NOISE = 0.02
+"""Size of the changes of weights; larger ones make larger logits, and those larger rounding errors."""
+DRAWS = 400
+"""One-token replies from which the distribution is judged."""
+
+
+class EngineCheckError(MarftError, AssertionError):
+    """An engine breaks a promise; the message names it."""
+
+
+@dataclass(slots=True)
+class Bench:
+    """What a check works with."""
+
+    engine: RolloutEngine
+    policies: PolicySet
+    publisher: Publisher
+    tolerance: float
+    tokens: int
+    rows: int
+
+    def requests(self, n: int | None = None, policy: str | None = None) -> list[GenerationRequest]:
+        """Ragged prompts; by turns of all policies, or of one."""
+        names = self.policies.policies if policy is None else [policy]
+        made = []
+        for i in range(n or self.rows):
+            name = names[i % len(names)]
+            text = "7 + " * (i % 5) + str(i * 37 % 11)
+            prompt = self.policies.render(name, [{"role": "user", "content": text}])
+            made.append(GenerationRequest(name, prompt, seed=row_seed(1, 2, i, 0), agent=name))
+        return made
+
+    def params(self, temperature: float = 1.0) -> SamplingParams:
+        """How the checks sample."""
+        return SamplingParams(self.tokens, temperature)
+
+    def scores(self, request: GenerationRequest, reply: Generation, temperature: float = 1.0) -> FloatArray:
+        """[L] log-probs of a reply's tokens by the learner."""
+        ids, mask = _row(request.prompt_ids, reply.action_ids)
+        with torch.no_grad():
+            scored, _ = self.policies.logprobs(
+                request.policy, ids.to(self.policies.device), mask.to(self.policies.device), temperature
+            )
+        return scored[0, len(request.prompt_ids) - 1 :].cpu().numpy()
+
+    def publish(self, names: Sequence[str]) -> None:
+        """Publishes these policies as the next version."""
+        self.policies.version += 1
+        self.publisher.publish(names, self.policies.version)
+
+    @contextmanager
+    def disturbed(self, policy: str) -> Iterator[None]:
+        """While inside, one policy has other weights; they are published, and so is their return."""
+        saved = self.policies.state_dict()
+        _disturb(self.policies, policy, seed=7)
+        self.publish([policy])
+        try:
+            yield
+        finally:
+            self.policies.load_state_dict(saved)
+            self.publish([policy])
+
+
+@dataclass(slots=True)
+class EngineReport:
+    """What was checked; ``str()`` of it is a table."""
+
+    engine: str
+    passed: dict[str, float] = field(default_factory=dict)
+    """Check -> seconds."""
+
+    def __str__(self) -> str:
+        lines = [f"{self.engine}: {len(self.passed)} checks passed"]
+        return "\n".join([*lines, *(f"  ok  {name:<36}{seconds:6.2f} s" for name, seconds in self.passed.items())])
+
+
+def check_engine(
+    engine: RolloutEngine,
+    policies: PolicySet,
+    *,
+    folder: Path | str | None = None,
+    tolerance: float = 1e-5,
+    tokens: int = 48,
+    rows: int = 32,
+) -> EngineReport:
+    """Runs every check of ``CHECKS``.
+
+    Args:
+        engine: What is checked. It stays open.
+        policies: The policies it samples; two or more, all trainable.
+        folder: Where adapters are written for engines that need them; see ``Publisher``.
+        tolerance: Largest difference of log-probs, per token, in nats, at temperature 1; at others it is divided by
+            the temperature, as logits are. 1e-5 holds for float32.
+        tokens: Longest reply.
+        rows: Requests per check.
+
+    Raises:
+        EngineCheckError: At the first promise that is broken.
+        ConfigError: Policies that the checks cannot work with.
+    """
+    frozen = [policy for policy in policies.policies if not policies.trainable(policy)]
+    if len(policies.policies) < 2 or frozen:
+        raise ConfigError(f"The checks need two trainable policies or more; got {policies.policies}, frozen: {frozen}.")
+    publisher = Publisher(engine, policies, folder)
+    bench = Bench(engine, policies, publisher, tolerance, tokens, rows)
+    report = EngineReport(type(engine).__name__)
+    saved = policies.state_dict()
+    try:
+        for k, policy in enumerate(policies.policies):  # fresh adapters do nothing, and are alike
+            _disturb(policies, policy, seed=k)
+        bench.publish(policies.policies)
+        for check in CHECKS:
+            start = time.perf_counter()
+            check(bench)
+            report.passed[check.__name__] = time.perf_counter() - start
+    finally:
+        policies.load_state_dict(saved)
+        publisher.close()
+    return report
+
+
+def logprobs_are_the_learners(bench: Bench) -> None:
+    """What is sampled from is what is scored, at every temperature."""
+    for temperature in (1.0, 0.7):
+        asked = bench.requests()
+        for request, reply in zip(asked, bench.engine.generate(asked, bench.params(temperature)), strict=True):
+            scores = bench.scores(request, reply, temperature)
+            _close(bench, reply, scores, f"at temperature {temperature} the learner", bench.tolerance / temperature)
+
+
+def samples_follow_the_distribution(bench: Bench) -> None:
+    """Surprise of one-token replies is, on average, the entropy."""
+    first = bench.requests(1)[0]
+    asked = [GenerationRequest(first.policy, first.prompt_ids, row_seed(3, 0, i, 0), first.agent) for i in range(DRAWS)]
+    surprise = np.array([-float(r.logprobs[0]) for r in bench.engine.generate(asked, SamplingParams(1))])
+    ids, mask = _row(first.prompt_ids, [0])
+    with torch.no_grad():
+        _, entropies = bench.policies.logprobs(
+            first.policy, ids.to(bench.policies.device), mask.to(bench.policies.device)
+        )
+    entropy = float(entropies[0, -1])
+    off = abs(surprise.mean() - entropy) / max(surprise.std() / DRAWS**0.5, 1e-9)
+    if off > DEVIATIONS:
+        raise EngineCheckError(
+            f"The mean surprise of {DRAWS} samples is {surprise.mean():.3f} nats, {off:.1f} standard errors from the"
+            f" entropy {entropy:.3f}. Expected replies drawn from the whole distribution: no top-k, top-p or penalty."
+        )
+
+
+def mixed_policies_equal_one_at_a_time(bench: Bench) -> None:
+    """A batch of several policies gives each what it gets alone."""
+    asked = bench.requests()
+    together = bench.engine.generate(asked, bench.params())
+    for policy in bench.policies.policies:
+        rows = [i for i, request in enumerate(asked) if request.policy == policy]
+        alone = bench.engine.generate([asked[i] for i in rows], bench.params())
+        _same(bench, [together[i] for i in rows], alone, f"policy '{policy}' in a mixed batch and alone")
+
+
+def a_publish_changes_one_policy(bench: Bench) -> None:
+    """``publish`` changes the distribution of its policy and of no other, and replies carry the version."""
+    asked = bench.requests()
+    before = bench.engine.generate(asked, bench.params())
+    changed = bench.policies.policies[0]
+    with bench.disturbed(changed):
+        after = bench.engine.generate(asked, bench.params())
+        for request, reply in zip(asked, after, strict=True):
+            _close(bench, reply, bench.scores(request, reply), f"after a publish the learner ('{request.policy}')")
+    rows = {own: [i for i, r in enumerate(asked) if (r.policy == changed) is own] for own in (True, False)}
+    _same(bench, [before[i] for i in rows[False]], [after[i] for i in rows[False]], "others before and after a publish")
+    if not any(_differ(before[i], after[i], 100 * bench.tolerance) for i in rows[True]):
+        raise EngineCheckError(f"Publishing other weights of policy '{changed}' changed nothing of what it says.")
+    if not all(after[i].version > before[i].version for i in rows[True]):
+        raise EngineCheckError("Replies carry the same version before and after a publish. Expected the published one.")
+    _same(bench, before, bench.engine.generate(asked, bench.params()), "before a publish and after its return")
+
+
+def seeds_fix_samples_in_any_batch(bench: Bench) -> None:
+    """Equal seeds give equal samples, whatever the batch; other seeds give others."""
+    asked = bench.requests()
+    together = bench.engine.generate(asked, bench.params())
+    _same(bench, together, bench.engine.generate(asked[::-1], bench.params())[::-1], "a batch and its reverse")
+    few = asked[:4]
+    alone = [bench.engine.generate([request], bench.params())[0] for request in few]
+    _same(bench, together[:4], alone, "rows in a batch and alone")
+    first = asked[0]
+    seeds = [GenerationRequest(first.policy, first.prompt_ids, row_seed(5, 0, i, 0), first.agent) for i in range(8)]
+    if len({tuple(reply.action_ids) for reply in bench.engine.generate(seeds, bench.params())}) < 2:
+        raise EngineCheckError("Eight seeds gave one sample. Expected the request's seed to decide.")
+
+
+def greedy_is_the_most_likely_token(bench: Bench) -> None:
+    """Greedy replies do not depend on seeds, and no token has a better alternative by sampling."""
+    first = bench.requests(1)[0]
+    asked = [GenerationRequest(first.policy, first.prompt_ids, seed, first.agent) for seed in range(16)]
+    greedy = bench.engine.generate(asked, SamplingParams(1, greedy=True))
+    if len({tuple(reply.action_ids) for reply in greedy}) != 1:
+        raise EngineCheckError("Greedy replies to one prompt differ by seed.")
+    best = bench.scores(first, greedy[0])[0]
+    for reply in bench.engine.generate(asked, SamplingParams(1)):
+        if bench.scores(first, reply)[0] > best + bench.tolerance:
+            raise EngineCheckError(f"A sampled token is likelier than the greedy one, {greedy[0].action_ids}.")
+
+
+def replies_stop_at_the_end_or_the_limit(bench: Bench) -> None:
+    """A reply ends with the end token (``eos``) or after as many tokens as allowed (``length``); text is its ids'."""
+    seen = set()
+    for params in (bench.params(), SamplingParams(1)):
+        asked = bench.requests()
+        for request, reply in zip(asked, bench.engine.generate(asked, params), strict=True):
+            base = bench.policies.base(request.policy)
+            inside, last = reply.action_ids[:-1], reply.action_ids[-1:]
+            ended = bool(last) and last[0] in base.end_ids
+            full = len(reply.action_ids) == params.max_new_tokens
+            right = StopReason.EOS if ended else StopReason.LENGTH
+            if any(i in base.end_ids for i in inside) or not (ended or full) or reply.stop_reason is not right:
+                raise EngineCheckError(
+                    f"A reply of {len(reply.action_ids)} tokens (at most {params.max_new_tokens}) that ends with"
+                    f" {last} has the stop reason '{reply.stop_reason}'; end tokens are {base.end_ids}."
+                )
+            if reply.text != base.tokenizer.decode(reply.action_ids, skip_special_tokens=True):
+                raise EngineCheckError(f"The text {reply.text!r} is not that of the tokens {reply.action_ids}.")
+            seen.add(reply.stop_reason)
+    if len(seen) < 2:
+        raise EngineCheckError(f"All replies ended with {seen}: give the check more tokens, or a model that ends.")
+
+
+def empty_and_short_cases(bench: Bench) -> None:
+    """No request gives no reply, an empty prompt is an ``EngineError``, one-token prompts work."""
+    if bench.engine.generate([], bench.params()) != []:
+        raise EngineCheckError("No requests gave replies.")
+    policy = bench.policies.policies[0]
+    try:
+        bench.engine.generate([GenerationRequest(policy, [], 0)], bench.params())
+    except EngineError:
+        pass
+    else:
+        raise EngineCheckError("An empty prompt was answered. Expected EngineError.")
+    token = bench.requests(1)[0].prompt_ids[-1]
+    request = GenerationRequest(policy, [token], 5)
+    (reply,) = bench.engine.generate([request], SamplingParams(1))
+    if len(reply.action_ids) != 1:
+        raise EngineCheckError(f"max_new_tokens = 1 gave {len(reply.action_ids)} tokens ({reply.error}).")
+    _close(bench, reply, bench.scores(request, reply), "for a prompt of one token the learner")
+
+
+def a_long_prompt_fails_alone(bench: Bench) -> None:
+    """A prompt beyond the context is a typed failure of its own request."""
+    policy = bench.policies.policies[0]
+    fine = bench.requests(1)[0]
+    token = fine.prompt_ids[-1]
+    long = GenerationRequest(policy, [token] * bench.policies.base(policy).context, 1)
+    whole, failed = bench.engine.generate([fine, long], bench.params())
+    if whole.stop_reason is StopReason.ERROR:
+        raise EngineCheckError(f"A prompt that fits failed beside one that does not: {whole.error}")
+    if failed.stop_reason is not StopReason.ERROR or failed.action_ids or "context" not in failed.error:
+        raise EngineCheckError(
+            f"A prompt as long as the context came back as '{failed.stop_reason}' ({failed.error or failed.text!r})."
+            " Expected StopReason.ERROR and a message that names the context."
+        )
+
+
+def asynchronous_equals_blocking(bench: Bench) -> None:
+    """``agenerate`` gives what ``generate`` gives."""
+    asked = bench.requests()
+    waited = asyncio.run(bench.engine.agenerate(asked, bench.params()))
+    _same(bench, bench.engine.generate(asked, bench.params()), waited, "generate and agenerate")
+
+
+def sleep_changes_nothing(bench: Bench) -> None:
+    """After ``sleep`` and ``wake`` it says what it said."""
+    asked = bench.requests()
+    before = bench.engine.generate(asked, bench.params())
+    bench.engine.sleep()
+    bench.engine.wake()
+    _same(bench, before, bench.engine.generate(asked, bench.params()), "before and after sleep")
+
+
+CHECKS: tuple[Callable[[Bench], None], ...] = (
+    logprobs_are_the_learners,
+    samples_follow_the_distribution,
+    mixed_policies_equal_one_at_a_time,
+    a_publish_changes_one_policy,
+    seeds_fix_samples_in_any_batch,
+    greedy_is_the_most_likely_token,
+    replies_stop_at_the_end_or_the_limit,
+    empty_and_short_cases,
+    a_long_prompt_fails_alone,
+    asynchronous_equals_blocking,
+    sleep_changes_nothing,
+)
+
+
+def _disturb(policies: PolicySet, policy: str, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for tensor in policies.parameters(policy):
+            tensor.add_(NOISE * torch.randn(tensor.shape, generator=generator).to(tensor.device))
+
+
+def _row(prompt: Sequence[int], action: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """One row and its mask of sampled tokens, [1, T] each."""
+    ids = torch.tensor([[*prompt, *action]])
+    return ids, torch.arange(ids.shape[1])[None] >= len(prompt)
+
+
+def _close(bench: Bench, reply: Generation, expected: FloatArray, who: str, allowed: float | None = None) -> None:
+    if reply.stop_reason is StopReason.ERROR:
+        raise EngineCheckError(f"A request failed: {reply.error}")
+    if len(reply.logprobs) != len(reply.action_ids) or not reply.action_ids or reply.logprobs.dtype != np.float32:
+        raise EngineCheckError(f"{len(reply.action_ids)} tokens have {len(reply.logprobs)} log-probs; expected fp32.")
+    gap, allowed = float(np.abs(reply.logprobs - expected).max()), allowed or bench.tolerance
+    if not gap <= allowed:
+        raise EngineCheckError(f"Engine and {who} differ by {gap:.2e} in a token's log-prob; allowed {allowed:.2e}.")
+
+
+def _differ(a: Generation, b: Generation, tolerance: float) -> bool:
+    return a.action_ids != b.action_ids or bool(np.abs(a.logprobs - b.logprobs).max(initial=0.0) > tolerance)
+
+
+def _same(bench: Bench, a: Sequence[Generation], b: Sequence[Generation], what: str) -> None:
+    for i, (x, y) in enumerate(zip(a, b, strict=True)):
+        if StopReason.ERROR in (x.stop_reason, y.stop_reason):
+            raise EngineCheckError(f"A request failed: {x.error or y.error}")
+        if _differ(x, y, 2 * bench.tolerance) or x.stop_reason is not y.stop_reason or x.text != y.text:
+            raise EngineCheckError(f"Reply {i} is not the same for {what}: {x.action_ids} and {y.action_ids}.")

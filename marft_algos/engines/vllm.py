@@ -1,0 +1,332 @@
+"""A client of vLLM servers: prompt ids in; ids and log-probs as sampled out; adapters swapped while the server runs.
+
+One server is one replica: a server that runs data-parallel inside loads an adapter into one of its parts only.
+Adapters are named ``policy@version-tag``, the tag being this engine's own, so that neither another run on the same
+server nor its prefix cache is ever mixed up with ours.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marft_algos.engines.base import EngineBase, EngineError, check_sampling, failure
+from marft_algos.engines.http import Server, ServerDown, ServerRefused
+from marft_algos.engines.usage import Meter
+from marft_algos.policy import PolicySet
+from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
+from marft_envs.errors import ConfigError
+
+BACKOFF = 0.5
+"""Seconds before the second round over all replicas; doubled for each further one."""
+_SEED = (1 << 63) - 1
+
+
+class VLLMEngine(EngineBase):
+    """Samples policies on vLLM servers that serve the policies' base model with LoRA adapters.
+
+    Args:
+        policies: Whose weights; their tokenizer, end tokens and context.
+        urls: One server per replica.
+        members: Policies played here, all of one base model; by default all.
+        timeout: Seconds one request may take.
+        retries: Further attempts of a request, each on the next replica.
+        concurrency: Requests in flight at once, per server.
+        staleness: Versions that stay loaded behind the newest one.
+        sleeps: Put the servers to sleep when told to (they need ``--enable-sleep-mode`` and VLLM_SERVER_DEV_MODE=1).
+        key: Sent as bearer token, for servers that were started with ``--api-key``.
+
+    Raises:
+        ConfigError: A server that cannot serve these policies; the message says how to start it.
+    """
+
+    def __init__(
+        self,
+        policies: PolicySet,
+        urls: Sequence[str],
+        members: Sequence[str] | None = None,
+        *,
+        timeout: float = 600.0,
+        retries: int = 5,
+        concurrency: int = 64,
+        staleness: int = 0,
+        sleeps: bool = False,
+        key: str | None = None,
+    ) -> None:
+        self._policies, self._members = policies, list(members or policies.policies)
+        self._retries, self._staleness, self._sleeps = retries, staleness, sleeps
+        self._tag = uuid.uuid4().hex[:6]
+        self._servers = [Server(url, timeout, key) for url in urls]
+        self._loaded: dict[str, list[tuple[int, Path]]] = {}
+        self._meter = Meter()
+        self._probed = False
+        self._pool = ThreadPoolExecutor(concurrency * len(urls), thread_name_prefix="vllm")
+        base = policies.base(self._members[0])
+        for member in self._members:
+            if policies.base(member) is not base:
+                raise ConfigError(
+                    f"Policies '{self._members[0]}' and '{member}' have different base models, and a vLLM server has"
+                    f" one. Give them servers of their own: --engines {member}=vllm:URL"
+                )
+        described = [describe(server) for server in self._servers]
+        self._context = min(context for _, context in described)
+        if self._context < base.context:
+            raise ConfigError(
+                f"The server's context is {self._context} tokens, that of '{base.spec}' is {base.context} here. Type:"
+                f" --context {self._context}, or start the server with --max-model-len {base.context}"
+            )
+        needed = len(self._members) * (staleness + 2)
+        for server in self._servers:
+            check_slots(server, needed)
+
+    def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
+        """Returns one generation per request, in order; requests are spread over the replicas.
+
+        Greedy replies carry log-probs at temperature 1.
+
+        Raises:
+            EngineError: A request has an empty prompt, or its policy was never published.
+            ConfigError: Settings that cannot be sampled with; a server whose log-probs are not those of sampling.
+        """
+        check_sampling(params)
+        for i, request in enumerate(requests):
+            if not request.prompt_ids:
+                raise EngineError(f"Request {i} (policy '{request.policy}') has an empty prompt. Expected token ids.")
+            if request.policy not in self._loaded:
+                raise EngineError(f"Policy '{request.policy}' was never published to its vLLM servers.")
+        if requests and params.temperature != 1.0 and not params.greedy and not self._probed:
+            self._probe(requests[0])
+        for server in self._servers:
+            server.down = server.down and not server.healthy()
+        jobs = [self._pool.submit(self._one, request, params, i) for i, request in enumerate(requests)]
+        return [job.result() for job in jobs]
+
+    def needs_adapter(self, policy: str) -> bool:
+        """Returns True: servers read adapters from disk."""
+        return True
+
+    def publish(self, policy: str, version: int, adapter: Path | None = None) -> None:
+        """Loads the adapter on every replica; a replica that is down gets it when it is back.
+
+        Raises:
+            EngineError: No replica took it.
+            ConfigError: Servers without LoRA or with too small a rank; the message has their words.
+        """
+        if adapter is None or not (adapter / "adapter_config.json").is_file():
+            raise EngineError(f"Policy '{policy}' has no adapter to load. Expected a folder in peft's format.")
+        versions = self._loaded.setdefault(policy, [])
+        versions[:] = [held for held in versions if held[0] != version] + [(version, adapter)]
+        taken = 0
+        for server in self._servers:
+            try:
+                self._load(server, policy, version, adapter)
+                taken += 1
+                server.down = False
+            except ServerDown as error:
+                server.down, lost = True, error
+        if not taken:
+            raise EngineError(f"No vLLM server took version {version} of policy '{policy}': {lost}")
+        while len(versions) > 1 + self._staleness:
+            self._unload(policy, versions.pop(0)[0])
+
+    def sleep(self) -> None:
+        """Frees the servers' weights and caches, if the engine was told that they should sleep."""
+        self._tell("/sleep?level=1")
+
+    def wake(self) -> None:
+        """Brings them back."""
+        self._tell("/wake_up")
+
+    def metrics(self) -> dict[str, float]:
+        """Returns requests, retries, failures and tokens since the last call, and how many replicas are down."""
+        return self._meter.since() | {"servers_down": float(sum(server.down for server in self._servers))}
+
+    def close(self) -> None:
+        """Unloads what was loaded."""
+        for policy, versions in self._loaded.items():
+            for version, _ in versions:
+                self._unload(policy, version)
+        self._loaded = {}
+        self._pool.shutdown()
+
+    def _one(self, request: GenerationRequest, params: SamplingParams, start: int) -> Generation:
+        """One reply: from a replica that is up, else from the next; else a recorded failure."""
+        version, adapter = self._loaded[request.policy][-1]
+        length = len(request.prompt_ids)
+        if length + params.max_new_tokens > self._context:
+            self._meter.count(failed=True)
+            return failure(
+                f"the prompt has {length} tokens and the reply may have {params.max_new_tokens}, but the vLLM server"
+                f" of policy '{request.policy}' has a context of {self._context}. Lower max_new_tokens, or let the"
+                " environment cut long inputs with max_chars",
+                version,
+            )
+        body = self._body(request, params, version)
+        order = self._servers[start % len(self._servers) :] + self._servers[: start % len(self._servers)]
+        order.sort(key=lambda server: server.down)
+        said = ""
+        for attempt in range(1 + self._retries):
+            server = order[attempt % len(order)]
+            if attempt and attempt % len(order) == 0:
+                time.sleep(BACKOFF * 2 ** min(attempt // len(order) - 1, 6))
+            try:
+                try:
+                    answer = server.post("/v1/completions", body)
+                except ServerRefused as error:
+                    if error.status != 404:
+                        raise
+                    self._load(server, request.policy, version, adapter)  # it was started again, and knows nothing
+                    answer = server.post("/v1/completions", body)
+            except ServerRefused as error:
+                said = str(error)
+                break
+            except ServerDown as error:
+                server.down, said = True, str(error)
+                continue
+            made = self._read(request, answer, version)
+            usage = (answer.get("usage") if isinstance(answer, dict) else None) or {}
+            self._meter.count(
+                retries=attempt,
+                failed=made.stop_reason is StopReason.ERROR,
+                tokens_in=usage.get("prompt_tokens", 0),
+                tokens_out=usage.get("completion_tokens", 0),
+            )
+            return made
+        self._meter.count(retries=attempt, failed=True)
+        return failure(f"no vLLM server answered for policy '{request.policy}': {said}", version)
+
+    def _body(self, request: GenerationRequest, params: SamplingParams, version: int) -> dict[str, Any]:
+        """Every setting that could bend the distribution is stated: servers have defaults of the model's own."""
+        return {
+            "model": self._name(request.policy, version),
+            "prompt": request.prompt_ids,
+            "max_tokens": params.max_new_tokens,
+            "temperature": 0.0 if params.greedy else params.temperature,
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "seed": request.seed & _SEED,
+            "logprobs": 0,
+            "stop_token_ids": list(self._policies.base(request.policy).end_ids),
+            "add_special_tokens": False,
+            "return_token_ids": True,
+        }
+
+    def _read(self, request: GenerationRequest, answer: Any, version: int) -> Generation:
+        if not isinstance(answer, dict) or not answer.get("choices"):
+            return failure(f"the server's answer is no completion: {str(answer)[:200]}", version)
+        choice = answer["choices"][0]
+        ids, scored = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
+        if ids is None or scored is None:
+            raise ConfigError(
+                "The server's replies lack token ids or log-probs, without which nothing can be trained. Expected a"
+                " vLLM server of version 0.10.2 or later, and no limit on log-probs (--max-logprobs)."
+            )
+        if choice.get("prompt_token_ids") not in (None, request.prompt_ids):
+            return failure("the server changed the prompt's tokens", version)
+        base = self._policies.base(request.policy)
+        ended = bool(ids) and ids[-1] in base.end_ids
+        if len(ids) != len(scored) or ended != (choice["finish_reason"] == "stop"):
+            return failure(f"the server ended with '{choice['finish_reason']}' after tokens {ids[-3:]}", version)
+        text = base.tokenizer.decode(ids, skip_special_tokens=True)
+        reason = StopReason.EOS if ended else StopReason.LENGTH
+        return Generation(list(ids), np.asarray(scored, np.float32), reason, version, text)
+
+    def _name(self, policy: str, version: int) -> str:
+        return f"{policy}@{version}-{self._tag}"
+
+    def _load(self, server: Server, policy: str, version: int, adapter: Path) -> None:
+        try:
+            server.post("/v1/load_lora_adapter", {"lora_name": self._name(policy, version), "lora_path": str(adapter)})
+        except ServerRefused as error:
+            if "already been loaded" in str(error):
+                return
+            raise ConfigError(
+                f"The vLLM server at {server.url} refuses the adapter of policy '{policy}': {error}. Start it with"
+                " VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and a --max-lora-rank that fits, on a machine that"
+                f" sees {adapter.parent}; python -m marft_algos.engines.server prints the command."
+            ) from error
+
+    def _unload(self, policy: str, version: int) -> None:
+        for server in self._servers:
+            try:
+                server.post("/v1/unload_lora_adapter", {"lora_name": self._name(policy, version)})
+            except ServerDown:
+                server.down = True
+            except ServerRefused as error:
+                if error.status != 404:  # it was started again and has no such adapter
+                    raise
+
+    def _tell(self, path: str) -> None:
+        if self._sleeps:
+            for server in self._servers:
+                server.post(path, {})
+
+    def _probe(self, request: GenerationRequest) -> None:
+        """Asks each server for log-probs at two temperatures: equal ones are not those that were sampled from."""
+        for server in self._servers:
+            tops = []
+            for temperature in (1.0, 2.0):
+                body = self._body(request, SamplingParams(1, temperature), self._loaded[request.policy][-1][0])
+                try:
+                    answer = server.post("/v1/completions", body | {"logprobs": 5})
+                except ServerDown:
+                    break
+                tops.append(sorted(answer["choices"][0]["logprobs"]["top_logprobs"][0].values(), reverse=True)[:5])
+            if len(tops) == 2 and np.ptp(tops[0]) > 1e-3 and np.allclose(tops[0], tops[1], atol=1e-6):
+                raise ConfigError(
+                    f"The vLLM server at {server.url} gives log-probs at temperature 1 whatever the temperature is:"
+                    " what would be scored is not what is sampled. Start it with --logprobs-mode processed_logprobs,"
+                    " or train at temperature 1."
+                )
+        self._probed = True
+
+
+def describe(server: Server) -> tuple[str, int]:
+    """Returns the base model's name on a server, and its context in tokens.
+
+    Raises:
+        ConfigError: Nothing that serves models is there.
+    """
+    try:
+        cards = server.get("/v1/models")["data"]
+    except (ServerDown, ServerRefused, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"No vLLM server answers at {server.url}: {error}. Start one; this prints how:"
+            " python -m marft_algos.engines.server --help"
+        ) from error
+    base = next(card for card in cards if not card.get("parent"))
+    return str(base["id"]), int(base.get("max_model_len") or math.inf)
+
+
+def check_slots(server: Server, needed: int) -> None:
+    """Checks that a server holds every adapter that may be asked for at once; warns where it does not say.
+
+    Raises:
+        ConfigError: Too few.
+    """
+    try:
+        held = server.get("/server_info?config_format=json")["vllm_config"]["lora_config"]["max_loras"]
+    except (ServerDown, ServerRefused, KeyError, TypeError):
+        warnings.warn(
+            f"The vLLM server at {server.url} does not say how many adapters it holds (VLLM_SERVER_DEV_MODE=1 lets"
+            f" it). This team needs --max-loras {needed} or more.",
+            stacklevel=3,
+        )
+        return
+    if held < needed:
+        raise ConfigError(
+            f"The vLLM server at {server.url} holds {held} adapters at once; this team needs {needed}: one per"
+            f" policy for each version in use, and one to come. Start it with --max-loras {needed}"
+        )
