@@ -152,6 +152,11 @@ def totals(rows: Sequence[Transition]) -> Totals:
     return Totals(len(rows), sum(len(t.action_ids) for t in rows), sum(t.share for t in rows))
 
 
+def context_tokens(rows: Sequence[Transition]) -> int:
+    """Tokens that a forward pass over all rows reads, prompts and actions, without padding."""
+    return sum(map(_length, rows))
+
+
 def minibatches(rows: Sequence[Transition], n: int, rng: np.random.Generator) -> list[list[Transition]]:
     """A random split into at most n parts of nearly equal size."""
     parts = np.array_split(rng.permutation(len(rows)), max(n, 1))

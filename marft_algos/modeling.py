@@ -219,11 +219,6 @@ def _check_head(spec: str, model: PreTrainedModel) -> None:
         )
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Returns whether an error says that memory ran out, on a GPU or on a CPU."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
-
-
 def head_of(model: PreTrainedModel) -> nn.Linear:
     """Returns the output head: hidden states [..., d] to logits [..., V]."""
     return model.get_output_embeddings()

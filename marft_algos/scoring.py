@@ -103,12 +103,12 @@ def _log_softmax(hidden: Tensor, weight: Tensor, bias: Tensor | None, heat: Tens
 
 
 def _slope(chances: Tensor, targets: Tensor, heat: Tensor) -> Tensor:
-    """d log p(target) / d logits = (1[target] − p) / T; overwrites ``chances``."""
+    """Slope of log p(target) over the logits: (1[target] − p) / T; overwrites ``chances``."""
     slope = chances.neg_()
     slope[torch.arange(len(targets), device=targets.device), targets] += 1.0
     return slope.div_(heat[:, None])
 
 
 def _entropy_slope(chances: Tensor, logs: Tensor, entropy: Tensor, heat: Tensor) -> Tensor:
-    """d H / d logits = −p (log p + H) / T; overwrites ``logs``."""
+    """Slope of the entropy over the logits: −p (log p + H) / T; overwrites ``logs``."""
     return logs.add_(entropy[:, None]).mul_(chances).div_(-heat[:, None])

@@ -21,6 +21,7 @@ from marft_algos.algorithm import Algorithm, Critics, UpdateConfig
 from marft_algos.batching import (
     LEARNER_LOGPROBS,
     REFERENCE_LOGPROBS,
+    context_tokens,
     micro_batches,
     minibatches,
     pack,
@@ -31,6 +32,7 @@ from marft_algos.batching import (
 )
 from marft_algos.functional import explained_variance, kl_k3, value_loss
 from marft_algos.groups import scale_gradient, truncated_weights
+from marft_algos.memory import Budget
 from marft_algos.types import Trajectory, Transition
 from marft_algos.value_norm import NormalisedCritics
 from marft_envs.errors import ConfigError, MarftError, did_you_mean
@@ -88,6 +90,7 @@ class Learner:
         if critics is not None and algorithm.config.value_norm is not None:
             self.critics = NormalisedCritics(critics, algorithm.config.value_norm)
         self.config: UpdateConfig = algorithm.config
+        self.pieces = Budget(self.config.micro_tokens, "tokens", "--micro-tokens")
         self.trainable = [p for p in policies.policies if policies.trainable(p)]
         eps = self.config.adam_eps
         self.rates = per_policy(self.config.lr, self.trainable, "lr")
@@ -141,8 +144,11 @@ class Learner:
 
     def rescore(self, rows: Sequence[Transition], reference: bool = False) -> list[np.ndarray]:
         """[L] log-probs of each turn's tokens under its policy as it is now (or as it started), in ``rows``' order."""
+        return self.pieces.run(lambda tokens: self._rescore(rows, reference, tokens), context_tokens(rows))
+
+    def _rescore(self, rows: Sequence[Transition], reference: bool, tokens: int) -> list[np.ndarray]:
         scored: dict[int, np.ndarray] = {}
-        for piece in micro_batches(rows, self.config.micro_tokens):
+        for piece in micro_batches(rows, tokens):
             batch = pack(piece, self.algorithm.level, self.policies.device)
             with torch.no_grad():
                 logprobs = self._reference(batch) if reference else self._score(batch)[0]
@@ -181,7 +187,7 @@ class Learner:
         stopped = False
         for epoch in range(self.config.epochs):
             for part in minibatches(rows, self.config.minibatches, self._rng(policy, iteration, epoch)):
-                log.append(self._gradient(policy, part, first=not log))
+                log.append(self._gradient(policy, part, not log))
                 limit = self.config.kl_stop
                 if limit is not None and log[-1]["kl"] > limit:
                     stopped = True
@@ -199,12 +205,16 @@ class Learner:
         }
 
     def _gradient(self, policy: str, part: Sequence[Transition], first: bool) -> dict[str, float]:
-        """Accumulates the gradient of one minibatch; returns its numbers."""
+        """As ``_accumulate``, in smaller pieces if memory runs out."""
+        return self.pieces.run(lambda tokens: self._accumulate(policy, part, first, tokens), context_tokens(part))
+
+    def _accumulate(self, policy: str, part: Sequence[Transition], first: bool, tokens: int) -> dict[str, float]:
+        """Accumulates the gradient of one minibatch, piece by piece; returns its numbers."""
         self.optimizers[policy].zero_grad(set_to_none=True)
         size, stats = totals(part), {"loss": 0.0, "kl": 0.0, "entropy": 0.0}
         if first:
             stats["sampler_gap"] = 0.0
-        for piece in micro_batches(part, self.config.micro_tokens):
+        for piece in micro_batches(part, tokens):
             batch = pack(piece, self.algorithm.level, self.policies.device, size)
             logprobs, entropy = self._score(batch)
             weighted = logprobs

@@ -22,13 +22,13 @@ HEAVY = ("torch", "transformers", "peft", "safetensors", "tokenizers", "jinja2",
 
 # Who may import whom in marft_algos: a module's own level and the levels before it.
 LEVELS = (
-    ("types", "toml", "stats", "memory", "models"),
+    ("types", "toml", "stats", "memory", "endpoints", "models"),
     ("functional", "groups"),
     ("policy", "modeling", "weights", "scoring", "critic", "engines"),
     ("rollout", "batching"),
     ("credit", "algorithm", "ppo", "value_norm", "update"),
     ("algos",),
-    ("config", "presets", "runs", "records", "setup", "checkpoint", "loggers", "evaluate", "plots", "report", "trainer"),
+    ("config", "presets", "runs", "records", "setup", "hosting", "checkpoint", "loggers", "evaluate", "plots", "report", "trainer"),
     ("arguments", "play", "api", "commands", "bench", "cli", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LEVELS) for name in names}

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from marft_algos.engines.base import EngineBase, EngineError, check_sampling, uniforms
 from marft_algos.engines.decode import FusedTrunk, Past, Unsupported, fuse
 from marft_algos.engines.plain import PlainPast
-from marft_algos.modeling import BaseModel, head_of, out_of_memory
+from marft_algos.memory import Budget
+from marft_algos.modeling import BaseModel, head_of
 from marft_algos.policy import PolicySet
 from marft_algos.types import FloatArray, Generation, GenerationRequest, SamplingParams, StopReason
 
@@ -33,20 +34,20 @@ class NativeEngine(EngineBase):
 
     Args:
         policies: whose weights.
-        max_batch: rows decoded at once; halved, once, when memory runs out.
+        max_batch: rows decoded at once; halved, once, if memory runs out.
     """
 
     def __init__(self, policies: PolicySet, max_batch: int = 256) -> None:
         self._policies = policies
-        self._max_batch = max_batch
-        self._halved = False
+        self._batch = Budget(max_batch, "rows", "--engine-batch")
         self._fused: dict[int, FusedTrunk | None] = {}
 
     def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
         """Returns one generation per request, in order.
 
         Raises:
-            EngineError: a request has an empty prompt, or memory ran out twice.
+            EngineError: a request has an empty prompt.
+            OutOfMemory: memory ran out twice.
             ConfigError: settings that cannot be sampled with, or an unknown policy.
         """
         check_sampling(params)
@@ -65,12 +66,9 @@ class NativeEngine(EngineBase):
                 groups.setdefault(self._group(request.policy), []).append(i)
         for rows in groups.values():
             rows.sort(key=lambda i: len(requests[i].prompt_ids))
-            while rows:
-                part = rows[: self._max_batch]
-                made = self._try([requests[i] for i in part], params)
-                if made is not None:
-                    found |= zip(part, made, strict=True)
-                    del rows[: len(part)]
+            asked = [requests[i] for i in rows]
+            made = self._batch.run(lambda size, asked=asked: self._decode_all(asked, params, size), len(rows))  # type: ignore[misc]
+            found |= zip(rows, made, strict=True)
         return [found[i] for i in range(len(requests))]
 
     def _group(self, policy: str) -> tuple[int, str]:
@@ -95,23 +93,9 @@ class NativeEngine(EngineBase):
             return None
         return trunk
 
-    def _try(self, requests: list[GenerationRequest], params: SamplingParams) -> list[Generation] | None:
-        """Decodes one batch; None, once, if memory did not suffice: batches are half as large from then on."""
-        try:
-            return self._decode(requests, params)
-        except (MemoryError, RuntimeError) as error:
-            if not out_of_memory(error):
-                raise
-            if self._halved or len(requests) == 1:
-                raise EngineError(
-                    f"Memory ran out while {len(requests)} replies of up to {params.max_new_tokens} tokens were"
-                    " sampled. Lower --engine-batch or --max-new-tokens."
-                ) from error
-        self._halved, self._max_batch = True, max(len(requests) // 2, 1)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        warnings.warn(f"Memory ran out: decoding goes on with {self._max_batch} rows at once.", stacklevel=3)
-        return None
+    def _decode_all(self, asked: list[GenerationRequest], params: SamplingParams, size: int) -> list[Generation]:
+        parts = [asked[start : start + size] for start in range(0, len(asked), size)]
+        return [generation for part in parts for generation in self._decode(part, params)]
 
     def _too_long(self, request: GenerationRequest, params: SamplingParams, context: int) -> Generation:
         message = (
