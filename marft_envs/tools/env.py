@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from marft_envs.core import FlexEnv
+from marft_envs.observation import Part
+from marft_envs.types import Outcome
+
+if TYPE_CHECKING:
+    from marft_envs.tools.compact import Records
 
 
 class ToolEnv(FlexEnv):
     """A :class:`FlexEnv` whose task is a :class:`marft_envs.tools.task.ToolTask`."""
+
+    records: Records | None = None
+    """Where set (:mod:`marft_envs.tools.compact`), agents read each other's turns as records."""
+
+    def _start(self) -> None:
+        super()._start()
+        if self.records is not None:
+            self.records.start()
+
+    def _book(self, outcome: Outcome) -> None:
+        if self.records is not None:
+            log = self.task.live.log  # type: ignore[attr-defined]
+            self.records.book(self._view, self._shown, outcome, log, self._tags)
+        super()._book(outcome)
+
+    def _seen_by(self, agent: str, index: int) -> tuple[Part, ...]:
+        if self.records is None or self._view.history[index].agent == agent:
+            return super()._seen_by(agent, index)
+        return self.records.shown(index, self._layer[agent].sees)
 
     @property
     def tools(self) -> dict[str, list[dict[str, Any]]]:

@@ -1,0 +1,263 @@
+"""Compact messages: what other agents did reaches an agent as records of action and state instead of raw text.
+
+``CompactMessages(env)`` changes what is said of the turns that D lets an agent see, never which turns it sees. Under a
+peer's tag stand its words alone: no thoughts, no calls. Under ``[feedback]``, which no agent can write, stands what the
+environment knows about its calls, one line each:
+
+* ``changed: NAME ARGUMENTS -> RESULT``: it worked, and the state is another one;
+* ``done: NAME ARGUMENTS -> RESULT``: it worked, and the state is what it was (left out where the same call was made
+  again in a later turn that is seen, which has the newer result);
+* ``open: NAME ARGUMENTS: ERROR``: it failed (left out once a later call of the same tool, seen too, has worked).
+
+Records are made of the calls and results that the environment has logged, by rules and not by a model, and of nothing
+that the reader does not see. What an agent itself said and was told stays as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from marft_envs import observation as obs_mod
+from marft_envs.core import FlexEnv
+from marft_envs.dependency import View
+from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.observation import Part
+from marft_envs.tools.env import ToolEnv
+from marft_envs.tools.parse import parse
+from marft_envs.tools.session import Entry, one_line
+from marft_envs.tools.types import ToolCall
+from marft_envs.types import Outcome, TurnRecord
+from marft_envs.wrappers import FlexWrapper
+
+Count = Callable[[str], int]
+"""Tokens of a text."""
+
+_TAGGED = re.compile(r"<[ ]?tool_call>.*?<[ ]?/tool_call>", re.DOTALL)
+_PIECE = re.compile(r"\w+|[^\w\s]")
+_FENCED = re.compile(r"^[ \t]*```.*?^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+
+
+def pieces(text: str) -> int:
+    """Returns how many words and marks a text has: a stand-in for tokens that blanks between marks do not change."""
+    return len(_PIECE.findall(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How much of a turn a record keeps.
+
+    Raises:
+        ConfigError: If a limit is below 1.
+    """
+
+    max_words: int = 200
+    """Characters of the words beside calls. A turn without calls (a plan, a name, an objection) keeps all its words."""
+    max_value: int = 300
+    """Characters of a result, and of arguments."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_words", "max_value"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1; got {getattr(self, name)}.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One call in a record."""
+
+    text: str
+    """Neutralised."""
+    name: str
+    """Of the tool; "" for a reply that could not be read."""
+    call: str
+    """Name and arguments."""
+    ok: bool
+    changed: bool = False
+
+    def settled(self, later: _Line) -> bool:
+        """Whether a later call that worked makes this line old."""
+        if self.ok:
+            return self.call == later.call and not self.changed
+        return self.name in ("", later.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Action:
+    """What one turn comes to."""
+
+    turn: TurnRecord
+    words: str
+    """Neutralised."""
+    lines: tuple[_Line, ...]
+    raw: int
+    """Tokens of the turn as it is passed on without records: its text and the results of its calls."""
+    said: int
+    """Tokens of the words."""
+
+
+class Records:
+    """The records of one episode, kept by a :class:`ToolEnv`.
+
+    Args:
+        count: Tokens of a text, for the comparison that is logged.
+        settings: How much a record keeps.
+    """
+
+    def __init__(self, count: Count = pieces, settings: Settings | None = None) -> None:
+        self.count, self.settings = count, settings or Settings()
+        self.start()
+
+    def start(self) -> None:
+        """Forgets the last episode."""
+        self._actions: list[_Action] = []
+        self._raw: Counter[str] = Counter()
+        self._compact: Counter[str] = Counter()
+        self._logged = 0
+
+    def book(
+        self, view: View, shown: Sequence[Sequence[Part]], outcome: Outcome, log: Sequence[Entry], tags: re.Pattern[str]
+    ) -> None:
+        """Enters the turns that have been committed since, and what their agents were passed on from others.
+
+        Args:
+            view: What has been committed.
+            shown: Per turn, the action as it is passed on without records, neutralised.
+            outcome: What the task says of the new ones; gets the token counts.
+            log: The session's.
+            tags: Pattern of role tags.
+        """
+        history = view.history
+        if len(self._actions) == len(history):
+            return
+        new, self._logged = log[self._logged :], len(log)
+        for turn in history[len(self._actions) :]:
+            self._count_seen(turn)
+            result = outcome.results.get(turn.index, "")
+            entries = [entry for entry in new if entry.result.agent == turn.agent]
+            self._actions.append(self._action(turn, shown[turn.index][0].text, result, entries, tags))
+        totals = {"raw": self._raw.total(), "compact": self._compact.total()}
+        outcome.info = {**outcome.info, "peer_tokens": totals}
+        counted = {f"peer_tokens_{form}": float(count) for form, count in totals.items()}
+        for form, count in (("raw", self._raw), ("compact", self._compact)):
+            counted.update({f"peer_tokens_{form}/{name}": float(count[name]) for name in view.agents})
+        outcome.metrics = {**outcome.metrics, **counted}
+
+    def _count_seen(self, turn: TurnRecord) -> None:
+        for index in turn.sees:
+            if self._actions[index].turn.agent != turn.agent:
+                self._raw[turn.agent] += self._actions[index].raw
+                record = self.shown(index, turn.sees)[1:]
+                self._compact[turn.agent] += self._actions[index].said + sum(self.count(part.text) for part in record)
+
+    def shown(self, index: int, sees: Sequence[int]) -> tuple[Part, ...]:
+        """Returns a turn's words and its record, for a reader of the turns ``sees``; nothing if both are empty."""
+        action = self._actions[index]
+        later = [line for seen in sees if seen > index for line in self._actions[seen].lines if line.ok]
+        kept = []
+        for position, line in enumerate(action.lines):
+            after = [*(other for other in action.lines[position + 1 :] if other.ok), *later]
+            if not any(line.settled(other) for other in after):
+                kept.append(line.text)
+        turn = action.turn
+        said = Part(turn.agent, turn.role, turn.round, action.words, index)
+        if not kept:
+            return (said,) if action.words else ()
+        return said, Part("", "feedback", turn.round, "\n".join(kept), -1)
+
+    def _action(
+        self, turn: TurnRecord, clean: str, result: str, entries: list[Entry], tags: re.Pattern[str]
+    ) -> _Action:
+        """The record of a turn: calls and the lines of their results are one to one."""
+        raw = self.count(clean)
+        if not result:
+            said = clean.rpartition("</think>")[2].strip()
+            return _Action(turn, said, (), raw, raw if said == clean else self.count(said))
+        reply = parse(turn.text)
+        if reply.error:
+            said = turn.text
+            lines = [_Line(f"open: a reply that could not be read ({reply.message})", "", "", False)]
+        else:
+            said, lines = _beside(turn.text), []
+            for call, line in zip(reply.calls, result.split("\n"), strict=True):
+                entry = entries[0] if entries and entries[0].result.call == call and entries[0].line == line else None
+                entries = entries[1:] if entry is not None else entries
+                lines.append(self._line(call, line, entry, tags))
+        said = obs_mod.neutralise(_short(said, self.settings.max_words), tags)
+        raw += self.count(obs_mod.neutralise(result, tags))
+        return _Action(turn, said, tuple(lines), raw, self.count(said))
+
+    def _line(self, call: ToolCall, line: str, entry: Entry | None, tags: re.Pattern[str]) -> _Line:
+        """One call; without an entry in the log it is ``finish`` or a handover, whose result says nothing more."""
+        name, limit = one_line(call.name)[:64], self.settings.max_value
+        arguments = one_line(json.dumps(dict(call.arguments), ensure_ascii=False, separators=(",", ":")))
+        short = f"{name} {_short(arguments, limit)}" if call.arguments else name
+        value = line.removeprefix(f"{name}: ")
+        changed = entry is not None and entry.result.changed
+        ok = not value.startswith("error (")  # a value is JSON, which never begins like this
+        if ok:
+            text = f"{'changed' if changed else 'done'}: {short}"
+            text += "" if entry is None or value == "null" else f" -> {_short(value, limit)}"
+        else:
+            text = f"open: {short}: {_short(value, limit)}"
+        return _Line(obs_mod.neutralise(text, tags), name, f"{name} {arguments}", ok, changed)
+
+
+def _beside(text: str) -> str:
+    """The words beside a reply's calls, without thoughts."""
+    text = text.rpartition("</think>")[2]
+    if _TAGGED.search(text):
+        return _TAGGED.sub("", text).strip()
+    return _FENCED.sub("", text).strip() if "```" in text else ""  # without a fence, the whole reply is the call
+
+
+def _short(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
+class CompactMessages(FlexWrapper):
+    """A tool-using team whose members read each other's actions as records; see the module.
+
+    Tokens passed on from others are counted in both forms on the same episode: the metrics ``peer_tokens_raw`` and
+    ``peer_tokens_compact``, per reader as ``name/agent``, and both totals in ``infos`` as ``peer_tokens``.
+
+    Args:
+        env: An environment of :func:`marft_envs.tools.make`, between episodes.
+        count: Tokens of a text; by default words and marks. To be pickled, it has to be a function of a module.
+        **settings: Fields of :class:`Settings`.
+
+    Raises:
+        ConfigError: If the environment is no :class:`ToolEnv`, or in the middle of an episode.
+    """
+
+    def __init__(self, env: FlexEnv, count: Count = pieces, **settings: int) -> None:
+        super().__init__(env)
+        inner = env.unwrapped
+        if not isinstance(inner, ToolEnv):
+            raise ConfigError(
+                f"CompactMessages is for tool-using teams; {type(inner).__name__} keeps no log of calls. "
+                'Next: CompactMessages(marft_envs.make("tools-trio-v0")).'
+            )
+        if not inner.done:
+            raise ConfigError("CompactMessages wraps an environment between episodes; this one is in one.")
+        inner.records = Records(count, _settings(settings))
+        # So that whoever rebuilds the environment from a record renders the same prompts.
+        inner.env_kwargs = {**inner.env_kwargs, "compact": settings or True}
+
+
+def records(compact: bool | Mapping[str, int]) -> Records | None:
+    """Returns what ``make(compact=…)`` asks for."""
+    if not compact:
+        return None
+    return Records(settings=_settings(compact if isinstance(compact, Mapping) else {}))
+
+
+def _settings(given: Mapping[str, int]) -> Settings:
+    for name in given:
+        if name not in Settings.__dataclass_fields__:
+            known = Settings.__dataclass_fields__
+            raise ConfigError(f"Compact messages have no setting '{name}'. {did_you_mean(name, known)}")
+    return Settings(**given)
