@@ -22,12 +22,13 @@ COMMANDS = {
     "play": "play an environment yourself",
     "check": "does an environment keep the rules?",
     "train": "train a team",
-    "eval": "score a trained team against the untrained one",
+    "eval": "score a trained team against the untrained one, or against another",
+    "bench": "run a grid of algorithms, environments and seeds, and report on it",
     "show": "the last numbers of a run, and where its report is",
 }
 """Command -> what it does; the function is ``run_<command>`` of the module in ``_WHERE`` (here by default)."""
 
-_WHERE = {"play": "play", "train": "commands", "eval": "commands", "show": "commands"}
+_WHERE = {"play": "play", "train": "commands", "eval": "commands", "show": "commands", "bench": "bench.commands"}
 
 WELCOME = """\
 marft: reinforcement fine-tuning of teams of language-model agents

@@ -1,0 +1,292 @@
+"""From a grid to its cells: every run with its resolved settings, under a name that its content gives it.
+
+A cell is trained (``train``), or made of trained ones: several answers voted on (``vote``), a trained team scored in
+another environment (``ablation``). What cannot be run has the reason in ``skipped``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import marft_algos
+from marft_algos import algorithm as algorithms
+from marft_algos import config as configs
+from marft_algos import evaluate, presets, setup
+from marft_algos.bench.grid import EnvEntry, Grid
+from marft_algos.config import TrainConfig
+from marft_envs.errors import ConfigError, did_you_mean
+
+Stage = Literal["sweep", "main"]
+Kind = Literal["train", "vote", "ablation"]
+Rates = Mapping[tuple[str, str], float | None]
+"""(algorithm label, environment label) -> learning rate that the sweep chose; None: no run of the sweep ended well."""
+ENDLESS = 1_000_000
+"""Iterations of a run that its budget ends."""
+MEMBER_SEEDS = 1000
+"""Between the seeds of agents that are trained apart and vote together."""
+_ELSEWHERE = ("runs_dir", "name", "threads", "device")
+"""Settings that say where a run is made, not what it is."""
+_TEAM = ("dependency", "profiles")
+"""Arguments of an environment that speak of its team."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run, or one score made of runs."""
+
+    stage: Stage
+    algorithm: str
+    env: str
+    credit: str
+    seed: int
+    lr: float | None = None
+    kind: Kind = "train"
+    config: dict[str, Any] = field(default_factory=dict)
+    """The resolved settings, as ``config.build`` takes them."""
+    contribution: int = 0
+    sources: tuple[str, ...] = ()
+    """Keys of the trained cells it is made of."""
+    reference: str = ""
+    """Key of the cell whose inference tokens a vote may spend; empty: one answer of each source."""
+    hidden: bool = False
+    """A part of another cell, no row of its own."""
+    skipped: str = ""
+
+    @property
+    def key(self) -> str:
+        """Hash of what the cell is: settings, what is done with them, version of the package."""
+        table = {k: v for k, v in self.config.items() if k not in _ELSEWHERE}
+        content = [marft_algos.__version__, self.kind, self.contribution, self.sources, self.reference, table]
+        if self.skipped:
+            content = [self.stage, self.algorithm, self.env, self.credit, self.seed, self.lr, self.skipped]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        parts = [self.algorithm, self.env, self.credit, f"lr {self.lr:g}" if self.lr is not None else ""]
+        return " · ".join([*filter(None, parts), f"seed {self.seed}"])
+
+    def row(self) -> dict[str, Any]:
+        """Plain values, and the key."""
+        return {"key": self.key, **dataclasses.asdict(self)}
+
+
+def expand(grid: Grid, stage: Stage, rates: Rates | None = None) -> list[Cell]:
+    """All cells of a stage, the trained ones before those made of them.
+
+    Args:
+        grid: The benchmark.
+        stage: ``sweep`` (every learning rate) or ``main``.
+        rates: What the sweep chose; None without a sweep.
+
+    Raises:
+        ConfigError: Settings that no run could have.
+    """
+    cells = list(_Expansion(grid, stage, rates).cells())
+    return list({(c.key, c.algorithm, c.env): c for c in sorted(cells, key=_order)}.values())
+
+
+def _order(cell: Cell) -> tuple[bool, bool]:
+    """Trained cells first; where a row and a hidden part are one cell, the row remains."""
+    return cell.kind != "train", not cell.hidden
+
+
+class _Expansion:
+    """Walks through a grid, and remembers which pairs fit."""
+
+    def __init__(self, grid: Grid, stage: Stage, rates: Rates | None) -> None:
+        self.grid, self.stage, self.rates = grid, stage, rates
+        self._fit: dict[str, str] = {}
+
+    def cells(self) -> Iterator[Cell]:
+        """Every cell of the stage."""
+        grid = self.grid
+        for env in grid.envs:
+            entry = grid.env_entry(env)
+            if self.stage == "sweep":
+                if not entry.trained_on:
+                    yield from self._swept(env, entry)
+                continue
+            for label in grid.trained:
+                for rule in grid.credit or ("",):
+                    for seed in grid.seeds:
+                        yield from self._team(label, env, entry, rule, seed)
+            if not (entry.trained_on or entry.members):
+                for seed in grid.seeds:
+                    yield from self._controls(env, entry, seed)
+
+    def _swept(self, env: str, entry: EnvEntry) -> Iterator[Cell]:
+        assert self.grid.sweep is not None
+        single = self.grid.single_algorithm if "single" in self.grid.controls and entry.single else ""
+        for lr in self.grid.sweep.lr:
+            for seed in self.grid.sweep.seeds:
+                for label in self.grid.trained:
+                    yield self._cell(label, env, entry, "", seed, lr)
+                if single and not entry.members:
+                    alone = self._cell(single, env, single_entry(entry), "", seed, lr)
+                    yield dataclasses.replace(alone, algorithm="single")
+
+    def _team(self, label: str, env: str, entry: EnvEntry, rule: str, seed: int) -> Iterator[Cell]:
+        lr = self._rate(label, env)
+        if entry.trained_on:
+            source = self._cell(label, entry.trained_on, self.grid.env_entry(entry.trained_on), rule, seed, lr)
+            here = self._cell(label, env, dataclasses.replace(entry, trained_on=""), rule, seed, lr)
+            made = dataclasses.replace(here, kind="ablation", sources=(source.key,), contribution=0)
+            yield dataclasses.replace(made, skipped=source.skipped or here.skipped)
+        elif entry.members:
+            members = [self._member(label, env, entry, rule, seed, lr, m) for m in range(entry.members)]
+            yield from (m for m in members if not m.skipped)
+            keys = tuple(m.key for m in members)
+            yield dataclasses.replace(
+                members[0], kind="vote", seed=seed, sources=keys, hidden=False, skipped=members[0].skipped
+            )
+        else:
+            yield self._cell(label, env, entry, rule, seed, lr)
+
+    def _member(self, label: str, env: str, entry: EnvEntry, rule: str, seed: int, lr: float | None, m: int) -> Cell:
+        budget = (entry.token_budget or self.grid.token_budget) // entry.members
+        part = dataclasses.replace(entry, token_budget=budget)
+        cell = self._cell(label, env, part, rule, seed + MEMBER_SEEDS * m, lr)
+        return dataclasses.replace(cell, hidden=True, contribution=0)
+
+    def _controls(self, env: str, entry: EnvEntry, seed: int) -> Iterator[Cell]:
+        grid = self.grid
+        if "untrained" in grid.controls:
+            start = self._cell(grid.single_algorithm, env, entry, "", seed, None, iterations=0)
+            yield dataclasses.replace(start, algorithm="untrained", contribution=0)
+        if not entry.single:
+            why = f"[env.{env}] names no environment for a single agent"
+            for control in ("single", "vote"):
+                if control in grid.controls:
+                    yield Cell(self.stage, control, env, "", seed, skipped=why)
+            return
+        if not {"single", "vote"} & set(grid.controls):
+            return
+        alone = self._cell(grid.single_algorithm, env, single_entry(entry), "", seed, self._rate("single", env))
+        alone = dataclasses.replace(alone, algorithm="single", contribution=0, hidden="single" not in grid.controls)
+        yield alone
+        if "vote" in grid.controls:
+            rule = (grid.credit or ("",))[0]
+            team = next(self._team(grid.single_algorithm, env, entry, rule, seed))
+            yield dataclasses.replace(
+                alone,
+                algorithm="vote",
+                kind="vote",
+                sources=(alone.key,),
+                reference=team.key,
+                hidden=False,
+                skipped=alone.skipped or team.skipped,
+            )
+            if grid.single_algorithm not in grid.trained:
+                yield dataclasses.replace(team, hidden=True)
+
+    def _rate(self, label: str, env: str) -> float | None:
+        return None if self.rates is None else self.rates.get((label, env))
+
+    def _cell(
+        self, label: str, env: str, entry: EnvEntry, rule: str, seed: int, lr: float | None, **changes: Any
+    ) -> Cell:
+        cell = Cell(self.stage, label, env, rule, seed, lr)
+        swept = self.stage == "main" and self.rates is not None and changes.get("iterations") != 0
+        if swept and lr is None:
+            return dataclasses.replace(cell, skipped="no learning rate of the sweep ended well")
+        variant = self.grid.algorithm_entry(label)
+        if rule and "credit" not in {f.name for f in dataclasses.fields(algorithms.get(variant.algo).Config)}:
+            return dataclasses.replace(cell, skipped=f"{variant.algo} has no choice of credit rule")
+        try:
+            config = resolve(self.grid, label, entry, rule, seed, lr, self.stage, changes)
+            why = self._misfit(config)
+        except ConfigError as error:
+            raise ConfigError(f"{cell.title}: {error}") from error
+        contribution = self.grid.contribution if self.stage == "main" else 0
+        return dataclasses.replace(cell, config=config.table(), contribution=contribution, skipped=why)
+
+    def _misfit(self, config: TrainConfig) -> str:
+        """Why the algorithm cannot train this team, or nothing; asked once for all seeds and rates."""
+        table = {k: v for k, v in config.table().items() if k not in ("seed", "token_budget", "iterations")}
+        table["algorithm"] = {k: v for k, v in table["algorithm"].items() if k != "lr"}
+        case = json.dumps(table, sort_keys=True)
+        if case not in self._fit:
+            self._fit[case] = misfit(config)
+        return self._fit[case]
+
+
+def misfit(config: TrainConfig) -> str:
+    """Why an algorithm cannot train a team: what it needs and the run does not offer; empty if it can.
+
+    Raises:
+        ConfigError: The environment cannot be built.
+    """
+    with closing(setup.make_env(config, config.env_kwargs)) as env:
+        facts = setup.facts(config, env)
+    try:
+        algorithm = algorithms.get(config.algo)(config.algorithm, sampling=evaluate.sampling(config))
+        algorithms.check(algorithm, facts)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def single_entry(entry: EnvEntry) -> EnvEntry:
+    """The same task for one agent: without what speaks of the team."""
+    settings = {k: v for k, v in entry.settings.items() if k not in ("policies", "frozen", "adapters")}
+    kwargs = {k: v for k, v in settings.pop("env_kwargs", {}).items() if k not in _TEAM}
+    settings["env_kwargs"] = setup.keep_accepted(entry.single, kwargs)
+    return dataclasses.replace(entry, id=entry.single, settings=settings)
+
+
+def resolve(
+    grid: Grid,
+    label: str,
+    entry: EnvEntry,
+    rule: str,
+    seed: int,
+    lr: float | None,
+    stage: Stage,
+    changes: Mapping[str, Any],
+) -> TrainConfig:
+    """The settings of one run: the preset's, then the grid's, the environment's, the algorithm's, the cell's.
+
+    Of a preset made for one algorithm, others take the settings that they have too.
+    """
+    variant = grid.algorithm_entry(label)
+    layers = [grid.settings, entry.settings, variant.run]
+    named = next((layer["preset"] for layer in reversed(layers) if "preset" in layer), presets.suited(entry.id))
+    base = configs.build(presets.get(named))
+    known = {f.name for f in dataclasses.fields(algorithms.get(variant.algo).Config)}
+    own: dict[str, Any] = {}
+    table: dict[str, Any] = {"iterations": ENDLESS, "env_kwargs": setup.keep_accepted(entry.id, base.env_kwargs)}
+    for layer in layers:
+        given = dict(layer)
+        own |= _known_settings(grid, given.pop("algorithm", {}), known)
+        table |= given | {"env_kwargs": table["env_kwargs"] | given.get("env_kwargs", {})}
+    own |= variant.settings
+    own |= {"credit": rule} if rule else {}
+    own |= {"lr": lr} if lr is not None else {}
+    sweep = grid.sweep if stage == "sweep" else None
+    budget = (sweep and sweep.token_budget) or entry.token_budget or grid.token_budget
+    table |= {"algo": variant.algo, "env": entry.id, "seed": seed, "token_budget": budget, "keep": "last"}
+    if sweep is not None and setup.keep_accepted(entry.id, {"split": ""}):
+        # The main stage's problems are not looked at before it: rates are chosen on held-out *training* problems.
+        table["eval_kwargs"] = {**table.get("eval_kwargs", {}), "split": "train"}
+    return configs.build({**table, **changes, "algorithm": own}, base)
+
+
+def _known_settings(grid: Grid, given: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
+    """Those of the grid's settings for all algorithms that this one has."""
+    everybody = {
+        f.name
+        for label in grid.trained
+        for f in dataclasses.fields(algorithms.get(grid.algorithm_entry(label).algo).Config)
+    }
+    for key in given:
+        if key not in everybody | known:
+            raise ConfigError(f"No algorithm of the grid has a setting '{key}'. {did_you_mean(key, everybody)}")
+    return {k: v for k, v in given.items() if k in known}

@@ -1,0 +1,128 @@
+"""``marft bench run``, ``report`` and ``perf``."""
+
+from __future__ import annotations
+
+import importlib.util
+import runpy
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from marft_algos import arguments
+from marft_envs.errors import ConfigError, did_you_mean
+
+REGRESSION = 3
+"""Exit code: everything ran, and something has become worse (or, with ``--check``, different)."""
+VERBS = ("run", "report", "perf")
+
+USAGE = """\
+marft bench run GRID.toml --out DIR [--jobs N] [--stage sweep|main]   runs a grid, or goes on with it
+marft bench report DIR [--check BASELINE]                             tables, figures, one page
+marft bench perf                                                      measures speed (from the repository)"""
+
+
+def run_bench(argv: list[str]) -> int:
+    """``marft bench VERB …``."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    verb, rest = argv[0], argv[1:]
+    if verb not in VERBS:
+        raise ConfigError(f"There is no 'marft bench {verb}'. {did_you_mean(verb, VERBS)}")
+    return {"run": run_run, "report": run_report, "perf": run_perf}[verb](rest)
+
+
+@dataclass(frozen=True)
+class RunArguments:
+    """Runs a grid of algorithms, environments and seeds with equal token budgets, or goes on with one."""
+
+    grid: Annotated[Path, tyro.conf.Positional]
+    """TOML file; see examples/configs/bench_toys.toml."""
+    out: Path
+    """Folder of the benchmark. What has been run there already is not run again."""
+    jobs: int = 1
+    """Runs side by side, each a process with one thread."""
+    stage: Literal["all", "sweep", "main"] = "all"
+    """Only the sweep over learning rates, or only the runs that count."""
+    plan: bool = False
+    """Only say what would be run, and what does not fit."""
+
+
+def run_run(argv: list[str]) -> int:
+    """``marft bench run GRID.toml --out DIR``."""
+    from marft_algos.commands import require_training
+
+    given: RunArguments = arguments.parse(RunArguments, argv, prog="marft bench run")
+    require_training()
+    from marft_algos import config
+    from marft_algos.bench import cells, grid, run
+    from marft_algos.bench.folder import BenchFolder
+
+    table, made, folder = config.read_table(given.grid), grid.load(given.grid), BenchFolder(given.out)
+    stages: list[cells.Stage] = ["sweep", "main"] if given.stage == "all" else [given.stage]
+    if given.stage == "sweep" and made.sweep is None:
+        raise ConfigError(f"{given.grid} has no [sweep] with learning rates and seeds.")
+    if given.plan:
+        for stage in stages:
+            if stage == "main" or made.sweep is not None:
+                _print_plan(stage, cells.expand(made, stage))
+        return 0
+    failed = run.run(made, table, folder, stages, given.jobs, lambda line: print(line, flush=True))
+    print(f"next:    marft bench report {shlex.quote(str(given.out))}")
+    if failed:
+        print(f"{failed} failed; the same command tries them again", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _print_plan(stage: str, planned: list) -> None:  # type: ignore[type-arg]
+    runs = [c for c in planned if not c.skipped]
+    budget = sum(int(c.config["token_budget"]) for c in runs if c.kind == "train" and c.config["iterations"])
+    print(f"{stage}: {len(runs)} cells, {budget:,} tokens".replace(",", " "))
+    for cell in planned:
+        if not cell.hidden:
+            print(f"  {cell.title}{f': skipped, {cell.skipped}' if cell.skipped else ''}")
+
+
+@dataclass(frozen=True)
+class ReportArguments:
+    """Writes results.jsonl, tables, figures and report.html of a benchmark; pending and failed cells are named."""
+
+    folder: Annotated[Path, tyro.conf.Positional]
+    """Folder of the benchmark."""
+    baseline: str = ""
+    """Differences are against this row; the grid's baseline by default."""
+    check: str = ""
+    """Folder or results.jsonl of an earlier benchmark: exits with 3 when an interval excludes the new runs."""
+
+
+def run_report(argv: list[str]) -> int:
+    """``marft bench report DIR``."""
+    given: ReportArguments = arguments.parse(ReportArguments, argv, prog="marft bench report")
+    from marft_algos.bench import check, report
+    from marft_algos.bench.folder import BenchFolder
+
+    folder = BenchFolder(given.folder)
+    page = report.write(folder, given.baseline)
+    print((folder.root / "summary.md").read_text(encoding="utf-8").rstrip())
+    print(f"\nreport:  {page}")
+    if not given.check:
+        return 0
+    found = check.compare(folder.rows(), check.read_rows(Path(given.check)))
+    print("\n".join(found.lines))
+    return REGRESSION if found.departed else 0
+
+
+def run_perf(argv: list[str]) -> int:
+    """``marft bench perf``: the measurements lie in the repository, not in the package."""
+    if importlib.util.find_spec("benchmarks") is None or importlib.util.find_spec("benchmarks.perf") is None:
+        raise ConfigError("The measurements of speed are not here. Clone the repository and type it in its root.")
+    before, sys.argv = sys.argv, ["marft bench perf", *argv]
+    try:
+        runpy.run_module("benchmarks.perf", run_name="__main__")
+    finally:
+        sys.argv = before
+    return 0

@@ -1,0 +1,151 @@
+"""The folder of a benchmark: what lies where, and reading it back. No torch: reports are made anywhere.
+
+* ``bench.json``: version, grid, and the cells of each stage
+* ``jobs/KEY.json``, ``runs/KEY/``, ``logs/KEY.log``, ``results/KEY.json``: one cell each, named by its content
+* ``results.jsonl``, tables, ``marl_eval.json``, ``figures/``, ``report.html``: made by ``marft bench report``
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import marft_algos
+from marft_algos.runs import writing
+from marft_envs.errors import ConfigError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BenchFolder:
+    """Paths and records of one benchmark."""
+
+    root: Path
+
+    @property
+    def bench_file(self) -> Path:
+        return self.root / "bench.json"
+
+    @property
+    def runs(self) -> Path:
+        return self.root / "runs"
+
+    @property
+    def results_file(self) -> Path:
+        return self.root / "results.jsonl"
+
+    def job_file(self, key: str) -> Path:
+        """What a cell is."""
+        return self.root / "jobs" / f"{key}.json"
+
+    def lock_file(self, key: str) -> Path:
+        """Held by the process that makes the cell."""
+        return self.root / "jobs" / f"{key}.lock"
+
+    def log_file(self, key: str) -> Path:
+        """What the cell's process printed."""
+        return self.root / "logs" / f"{key}.log"
+
+    def result_file(self, key: str) -> Path:
+        """What came out."""
+        return self.root / "results" / f"{key}.json"
+
+    def error_file(self, key: str) -> Path:
+        """Why nothing came out."""
+        return self.root / "results" / f"{key}.error"
+
+    def prepare(self, grid: Mapping[str, Any]) -> None:
+        """Makes the folder, or checks that it belongs to this version and grid.
+
+        Raises:
+            ConfigError: It holds another version's benchmark, or something else.
+        """
+        if self.bench_file.is_file():
+            self.described()
+        elif self.root.is_dir() and any(self.root.iterdir()):
+            raise ConfigError(f"'{self.root}' is not empty and no benchmark. Choose another folder: --out DIR")
+        with writing(self.root):
+            for name in ("jobs", "runs", "logs", "results"):
+                (self.root / name).mkdir(parents=True, exist_ok=True)
+        stages = self.described()["stages"] if self.bench_file.is_file() else {}
+        self._describe({"grid": grid, "stages": stages})
+
+    def described(self) -> dict[str, Any]:
+        """bench.json.
+
+        Raises:
+            ConfigError: There is none, or it is another version's.
+        """
+        try:
+            found: dict[str, Any] = json.loads(self.bench_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"'{self.root}' is no benchmark: bench.json cannot be read ({error}). "
+                f"Start one: marft bench run GRID.toml --out {self.root}"
+            ) from error
+        made = (found.get("format"), found.get("version"))
+        if made != (FORMAT, marft_algos.__version__):
+            raise ConfigError(
+                f"'{self.root}' was made by marft {made[1]} (format {made[0]}); this is {marft_algos.__version__} "
+                f"(format {FORMAT}), and their runs are not comparable. Choose another --out, or install that version."
+            )
+        return found
+
+    def write_stage(self, stage: str, cells: Sequence[Mapping[str, Any]]) -> None:
+        """Records the cells of a stage, and every cell's job."""
+        known = self.described()
+        known["stages"][stage] = [{k: v for k, v in c.items() if k != "config"} for c in cells]
+        with writing(self.root):
+            for cell in cells:
+                self.job_file(cell["key"]).write_text(json.dumps(cell) + "\n", encoding="utf-8")
+        self._describe({"grid": known["grid"], "stages": known["stages"]})
+
+    def _describe(self, content: Mapping[str, Any]) -> None:
+        with writing(self.bench_file):
+            aside = self.bench_file.with_suffix(".tmp")
+            text = json.dumps({"format": FORMAT, "version": marft_algos.__version__, **content}, indent=1)
+            aside.write_text(text + "\n", encoding="utf-8")
+            aside.replace(self.bench_file)
+
+    def job(self, key: str) -> dict[str, Any]:
+        """What a cell is, its settings included."""
+        found: dict[str, Any] = json.loads(self.job_file(key).read_text(encoding="utf-8"))
+        return found
+
+    def result(self, key: str) -> dict[str, Any]:
+        """What came out of a cell."""
+        found: dict[str, Any] = json.loads(self.result_file(key).read_text(encoding="utf-8"))
+        return found
+
+    def write_result(self, key: str, result: Mapping[str, Any]) -> None:
+        """Writes the result of a cell, whole or not at all."""
+        with writing(self.result_file(key)):
+            aside = self.result_file(key).with_suffix(".tmp")
+            aside.write_text(json.dumps(result) + "\n", encoding="utf-8")
+            aside.replace(self.result_file(key))
+            self.error_file(key).unlink(missing_ok=True)
+
+    def rows(self, stage: str = "main") -> list[dict[str, Any]]:
+        """Every cell of a stage with its status (``done``, ``failed``, ``skipped``, ``pending``) and what came out.
+
+        Raises:
+            ConfigError: The stage has not been run.
+        """
+        stages = self.described()["stages"]
+        if stage not in stages:
+            raise ConfigError(f"The stage '{stage}' has not been run in '{self.root}'. Type: marft bench run GRID.toml")
+        return [self._row(cell) for cell in stages[stage]]
+
+    def _row(self, cell: Mapping[str, Any]) -> dict[str, Any]:
+        key, row = cell["key"], dict(cell)
+        if cell["skipped"]:
+            return row | {"status": "skipped", "error": cell["skipped"]}
+        if self.result_file(key).is_file():
+            return row | {"status": "done", "error": ""} | self.result(key)
+        if self.error_file(key).is_file():
+            return row | {"status": "failed", "error": self.error_file(key).read_text(encoding="utf-8").strip()}
+        return row | {"status": "pending", "error": "not run yet"}

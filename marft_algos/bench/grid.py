@@ -1,0 +1,212 @@
+"""The grid of a benchmark: a TOML file, read strictly. ``examples/configs/bench_*.toml`` are such files.
+
+A label in ``envs`` or ``algorithms`` is an id, or the name of a table ``[env.LABEL]`` or ``[algorithm.LABEL]`` that
+says what it stands for: a team shape, another D, an algorithm with settings of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from marft_algos import algorithm as algorithms
+from marft_algos import config as configs
+from marft_algos import credit as credits_
+from marft_envs.errors import ConfigError, did_you_mean
+
+Control = Literal["untrained", "single", "vote", "reinforce", "rft"]
+CONTROLS: tuple[Control, ...] = ("untrained", "single", "vote", "reinforce", "rft")
+ALL = "all"
+"""In ``algorithms``: every registered one."""
+
+
+@dataclass(frozen=True)
+class EnvEntry:
+    """What an environment's label stands for."""
+
+    id: str = ""
+    """The environment; the label by default."""
+    single: str = ""
+    """The environment in which one agent does the same task on the same problems, for the single-agent controls."""
+    members: int = 0
+    """Train so many agents on their own, each on its part of the budget, and let them vote."""
+    trained_on: str = ""
+    """Another label: its trained teams are only scored here (with D ablated, say)."""
+    token_budget: int | None = None
+    """Instead of the grid's."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Settings of the run, as in a run's config.toml."""
+
+
+@dataclass(frozen=True)
+class AlgorithmEntry:
+    """What an algorithm's label stands for."""
+
+    algo: str = ""
+    """The algorithm; the label by default."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Settings of the algorithm, as under ``[algorithm]`` in a run's config.toml."""
+    run: dict[str, Any] = field(default_factory=dict)
+    """Settings of the run that it needs, such as ``policies = "shared"``; over the environment's."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Learning rates, tried for every algorithm alike, on seeds that the main stage does not have."""
+
+    lr: tuple[float, ...]
+    seeds: tuple[int, ...]
+    token_budget: int | None = None
+    """Of one run; none: as in the main stage."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A benchmark."""
+
+    algorithms: tuple[str, ...]
+    """Labels, or ``all``."""
+    envs: tuple[str, ...]
+    """Labels."""
+    token_budget: int
+    """Tokens sampled for training in one run: dropped groups, refills and branches count."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Of the runs; five are few, three are the least that give an interval."""
+    credit: tuple[str, ...] = ()
+    """Credit rules; empty: each algorithm's own default."""
+    baseline: str = "reinforce"
+    """Differences are against it, paired."""
+    single: str = ""
+    """Algorithm that trains the single agent; the first one by default."""
+    controls: tuple[Control, ...] = CONTROLS
+    """Rows that a comparison without would mislead; leave some out only where they stand elsewhere."""
+    contribution: int = 0
+    """Episodes on which the team is scored with each policy set back to its start, one at a time; 0: not."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Settings of every run, as in a run's config.toml."""
+    env: dict[str, EnvEntry] = field(default_factory=dict)
+    algorithm: dict[str, AlgorithmEntry] = field(default_factory=dict)
+    sweep: Sweep | None = None
+    """None: the settings' learning rates are used."""
+
+    def env_entry(self, label: str) -> EnvEntry:
+        """What the label stands for."""
+        entry = self.env.get(label, EnvEntry())
+        return dataclasses.replace(entry, id=entry.id or label)
+
+    def algorithm_entry(self, label: str) -> AlgorithmEntry:
+        """What the label stands for."""
+        entry = self.algorithm.get(label, AlgorithmEntry())
+        return dataclasses.replace(entry, algo=entry.algo or label)
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Labels of every algorithm that trains teams here, controls and baseline included."""
+        wanted = [*self.algorithms, *(c for c in ("reinforce", "rft") if c in self.controls)]
+        return tuple(dict.fromkeys(wanted))
+
+    @property
+    def single_algorithm(self) -> str:
+        """Label of the algorithm that trains the single agent."""
+        return self.single or self.algorithms[0]
+
+
+def load(path: Path | str) -> Grid:
+    """Reads a grid.
+
+    Raises:
+        ConfigError: An unknown key, name or label, or a value of the wrong kind.
+    """
+    return build(configs.read_table(path))
+
+
+def build(table: Mapping[str, Any]) -> Grid:
+    """Makes a grid from plain values; see ``load``."""
+    grid: Grid = _read(Grid, table, "the grid")
+    if ALL in grid.algorithms:
+        grid = dataclasses.replace(grid, algorithms=tuple(dict.fromkeys([*algorithms.names(), *grid.algorithms])))
+        grid = dataclasses.replace(grid, algorithms=tuple(a for a in grid.algorithms if a != ALL))
+    _check(grid)
+    return grid
+
+
+def _read(kind: Any, table: Any, where: str) -> Any:
+    """An instance of the dataclass ``kind``; nested dataclasses and tables of them are read likewise."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where} must be a table; got {table!r}.")
+    hints, values = typing.get_type_hints(kind), {}
+    names = [f.name for f in dataclasses.fields(kind)]
+    for key, value in table.items():
+        if key not in names:
+            raise ConfigError(f"There is no key '{key}' in {where}. {did_you_mean(key, names)}")
+        hint = hints[key]
+        inner = [a for a in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(a)]
+        if inner and typing.get_origin(hint) is dict:
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"[{key}] must hold tables such as [{key}.LABEL]; got {value!r}.")
+            values[key] = {label: _read(inner[0], given, f"[{key}.{label}]") for label, given in value.items()}
+        else:
+            values[key] = _read(inner[0], value, f"[{key}]") if inner else _coerced(key, value, hint, where)
+    lacking = [f.name for f in dataclasses.fields(kind) if _required(f) and f.name not in values]
+    if lacking:
+        raise ConfigError(f"{where} lacks {', '.join(lacking)}. See examples/configs/bench_toys.toml.")
+    return kind(**values)
+
+
+def _required(f: dataclasses.Field[Any]) -> bool:
+    return f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+
+
+def _coerced(key: str, value: Any, hint: Any, where: str) -> Any:
+    try:
+        return TypeAdapter(hint).validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = f"{key}[{first['loc'][-1]}]" if first["loc"] else key
+        raise ConfigError(f"'{what}' in {where} cannot be {first['input']!r}: {first['msg']}.") from error
+
+
+def _check(grid: Grid) -> None:
+    """Names that must exist, numbers that must make sense."""
+    for key in ("algorithms", "envs", "seeds"):
+        found = getattr(grid, key)
+        if not found or len(set(found)) < len(found):
+            raise ConfigError(f"'{key}' is {list(found)}; expected at least one, and none twice.")
+    if grid.token_budget < 1:
+        raise ConfigError(f"token_budget is {grid.token_budget}; expected at least 1.")
+    for label in [*grid.trained, grid.single_algorithm]:
+        algorithms.get(grid.algorithm_entry(label).algo)
+    for rule in grid.credit:
+        credits_.get(rule)
+    rows = [*grid.trained, *grid.controls]
+    if grid.baseline not in rows:
+        raise ConfigError(f"The baseline '{grid.baseline}' is not in the grid. {did_you_mean(grid.baseline, rows)}")
+    for kind, used in (("env", grid.envs), ("algorithm", [*grid.trained, grid.single_algorithm])):
+        for label in getattr(grid, kind):
+            if label not in used:
+                raise ConfigError(f"[{kind}.{label}] is not in '{kind}s'. {did_you_mean(label, used)}")
+    _check_envs(grid)
+    if grid.sweep is not None:
+        if not grid.sweep.lr or not grid.sweep.seeds:
+            raise ConfigError("[sweep] needs learning rates and seeds of its own.")
+        if both := set(grid.sweep.seeds) & set(grid.seeds):
+            raise ConfigError(f"Seeds {sorted(both)} are in both stages: rates chosen on a seed flatter it.")
+
+
+def _check_envs(grid: Grid) -> None:
+    for label in grid.envs:
+        entry = grid.env_entry(label)
+        source = entry.trained_on
+        if source and (source not in grid.envs or grid.env_entry(source).trained_on or grid.env_entry(source).members):
+            raise ConfigError(
+                f"[env.{label}] is trained on '{source}', which is no label that trains a team. "
+                f"{did_you_mean(source, [e for e in grid.envs if not grid.env_entry(e).trained_on])}"
+            )
+        if entry.members == 1 or entry.members < 0 or (entry.members and source):
+            raise ConfigError(f"[env.{label}]: members is {entry.members}; a vote takes two or more, trained here.")

@@ -1,0 +1,178 @@
+"""Runs a grid: every cell a process of its own, a few at a time, none twice; a failed one is a row with its error."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from marft_algos.bench.cells import Cell, Rates, Stage, expand
+from marft_algos.bench.folder import BenchFolder
+from marft_algos.bench.grid import Grid
+from marft_envs.errors import ConfigError
+
+Report = Callable[[str], None]
+
+
+def run(grid: Grid, table: dict[str, Any], folder: BenchFolder, stages: Sequence[Stage], jobs: int, say: Report) -> int:
+    """Runs the stages, goes on where an earlier call was stopped, and tries failed cells again.
+
+    Args:
+        grid: The benchmark.
+        table: Its plain values, for the record.
+        folder: Where.
+        stages: Which, in order; ``sweep`` is left out where the grid has none.
+        jobs: Processes at a time.
+        say: Takes lines for people.
+
+    Returns:
+        How many cells failed.
+
+    Raises:
+        ConfigError: A cell that cannot work, another version's folder, or a sweep that has not been run.
+    """
+    if jobs < 1:
+        raise ConfigError(f"jobs is {jobs}; expected at least 1.")
+    folder.prepare(table)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread a process: the server hands it to all
+    failed = 0
+    for stage in stages:
+        if stage == "sweep" and grid.sweep is None:
+            continue
+        cells = expand(grid, stage, chosen(grid, folder) if stage == "main" else None)
+        folder.write_stage(stage, [cell.row() for cell in cells])
+        failed += _Stage(folder, cells, say).run(jobs)
+    return failed
+
+
+def chosen(grid: Grid, folder: BenchFolder) -> Rates | None:
+    """The learning rate of each algorithm and environment: the best mean score over the sweep's seeds.
+
+    Equal scores: the smaller rate. Rates of which a run failed do not stand.
+
+    Raises:
+        ConfigError: The sweep is not over.
+    """
+    if grid.sweep is None:
+        return None
+    scores: dict[tuple[str, str], dict[float, list[float]]] = {}
+    out: dict[tuple[str, str], float | None] = {}
+    for row in folder.rows("sweep"):
+        if row["hidden"]:
+            continue
+        if row["status"] == "pending":
+            raise ConfigError(
+                f"The sweep is not over. Type: marft bench run GRID.toml --out {folder.root} --stage sweep"
+            )
+        out[row["algorithm"], row["env"]] = None
+        if row["status"] == "done":
+            scores.setdefault((row["algorithm"], row["env"]), {}).setdefault(row["lr"], []).append(row["score"])
+    for pair, by_rate in scores.items():
+        whole = {lr: sum(s) / len(s) for lr, s in by_rate.items() if len(s) == len(grid.sweep.seeds)}
+        if whole:
+            out[pair] = max(whole, key=lambda lr: (whole[lr], -lr))
+    for label in grid.envs:
+        source = grid.env_entry(label).trained_on
+        out |= {(a, label): lr for (a, e), lr in out.items() if source and e == source}
+    return out
+
+
+def worker_process(root: str, key: str, log: str) -> None:
+    """The body of a cell's process: everything it prints goes to the log."""
+    with open(log, "ab", buffering=0) as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    from marft_algos.bench import worker
+
+    sys.exit(worker.main([root, key]))
+
+
+class _Stage:
+    """The cells of a stage while they run."""
+
+    def __init__(self, folder: BenchFolder, cells: Sequence[Cell], say: Report) -> None:
+        self.folder, self.say = folder, say
+        self.cells = {cell.key: cell for cell in cells if not cell.skipped}
+        for why in sorted({f"{c.algorithm} · {c.env}: {c.skipped}" for c in cells if c.skipped}):
+            say(f"skipped: {why}")
+        self.failed: list[str] = []
+        self.stopped = False
+        self._children: set[Any] = set()
+        # Children are forked from a server that has imported torch once and run nothing.
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["marft_algos.bench.worker"])
+        self._lock, self._done = threading.Lock(), 0
+
+    def run(self, jobs: int) -> int:
+        """Trained cells first, then those made of them; returns how many failed."""
+        parts = [[c for c in self.cells.values() if (c.kind == "train") is first] for first in (True, False)]
+        for part in parts:
+            with ThreadPoolExecutor(jobs) as pool:
+                try:
+                    for future in [pool.submit(self._cell, cell) for cell in part]:
+                        future.result()
+                except BaseException:
+                    self._stop()
+                    raise
+        return len(self.failed)
+
+    def _stop(self) -> None:
+        """Lets no further cell start, and ends those that run: they go on from their last checkpoint."""
+        self.stopped = True
+        with self._lock:
+            for child in self._children:
+                child.terminate()
+
+    def _cell(self, cell: Cell) -> None:
+        folder, key = self.folder, cell.key
+        if folder.result_file(key).is_file():
+            self._report(cell, "there already")
+            return
+        if self.stopped:
+            return
+        if lacking := [
+            s for s in (*cell.sources, *filter(None, [cell.reference])) if not folder.result_file(s).is_file()
+        ]:
+            self._fail(cell, f"made of {', '.join(lacking)}, which failed")
+            return
+        started = time.monotonic()
+        code = self._process(key)
+        if code == 0:
+            self._report(cell, f"{folder.result(key)['score']:.3f} in {time.monotonic() - started:.0f} s")
+        elif not self.stopped:
+            self._fail(cell, _last_words(folder, key, code))
+
+    def _process(self, key: str) -> int:
+        where = (str(self.folder.root), key, str(self.folder.log_file(key)))
+        child = self._context.Process(target=worker_process, args=where)
+        with self._lock:
+            if self.stopped:
+                return 1
+            child.start()
+            self._children.add(child)
+        child.join()
+        with self._lock:
+            self._children.discard(child)
+        return child.exitcode or 0
+
+    def _report(self, cell: Cell, what: str) -> None:
+        with self._lock:
+            self._done += 1
+            self.say(f"[{self._done}/{len(self.cells)}] {cell.title}: {what}")
+
+    def _fail(self, cell: Cell, why: str) -> None:
+        self.failed.append(cell.key)
+        self.folder.error_file(cell.key).write_text(why + "\n", encoding="utf-8")
+        self._report(cell, f"failed: {why} (log: {self.folder.log_file(cell.key)})")
+
+
+def _last_words(folder: BenchFolder, key: str, code: int) -> str:
+    """The last line that a failed process wrote, which is where Python puts the error."""
+    lines = folder.log_file(key).read_text(encoding="utf-8", errors="replace").splitlines()
+    said = next((line for line in reversed(lines) if line.strip()), "")
+    return f"exit code {code}: {said}"[:500]

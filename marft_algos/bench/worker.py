@@ -1,0 +1,246 @@
+"""One cell of a benchmark, in a process of its own; by hand: ``python -m marft_algos.bench.worker DIR KEY``.
+
+Trains (or goes on with) the run ``DIR/runs/KEY``, or scores what other cells have trained, and writes
+``DIR/results/KEY.json``. A lock keeps two processes from one cell: the second waits, and finds the result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from marft_algos import checkpoint, evaluate, setup
+from marft_algos import config as configs
+from marft_algos.bench.folder import BenchFolder
+from marft_algos.commands import require_training
+from marft_algos.config import TrainConfig
+from marft_algos.engines.native import NativeEngine
+from marft_algos.loggers import Display
+from marft_algos.policy import PolicySet
+from marft_algos.runs import RunFolder, outcome
+from marft_algos.setup import Panel
+from marft_algos.trainer import Trainer
+from marft_algos.types import Trajectory
+from marft_envs.errors import MarftError
+from marft_envs.math.grader import extract_boxed
+
+VOTE_SEEDS = 7919
+"""Between the seeds of the samples that vote."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Makes the cell's result; 1 and a message on standard error if that fails."""
+    root, key = sys.argv[1:] if argv is None else argv
+    folder = BenchFolder(Path(root))
+    require_training()
+    with folder.lock_file(key).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.result_file(key).is_file():
+            return 0
+        try:
+            made = make(folder, folder.job(key))
+        except MarftError as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            return 1
+        # In KiB on Linux, in bytes on macOS.
+        unit = 1 if sys.platform == "darwin" else 1024
+        made["peak_memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        folder.write_result(key, made)
+    return 0
+
+
+def make(folder: BenchFolder, job: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of a cell, by its kind."""
+    config = configs.build(job["config"])
+    config = dataclasses.replace(config, runs_dir=str(folder.runs), name=job["key"])
+    if job["kind"] == "vote":
+        return vote(folder, config, job["sources"], job["reference"])
+    if job["kind"] == "ablation":
+        return ablation(folder, config, job["sources"][0])
+    return train(config, job["contribution"])
+
+
+# Training -------------------------------------------------------------------------------------------
+
+
+def train(config: TrainConfig, contribution: int) -> dict[str, Any]:
+    """Trains, or goes on, and reads the result from the run's folder."""
+    root = Path(config.runs_dir) / config.name
+    trainer = Trainer(config)
+    if (root / "config.toml").is_file():
+        run = RunFolder.open(root)
+        trainer.resume(run)
+    else:
+        shutil.rmtree(root, ignore_errors=True)  # killed before it had a configuration
+        run = trainer.start()
+    with Display(config.iterations, trainer.progress.iteration, f"{config.env} · {config.algo}") as display:
+        trainer.train(run, display)
+    made = measured(run)
+    if contribution and config.iterations:
+        made["contribution"] = contributions(config, run, contribution)
+    return made
+
+
+def measured(run: RunFolder) -> dict[str, Any]:
+    """What a finished run says: final outcomes problem by problem, its curve, what it cost."""
+    metrics = run.metrics()
+    last = run.recorded("eval")[-1]
+    final = run.evaluation(last)
+    tokens, seconds = 0, 0.0
+    curve, drift = [], []
+    for line in metrics:
+        tokens = int(line.get("tokens_total", tokens))
+        seconds += line.get("time_rollout", 0.0) + line.get("time_update", 0.0)
+        if "eval/success" in line:
+            outcomes = [e.outcome for e in run.evaluation(line["iteration"])]
+            point = {"iteration": line["iteration"], "tokens": tokens, "seconds": seconds}
+            curve.append({**point, "score": line["eval/success"], "outcomes": outcomes})
+        changes = {name: _mean_over_policies(line, name) for name in ("kl", "ess")}
+        drift.append({"tokens": tokens, **{k: v for k, v in changes.items() if v is not None}})
+    return {
+        "problems": [e.task_id for e in final],
+        "outcomes": [e.outcome for e in final],
+        "score": metrics[-1]["eval/success"],
+        "tokens": tokens,
+        "seconds": seconds,
+        "iterations": metrics[-1]["iteration"],
+        "eval_tokens": int(metrics[-1]["eval/tokens"]),
+        "curve": curve,
+        "drift": drift[1:],
+    }
+
+
+def _mean_over_policies(line: Mapping[str, Any], name: str) -> float | None:
+    found = [v for k, v in line.items() if k.startswith("policy/") and k.split("/")[-1] == name]
+    return sum(found) / len(found) if found else None
+
+
+def contributions(config: TrainConfig, run: RunFolder, episodes: int) -> dict[str, float]:
+    """Score of the trained team, and with each policy set back to its start, on the first problems of the panel."""
+    table = _Table(config, episodes)
+    with tempfile.TemporaryDirectory() as aside:
+        trained = checkpoint.pick(run.checkpoints) / "policies"
+        names = [p for p in table.policies.policies if table.policies.trainable(p)]
+        for name in names:
+            table.policies.save_adapter(name, Path(aside) / name)
+            table.policies.load_adapter(name, trained / name)
+        found = {"": table.score(table.play(config))}
+        for name in names if len(names) > 1 else []:
+            table.policies.load_adapter(name, Path(aside) / name)
+            found[name] = table.score(table.play(config))
+            table.policies.load_adapter(name, trained / name)
+    return found
+
+
+# Made of trained cells ------------------------------------------------------------------------------
+
+
+class _Table:
+    """A team at its held-out panel."""
+
+    def __init__(self, config: TrainConfig, episodes: int | None = None) -> None:
+        self.config, self.kwargs = config, setup.eval_kwargs(config)
+        env, held_out = setup.make_env(config, config.env_kwargs), setup.make_env(config, self.kwargs)
+        panel = setup.problems(config, env, held_out).held_out
+        self.panel = panel if episodes is None else Panel(panel.seeds[:episodes], panel.options[:episodes])
+        self.policies: PolicySet = setup.make_policies(config, env)
+        for made in (env, held_out):
+            made.close()
+
+    def load(self, run: RunFolder) -> None:
+        """Takes over the policies that a run has trained."""
+        names = setup.saved_policies(self.config, self.policies)
+        checkpoint.load_policies(checkpoint.pick(run.checkpoints), self.policies, names)
+
+    def play(self, config: TrainConfig) -> list[Trajectory]:
+        """Plays the panel with these settings of sampling."""
+        engine = NativeEngine(self.policies, config.engine_batch)
+        return evaluate.play(config, self.kwargs, self.panel, self.policies, engine)
+
+    @staticmethod
+    def score(played: Sequence[Trajectory]) -> float:
+        return sum(outcome(t.success, t.score) for t in played) / len(played)
+
+
+def ablation(folder: BenchFolder, config: TrainConfig, source: str) -> dict[str, Any]:
+    """A trained team, scored in another environment than it was trained in."""
+    table = _Table(config)
+    table.load(RunFolder.open(folder.runs / source))
+    played, started = table.play(config), time.monotonic()
+    return _scored(folder, played, [outcome(t.success, t.score) for t in played], [source], started)
+
+
+def vote(folder: BenchFolder, config: TrainConfig, sources: Sequence[str], reference: str) -> dict[str, Any]:
+    """Majority of several answers to each problem.
+
+    With a reference cell, one agent is sampled as often as the inference tokens of that cell's team pay for;
+    without, each source answers once, greedily.
+    """
+    started, tables = time.monotonic(), _Table(config)
+    answers: list[list[Trajectory]] = []
+    for source in sources:
+        tables.load(RunFolder.open(folder.runs / source))
+        if not reference:
+            answers.append(tables.play(config))
+            continue
+        allowed, spent = folder.result(reference)["eval_tokens"], 0
+        while True:
+            sampled = dataclasses.replace(config, eval_greedy=False, seed=config.seed + VOTE_SEEDS * (len(answers) + 1))
+            fresh = tables.play(sampled)
+            spent += _tokens(fresh)
+            if answers and spent > allowed:
+                break
+            answers.append(fresh)
+    chosen = [majority(votes) for votes in zip(*answers, strict=True)]
+    made = _scored(folder, [t for played in answers for t in played], chosen, sources, started)
+    return made | {"problems": [t.task_id for t in answers[0]], "votes": len(answers)}
+
+
+def majority(votes: Sequence[Trajectory]) -> float:
+    """Outcome of the commonest answer (the earliest of equals): the last box of the last turn, else its whole text."""
+    said = [answer(t) for t in votes]
+    common = Counter(said).most_common(1)[0][0]
+    chosen = votes[said.index(common)]
+    return outcome(chosen.success, chosen.score)
+
+
+def answer(trajectory: Trajectory) -> str:
+    """What a team answers, as text that can be compared."""
+    text = trajectory.transitions[-1].text if trajectory.transitions else ""
+    boxed = extract_boxed(text)
+    return "".join((text if boxed is None else boxed).split())
+
+
+def _tokens(played: Sequence[Trajectory]) -> int:
+    return sum(len(t.action_ids) for trajectory in played for t in trajectory.transitions)
+
+
+def _scored(
+    folder: BenchFolder, played: Sequence[Trajectory], outcomes: Sequence[float], sources: Sequence[str], started: float
+) -> dict[str, Any]:
+    """The result of a cell without a run of its own; what its sources cost is its cost."""
+    costs = [folder.result(source) for source in sources]
+    return {
+        "problems": [t.task_id for t in played],
+        "outcomes": list(outcomes),
+        "score": sum(outcomes) / len(outcomes),
+        "tokens": sum(int(c["tokens"]) for c in costs),
+        "seconds": sum(float(c["seconds"]) for c in costs) + time.monotonic() - started,
+        "iterations": max(int(c["iterations"]) for c in costs),
+        "eval_tokens": _tokens(played),
+        "curve": [],
+        "drift": [],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
