@@ -75,8 +75,9 @@ def leave_one_out(scores: Sequence[float] | Array, groups: Groups) -> Array:
 
 
 def overlong(length: int, limit: int, cache: float) -> float:
-    """DAPO's penalty of long texts (eq. 13): 0 up to ``limit − cache`` tokens, then in a straight line to −1 at
-    ``limit``; −1 beyond.
+    """DAPO's penalty of long texts (eq. 13).
+
+    0 up to ``limit − cache`` tokens, then in a straight line to −1 at ``limit``; −1 beyond.
     """
     if cache <= 0:
         return 0.0 if length <= limit else -1.0
