@@ -184,8 +184,7 @@ def run_eval(argv: list[str]) -> int:
     require_training()
     import torch
 
-    from marft_algos import checkpoint, evaluate, records, runs, setup
-    from marft_algos.engines.native import NativeEngine
+    from marft_algos import checkpoint, evaluate, hosting, records, runs, setup
     from marft_algos.stats import mean
 
     given: EvalArguments = arguments.parse(EvalArguments, argv, prog="marft eval")
@@ -196,7 +195,7 @@ def run_eval(argv: list[str]) -> int:
     panel = setup.problems(config, env, held_out).held_out
     policies = setup.make_policies(config, env)
     setup.check_prompts(config, held_out, policies, panel)
-    engine = NativeEngine(policies, config.engine_batch)
+    engine = hosting.make_engine(config, policies, local=True)
     way = "greedy" if config.eval_greedy else f"sampled at temperature {config.temperature:g}"
     shown = ", ".join(f"{k}={v}" for k, v in kwargs.items())
     print(f"{config.env}{f' ({shown})' if shown else ''}, {len(panel)} episodes, {way}")
@@ -272,8 +271,7 @@ def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def team_of(path: str) -> Callable[[str, Sequence[Mapping[str, str]]], str]:
     """What the trained team of a run says, greedily: (agent, chat messages) -> reply."""
     require_training()
-    from marft_algos import checkpoint, config, evaluate, setup
-    from marft_algos.engines.native import NativeEngine
+    from marft_algos import checkpoint, config, evaluate, hosting, setup
     from marft_algos.types import GenerationRequest
 
     run = RunFolder.open(path)
@@ -282,11 +280,12 @@ def team_of(path: str) -> Callable[[str, Sequence[Mapping[str, str]]], str]:
     policies = setup.make_policies(settings, env)
     chosen = checkpoint.pick(run.checkpoints)
     checkpoint.load_policies(chosen, policies, setup.saved_policies(settings, policies))
-    engine, params = NativeEngine(policies, 1), evaluate.sampling(settings, evaluation=True)
+    engine, params = hosting.make_engine(settings, policies, local=True), evaluate.sampling(settings, evaluation=True)
 
     def reply(agent: str, messages: Sequence[Mapping[str, str]]) -> str:
         policy = policies.policy_of(agent)
-        request = GenerationRequest(policy, policies.render(policy, messages), seed=0, agent=agent, messages=messages)
+        prompt = policies.render(policy, messages) if policy in policies.policies else []
+        request = GenerationRequest(policy, prompt, seed=0, agent=agent, messages=messages)
         return engine.generate([request], params)[0].text
 
     return reply

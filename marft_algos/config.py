@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from marft_algos import toml
+from marft_algos import endpoints, toml
 from marft_envs.errors import ConfigError, did_you_mean
 
 
@@ -41,6 +41,11 @@ class TrainConfig:
     """Policies that play but are not trained."""
     adapters: dict[str, str] = field(default_factory=dict)
     """Policy = folder of a saved policy to start from, e.g. ``runs/NAME/checkpoints/step_000100/policies/actor_0``."""
+    engines: dict[str, str] = field(default_factory=dict)
+    """Policy = where its replies come from: ``native`` (the default), ``vllm:URL[,URL]`` or ``openai:MODEL[@URL]``; see
+    docs/engines.md. Policies of the last kind are hosted: not trained, without a model here."""
+    adapter_dir: str = ""
+    """Folder, seen by the vLLM servers too, through which they get adapters; empty: a temporary one of this machine."""
     full_finetune: bool = False
     """Train all weights instead of a LoRA adapter. Off, as in the paper: adapters let all policies share one base."""
     lora_r: int = 8
@@ -114,6 +119,7 @@ class TrainConfig:
         for key in ("iterations", "eval_every", "save_every", "record_episodes", "record_every", "seed"):
             if getattr(self, key) < 0:
                 raise ConfigError(f"{key} is {getattr(self, key)}; expected 0 or more.")
+        endpoints.parse_all(self.engines)
         if not self.temperature > 0:
             raise ConfigError(f"temperature is {self.temperature}; expected more than 0.")
         if self.token_budget is not None and self.token_budget < 1:

@@ -91,7 +91,8 @@ def swap(
             words = said[other]
             text = words[min(k, len(words) - 1)] if words else ""
             replies[row_seed(config.seed, EVAL_ITERATION, episode, index)] = text
-    tokenizer = policies.tokenizer(policies.policy_of(agent))
+    policy = policies.policy_of(agent)
+    tokenizer = policies.tokenizer(policy) if policy in policies.policies else None  # hosted agents have no tokens
     script = ScriptedEngine({agent: lambda request: replies.get(request.seed, "")}, tokenizer)
     engines = {"exchanged": script, "own": engine}
     return MixedEngine(engines, lambda request: "exchanged" if request.agent == agent else "own")

@@ -106,11 +106,11 @@ class Collector:
         return [self._trajectory(episode, first) for episode in sorted(finished, key=lambda episode: episode.index)]
 
     def _ask(self, requests: Sequence[Any], iteration: int, first: int) -> list[GenerationRequest]:
-        """Renders the prompts, all of one policy at once."""
+        """Renders the prompts, all of one policy at once; hosted policies read the messages themselves."""
         owners = [self._policies.policy_of(r.agent) if self._policies else r.agent for r in requests]
         prompts: list[list[int]] = [[] for _ in requests]
         if self._policies is not None:
-            for policy in dict.fromkeys(owners):
+            for policy in dict.fromkeys(owner for owner in owners if owner in self._policies.policies):
                 rows = [i for i, owner in enumerate(owners) if owner == policy]
                 rendered = self._policies.render_many(policy, [requests[i].messages for i in rows])
                 for i, prompt in zip(rows, rendered, strict=True):
@@ -233,7 +233,7 @@ class Collector:
             role=turn["role"],
             policy=policy,
             sees=tuple(turn["sees"]),
-            prompt_ids=self._policies.render(policy, turn["messages"]),
+            prompt_ids=self._policies.render(policy, turn["messages"]) if policy in self._policies.policies else [],
             action_ids=[],
             logprobs=np.zeros(0, np.float32),
             text="",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import marft_envs
+from marft_algos import hosting
 from marft_algos.algorithm import Facts, Need
 from marft_algos.config import TrainConfig
 from marft_algos.policy import LoraSettings, PolicySet, assign
@@ -111,16 +112,21 @@ def make_policies(config: TrainConfig, env: FlexEnv) -> PolicySet:
     Raises:
         ConfigError: A model, policy or adapter that cannot work.
     """
-    policies = PolicySet.build(
+    agents = assign(env.unwrapped.team, config.policies)
+    hosting.check(config, agents)
+    away = hosting.hosted(config)
+    policies = hosting.Team.build(
         config.models,
-        assign(env.unwrapped.team, config.policies),
+        {agent: policy for agent, policy in agents.items() if policy not in away},
         lora=LoraSettings(config.lora_r, config.lora_alpha, config.lora_targets),
         dtype=config.dtype,
         device=config.device,
         full_finetune=config.full_finetune,
-        frozen=config.frozen,
+        frozen=[policy for policy in config.frozen if policy not in away],
         seed=config.seed,
     )
+    assert isinstance(policies, hosting.Team)
+    policies.host({agent: policy for agent, policy in agents.items() if policy in away})
     for policy, folder in config.adapters.items():
         policies.load_adapter(policy, folder)
     if config.context is not None:
@@ -151,7 +157,7 @@ def check_prompts(config: TrainConfig, env: FlexEnv, policies: PolicySet, panel:
     """
     for seed, options in zip(panel.seeds[:PROMPTS_CHECKED], panel.options, strict=False):
         env.reset(seed=seed, options=options)
-        for agent in env.unwrapped.possible_agents:
+        for agent in policies.agents:
             policies.check_context(policies.policy_of(agent), env.unwrapped.messages(agent), config.max_new_tokens)
 
 

@@ -16,11 +16,10 @@ import torch
 
 import marft_envs
 from marft_algos import algorithm as algorithms
-from marft_algos import checkpoint, evaluate, loggers, records, setup
+from marft_algos import checkpoint, evaluate, hosting, loggers, records, setup
 from marft_algos.config import TrainConfig
 from marft_algos.critic import Critics
 from marft_algos.engines.base import Publisher, RolloutEngine
-from marft_algos.engines.native import NativeEngine
 from marft_algos.rollout import Collector
 from marft_algos.runs import UNTRAINED, RunFolder, compare
 from marft_algos.stats import mean
@@ -57,14 +56,15 @@ class Trainer:
         eval_env = setup.make_env(config, self.eval_kwargs)
         self.problems = setup.problems(config, env, eval_env)
         algorithms.check(algorithm, setup.facts(config, env))
+        hosting.reach(config)
         self.policies = setup.make_policies(config, env)
         setup.check_prompts(config, env, self.policies, self.problems.train(config.seed, 0, setup.PROMPTS_CHECKED))
         for made in (env, eval_env):
             made.close()
         self.critics = Critics(self.policies, config.critic_hidden, config.seed) if algorithm.view != "none" else None
         self.learner = Learner(algorithm, self.policies, self.critics, config.seed)
-        self.engine: RolloutEngine = NativeEngine(self.policies, config.engine_batch)
-        self.publisher = Publisher(self.engine, self.policies)
+        self.engine: RolloutEngine = hosting.make_engine(config, self.policies)
+        self.publisher = Publisher(self.engine, self.policies, config.adapter_dir or None)
         self.progress = checkpoint.Progress()
         self._saved = setup.saved_policies(config, self.policies)
 
@@ -288,7 +288,7 @@ def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     for name in sorted({key for t in trajectories for key in t.metrics}):
         values = [t.metrics[name] for t in trajectories if name in t.metrics]
         metrics[f"task/{name}"] = sum(values) / len(values)
-    for agent in sorted({t.agent for t in turns}):
+    for agent in sorted({t.agent for t in turns if t.action_ids}):  # hosted ones have no tokens here
         own = [t for t in turns if t.agent == agent]
         metrics[f"agent/{agent}/length"] = sum(len(t.action_ids) for t in own) / len(own)
         metrics[f"agent/{agent}/cut"] = sum(t.stop_reason is StopReason.LENGTH for t in own) / len(own)

@@ -1,0 +1,142 @@
+"""Which engine plays which policy: from the setting ``engines`` to a team that may be partly hosted, and its engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from marft_algos.config import TrainConfig
+from marft_algos.endpoints import Endpoint, parse_all
+from marft_algos.engines.base import RolloutEngine
+from marft_algos.engines.http import Server
+from marft_algos.engines.mixed import MixedEngine
+from marft_algos.engines.native import NativeEngine
+from marft_algos.engines.openai import OpenAIEngine
+from marft_algos.engines.vllm import VLLMEngine, describe
+from marft_algos.policy import PolicySet
+from marft_algos.weights import Weights
+from marft_envs.errors import ConfigError, did_you_mean
+
+
+class Team(PolicySet):
+    """Local policies, and agents that a model elsewhere plays: those have a policy id, and no weights here.
+
+    ``policies``, and all that goes through it (critics, optimisers, checkpoints), knows the local ones only.
+    """
+
+    def __init__(self, policies: Mapping[str, Weights], agents: Mapping[str, str]) -> None:
+        super().__init__(policies, agents)
+        self._hosted: dict[str, str] = {}
+
+    def host(self, agents: Mapping[str, str]) -> None:
+        """Adds agents that are played elsewhere: agent -> policy id."""
+        self._hosted = dict(agents)
+
+    def policy_of(self, agent: str) -> str:
+        """Returns the policy an agent plays with, hosted or local."""
+        return self._hosted[agent] if agent in self._hosted else super().policy_of(agent)
+
+    def trainable(self, policy: str) -> bool:
+        """Returns whether this policy is updated; hosted ones never are."""
+        return policy not in self._hosted.values() and super().trainable(policy)
+
+
+def hosted(config: TrainConfig) -> set[str]:
+    """Policy ids that need no model here."""
+    return {policy for policy, endpoint in parse_all(config.engines).items() if endpoint.hosted}
+
+
+def check(config: TrainConfig, agents: Mapping[str, str]) -> None:
+    """Checks the setting against the team.
+
+    Args:
+        config: Settings of the run.
+        agents: Agent -> policy id.
+
+    Raises:
+        ConfigError: An unknown policy, a hosted one that is given weights, nobody left to train.
+    """
+    known = set(agents.values())
+    for policy in config.engines:
+        if policy not in known:
+            raise ConfigError(f"'engines' names an unknown policy '{policy}'. {did_you_mean(policy, known)}")
+    away = hosted(config)
+    if away >= known:
+        raise ConfigError("Every policy is hosted, so nothing is left to train. Take one out of 'engines'.")
+    for setting in ("models", "adapters"):
+        given = getattr(config, setting)
+        for policy in away & set(given if isinstance(given, Mapping) else ()):
+            raise ConfigError(f"Policy '{policy}' is hosted and has no weights here. Take it out of '{setting}'.")
+
+
+def reach(config: TrainConfig) -> None:
+    """Checks that keys and servers are there, and that the servers give what training needs.
+
+    Raises:
+        ConfigError: A server or key that is not there, an endpoint without log-probs for a policy that is trained.
+    """
+    for policy, endpoint in parse_all(config.engines).items():
+        if endpoint.kind == "vllm":
+            _check_vllm(config, policy, endpoint)
+        elif endpoint.kind == "openai":
+            _check_openai(config, policy, endpoint)
+
+
+def make_engine(config: TrainConfig, policies: PolicySet, *, local: bool = False) -> RolloutEngine:
+    """Builds the engine of a team; policies with equal settings share one.
+
+    Args:
+        config: Settings of the run.
+        policies: The team.
+        local: Play policies that have weights here in this process, wherever they are played in training.
+    """
+    native = NativeEngine(policies, config.engine_batch)
+    groups: dict[Endpoint, list[str]] = {}
+    for policy, endpoint in parse_all(config.engines).items():
+        if endpoint.kind != "native" and (endpoint.hosted or not local):
+            groups.setdefault(endpoint, []).append(policy)
+    if not groups:
+        return native
+    engines: dict[str, RolloutEngine] = dict.fromkeys(policies.policies, native)
+    for endpoint, names in groups.items():
+        engines |= dict.fromkeys(names, _remote(endpoint, names, policies))
+    return MixedEngine(engines)
+
+
+def _remote(endpoint: Endpoint, names: list[str], policies: PolicySet) -> RolloutEngine:
+    if endpoint.kind == "openai":
+        return OpenAIEngine(endpoint, policies if endpoint.train else None)
+    return VLLMEngine(
+        policies,
+        endpoint.urls,
+        names,
+        timeout=endpoint.timeout,
+        retries=endpoint.retries,
+        concurrency=endpoint.concurrency,
+        sleeps=endpoint.sleep,
+        key=endpoint.key() if endpoint.key_env else None,
+    )
+
+
+def _check_vllm(config: TrainConfig, policy: str, endpoint: Endpoint) -> None:
+    if config.full_finetune:
+        raise ConfigError(f"Policy '{policy}' cannot be played by vLLM with full_finetune: servers swap adapters only.")
+    key = endpoint.key() if endpoint.key_env else None
+    for url in endpoint.urls:
+        describe(Server(url, min(endpoint.timeout, 30.0), key))
+
+
+def _check_openai(config: TrainConfig, policy: str, endpoint: Endpoint) -> None:
+    engine = OpenAIEngine(endpoint)
+    try:
+        if not endpoint.train:
+            return
+        settings: Any = config.algorithm
+        if policy not in config.frozen and getattr(settings, "old_logprobs", "learner") != "learner":
+            raise ConfigError(
+                f"Policy '{policy}' is trained on replies of another server's weights, whose log-probs are not the"
+                " learner's. Type: --old-logprobs learner (and a ratio_tolerance that the difference stays below)."
+            )
+        engine.probe()
+    finally:
+        engine.close()
