@@ -321,7 +321,8 @@ def test_HAPPO_factor_is_the_product_of_clipped_ratios_of_the_round() -> None:
     rows = [t for t in turns(data) if t.agent == "d"]
     batch = pack(rows, "action")
     new = torch.where(batch.mask, batch.old_logprobs + 0.2, 0.0)
-    loss, _ = algo.surrogate(new, batch)
+    loss, stats = algo.surrogate(new, batch)
+    assert stats["factor"] == pytest.approx(np.mean(factors), rel=1e-5)
     rho, a, m = math.exp(0.2), batch.advantages, torch.tensor(factors, dtype=torch.float32)
     assert loss.item() == pytest.approx(-(m * torch.minimum(rho * a, a.new_tensor(1.2) * a)).mean().item(), rel=1e-5)
 
@@ -467,6 +468,7 @@ def test_A2PO_outer_ratio_takes_updated_turns_of_the_round_up_to_the_layer() -> 
     w, a = (math.exp(0.15) * outer).expand_as(batch.advantages), batch.advantages
     expected = -torch.minimum(w * a, w.clamp(1 - 0.12, 1 + 0.12) * a)[batch.mask].mean()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5) and stats["clip_eps_max"] == pytest.approx(0.12)
+    assert stats["outer"] == pytest.approx(outer.mean().item(), rel=1e-5)
 
 
 def test_A2PO_order_is_semi_greedy_and_the_clip_widens_with_the_position() -> None:

@@ -127,4 +127,5 @@ class HAPPO(PPO):
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """M·min(ρA, clip(ρ)A): M > 0, so it may stand inside, as a factor on A."""
         factor = self.per_turn([t.info[FACTOR] for t in batch.transitions], batch)
-        return self.clipped(self.ratio(logprobs, batch), factor * batch.advantages, batch)
+        loss, stats = self.clipped(self.ratio(logprobs, batch), factor * batch.advantages, batch)
+        return loss, stats | {"factor": float(batch.mean(factor.flatten()))}
