@@ -54,7 +54,7 @@ def render(run: RunFolder, command: str) -> str:
         body="\n".join(part for part in sections if part),
         command=html.escape(command),
         config=html.escape(config),
-        style=_STYLE,
+        style=STYLE,
     )
 
 
@@ -96,7 +96,7 @@ def _curves(panels: Sequence[plots.Panel], palette: dict[str, str]) -> str:
         legend = "".join(f'<i style="background:{palette[name]}"></i>{html.escape(name)} ' for name in panel.series)
         size = {"width": 720, "height": 240} if i == 0 else {}
         drawn.append(
-            f'<figure{" class=wide" if i == 0 else ""}><figcaption><b>{panel.title}</b> <span>{panel.note}</span>'
+            f"<figure{' class=wide' if i == 0 else ''}><figcaption><b>{panel.title}</b> <span>{panel.note}</span>"
             f"</figcaption>{plots.svg(panel, palette, **size)}<div class=legend>{legend}</div></figure>"
         )
     return f'<h2>Curves</h2><div class="figures">{"".join(drawn)}</div>'
@@ -205,7 +205,7 @@ $body
 </body></html>
 """
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; --ink: #1d2330; --soft: #667085; --line: #dfe3ea; --paper: #fbfbf9; --card: #fff;
   --good: #3f8f5f; --bad: #c0563f; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e8ec; --soft: #98a2b3; --line: #2e3440; --paper: #14171d;

@@ -281,11 +281,8 @@ def resolve(
 
 def _known_settings(grid: Grid, given: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
     """Those of the grid's settings for all algorithms that this one has."""
-    everybody = {
-        f.name
-        for label in grid.trained
-        for f in dataclasses.fields(algorithms.get(grid.algorithm_entry(label).algo).Config)
-    }
+    classes = [algorithms.get(grid.algorithm_entry(label).algo) for label in grid.trained]
+    everybody = {f.name for found in classes for f in dataclasses.fields(found.Config)}
     for key in given:
         if key not in everybody | known:
             raise ConfigError(f"No algorithm of the grid has a setting '{key}'. {did_you_mean(key, everybody)}")

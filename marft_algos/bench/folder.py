@@ -1,6 +1,6 @@
 """The folder of a benchmark: what lies where, and reading it back. No torch: reports are made anywhere.
 
-* ``bench.json``: version, grid, and the cells of each stage
+* ``bench.json``: version, grid, and the cells of each stage; ``grid.toml``: the grid, to be run again
 * ``jobs/KEY.json``, ``runs/KEY/``, ``logs/KEY.log``, ``results/KEY.json``: one cell each, named by its content
 * ``results.jsonl``, tables, ``marl_eval.json``, ``figures/``, ``report.html``: made by ``marft bench report``
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import marft_algos
+from marft_algos import toml
 from marft_algos.runs import writing
 from marft_envs.errors import ConfigError
 
@@ -29,6 +30,10 @@ class BenchFolder:
     @property
     def bench_file(self) -> Path:
         return self.root / "bench.json"
+
+    @property
+    def grid_file(self) -> Path:
+        return self.root / "grid.toml"
 
     @property
     def runs(self) -> Path:
@@ -71,6 +76,7 @@ class BenchFolder:
         with writing(self.root):
             for name in ("jobs", "runs", "logs", "results"):
                 (self.root / name).mkdir(parents=True, exist_ok=True)
+            self.grid_file.write_text(toml.dumps(grid), encoding="utf-8")
         stages = self.described()["stages"] if self.bench_file.is_file() else {}
         self._describe({"grid": grid, "stages": stages})
 

@@ -67,7 +67,7 @@ def chosen(grid: Grid, folder: BenchFolder) -> Rates | None:
             continue
         if row["status"] == "pending":
             raise ConfigError(
-                f"The sweep is not over. Type: marft bench run GRID.toml --out {folder.root} --stage sweep"
+                f"The sweep is not over. Type: marft bench run {folder.grid_file} --out {folder.root} --stage sweep"
             )
         out[row["algorithm"], row["env"]] = None
         if row["status"] == "done":
@@ -135,9 +135,8 @@ class _Stage:
             return
         if self.stopped:
             return
-        if lacking := [
-            s for s in (*cell.sources, *filter(None, [cell.reference])) if not folder.result_file(s).is_file()
-        ]:
+        parts = [*cell.sources, *filter(None, [cell.reference])]
+        if lacking := [part for part in parts if not folder.result_file(part).is_file()]:
             self._fail(cell, f"made of {', '.join(lacking)}, which failed")
             return
         started = time.monotonic()

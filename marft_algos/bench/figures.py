@@ -1,0 +1,164 @@
+"""The figures of a benchmark, each as SVG and as PNG."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marft_algos.bench import statistics
+from marft_algos.bench.tables import EVERYTHING, Line, label, panel
+from marft_algos.plots import COLORS
+from marft_algos.runs import writing
+from marft_envs.errors import MissingExtraError
+
+Row = Mapping[str, Any]
+Draw = Callable[[Any, Sequence[Row], Mapping[str, str]], None]
+"""Draws on axes what the rows of one environment say; label -> color."""
+STYLES = ("-", "--", ":", "-.")
+"""Colors repeat after eight algorithms; the lines differ."""
+
+
+def write(rows: Sequence[Row], lines: Sequence[Line], folder: Path) -> dict[str, str]:
+    """Writes all figures; returns name -> SVG text.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("Drawing figures", "train") from error
+    done = [r for r in rows if r["status"] == "done" and not r["hidden"]]
+    envs = list(dict.fromkeys(r["env"] for r in done))
+    names = list(dict.fromkeys(map(label, done)))
+    look = {name: (COLORS[i % len(COLORS)], STYLES[i // len(COLORS) % len(STYLES)]) for i, name in enumerate(names)}
+    out: dict[str, str] = {}
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    drawn = {name: draw for name, draw in _figures(lines).items() if envs}
+    for name, draw in drawn.items():
+        columns = min(len(envs), 3)
+        height = -(-len(envs) // columns)
+        figure = Figure(figsize=(5.2 * columns, 3.6 * height), layout="constrained")
+        FigureCanvasAgg(figure)
+        shown = False
+        for i, env in enumerate(envs):
+            axes = figure.add_subplot(height, columns, i + 1)
+            draw(axes, [r for r in done if r["env"] == env], look)
+            shown = shown or axes.has_data()
+            _finish(axes, env)
+        if not shown:
+            continue
+        with matplotlib.rc_context({"svg.hashsalt": "marft", "svg.fonttype": "none"}):  # the same rows give the same file
+            text = io.StringIO()
+            figure.savefig(text, format="svg", metadata={"Date": None})
+        out[name] = text.getvalue()
+        with writing(folder):
+            (folder / f"{name}.svg").write_text(out[name], encoding="utf-8")
+            figure.savefig(folder / f"{name}.png", dpi=110)
+    return out
+
+
+def _figures(lines: Sequence[Line]) -> dict[str, Draw]:
+    return {
+        "efficiency_tokens": lambda axes, rows, look: _efficiency(axes, rows, look, "tokens"),
+        "efficiency_seconds": lambda axes, rows, look: _efficiency(axes, rows, look, "seconds"),
+        "iqm": lambda axes, rows, look: _iqm(axes, rows, look, lines),
+        "profiles": _profiles,
+        "contribution": _contribution,
+        "kl": lambda axes, rows, look: _drift(axes, rows, look, "kl", "KL to the sampling policy"),
+        "ess": lambda axes, rows, look: _drift(axes, rows, look, "ess", "effective sample size"),
+    }
+
+
+def _finish(axes: Any, title: str) -> None:
+    axes.set_title(title, fontsize=10, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", alpha=0.25)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=7, frameon=False)
+
+
+def _by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(label(row), []).append(row)
+    return found
+
+
+def _efficiency(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], unit: str) -> None:
+    """Held-out score over what was spent: the mean of seeds, and every seed's range."""
+    for name, own in _by_label(rows).items():
+        curves = [r["curve"] for r in own if len(r["curve"]) > 1]
+        if not curves:
+            continue
+        end = min(c[-1][unit] for c in curves)
+        grid = np.linspace(0, end, 50)
+        read = np.array([np.interp(grid, [p[unit] for p in c], [p["score"] for p in c]) for c in curves])
+        color, style = look[name]
+        axes.plot(grid, read.mean(0), style, color=color, label=name, linewidth=1.5)
+        axes.fill_between(grid, read.min(0), read.max(0), color=color, alpha=0.1, linewidth=0)
+    axes.set_xlabel("tokens sampled" if unit == "tokens" else "seconds of training")
+    axes.set_ylabel("held-out score")
+
+
+def _iqm(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], lines: Sequence[Line]) -> None:
+    """IQM and its interval, one line per algorithm; without an interval, the point alone."""
+    env = rows[0]["env"]
+    found = [x for x in lines if x.env == env and x.iqm is not None and x.env != EVERYTHING]
+    for y, line in enumerate(reversed(found)):
+        e = line.iqm
+        assert e is not None
+        color, _ = look[line.algorithm]
+        if e.low == e.low:
+            axes.plot([e.low, e.high], [y, y], color=color, linewidth=5, alpha=0.35, solid_capstyle="butt")
+        axes.plot([e.mean], [y], "|", color=color, markersize=12, markeredgewidth=2)
+    axes.set_yticks(range(len(found)), [x.algorithm for x in reversed(found)], fontsize=7)
+    axes.set_xlabel("IQM of the held-out score, 95 % interval")
+
+
+def _profiles(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
+    """Share of runs that reach a score, with the bootstrap's band."""
+    levels = np.linspace(0, 1, 101)
+    for name, own in _by_label(rows).items():
+        share = statistics.profile([panel(own)[1]], levels)
+        color, style = look[name]
+        axes.step(levels, share[0], style, where="post", color=color, label=name, linewidth=1.4)
+        if not np.isnan(share[1]).all():
+            axes.fill_between(levels, share[1], share[2], step="post", color=color, alpha=0.1, linewidth=0)
+    axes.set_xlabel("score τ")
+    axes.set_ylabel("share of runs with score ≥ τ")
+
+
+def _contribution(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
+    """What the trained team scores, and what is left with one policy set back to its start; mean of seeds."""
+    for name, own in _by_label(rows).items():
+        tables = [r["contribution"] for r in own if isinstance(r.get("contribution"), dict)]
+        if not tables:
+            continue
+        policies = list(tables[0])
+        means = [float(np.mean([t[p] for t in tables])) for p in policies]
+        color, style = look[name]
+        axes.plot(range(len(policies)), means, style, marker="o", markersize=4, color=color, label=name, linewidth=1)
+        axes.set_xticks(range(len(policies)), [p or "none" for p in policies], fontsize=7)
+    axes.set_xlabel("policy frozen at its start")
+    axes.set_ylabel("score")
+
+
+def _drift(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], name: str, title: str) -> None:
+    """A quantity of the update over tokens, mean of policies, one thin line per seed."""
+    for own_label, own in _by_label(rows).items():
+        color, style = look[own_label]
+        for i, row in enumerate(own):
+            found = [(p["tokens"], p[name]) for p in row["drift"] if name in p]
+            if found:
+                x, y = zip(*found, strict=True)
+                axes.plot(x, y, style, color=color, linewidth=0.8, alpha=0.8, label=own_label if i == 0 else None)
+    axes.set_xlabel("tokens sampled")
+    axes.set_ylabel(title)

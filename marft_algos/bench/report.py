@@ -1,0 +1,146 @@
+"""``marft bench report``: results.jsonl, tables, figures, and one page that needs nothing else.
+
+A pure function of the benchmark's folder: it can be written while runs are still missing, and again at any time.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from marft_algos import toml
+from marft_algos.bench import figures, tables
+from marft_algos.bench.folder import BenchFolder
+from marft_algos.report import STYLE
+from marft_algos.runs import writing
+
+_CAPTIONS = {
+    "efficiency_tokens": "Sample efficiency: held-out score over tokens sampled for training, mean and range of seeds.",
+    "efficiency_seconds": "The same over seconds of training (rollouts and updates, without evaluations).",
+    "iqm": "Interquartile mean of seeds with its 95 % interval.",
+    "profiles": "Performance profiles: share of runs that reach a score.",
+    "contribution": "Per-agent contribution: score of the trained team with one policy frozen at its start.",
+    "kl": "KL of the update, mean per token, to the policy that sampled.",
+    "ess": "Effective sample size of the importance weights.",
+}
+
+
+def write(folder: BenchFolder, baseline: str = "") -> Path:
+    """Writes everything; returns the page's path.
+
+    Args:
+        folder: The benchmark.
+        baseline: Row to compare with; the grid's by default.
+
+    Raises:
+        ConfigError: Another version's folder, nothing run yet, or no such baseline.
+        MissingExtraError: matplotlib is not installed.
+    """
+    described, rows = folder.described(), folder.rows()
+    base = baseline or described["grid"].get("baseline", "reinforce")
+    lines = tables.lines(rows, base)
+    texts = {
+        "results.jsonl": "".join(json.dumps(row) + "\n" for row in rows if not row["hidden"]),
+        "summary.md": tables.markdown(lines, base),
+        "summary.csv": tables.as_csv(lines),
+        "summary.tex": tables.latex(lines, base),
+        "marl_eval.json": json.dumps(tables.marl_eval(rows, "marft")) + "\n",
+    }
+    drawn = figures.write(rows, lines, folder.root / "figures")
+    texts["report.html"] = _page(folder, described["grid"], rows, lines, base, drawn)
+    with writing(folder.root):
+        for name, text in texts.items():
+            aside = folder.root / f".{name}.tmp"
+            aside.write_text(text, encoding="utf-8", errors="replace")
+            aside.replace(folder.root / name)
+    return folder.root / "report.html"
+
+
+def _page(
+    folder: BenchFolder,
+    grid: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    lines: Sequence[tables.Line],
+    baseline: str,
+    drawn: Mapping[str, str],
+) -> str:
+    shown = [r for r in rows if not r["hidden"]]
+    count = {s: sum(r["status"] == s for r in shown) for s in ("done", "failed", "skipped", "pending")}
+    state = ", ".join(f"{n} {s}" for s, n in count.items() if n)
+    source, where = shlex.quote(str(folder.grid_file)), shlex.quote(str(folder.root))
+    commands = f"marft bench run {source} --out {where}\nmarft bench report {where} --baseline {shlex.quote(baseline)}"
+    body = [
+        f'<p class="note">{html.escape(state)}. Scores and differences in points with 95 % intervals over seeds and '
+        "problems; differences are paired by seed and problem.</p>",
+        _table(lines, baseline),
+        *(f"<figure><figcaption>{_CAPTIONS[n]}</figcaption>{_inline(svg)}</figure>" for n, svg in drawn.items()),
+        _troubles(shown),
+        f"<h2>Commands</h2><pre>{html.escape(commands)}</pre>",
+        _each_run(folder, shown),
+    ]
+    return Template(_PAGE).substitute(
+        title=html.escape(folder.root.resolve().name),
+        style=STYLE + _STYLE,
+        body="\n".join(body),
+        grid=html.escape(toml.dumps(grid)),
+    )
+
+
+def _inline(svg: str) -> str:
+    """The drawing without the prologue that only a file of its own may have."""
+    return svg[svg.index("<svg") :]
+
+
+def _table(lines: Sequence[tables.Line], baseline: str) -> str:
+    head = "".join(f"<th>{html.escape(c)}</th>" for c in tables.header(baseline))
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in tables.printed(line)) + "</tr>" for line in lines
+    )
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _troubles(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Cells without a number, and why."""
+    told = []
+    for row in rows:
+        if row["status"] in ("failed", "skipped"):
+            seed = f" · seed {row['seed']}" if row["status"] == "failed" else ""
+            what = html.escape(f"{tables.label(row)} · {row['env']}{seed}: {row['error']}")
+            told.append(f"<li><b>{row['status']}</b> {what}</li>")
+    return f"<h2>Without a number</h2><ul>{''.join(dict.fromkeys(told))}</ul>" if told else ""
+
+
+def _each_run(folder: BenchFolder, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The exact command of every run that was trained."""
+    told = []
+    for row in rows:
+        if row["status"] == "done" and row["kind"] == "train":
+            config = folder.runs / row["key"] / "config.toml"
+            command = f"marft train --config {shlex.quote(str(config))} --runs-dir runs --name {row['key']}"
+            title = f"{tables.label(row)} · {row['env']} · seed {row['seed']}: {row['score']:.3f}"
+            told.append(f"<li>{html.escape(title)}<pre>{html.escape(command)}</pre></li>")
+    return f"<h2>Runs</h2><details><summary>{len(told)} commands</summary><ol>{''.join(told)}</ol></details>"
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>$title · MARFT benchmark</title><style>$style</style></head><body>
+<h1>$title</h1>
+$body
+<h2>Grid</h2>
+<details><summary>as TOML</summary><pre>$grid</pre></details>
+</body></html>
+"""
+
+_STYLE = """
+.scroll { overflow-x: auto }
+table { border-collapse: collapse; font-size: .84rem; font-variant-numeric: tabular-nums }
+th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap }
+figure { margin: 1rem 0; background: #fff }
+"""

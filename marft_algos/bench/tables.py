@@ -1,0 +1,254 @@
+"""The numbers of a benchmark: one line per algorithm and environment, as Markdown, CSV and LaTeX; marl-eval's JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from marft_algos.bench import statistics
+from marft_algos.bench.statistics import Panel
+from marft_algos.stats import Estimate
+from marft_envs.errors import ConfigError, did_you_mean
+
+Row = Mapping[str, Any]
+EVERYTHING = "all environments"
+COLUMNS = (
+    "environment",
+    "algorithm",
+    "mean",
+    "IQM",
+    "difference",
+    "P(improvement)",
+    "seeds",
+    "failed",
+    "tokens",
+    "seconds",
+    "MiB",
+)
+"""Of the printed tables; scores and differences in points, with 95 % intervals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What the runs of one algorithm in one environment (or in all) say."""
+
+    env: str
+    algorithm: str
+    mean: Estimate | None
+    iqm: Estimate | None
+    difference: Estimate | None
+    """To the baseline, paired by seed and problem."""
+    improvement: Estimate | None
+    seeds: int
+    failed: int
+    pending: int
+    tokens: float
+    """Mean per run."""
+    seconds: float
+    memory: float
+    """Largest of a process, bytes."""
+    note: str = ""
+    """Why there is no number, or no interval."""
+
+
+def label(row: Row) -> str:
+    """The algorithm, with its credit rule where one was chosen."""
+    return f"{row['algorithm']} / {row['credit']}" if row["credit"] else str(row["algorithm"])
+
+
+def panel(rows: Sequence[Row]) -> tuple[list[int], Panel]:
+    """Seeds and outcomes [S, P] of finished runs of one cell.
+
+    Raises:
+        ConfigError: They are not of the same problems.
+    """
+    done = sorted((r for r in rows if r["status"] == "done"), key=lambda r: int(r["seed"]))
+    if len({tuple(r["problems"]) for r in done}) > 1:
+        raise ConfigError(f"The runs of {label(done[0])} in {done[0]['env']} were not scored on the same problems.")
+    return [int(r["seed"]) for r in done], np.array([r["outcomes"] for r in done], dtype=np.float64)
+
+
+def gaps(rows: Sequence[Row], base: Sequence[Row]) -> Panel | None:
+    """Outcomes minus the baseline's [S, P], on the seeds that both have; None without any.
+
+    Raises:
+        ConfigError: They are not of the same problems.
+    """
+    (seeds, ours), (others, theirs) = panel(rows), panel(base)
+    both = [s for s in seeds if s in others]
+    if not both:
+        return None
+    one, other = (next(r for r in found if r["status"] == "done") for found in (rows, base))
+    if one["problems"] != other["problems"]:
+        raise ConfigError(
+            f"{label(one)} and {label(other)} in {one['env']} were not scored on the same problems: no pairs."
+        )
+    return np.array([ours[seeds.index(s)] - theirs[others.index(s)] for s in both])
+
+
+def lines(rows: Sequence[Row], baseline: str) -> list[Line]:
+    """One line per environment and algorithm, and one per algorithm that was scored in all environments.
+
+    Raises:
+        ConfigError: No row has the baseline's label.
+    """
+    shown = [r for r in rows if not r["hidden"]]
+    cells: dict[tuple[str, str], list[Row]] = {}
+    for row in shown:
+        cells.setdefault((row["env"], label(row)), []).append(row)
+    labels = list(dict.fromkeys(name for _, name in cells))
+    base_label = next((name for name in labels if name == baseline or name.split(" / ")[0] == baseline), None)
+    if base_label is None:
+        raise ConfigError(f"There is no row '{baseline}' to compare with. {did_you_mean(baseline, labels)}")
+    out = [_line(env, [cells[env, name]], [cells.get((env, base_label), [])], name) for env, name in cells]
+    envs = list(dict.fromkeys(env for env, _ in cells))
+    for name in labels if len(envs) > 1 else []:
+        parts = [cells.get((env, name), []) for env in envs]
+        if all(any(r["status"] == "done" for r in part) for part in parts):
+            out.append(_line(EVERYTHING, parts, [cells.get((env, base_label), []) for env in envs], name))
+    return out
+
+
+def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row]], name: str) -> Line:
+    everyone = [r for part in parts for r in part]
+    done = [r for r in everyone if r["status"] == "done"]
+    failed, pending = (sum(r["status"] == s for r in everyone) for s in ("failed", "pending"))
+    if not done:
+        why = next((r["error"] for r in everyone if r["status"] in ("skipped", "failed")), "not run yet")
+        return Line(env, name, None, None, None, None, 0, failed, pending, math.nan, math.nan, math.nan, why)
+    panels = [panel(part)[1] for part in parts]
+    difference = improvement = None
+    if all(any(r["status"] == "done" for r in base) for base in bases):
+        paired = [gaps(part, base) for part, base in zip(parts, bases, strict=True)]
+        if parts != bases:
+            improvement = statistics.probability_of_improvement(panels, [panel(base)[1] for base in bases])
+            known = [p for p in paired if p is not None]
+            difference = statistics.estimate(known) if len(known) == len(paired) else None
+    note = "" if statistics.enough(panels) else f"no interval: {min(map(len, panels))} of {statistics.MIN_SEEDS} seeds"
+    return Line(
+        env,
+        name,
+        statistics.estimate(panels),
+        statistics.estimate(panels, statistics.iqm),
+        difference,
+        improvement,
+        min(map(len, panels)),
+        failed,
+        pending,
+        float(np.mean([r["tokens"] for r in done])),
+        float(np.mean([r["seconds"] for r in done])),
+        float(max(r["peak_memory"] for r in done)),
+        note,
+    )
+
+
+# Printed ------------------------------------------------------------------------------------------
+
+
+def points(e: Estimate | None, *, signed: bool = False) -> str:
+    """``83.0 [79.5, 86.0]``: hundredths, with the interval if there is one."""
+    if e is None:
+        return "–"
+    sign = "+" if signed else ""
+    text = f"{100 * e.mean:{sign}.1f}"
+    return text if math.isnan(e.low) else f"{text} [{100 * e.low:{sign}.1f}, {100 * e.high:{sign}.1f}]"
+
+
+def share(e: Estimate | None) -> str:
+    """``0.92 [0.76, 1.00]``."""
+    if e is None:
+        return "–"
+    return f"{e.mean:.2f}" if math.isnan(e.low) else f"{e.mean:.2f} [{e.low:.2f}, {e.high:.2f}]"
+
+
+def printed(line: Line) -> list[str]:
+    """The cells of one line of a table; a line without runs says why in the place of its mean."""
+    if line.mean is None:
+        waiting = f" ({line.pending} pending)" if line.pending else ""
+        return [line.env, line.algorithm, f"{line.note}{waiting}", *["–"] * 3, "0", str(line.failed), *["–"] * 3]
+    return [
+        line.env,
+        line.algorithm,
+        points(line.mean) + (f" ({line.note})" if line.note else ""),
+        points(line.iqm),
+        points(line.difference, signed=True),
+        share(line.improvement),
+        str(line.seeds) + (f" (+{line.pending} pending)" if line.pending else ""),
+        str(line.failed),
+        f"{line.tokens:,.0f}".replace(",", " "),
+        f"{line.seconds:.0f}",
+        f"{line.memory / 2**20:.0f}",
+    ]
+
+
+def header(baseline: str) -> list[str]:
+    """Titles of the columns."""
+    return [f"difference to {baseline}" if c == "difference" else c for c in COLUMNS]
+
+
+def markdown(found: Sequence[Line], baseline: str) -> str:
+    """The table as Markdown."""
+    head = header(baseline)
+    body = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in printed(x)] for x in found)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in body) + "\n"
+
+
+_TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {"–": "--", "\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"}
+
+
+def latex(found: Sequence[Line], baseline: str) -> str:
+    """The table as LaTeX's tabular (package booktabs)."""
+
+    def escaped(text: str) -> str:
+        return "".join(_TEX.get(c, c) for c in text)
+
+    head = header(baseline)
+    body = [" & ".join(map(escaped, printed(x))) + r" \\" for x in found]
+    top = " & ".join(map(escaped, head)) + r" \\"
+    opened = [rf"\begin{{tabular}}{{ll{'r' * (len(head) - 2)}}}", r"\toprule", top, r"\midrule"]
+    return "\n".join([*opened, *body, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def as_csv(found: Sequence[Line]) -> str:
+    """The table as CSV, unrounded; empty where there is no number."""
+    estimates = ("mean", "iqm", "difference", "improvement")
+    plain = ("seeds", "failed", "pending", "tokens", "seconds", "memory", "note")
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    bounds = [f"{name}{end}" for name in estimates for end in ("", "_low", "_high")]
+    writer.writerow(["environment", "algorithm", *bounds, *plain])
+    for line in found:
+        values: list[Any] = []
+        for name in estimates:
+            e: Estimate | None = getattr(line, name)
+            values += [None] * 3 if e is None else [e.mean, e.low, e.high]
+        values += [getattr(line, name) for name in plain]
+        clean = ["" if v is None or (isinstance(v, float) and math.isnan(v)) else v for v in values]
+        writer.writerow([line.env, line.algorithm, *clean])
+    return file.getvalue()
+
+
+def marl_eval(rows: Sequence[Row], name: str) -> dict[str, Any]:
+    """The finished runs in marl-eval's schema: environment, task, algorithm, run, step, metric over episodes.
+
+    Steps are sampled tokens. ``absolute_metrics`` are those of the last evaluation: ours has 500 problems, where the
+    protocol asks for ten times as many episodes as in the evaluations before.
+    """
+    tasks: dict[str, Any] = {}
+    for row in rows:
+        if row["status"] != "done" or row["hidden"]:
+            continue
+        runs = tasks.setdefault(row["env"], {}).setdefault(label(row), {})
+        last = {"tokens": row["tokens"], "seconds": row["seconds"], "outcomes": row["outcomes"]}
+        steps = {
+            f"step_{i}": {"step_count": p["tokens"], "elapsed_time": p["seconds"], "return": p["outcomes"]}
+            for i, p in enumerate(row["curve"] or [last])
+        }
+        runs[f"seed_{row['seed']}"] = {**steps, "absolute_metrics": {"return": row["outcomes"]}}
+    return {name: tasks}
