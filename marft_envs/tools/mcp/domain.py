@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from marft_envs.errors import ConfigError, DataError, WorkerError
@@ -127,7 +128,7 @@ class MCPToolDomain:
         """
         if self.ours:
             wanted = {"split": split, "levels": None if levels is None else list(levels), "limit": limit}
-            return ProblemSet(self._asked(wanted), f"{self.name} ({split})", self._one)
+            return ProblemSet(self._asked(wanted), f"{self.name} ({split})", partial(self._one, wanted))
         given = self._given
         if isinstance(given, Mapping):
             if split not in given:
@@ -150,8 +151,8 @@ class MCPToolDomain:
             for row in rows
         ]  # fmt: skip
 
-    def _one(self, task_id: str) -> ToolProblem:
-        return self._asked({"task_id": task_id})[0]
+    def _one(self, wanted: dict[str, Any], task_id: str) -> ToolProblem:
+        return self._asked({**wanted, "task_id": task_id})[0]
 
     def open(self, problem: ToolProblem) -> MarftWorld | ForeignWorld:
         """Returns a fresh world; a server that has died or hangs is started anew.

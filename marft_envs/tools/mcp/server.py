@@ -34,6 +34,8 @@ _IDLE_S = 1800.0
 """A task that nobody has touched for so long may be ended when another starts; the library drops sessions as late."""
 _MOST = 4096
 """Open tasks per server."""
+_MOST_SETS = 64
+"""Lists of tasks kept."""
 
 
 class _Task:
@@ -158,14 +160,22 @@ class _Harness:
     def __init__(self, domain: ToolDomain, splits: Sequence[str]) -> None:
         self.domain, self.splits = domain, tuple(splits)
         self.toolbox = Toolbox(domain.tools.values())
-        self._sets: dict[tuple[str, int | None], Problems] = {}
+        self._sets: dict[Any, Problems] = {}
+
+    def _set(self, split: str, levels: Sequence[int] | None, limit: int | None = None) -> Problems:
+        key = (split, None if levels is None else tuple(levels), limit)
+        if key not in self._sets:
+            if len(self._sets) >= _MOST_SETS:
+                self._sets.clear()
+            self._sets[key] = self.domain.problems(split, levels, limit)
+        return self._sets[key]
 
     def _problem(self, task_id: str, level: int | None) -> ToolProblem:
-        for key in [(split, level) for split in self.splits]:
+        """The problem of an id: among those listed before, else in the splits."""
+        levels = None if level is None else [level]
+        for known in [*self._sets.values(), *(partial(self._set, split, levels) for split in self.splits)]:
             try:
-                if key not in self._sets:
-                    self._sets[key] = self.domain.problems(key[0], None if level is None else [level])
-                return self._sets[key].get(task_id)
+                return (known() if isinstance(known, partial) else known).get(task_id)
             except DataError:
                 continue
         raise ToolError(f"There is no task '{task_id}'. Next: {LIST}.")
@@ -187,11 +197,8 @@ class _Harness:
             limit: At most so many, spread evenly.
             task_id: Only this one.
         """
-        if task_id is not None:
-            found: Sequence[ToolProblem] = [self._problem(task_id, levels[0] if levels else None)]
-        else:
-            problems = self.domain.problems(split or self.splits[0], levels, limit)
-            found = [problems[i] for i in range(len(problems))]
+        problems = self._set(split or self.splits[0], levels, limit)
+        found = [problems[i] for i in range(len(problems))] if task_id is None else [problems.get(task_id)]
         return [
             {
                 "task_id": p.id,

@@ -23,6 +23,9 @@ CONTROL = "marft/control"
 TIMEOUT = "marft/timeout_s"
 """In a tool's ``_meta``: :attr:`Tool.timeout_s`."""
 
+PARAMETERS = "marft/parameters"
+"""In a tool's ``_meta``: its schema with the keys in our order, which the protocol does not keep."""
+
 
 def library() -> Any:
     """Returns the package ``mcp``.
@@ -41,7 +44,7 @@ def library() -> Any:
 def to_mcp(tool: Tool, control: bool = False) -> Any:
     """Returns a tool as ``mcp.types.Tool``."""
     types = library().types
-    meta = {TIMEOUT: tool.timeout_s, **({CONTROL: True} if control else {})}
+    meta = {TIMEOUT: tool.timeout_s, PARAMETERS: dict(tool.parameters), **({CONTROL: True} if control else {})}
     return types.Tool(
         name=tool.name,
         description=tool.description,
@@ -63,7 +66,7 @@ def from_mcp(given: Any, timeout_s: float, read_only: Collection[str]) -> Tool:
     made = Tool(
         name=given.name,
         description=given.description or given.title or "",
-        parameters=closed(given.input_schema),
+        parameters=meta[PARAMETERS] if PARAMETERS in meta else closed(given.input_schema),
         read_only=given.name in read_only or bool(hints and hints.read_only_hint),
         idempotent=bool(hints and hints.idempotent_hint),
         timeout_s=float(meta.get(TIMEOUT, timeout_s)),

@@ -142,8 +142,8 @@ class ForeignWorld:
     """Calls on somebody else's server. What its state is, cannot be known from here.
 
     So it cannot be copied: ``fork``, ``snapshot`` and pickling are refused. In place of the state, ``state_hash``
-    stands for the set of calls that worked so far and were not of read-only tools: a call that was made before is a
-    duplicate, unless a new one of these came between.
+    stands for the set of calls that worked so far and were not of read-only tools. A read is then a duplicate if it was
+    made before and no new call of these came between; another call, from its third time on.
     """
 
     may_block = True
