@@ -7,7 +7,7 @@ import sys
 
 NAMES = ("envs", "grader", "rollout", "mutations", "ladder", "levels", "real")
 NAMES += ("sandbox", "code_real", "reflection", "attacks", "tools_real", "depot", "overlap", "statistics")
-NAMES += ("tools_ordering", "compact")
+NAMES += ("tools_ordering", "compact", "tools_learning")
 
 if __name__ == "__main__":
     name = sys.argv.pop(1) if len(sys.argv) > 1 and sys.argv[1] in NAMES else "envs"

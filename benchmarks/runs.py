@@ -87,8 +87,11 @@ def _run(job: Job, folder: Path) -> int:
 def _finished(root: Path) -> bool:
     if not (root / "report.html").exists():
         return False
-    metrics = RunFolder(root).metrics()
-    return bool(metrics) and metrics[-1]["iteration"] == config.load(root / "config.toml").iterations
+    metrics, settings = RunFolder(root).metrics(), config.load(root / "config.toml")
+    if not metrics:
+        return False
+    spent = settings.token_budget is not None and metrics[-1].get("tokens_total", 0) >= settings.token_budget
+    return spent or metrics[-1]["iteration"] == settings.iterations
 
 
 def _done(job: Job, folder: Path) -> Done:

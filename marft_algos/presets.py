@@ -83,6 +83,17 @@ CODE: dict[str, Any] = {
     "record_every": 10,
 }
 
+TOOLS: dict[str, Any] = {
+    **QUICKSTART,
+    "env": "tools-router-v0",
+    # The model knows the tools of level 0 by heart: policy and schemas would be most of its prompts.
+    "env_kwargs": {"levels": [0], "show_policy": False, "show_tools": "none"},
+    "models": "embedded-tools",
+    # A call of level 0 has ten tokens.
+    "max_new_tokens": 16,
+    "iterations": 40,
+}
+
 _PAPER: dict[str, Any] = {
     "env": "math-dual-v0",
     "env_kwargs": {"data": "math"},
@@ -129,6 +140,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "quickstart": QUICKSTART,
     "toy": TOY,
     "code": CODE,
+    "tools": TOOLS,
     "paper-table3": _paper(0.1),
     "paper-table4": _paper(0.0),
     "paper-table5": _paper(0.01),
@@ -138,6 +150,7 @@ SUMMARIES = {
     "quickstart": "the embedded model on a CPU, in minutes (what `marft train` does without arguments)",
     "toy": "the embedded model on the toy ladder: relay-v0, xor-v0, route-v0, signal-v0",
     "code": "the embedded coding model on level 0 of the programming problems",
+    "tools": "the embedded tool-using model on level 0 of the depot",
     "paper-table3": "the paper's table 3, exactly: MATH, Qwen2.5-Coder-3B-Instruct, entropy 0.1",
     "paper-table4": "the paper's table 4, exactly: as table 3 with entropy 0",
     "paper-table5": "the paper's table 5, exactly: as table 3 with entropy 0.01",
@@ -149,7 +162,9 @@ TOYS = ("relay-v0", "xor-v0", "route-v0", "signal-v0")
 
 def suited(env: str) -> str:
     """The preset of the embedded model that was made for this environment."""
-    return "toy" if env in TOYS else "code" if env.startswith("code-") else "quickstart"
+    if env in TOYS:
+        return "toy"
+    return next((name for name in ("code", "tools") if env.startswith(f"{name}-")), "quickstart")
 
 
 def get(name: str) -> dict[str, Any]:

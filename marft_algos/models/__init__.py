@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-EMBEDDED = {"embedded": "math", "embedded-code": "code"}
+EMBEDDED = {"embedded": "math", "embedded-code": "code", "embedded-tools": "tools"}
 """Name of a model inside the package, also its folder's -> its recipe in ``recipes/``."""
 
 

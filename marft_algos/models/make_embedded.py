@@ -33,7 +33,6 @@ from marft_algos.models.recipes import Messages, Panel, Recipe, play
 from marft_envs.types import Episode
 
 SEED = 0
-BATCH = 64
 LR = 3e-3
 VOCABULARY = 384
 """Bytes and the merges on top of them; phrases and special tokens come in addition."""
@@ -61,12 +60,12 @@ def main() -> None:
     recipe = recipes.load(args.model)
     started = time.perf_counter()
     rng = random.Random(SEED)
-    pairs = [pair for env_id, form in recipe.teams.items() for pair in play(env_id, form, rng)]
+    pairs = [pair for env_id, form in (*recipe.teams.items(), *recipe.more) for pair in play(env_id, form, rng)]
     tokenizer = build_tokenizer(recipe, [messages for messages, _ in pairs])
     model = build_model(tokenizer)
     size = sum(p.numel() for p in model.parameters())
     print(f"{len(pairs)} demonstrations, {len(tokenizer)} tokens, {size} parameters", flush=True)
-    train(model, batches(tokenizer, pairs, rng, recipe.short), args.steps or recipe.steps)
+    train(model, batches(tokenizer, pairs, rng, recipe), args.steps or recipe.steps)
     model.save_pretrained(args.out)
     tokenizer.save_pretrained(args.out)
     print(f"made in {time.perf_counter() - started:.0f} s", flush=True)
@@ -103,7 +102,7 @@ def build_tokenizer(recipe: Recipe, prompts: Sequence[Messages]) -> Qwen2Tokeniz
         model_max_length=CONTEXT,
         padding_side="left",
     )
-    fixed = [text for text in phrases(recipe.phrases, prompts) if len(tokenizer.tokenize(text)) > 1]
+    fixed = [text for text in phrases(recipe, prompts) if len(tokenizer.tokenize(text)) > 1]
     tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in fixed])
     return tokenizer
 
@@ -112,16 +111,17 @@ def _merges(backend: Tokenizer) -> list[tuple[str, str]]:
     return [(left, right) for left, right in json.loads(backend.to_str())["model"]["merges"]]
 
 
-def phrases(known: Sequence[str], prompts: Sequence[Messages]) -> list[str]:
+def phrases(recipe: Recipe, prompts: Sequence[Messages]) -> list[str]:
     """Returns the fixed texts of the prompts: the recipe's, sentences of profiles, tags of roles."""
-    found = dict.fromkeys(known)
+    found = dict.fromkeys(recipe.phrases)
+    tags = re.compile(rf"(?:\n\n)?{recipe.tag}\n")
     for messages in prompts:
         for message in messages:
             if message["role"] == "system":
                 first, *rest = re.split(r"(?<=[.!?])(?= )", message["content"])
                 found.update(dict.fromkeys([first, *rest]))
             elif message["role"] == "user":
-                found.update(dict.fromkeys(re.findall(r"(?:\n\n)?\[[^\]]+\]\n", message["content"])))
+                found.update(dict.fromkeys(tags.findall(message["content"])))
     return sorted(found)  # not in the order of appearance, which depends on the episodes shown
 
 
@@ -154,15 +154,16 @@ def render(tokenizer: Qwen2Tokenizer, conversations: Sequence[Messages]) -> list
     return tokenizer(texts, add_special_tokens=False)["input_ids"]
 
 
-def batches(tokenizer: Qwen2Tokenizer, pairs: Sequence[Pair], rng: random.Random, short: int) -> list[list[Row]]:
+def batches(tokenizer: Qwen2Tokenizer, pairs: Sequence[Pair], rng: random.Random, recipe: Recipe) -> list[list[Row]]:
     """Tokenises the demonstrations once and batches them, in random order."""
     prompts = render(tokenizer, [messages for messages, _ in pairs])
     replies = tokenizer([text + END for _, text in pairs], add_special_tokens=False)["input_ids"]
     rows = list(zip(prompts, replies, strict=True))
     rng.shuffle(rows)
     # Two lots, so that a judge's long prompt does not pad a whole batch, while batches stay mixed.
-    lots = ([row for row in rows if _length(row) <= short], [row for row in rows if _length(row) > short])
-    out = [lot[i : i + BATCH] for lot in lots for i in range(0, len(lot), BATCH)]
+    lots = ([row for row in rows if _length(row) <= recipe.short], [row for row in rows if _length(row) > recipe.short])
+    size = recipe.batch
+    out = [lot[i : i + size] for lot in lots for i in range(0, len(lot), size)]
     rng.shuffle(out)
     return out
 
@@ -245,7 +246,7 @@ def report(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, recipe: Recipe) -
         def episodes(options: Sequence[Mapping[str, Any]], sample: bool, panel: Panel = panel) -> list[Episode]:
             return run_team(model, tokenizer, panel.env_id, options, sample, recipe.new_tokens, **panel.kwargs)
 
-        line = f"{panel.env_id:16} {_scores(episodes(panel.options, sample=False))}"
+        line = f"{panel.env_id:16} {_scores(episodes(panel.options, sample=False), recipe.beside)}"
         if panel.tries:
             tries = [episodes(panel.options[:200], sample=True) for _ in range(panel.tries)]
             right = np.array([[bool(episode.success) for episode in run] for run in tries])
@@ -253,10 +254,10 @@ def report(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, recipe: Recipe) -
         yield line
 
 
-def _scores(episodes: Sequence[Episode]) -> str:
+def _scores(episodes: Sequence[Episode], beside: str) -> str:
     right = np.mean([bool(episode.success) for episode in episodes])
-    parsed = np.mean([episode.metrics["parsed"] for episode in episodes])
-    return f"greedy {right:.3f}, parsed {parsed:.3f} (n={len(episodes)})"
+    other = np.mean([episode.metrics[beside] for episode in episodes])
+    return f"greedy {right:.3f}, {beside} {other:.3f} (n={len(episodes)})"
 
 
 if __name__ == "__main__":

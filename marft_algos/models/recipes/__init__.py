@@ -38,6 +38,7 @@ class Reply:
     """What the model is shown, and what the other agents hear (the same unless corrupted)."""
 
     shown: str
+    """Empty: this turn is not shown."""
     said: str
 
 
@@ -83,10 +84,18 @@ class Recipe:
     panels: Callable[[], Iterator[Panel]]
     steps: int = 1300
     """Updates of the warm start."""
+    batch: int = 64
+    """Demonstrations of an update."""
     short: int = 52
     """Tokens up to which demonstrations are batched together."""
     new_tokens: int = 48
     """Most tokens of a reply when scores are taken."""
+    more: Sequence[tuple[str, Format]] = ()
+    """Environments that are in ``teams`` already, played in another way too."""
+    tag: str = r"\[[^\]]+\]"
+    """Pattern of what stands above somebody's words in a prompt; each such line becomes one token."""
+    beside: str = "parsed"
+    """The metric that is printed beside the scores."""
 
 
 def load(name: str) -> Recipe:
@@ -104,7 +113,8 @@ def play(env_id: str, form: Format, rng: random.Random) -> list[tuple[Messages, 
         while not env.done:
             agent = env.ready_agents[0]
             reply = form.roles[env.profile(agent).role](_scene(env, agent, rng))
-            pairs.append((env.messages(agent), reply.shown))
+            if reply.shown:
+                pairs.append((env.messages(agent), reply.shown))
             env.select(agent)
             env.step(reply.said)
     env.close()

@@ -120,4 +120,4 @@ def panels() -> Iterator[Panel]:
         yield Panel(f"code-{team}-v0", problems[:200], held_out)
 
 
-RECIPE = Recipe(TEAMS, PHRASES, corpus, panels, steps=1300, short=110, new_tokens=40)
+RECIPE = Recipe(TEAMS, PHRASES, corpus, panels, steps=1300, short=110, new_tokens=40, beside="format")
