@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from marft_envs import check_env
 from marft_envs.errors import ConfigError, DataError, MissingExtraError, WorkerError
-from marft_envs.tools import Grade, ToolCall, ToolError, ToolProblem, make, oracle
+from marft_envs.tools import Grade, ToolCall, ToolProblem, make, oracle
 from marft_envs.tools.depot import Depot
 from marft_envs.tools.parse import written
 from tests.tools_tiny import tiny
@@ -239,14 +240,33 @@ def test_a_server_that_dies_ends_the_episode_and_the_next_one_starts_it_again(st
     assert "is gone" in env.task.live.fault
     assert replay(env, task_id, said) == expected  # on a new process
     assert int(pid_file.read_text()) != pid
-    world = env.task.live.world
-    graded = stdio.grade(env.task.problem, world)
-    stdio.close()
-    assert stdio.grade(env.task.problem, world) == graded == Grade(True, 1.0, graded.info)  # its calls are repeated
     new = int(pid_file.read_text())
     stdio.close()
     with pytest.raises(ProcessLookupError):
         os.kill(new, 0)
+
+
+def test_what_was_done_on_a_server_that_is_gone_is_graded_by_its_successor(in_process):
+    env = make("solo", in_process, split="test", levels=LEVEL, limit=5)
+    said, expected = record(make("solo", Depot(), split="test", levels=LEVEL, limit=5), env.task.eval_panel(5)[2])
+    replay(env, env.task.eval_panel(5)[2], said)
+    in_process.close()
+    assert in_process.grade(env.task.problem, env.task.live.world).completion is expected[0].success is True
+
+
+def depot_server(problem):
+    return Depot().as_mcp_server()
+
+
+def depot_oracle(problem):
+    return Depot().oracle(Depot().problems("test", [0]).get(problem.id))
+
+
+def test_the_environment_conforms():
+    domain = MCPToolDomain(depot_server, oracle=depot_oracle)
+    make("solo", domain, split="test", levels=0, limit=2).task.validate()
+    check_env(lambda: make("router", domain, split="test", levels=0, limit=2))
+    domain.close()
 
 
 # Our worlds for strangers ----------------------------------------------------------------------------------------
@@ -459,7 +479,7 @@ def test_grading_by_a_function_over_results_and_the_server():
 def test_what_cannot_work_is_said_before_anything_starts(monkeypatch):
     with pytest.raises(ConfigError, match="has tools, but no problems"):
         MCPToolDomain(ODD)
-    with pytest.raises(ConfigError, match="no tool 'ad'. Did you mean 'add'"):
+    with pytest.raises(ConfigError, match=r"no tool 'ad'\. Did you mean 'add'"):
         odd(tools=["ad"])
     with pytest.raises(ConfigError, match="brings its problems"):
         MCPToolDomain(as_mcp_server(Depot()), [ADDED])

@@ -160,7 +160,7 @@ class _Harness:
     def __init__(self, domain: ToolDomain, splits: Sequence[str]) -> None:
         self.domain, self.splits = domain, tuple(splits)
         self.toolbox = Toolbox(domain.tools.values())
-        self._sets: dict[Any, Problems] = {}
+        self._sets: dict[tuple[str, tuple[int, ...] | None, int | None], Problems] = {}
 
     def _set(self, split: str, levels: Sequence[int] | None, limit: int | None = None) -> Problems:
         key = (split, None if levels is None else tuple(levels), limit)
@@ -173,9 +173,11 @@ class _Harness:
     def _problem(self, task_id: str, level: int | None) -> ToolProblem:
         """The problem of an id: among those listed before, else in the splits."""
         levels = None if level is None else [level]
-        for known in [*self._sets.values(), *(partial(self._set, split, levels) for split in self.splits)]:
+        sources: list[Callable[[], Problems]] = [partial(self._set, *key) for key in self._sets]
+        sources += [partial(self._set, split, levels) for split in self.splits]
+        for source in sources:
             try:
-                return (known() if isinstance(known, partial) else known).get(task_id)
+                return source().get(task_id)
             except DataError:
                 continue
         raise ToolError(f"There is no task '{task_id}'. Next: {LIST}.")
@@ -262,7 +264,7 @@ class _Harness:
 
     def tools(self) -> dict[str, tuple[Tool, Callable[..., Any]]]:
         """Name -> the tool, and what it does."""
-        methods = {
+        methods: dict[str, tuple[Callable[..., Any], bool]] = {
             LIST: (self.list_tasks, True), START: (self.start_task, False), TURN: (self.next_turn, False),
             GRADE: (self.grade, True), END: (self.end_task, False),
         }  # fmt: skip
