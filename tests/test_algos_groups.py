@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -342,7 +345,7 @@ def loops(batch: Batch, logprobs: torch.Tensor) -> list[tuple[Any, float, list[f
     found = []
     for i, t in enumerate(batch.transitions):
         start = len(t.prompt_ids) - 1
-        new = [float(x) for x in logprobs[i, start : start + len(t.action_ids)]]
+        new = [float(x) for x in logprobs.detach()[i, start : start + len(t.action_ids)]]
         found.append((t, float(t.advantages[0]), new, [float(x) for x in t.logprobs]))
     return found
 
@@ -504,3 +507,17 @@ def test_every_algorithm_trains_a_team(name: str, tmp_path: Path) -> None:
     for policy in trainer.learner.trainable:
         assert sum(line[f"policy/{policy}/steps"] for line in lines) > 0
         assert all(np.isfinite(v) for line in lines for v in line.values() if isinstance(v, float))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_has_a_reason_and_every_file_names_its_departures(name: str) -> None:
+    """A docstring stands under each field: that is ``marft train NAME --help``."""
+    source = Path(inspect.getfile(algorithm.get(name)))
+    tree = ast.parse(source.read_text())
+    assert "Departures" in (ast.get_docstring(tree) or "") and len(source.read_text().splitlines()) <= 150
+    for cls in (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name.endswith("Config")):
+        for field, text in pairwise(cls.body):
+            if isinstance(field, ast.AnnAssign):
+                assert isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant), ast.unparse(field)
+    page = source.parents[2] / "docs" / "algorithms" / f"{name}.md"
+    assert f"marft train {name} " in page.read_text()
