@@ -13,6 +13,7 @@ from typing import Any
 from marft_algos.engines import NativeEngine
 from marft_algos.policy import PolicySet
 from marft_algos.types import GenerationRequest, SamplingParams, StopReason
+from marft_algos.weights import LoraSettings
 
 Answer = tuple[int, Any] | tuple[int, Any, dict[str, str]]
 
@@ -34,7 +35,7 @@ class Fake:
 
             def reply(self, body: dict[str, Any]) -> None:
                 fake.asked.append((self.path, body))
-                fake.headers.append(dict(self.headers))
+                fake.headers.append({name.lower(): value for name, value in self.headers.items()})
                 try:
                     status, content, *more = answer(self.path, body)
                 except ConnectionAbortedError:
@@ -73,14 +74,14 @@ class Fake:
 
 
 class FakeVLLM:
-    """vLLM's dialect over policies of its own: adapters are loaded from folders, one slot for each name."""
+    """vLLM's dialect over policies of its own: adapters are loaded from folders, one slot for each name; rank 0: none."""
 
-    def __init__(self, model: str, *, context: int = 512, slots: int = 8, raw: bool = False, lora: bool = True) -> None:
+    def __init__(self, model: str, *, context: int = 512, slots: int = 8, raw: bool = False, rank: int = 8) -> None:
         names = {f"slot{i}": f"slot{i}" for i in range(slots)}
-        self._policies = PolicySet.build(model, names, device="cpu")
+        self._policies = PolicySet.build(model, names, device="cpu", lora=LoraSettings(r=rank or 8))
         self._engine = NativeEngine(self._policies)
         self._free, self._held = list(names), dict[str, str]()
-        self._context, self._slots, self._raw, self._lora = context, slots, raw, lora
+        self._context, self._slots, self._raw, self._rank = context, slots, raw, rank
         self._lock = threading.Lock()
         self.dies_after: int | None = None
         """Completions after which it closes connections without a word."""
@@ -112,7 +113,7 @@ class FakeVLLM:
                 return 200, {}
             if path == "/v1/completions":
                 return self._complete(body)
-            if path == "/v1/load_lora_adapter" and self._lora:
+            if path == "/v1/load_lora_adapter" and self._rank:
                 name, slot = body["lora_name"], self._free.pop()
                 self._policies.load_adapter(slot, Path(body["lora_path"]))
                 self._held[name] = slot

