@@ -1,0 +1,171 @@
+"""A whole iteration of MARFT against a plain implementation in the shape of released code (``benchmarks/plain.py``).
+
+::
+
+    python -m benchmarks perf_iteration
+
+2 agents, 8 episodes, 64 new tokens, 4 layers, hidden 128, vocabularies of 1,024 and 32,768, both levels. The reasoner
+reads 48 prompt tokens, the actor 48 and the reasoner's reply. Rollout, credit, one epoch of policies and critics.
+CPU seconds of one thread, runs in turn. Memory: the most that torch held at once above what it held before, while the
+policies were updated (measured apart from the times, by the profiler).
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks import shapes
+from benchmarks.paired import in_turn, publish, ratios
+from benchmarks.plain import PlainEngine, PlainMARFT
+from marft_algos.algos.marft import MARFT, MARFTConfig
+from marft_algos.batching import Level
+from marft_algos.critic import Critics
+from marft_algos.engines import NativeEngine, row_seed
+from marft_algos.engines.base import RolloutEngine
+from marft_algos.policy import PolicySet
+from marft_algos.types import GenerationRequest, LayerReward, SamplingParams, Trajectory, Transition
+from marft_algos.update import Learner
+
+PROMPT = 48
+COLUMNS = [
+    "vocabulary",
+    "level",
+    "plain, s",
+    "marft, s",
+    "plain / marft",
+    "rollout",
+    "update",
+    "plain, MB",
+    "marft, MB",
+]
+
+
+def play(engine: RolloutEngine, policies: list[str], episodes: int, new: int, iteration: int) -> list[Trajectory]:
+    """One round of a chain of agents on random prompts: each reads its own prompt and the reply before it."""
+    generator = torch.Generator().manual_seed(iteration)
+    prompts = torch.randint(40, 400, (len(policies), episodes, PROMPT), generator=generator).tolist()
+    turns: list[list[Transition]] = [[] for _ in range(episodes)]
+    for i, policy in enumerate(policies):
+        asked = [
+            GenerationRequest(
+                policy,
+                prompts[i][e] + (turns[e][-1].action_ids if turns[e] else []),
+                row_seed(0, iteration, e, i),
+            )
+            for e in range(episodes)
+        ]
+        for e, reply in enumerate(engine.generate(asked, SamplingParams(max_new_tokens=new))):
+            turns[e].append(
+                Transition(
+                    index=i, round=0, layer=i, agent=policy, role=policy, policy=policy, sees=tuple(range(i)),
+                    prompt_ids=asked[e].prompt_ids, action_ids=reply.action_ids, logprobs=reply.logprobs,
+                    text=reply.text, stop_reason=reply.stop_reason, version=reply.version,
+                )
+            )  # fmt: skip
+    return [
+        Trajectory(
+            episode=e, seed=e, task_id=str(e), transitions=own, terminated=True, truncated=False, success=False,
+            score=float(e % 2),
+            layers=[LayerReward((i,), float(e % 2) * (i == len(own) - 1), {}) for i in range(len(own))],
+        )
+        for e, own in enumerate(turns)
+    ]  # fmt: skip
+
+
+def peak(run: Callable[[], Any]) -> int:
+    """Returns the most bytes that torch held at once during a call, beyond those before it."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        run()
+    held, most = 0, 0
+    for event in sorted(found.profiler.kineto_results.events(), key=lambda e: e.start_ns()):
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    return most
+
+
+def learners(model: str, level: Level, agents: Sequence[str]) -> tuple[Any, Any]:
+    """Both implementations, each with policies of its own: (engine, update) pairs."""
+    team = {agent: agent for agent in agents}
+    config = MARFTConfig(level=level, lr=1e-4, micro_tokens=4096)
+    made = []
+    for plain in (True, False):
+        policies = PolicySet.build(model, team, device="cpu")
+        for policy in policies.policies:
+            policies.base(policy).end_ids = ()
+        if plain:
+            learner: Any = PlainMARFT(policies, config)
+            made.append((PlainEngine(learner), learner))
+        else:
+            made.append((NativeEngine(policies), Learner(MARFT(config), policies, Critics(policies))))
+    return made[0], made[1]
+
+
+def measure(folder: Path, vocabulary: int, level: Level, args: argparse.Namespace) -> dict[str, Any]:
+    """One row of the table."""
+    model = str(shapes.save(folder / f"{vocabulary}", shapes.tiny(128, 4, vocabulary)))
+    agents = ["reasoner", "actor"]
+    made = dict(zip(("plain", "marft"), learners(model, level, agents), strict=True))
+    iteration = {"plain": 0, "marft": 0}
+
+    spent: dict[str, list[tuple[float, float]]] = {"plain": [], "marft": []}
+
+    def run(name: str) -> None:
+        engine, learner = made[name]
+        start = time.process_time()
+        played = play(engine, agents, args.episodes, args.new, iteration[name])
+        middle = time.process_time()
+        learner.update(played, iteration[name])
+        spent[name].append((middle - start, time.process_time() - middle))
+        iteration[name] += 1
+
+    seconds = in_turn({name: partial(run, name) for name in made}, args.repeats)
+    rollout, update = ({name: [part[i] for part in spent[name][1:]] for name in made} for i in (0, 1))
+    memory = {}
+    for name, (engine, learner) in made.items():
+        played = play(engine, agents, args.episodes, args.new, 0)
+        memory[name] = peak(partial(learner.update, played, iteration[name])) / 1e6
+    return {
+        "vocabulary": vocabulary,
+        "level": level,
+        "plain, s": sorted(seconds["plain"])[args.repeats // 2],
+        "marft, s": sorted(seconds["marft"])[args.repeats // 2],
+        "plain / marft": ratios(seconds, "plain", "marft"),
+        "rollout": ratios(rollout, "plain", "marft"),
+        "update": ratios(update, "plain", "marft"),
+        "plain, MB": round(memory["plain"]),
+        "marft, MB": round(memory["marft"]),
+        "seconds": seconds,
+    }
+
+
+def main() -> None:
+    """Prints the table and writes perf_iteration.json."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/perf"))
+    parser.add_argument("--vocabularies", type=int, nargs="+", default=[1024, 32768])
+    parser.add_argument("--levels", nargs="+", default=["token", "action"])
+    parser.add_argument("--episodes", type=int, default=8)
+    parser.add_argument("--new", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = []
+        for vocabulary in args.vocabularies:
+            for level in args.levels:
+                rows.append(measure(Path(folder), vocabulary, level, args))
+                publish("perf_iteration", rows, COLUMNS, args.out)
+
+
+if __name__ == "__main__":
+    main()
