@@ -103,7 +103,7 @@ class _Expansion:
 
     def __init__(self, grid: Grid, stage: Stage, rates: Rates | None) -> None:
         self.grid, self.stage, self.rates = grid, stage, rates
-        self._fit: dict[str, str] = {}
+        self._resolved: dict[str, tuple[TrainConfig, str]] = {}
 
     def cells(self) -> Iterator[Cell]:
         """Every cell of the stage."""
@@ -201,21 +201,21 @@ class _Expansion:
         if rule and "credit" not in {f.name for f in dataclasses.fields(algorithms.get(variant.algo).Config)}:
             return dataclasses.replace(cell, skipped=f"{variant.algo} has no choice of credit rule")
         try:
-            config = resolve(self.grid, label, entry, rule, seed, lr, self.stage, changes)
-            why = self._misfit(config)
+            config, why = self._settings(label, entry, rule, changes)
         except ConfigError as error:
             raise ConfigError(f"{cell.title}: {error}") from error
+        rate = {} if lr is None else {"lr": lr}
+        config = dataclasses.replace(config, seed=seed, algorithm=dataclasses.replace(config.algorithm, **rate))
         contribution = self.grid.contribution if self.stage == "main" else 0
         return dataclasses.replace(cell, config=config.table(), contribution=contribution, skipped=why)
 
-    def _misfit(self, config: TrainConfig) -> str:
-        """Why the algorithm cannot train this team, or nothing; asked once for all seeds and rates."""
-        table = {k: v for k, v in config.table().items() if k not in ("seed", "token_budget", "iterations")}
-        table["algorithm"] = {k: v for k, v in table["algorithm"].items() if k != "lr"}
-        case = json.dumps(table, sort_keys=True)
-        if case not in self._fit:
-            self._fit[case] = misfit(config)
-        return self._fit[case]
+    def _settings(self, label: str, entry: EnvEntry, rule: str, changes: Mapping[str, Any]) -> tuple[TrainConfig, str]:
+        """Settings that all seeds and rates share, and why the algorithm cannot train this team, or nothing."""
+        case = json.dumps([label, dataclasses.asdict(entry), rule, changes], sort_keys=True)
+        if case not in self._resolved:
+            config = resolve(self.grid, label, entry, rule, self.stage, changes)
+            self._resolved[case] = config, misfit(config)
+        return self._resolved[case]
 
 
 def misfit(config: TrainConfig) -> str:
@@ -243,16 +243,9 @@ def single_entry(entry: EnvEntry) -> EnvEntry:
 
 
 def resolve(
-    grid: Grid,
-    label: str,
-    entry: EnvEntry,
-    rule: str,
-    seed: int,
-    lr: float | None,
-    stage: Stage,
-    changes: Mapping[str, Any],
+    grid: Grid, label: str, entry: EnvEntry, rule: str, stage: Stage, changes: Mapping[str, Any]
 ) -> TrainConfig:
-    """The settings of one run: the preset's, then the grid's, the environment's, the algorithm's, the cell's.
+    """The settings of a run but for seed and rate: the preset's, the grid's, the environment's, the algorithm's.
 
     Of a preset made for one algorithm, others take the settings that they have too.
     """
@@ -269,10 +262,9 @@ def resolve(
         table |= given | {"env_kwargs": table["env_kwargs"] | given.get("env_kwargs", {})}
     own |= variant.settings
     own |= {"credit": rule} if rule else {}
-    own |= {"lr": lr} if lr is not None else {}
     sweep = grid.sweep if stage == "sweep" else None
     budget = (sweep and sweep.token_budget) or entry.token_budget or grid.token_budget
-    table |= {"algo": variant.algo, "env": entry.id, "seed": seed, "token_budget": budget, "keep": "last"}
+    table |= {"algo": variant.algo, "env": entry.id, "token_budget": budget, "keep": "last"}
     if sweep is not None and setup.keep_accepted(entry.id, {"split": ""}):
         # The main stage's problems are not looked at before it: rates are chosen on held-out *training* problems.
         table["eval_kwargs"] = {**table.get("eval_kwargs", {}), "split": "train"}

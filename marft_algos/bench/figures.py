@@ -55,7 +55,9 @@ def write(rows: Sequence[Row], lines: Sequence[Line], folder: Path) -> dict[str,
             _finish(axes, env)
         if not shown:
             continue
-        with matplotlib.rc_context({"svg.hashsalt": "marft", "svg.fonttype": "none"}):  # the same rows give the same file
+        with matplotlib.rc_context(
+            {"svg.hashsalt": "marft", "svg.fonttype": "none"}
+        ):  # the same rows give the same file
             text = io.StringIO()
             figure.savefig(text, format="svg", metadata={"Date": None})
         out[name] = text.getvalue()

@@ -1,0 +1,229 @@
+"""A tiny benchmark, really run: killed, resumed, with a failed cell; its report; and a check against itself."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marft_algos.bench import check, report, tables
+from marft_algos.bench.folder import BenchFolder
+from marft_algos.cli import main
+from marft_envs.errors import ConfigError
+
+GRID = """
+algorithms = ["marft", "grpo"]
+envs = ["relay-v0"]
+seeds = [0, 1]
+token_budget = 100
+controls = ["untrained"]
+baseline = "untrained"
+contribution = 4
+
+[settings]
+eval_episodes = 8
+episodes_per_iteration = 16
+"""
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def start(grid: Path, out: Path) -> subprocess.Popen[str]:
+    """`marft bench run` in a process group of its own, so that it can be killed with everything it started."""
+    command = [sys.executable, "-m", "marft_algos", "bench", "run", str(grid), "--out", str(out)]
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[BenchFolder, list[str], str]:
+    """The benchmark after it was killed with a run under way, and resumed; what was done before, and the second output."""
+    out = tmp_path_factory.mktemp("bench") / "tiny"
+    grid = out.with_suffix(".toml")
+    grid.write_text(GRID)
+    first = start(grid, out)
+    assert first.stdout is not None
+    next(line for line in first.stdout if line.startswith("[1/"))  # one cell is done, the next has started
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    first.stdout.close()
+    before = sorted(p.name for p in (out / "results").glob("*.json"))
+    second = start(grid, out)
+    said, _ = second.communicate(timeout=500)
+    assert second.returncode == 0, said
+    return BenchFolder(out), before, said
+
+
+def test_a_killed_benchmark_goes_on_and_runs_nothing_twice(done: tuple[BenchFolder, list[str], str]) -> None:
+    folder, before, said = done
+    rows = folder.rows()
+    assert len(before) < len(rows) == 6 and {r["status"] for r in rows} == {"done"}
+    assert said.count("there already") == len(before) >= 1
+    assert sorted({(r["algorithm"], r["seed"]) for r in rows}) == [
+        (a, s) for a in ("grpo", "marft", "untrained") for s in (0, 1)
+    ]
+
+
+def test_rows_hold_outcomes_problem_by_problem_and_what_they_cost(done: tuple[BenchFolder, list[str], str]) -> None:
+    rows = done[0].rows()
+    assert len({tuple(r["problems"]) for r in rows}) == 1, "everybody is scored on the same panel"
+    for row in rows:
+        assert len(row["outcomes"]) == len(row["problems"]) == 8
+        assert row["score"] == pytest.approx(sum(row["outcomes"]) / 8)
+        assert row["peak_memory"] > 2**20
+        if row["algorithm"] == "untrained":
+            assert row["tokens"] == row["iterations"] == 0
+        else:
+            # Two turns of at most two tokens in 16 episodes: the budget ends the run, an iteration at most above it.
+            assert 100 <= row["tokens"] < 100 + 64 and row["iterations"] == 2
+            assert set(row["contribution"]) == {"", "planner_0", "solver_0"}
+
+
+def test_the_report_is_whole_and_stands_alone(done: tuple[BenchFolder, list[str], str]) -> None:
+    folder = done[0]
+    page = report.write(folder).read_text()
+    assert "http-equiv" in page and "<svg" in page and 'src="' not in page and "no interval: 2 of 3 seeds" in page
+    assert f"marft bench run {folder.grid_file}" in page and page.count("marft train --config") == 6
+    for name in ("efficiency_tokens", "efficiency_seconds", "iqm", "profiles", "contribution", "kl"):
+        for kind in ("svg", "png"):
+            assert (folder.root / "figures" / f"{name}.{kind}").stat().st_size > 1000
+    stored = [json.loads(line) for line in folder.results_file.read_text().splitlines()]
+    assert [r["key"] for r in stored] == [r["key"] for r in folder.rows()]
+    lines = list(csv.DictReader((folder.root / "summary.csv").read_text().splitlines()))
+    assert [x["algorithm"] for x in lines] == ["marft", "grpo", "untrained"] and all(x["mean_low"] == "" for x in lines)
+    tasks = json.loads((folder.root / "marl_eval.json").read_text())["marft"]
+    steps = tasks["relay-v0"]["grpo"]["seed_0"]
+    assert steps["step_0"]["step_count"] == 0 and len(steps["absolute_metrics"]["return"]) == 8
+
+
+def test_another_versions_folder_is_refused(done: tuple[BenchFolder, list[str], str], tmp_path: Path) -> None:
+    described = json.loads(done[0].bench_file.read_text())
+    (tmp_path / "bench.json").write_text(json.dumps(described | {"version": "0.0.1"}))
+    with pytest.raises(ConfigError, match=r"made by marft 0\.0\.1"):
+        BenchFolder(tmp_path).rows()
+    with pytest.raises(ConfigError, match=r"made by marft 0\.0\.1"):
+        BenchFolder(tmp_path).prepare({})
+
+
+# Without running anything --------------------------------------------------------------------------
+
+
+def row(algorithm: str, seed: int, outcomes: list[float], **changes: Any) -> dict[str, Any]:
+    return {
+        "key": f"{algorithm}{seed}",
+        "algorithm": algorithm,
+        "env": "relay-v0",
+        "credit": "",
+        "seed": seed,
+        "kind": "train",
+        "hidden": False,
+        "status": "done",
+        "error": "",
+        "problems": [f"p{i}" for i in range(len(outcomes))],
+        "outcomes": outcomes,
+        "score": sum(outcomes) / len(outcomes),
+        "tokens": 100,
+        "seconds": 2.0,
+        "peak_memory": 2**20,
+        "curve": [],
+        "drift": [],
+    } | changes
+
+
+def benchmark(level: float, names: tuple[str, ...] = ("a", "base"), problems: int = 40) -> list[dict[str, Any]]:
+    """Three seeds that solve about ``level`` of the problems; the baseline half of them."""
+    made = []
+    for name in names:
+        share = level if name != "base" else 0.5
+        for seed in range(3):
+            solved = round(share * problems) + seed - 1
+            made.append(row(name, seed, [1.0] * solved + [0.0] * (problems - solved)))
+    return made
+
+
+def test_tables_pair_with_the_baseline_and_count_failures() -> None:
+    rows = [*benchmark(0.8), row("a", 3, [0.0], status="failed", error="out of memory")]
+    found = {x.algorithm: x for x in tables.lines(rows, "base")}
+    line = found["a"]
+    assert line.difference is not None and line.difference.mean == pytest.approx(0.3)
+    assert line.difference.low > 0 and line.seeds == 3 and line.failed == 1
+    assert line.improvement is not None and line.improvement.mean == 1.0
+    assert found["base"].difference is None
+    shown = tables.markdown(list(found.values()), "base")
+    assert "difference to base" in shown and "+30.0 [" in shown
+    assert r"\_" in tables.latex(
+        [found["a"].__class__(**{f: getattr(line, f) for f in line.__slots__} | {"algorithm": "a_b"})], "base"
+    )
+    with pytest.raises(ConfigError, match="no row 'bose'"):
+        tables.lines(rows, "bose")
+
+
+def test_runs_on_other_problems_are_not_paired() -> None:
+    rows = benchmark(0.8)
+    for r in rows:
+        if r["algorithm"] == "base":
+            r["problems"] = [f"q{i}" for i in range(40)]
+    with pytest.raises(ConfigError, match="same problems"):
+        tables.lines(rows, "base")
+
+
+def test_a_row_that_could_not_run_says_why_in_the_table() -> None:
+    rows = [*benchmark(0.8), row("mat", 0, [1.0], status="skipped", error="needs one policy")]
+    line = next(x for x in tables.lines(rows, "base") if x.algorithm == "mat")
+    assert "needs one policy" in tables.printed(line)[2]
+
+
+def test_a_check_passes_on_the_same_runs_and_fails_on_worse_ones() -> None:
+    old = benchmark(0.8)
+    assert not check.compare(benchmark(0.8), old).departed
+    worse = check.compare(benchmark(0.4), old)
+    assert worse.departed == ["a · relay-v0"] and any("worse" in line for line in worse.lines)
+    assert check.compare(benchmark(0.8, ("base",)), old).departed == ["a · relay-v0"], "a row that is gone"
+    few = [r for r in old if r["seed"] < 2]
+    assert "no interval" in check.compare(benchmark(0.4), few).lines[0]
+    with pytest.raises(ConfigError, match="no finished row in common"):
+        check.compare([], [])
+
+
+def test_checks_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder of stored rows: the command reports, and 3 says that something has departed."""
+    folder = BenchFolder(tmp_path / "bench")
+    folder.prepare({"baseline": "base"})
+    rows = benchmark(0.8)
+    folder.write_stage("main", [{**r, "skipped": ""} for r in rows])
+    for r in rows:
+        folder.write_result(
+            r["key"],
+            {k: r[k] for k in ("problems", "outcomes", "score", "tokens", "seconds", "curve", "drift", "peak_memory")},
+        )
+    stored = tmp_path / "results.jsonl"
+    stored.write_text("".join(json.dumps(r) + "\n" for r in benchmark(0.8)))
+    assert main(["bench", "report", str(folder.root), "--check", str(stored)]) == 0
+    stored.write_text("".join(json.dumps(r) + "\n" for r in benchmark(0.2)))
+    assert main(["bench", "report", str(folder.root), "--check", str(stored)]) == 3
+    assert "better" in capsys.readouterr().out
+
+
+def test_bad_calls_say_what_to_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench"]) == 0
+    assert "marft bench run" in capsys.readouterr().out
+    assert main(["bench", "reprot"]) == 1
+    assert main(["bench", "report", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert "Did you mean 'report'" in said and "is no benchmark" in said
+    (tmp_path / "something").write_text("")
+    with pytest.raises(ConfigError, match="no benchmark"):
+        BenchFolder(tmp_path).prepare({})
