@@ -24,29 +24,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from marft_algos import credit
 from marft_algos.algorithm import Need, View, register
-from marft_algos.ppo import PPO, PPOConfig
-from marft_algos.types import Trajectory
+from marft_algos.algos.ippo import IPPO, IPPOConfig
+from marft_algos.ppo import PPOConfig
 
 
 @dataclass(frozen=True)
-class MAPPOConfig(PPOConfig):
-    """Settings of MAPPO; those it shares with every algorithm that has a critic are inherited."""
-
-    value_clip: float | None = 0.2
-    """New values are held within this distance of those at collection; as wide as the clip, as in the original's
-    code. None: off."""
+class MAPPOConfig(IPPOConfig):
+    """Settings of MAPPO: IPPO's."""
 
 
 @register("mappo")
-class MAPPO(PPO):
-    """Multi-agent PPO: agent chains, centralised critics."""
+class MAPPO(IPPO):
+    """Multi-agent PPO: IPPO's agent chains, centralised critics."""
 
     Config: ClassVar[type[PPOConfig]] = MAPPOConfig
     needs: ClassVar[frozenset[Need]] = frozenset({"critic", "team_state"})
     view: View = "team"
-
-    def links(self, trajectory: Trajectory) -> credit.Links:
-        """The agents' chains: a turn's successor is its agent's own next turn."""
-        return credit.agent_chain(trajectory, self.rule(trajectory))

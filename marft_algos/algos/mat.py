@@ -24,35 +24,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from marft_algos import credit
-from marft_algos.algorithm import Need, View, register
+from marft_algos.algorithm import Need, register
+from marft_algos.algos.mappo import MAPPO, MAPPOConfig
 from marft_algos.batching import Level
-from marft_algos.ppo import PPO, PPOConfig
+from marft_algos.ppo import PPOConfig
 from marft_algos.types import Trajectory
 
 
 @dataclass(frozen=True)
-class MATConfig(PPOConfig):
-    """Settings of MAT; those it shares with every algorithm that has a critic are inherited."""
+class MATConfig(MAPPOConfig):
+    """Settings of MAT: MAPPO's, with another default."""
 
     level: Level = "action"
     """What a decision is; ``action``: a turn, with one V, as in the original."""
-    value_clip: float | None = 0.2
-    """New values are held within this distance of those at collection; as wide as the clip, as in the original's
-    code. None: off."""
 
 
 @register("mat")
-class MAT(PPO):
-    """Multi-agent transformer: one policy, turns conditioned on the transcript."""
+class MAT(MAPPO):
+    """Multi-agent transformer: MAPPO's chains and critic; one policy, turns conditioned on the transcript."""
 
     Config: ClassVar[type[PPOConfig]] = MATConfig
     needs: ClassVar[frozenset[Need]] = frozenset({"critic", "team_state", "shared"})
-    view: View = "team"
-
-    def links(self, trajectory: Trajectory) -> credit.Links:
-        """The agents' chains: a turn's successor is its agent's own next turn."""
-        return credit.agent_chain(trajectory, self.rule(trajectory))
 
     def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Advantages per turn, and how much of the transcript turns were shown."""
