@@ -7,6 +7,7 @@ import sys
 
 NAMES = ("envs", "grader", "rollout", "mutations", "ladder", "levels", "real")
 NAMES += ("sandbox", "code_real", "reflection", "attacks", "tools_real", "depot", "overlap", "statistics")
+NAMES += ("toys_matrix",)
 NAMES += ("tools_ordering", "compact", "tools_learning")
 
 if __name__ == "__main__":

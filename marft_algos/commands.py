@@ -20,6 +20,9 @@ from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
 if TYPE_CHECKING:
     from marft_algos.config import TrainConfig
 
+REGRESSION = 3
+"""Exit code: everything ran, and something has become worse."""
+
 
 def require_training() -> None:
     """Checks for the packages of the train extra, and silences what they say about themselves.
@@ -150,7 +153,8 @@ def _signed(estimate: Any) -> str:
 class EvalArguments:
     """Scores a trained team against the untrained one, on the same held-out problems.
 
-    Without RUN, scores an untrained team: marft eval --untrained --env math-solo-v0.
+    Without RUN, scores an untrained team: marft eval --untrained --env math-solo-v0. With --compare RUN_A RUN_B, scores
+    B against A, agent by agent; exits with 3 if anything has become worse.
     """
 
     run: Annotated[str, tyro.conf.Positional] = ""
@@ -177,6 +181,10 @@ class EvalArguments:
     """Write the trained team's episodes (the untrained team's, with --untrained) to this JSONL file."""
     device: str = ""
     """Another device than while training."""
+    compare: tuple[str, str] | None = None
+    """Two runs of one team, A and B."""
+    scenarios: str = ""
+    """With --compare: file of the frozen scenarios; written from A's held-out panel if it is not there yet."""
 
 
 def run_eval(argv: list[str]) -> int:
@@ -188,6 +196,8 @@ def run_eval(argv: list[str]) -> int:
     from marft_algos.stats import mean
 
     given: EvalArguments = arguments.parse(EvalArguments, argv, prog="marft eval")
+    if given.compare is not None:
+        return _compare(given, *given.compare)
     config, run = _eval_settings(given)
     torch.set_num_threads(config.threads)
     env, kwargs = setup.make_env(config, config.env_kwargs), setup.eval_kwargs(config)
@@ -220,6 +230,22 @@ def run_eval(argv: list[str]) -> int:
     if given.out:
         _write_rows(Path(given.out), [records.row(t) for t in played])
     return 0
+
+
+def _compare(given: EvalArguments, a: str, b: str) -> int:
+    """``marft eval --compare A B``."""
+    from marft_algos import compare
+
+    unused = dataclasses.replace(given, compare=None, scenarios="", checkpoint="last")
+    if unused != EvalArguments():
+        raise ConfigError("--compare takes two runs, --scenarios and --checkpoint, and nothing else: both play alike.")
+    path = Path(given.scenarios) if given.scenarios else None
+    changes = compare.compare(RunFolder.open(a), RunFolder.open(b), path, given.checkpoint)
+    print(f"A {a}, B {b}, {changes[0].difference.n} scenarios: A, B, B - A (paired, 95 %; of these runs, not of seeds)")
+    print(compare.printed(changes))
+    worse = [change.name for change in changes if change.verdict == "worse"]
+    print(f"worse:   {', '.join(worse)}" if worse else "nothing has become worse")
+    return REGRESSION if worse else 0
 
 
 def _eval_settings(given: EvalArguments) -> tuple[TrainConfig, RunFolder | None]:

@@ -46,15 +46,15 @@ def mean(outcomes: Sequence[float]) -> Estimate:
     return _bootstrap(np.asarray(outcomes, dtype=np.float64))
 
 
-def paired(before: Sequence[float], after: Sequence[float]) -> Estimate:
+def paired(before: Sequence[float], after: Sequence[float], level: float = 0.95) -> Estimate:
     """Mean of ``after - before`` on the same problems, with the interval of a paired bootstrap."""
     difference = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
-    return _bootstrap(difference) if len(difference) else Estimate(math.nan, math.nan, math.nan, 0)
+    return _bootstrap(difference, level) if len(difference) else Estimate(math.nan, math.nan, math.nan, 0)
 
 
-def _bootstrap(x: np.ndarray) -> Estimate:
+def _bootstrap(x: np.ndarray, level: float = 0.95) -> Estimate:
     """Percentile bootstrap of the mean; a resample is a multinomial draw over the distinct values."""
     values, counts = np.unique(x, return_counts=True)
     draws = np.random.default_rng(0).multinomial(len(x), counts / len(x), size=RESAMPLES)
-    low, high = np.quantile(draws @ values / len(x), [0.025, 0.975])
+    low, high = np.quantile(draws @ values / len(x), [(1 - level) / 2, (1 + level) / 2])
     return Estimate(float(x.mean()), float(low), float(high), len(x))

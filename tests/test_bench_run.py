@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import toys_matrix
 from marft_algos.bench import check, report, tables
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.cli import main
@@ -215,6 +216,18 @@ def test_checks_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     stored.write_text("".join(json.dumps(r) + "\n" for r in benchmark(0.2)))
     assert main(["bench", "report", str(folder.root), "--check", str(stored)]) == 3
     assert "better" in capsys.readouterr().out
+
+
+def test_the_toy_matrix_wants_four_seeds_of_five_or_a_reason_given_before() -> None:
+    def runs(algorithm: str, env: str, scores: list[float]) -> list[dict[str, Any]]:
+        return [row(algorithm, s, [1.0], env=env, score=score) for s, score in enumerate(scores)]
+
+    shares, learnt = toys_matrix.verdict("grpo", "relay-v0", runs("grpo", "relay-v0", [1.0, 0.85, 0.9, 1.0, 0.3]))
+    assert learnt and shares[2] == "4 of 5" and shares[3].split() == ["1.00", "0.80", "0.87", "1.00", "0.07"]
+    assert not toys_matrix.verdict("grpo", "relay-v0", runs("grpo", "relay-v0", [1.0, 1.0, 1.0, 0.84, 0.3]))[1]
+    pair = next(iter(toys_matrix.EXCEPTIONS))
+    assert toys_matrix.verdict(*pair, runs(*pair, [0.5] * 5))[1]
+    assert toys_matrix.verdict("mat", "relay-v0", [row("mat", 0, [1.0], status="skipped", error="shared")])[1]
 
 
 def test_bad_calls_say_what_to_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

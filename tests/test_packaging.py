@@ -24,11 +24,11 @@ HEAVY = ("torch", "transformers", "peft", "safetensors", "tokenizers", "jinja2",
 LEVELS = (
     ("types", "toml", "stats", "memory", "endpoints", "models"),
     ("functional", "groups"),
-    ("policy", "modeling", "weights", "scoring", "critic", "engines"),
+    ("policy", "modeling", "weights", "fused", "scoring", "critic", "engines"),
     ("rollout", "batching"),
     ("credit", "algorithm", "ppo", "value_norm", "update"),
     ("algos",),
-    ("config", "presets", "runs", "records", "setup", "hosting", "checkpoint", "loggers", "evaluate", "plots", "report", "trainer"),
+    ("config", "presets", "runs", "records", "setup", "hosting", "checkpoint", "loggers", "evaluate", "compare", "plots", "report", "trainer"),
     ("arguments", "play", "api", "commands", "bench", "cli", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LEVELS) for name in names}

@@ -13,10 +13,9 @@ from typing import Annotated, Literal
 import tyro
 
 from marft_algos import arguments
+from marft_algos.commands import REGRESSION
 from marft_envs.errors import ConfigError, did_you_mean
 
-REGRESSION = 3
-"""Exit code: everything ran, and something has become worse (or, with ``--check``, different)."""
 VERBS = ("run", "report", "perf")
 
 USAGE = """\
@@ -29,6 +28,8 @@ def run_bench(argv: list[str]) -> int:
     """``marft bench VERB …``."""
     if not argv or argv[0] in ("-h", "--help"):
         print(USAGE)
+        if argv:
+            raise SystemExit(0)
         return 0
     verb, rest = argv[0], argv[1:]
     if verb not in VERBS:
