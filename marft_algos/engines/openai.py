@@ -123,7 +123,7 @@ class OpenAIEngine(EngineBase):
         settings: dict[str, Any] = {limit: params.max_new_tokens, "seed": request.seed & _SEED}
         if params.greedy or params.temperature != 1.0:  # some models know no other than 1, and refuse the setting
             settings["temperature"] = 0.0 if params.greedy else params.temperature
-        messages = [dict(message) for message in request.messages]
+        messages: list[Any] = [dict(message) for message in request.messages]
         return self._client.chat.completions.with_raw_response.create(
             model=self._endpoint.model, messages=messages, **settings
         )

@@ -56,8 +56,8 @@ class ServerSettings:
     """Port to listen at; one server per replica, each with its own."""
     sleep: bool = False
     """Let the engine put the server to sleep during updates (?sleep=true; one GPU for both)."""
-    extra: tuple[str, ...] = ()
-    """Further arguments of vLLM."""
+    extra: str = ""
+    """Further arguments of vLLM, as one text: --extra="--enforce-eager"."""
 
     @property
     def url(self) -> str:
@@ -79,7 +79,7 @@ def command(settings: ServerSettings) -> list[str]:
     argv += ["--enable-lora", "--max-loras", str(slots), "--max-lora-rank", str(_allowed(settings.rank))]
     argv += ["--logprobs-mode", "processed_logprobs"]
     argv += ["--enable-sleep-mode"] if settings.sleep else []
-    return [*argv, *settings.extra]
+    return [*argv, *shlex.split(settings.extra)]
 
 
 def environment() -> dict[str, str]:
@@ -120,9 +120,7 @@ def serving(settings: ServerSettings, *, timeout: float = 900.0, log: Path | Non
     print(shown(command(settings), environment()), flush=True)
     with open(log or os.devnull, "ab") as sink:
         output = sink if log is not None else None
-        process = subprocess.Popen(
-            command(settings), env={**os.environ, **environment()}, stdout=output, stderr=output
-        )
+        process = subprocess.Popen(command(settings), env={**os.environ, **environment()}, stdout=output, stderr=output)
         try:
             _wait(process, Server(settings.url, 5.0), timeout)
             yield settings.url
@@ -166,7 +164,7 @@ _FLAT = tyro.conf.OmitArgPrefixes
 
 
 def _allowed(rank: int) -> int:
-    """vLLM takes a few ranks only: the least that is large enough."""
+    """Returns the least rank that vLLM takes and that is large enough."""
     for allowed in (1, 8, 16, 32, 64, 128, 256, 320, 512):
         if rank <= allowed:
             return allowed
