@@ -91,7 +91,11 @@ TOOLS: dict[str, Any] = {
     "models": "embedded-tools",
     # A call of level 0 has ten tokens.
     "max_new_tokens": 16,
-    "iterations": 40,
+    # Most of the gain comes in the first ten: what was mistaken most of the time is right a third of the time.
+    "iterations": 20,
+    "eval_every": 10,
+    "save_every": 10,
+    "record_every": 10,
 }
 
 _PAPER: dict[str, Any] = {
