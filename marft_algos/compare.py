@@ -90,8 +90,8 @@ def judged(pairs: dict[str, tuple[list[float], list[float]]]) -> list[Change]:
         if name in gated and (strict.low > 0 or strict.high < 0):
             good = (strict.mean > 0) is (name.rpartition("/")[2] not in _BAD)
             verdict = "better" if good else "worse"
-        means = (sum(x) / len(x) for x in (before, after))
-        out.append(Change(name, *means, stats.paired(before, after), verdict))
+        old, new = sum(before) / len(before), sum(after) / len(after)
+        out.append(Change(name, old, new, stats.paired(before, after), verdict))
     return out
 
 

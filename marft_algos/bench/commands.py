@@ -6,15 +6,19 @@ import importlib.util
 import runpy
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from marft_algos import arguments
 from marft_algos.commands import REGRESSION
 from marft_envs.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from marft_algos.bench.cells import Cell
 
 VERBS = ("run", "report", "perf")
 
@@ -79,7 +83,7 @@ def run_run(argv: list[str]) -> int:
     return 1 if failed else 0
 
 
-def _print_plan(stage: str, planned: list) -> None:  # type: ignore[type-arg]
+def _print_plan(stage: str, planned: Sequence[Cell]) -> None:
     runs = [c for c in planned if not c.skipped]
     budget = sum(int(c.config["token_budget"]) for c in runs if c.kind == "train" and c.config["iterations"])
     print(f"{stage}: {len(runs)} cells, {budget:,} tokens".replace(",", " "))

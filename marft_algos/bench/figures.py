@@ -16,8 +16,8 @@ from marft_algos.runs import writing
 from marft_envs.errors import MissingExtraError
 
 Row = Mapping[str, Any]
-Draw = Callable[[Any, Sequence[Row], Mapping[str, str]], None]
-"""Draws on axes what the rows of one environment say; label -> color."""
+Draw = Callable[[Any, Sequence[Row], Mapping[str, Any]], None]
+"""Draws on axes what the rows of one environment say; label -> color and line."""
 STYLES = ("-", "--", ":", "-.")
 """Colors repeat after eight algorithms; the lines differ."""
 

@@ -1,0 +1,111 @@
+"""Cells made of trained ones: votes at equal inference tokens, ablations; and rates chosen by a sweep. A tiny model."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import settings
+from tiny import save_tiny
+
+from marft_algos.bench import grid, run, worker
+from marft_algos.bench.folder import BenchFolder
+from marft_algos.types import StopReason, Trajectory, Transition
+from marft_envs.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[BenchFolder, dict[str, Any]]:
+    """Two trained cells, ``one`` and ``two``, and the settings that they share."""
+    made = BenchFolder(tmp_path_factory.mktemp("bench") / "made")
+    made.prepare({})
+    model = save_tiny(tmp_path_factory.mktemp("model"), hidden=16, layers=1)
+    table = settings(model, made.runs, iterations=1, eval_episodes=6).table()
+    for seed, key in enumerate(("one", "two")):
+        made.write_result(key, worker.make(made, job(table | {"seed": seed}, key)) | {"peak_memory": 1})
+    return made, table
+
+
+def job(config: dict[str, Any], key: str, kind: str = "train", **changes: Any) -> dict[str, Any]:
+    return {"key": key, "kind": kind, "config": config, "contribution": 0, "sources": [], "reference": ""} | changes
+
+
+def said(*texts: str) -> list[Trajectory]:
+    """One episode per text, solved where the text has a 4 in it."""
+    return [Trajectory(0, 0, "t", [turn(text)], [], True, False, "4" in text, float("4" in text)) for text in texts]
+
+
+def turn(text: str) -> Transition:
+    return Transition(0, 0, 0, "a", "a", "a", (), [], [], [], text, StopReason.EOS, 0)  # type: ignore[arg-type]
+
+
+def test_the_majority_is_of_answers_not_of_texts_and_the_earliest_of_equals() -> None:
+    assert worker.majority(said(r"so \boxed{4}", r"\boxed{ 4 }", r"\boxed{5}")) == 1.0
+    assert worker.majority(said(r"4 is wrong: \boxed{5}", "x", "y")) == 1.0, "the earliest decides a tie"
+    assert worker.majority(said("5", "5", "4")) == 0.0
+
+
+def test_members_answer_once_each_and_cost_together(folder: tuple[BenchFolder, dict[str, Any]]) -> None:
+    bench, table = folder
+    made = worker.make(bench, job(table, "v", "vote", sources=["one", "two"]))
+    parts = [bench.result(k) for k in ("one", "two")]
+    assert made["votes"] == 2 and len(made["outcomes"]) == 6 == len(made["problems"])
+    assert made["tokens"] == sum(p["tokens"] for p in parts) and made["eval_tokens"] == sum(
+        p["eval_tokens"] for p in parts
+    )
+
+
+def test_a_vote_spends_no_more_than_the_teams_inference_tokens(folder: tuple[BenchFolder, dict[str, Any]]) -> None:
+    bench, table = folder
+    allowed = 5 * bench.result("one")["eval_tokens"]
+    bench.write_result("team", bench.result("one") | {"eval_tokens": allowed})
+    made = worker.make(bench, job(table, "v", "vote", sources=["one"], reference="team"))
+    assert made["votes"] >= 2 and made["eval_tokens"] <= allowed
+    bench.write_result("poor", bench.result("one") | {"eval_tokens": 1})
+    assert worker.make(bench, job(table, "v", "vote", sources=["one"], reference="poor"))["votes"] == 1
+
+
+def test_an_ablation_plays_the_sources_policies_elsewhere(folder: tuple[BenchFolder, dict[str, Any]]) -> None:
+    bench, table = folder
+    same = worker.make(bench, job(table, "x", "ablation", sources=["one"]))
+    assert same["outcomes"] == bench.result("one")["outcomes"] and same["tokens"] == bench.result("one")["tokens"]
+
+
+def test_the_contribution_of_no_policy_is_the_teams_score(folder: tuple[BenchFolder, dict[str, Any]]) -> None:
+    bench, table = folder
+    made = worker.make(bench, job(table, "c", contribution=6))
+    assert made["contribution"][""] == pytest.approx(made["score"])
+    assert set(made["contribution"]) == {"", "planner_0", "solver_0"}
+
+
+def test_the_sweep_chooses_the_best_mean_and_the_smaller_of_equals(tmp_path: Path) -> None:
+    made = grid.build(
+        {
+            "algorithms": ["marft"],
+            "envs": ["relay-v0", "deaf"],
+            "token_budget": 9,
+            "controls": [],
+            "baseline": "marft",
+            "env": {"deaf": {"id": "relay-v0", "trained_on": "relay-v0"}},
+            "sweep": {"lr": [1e-4, 1e-3, 1e-2], "seeds": [8, 9]},
+        }
+    )
+    bench = BenchFolder(tmp_path / "bench")
+    bench.prepare({})
+    scores = {1e-4: (0.5, 0.7), 1e-3: (0.6, 0.6), 1e-2: (1.0,)}
+    rows = [
+        {"key": f"{lr}-{i}", "algorithm": "marft", "env": "relay-v0", "lr": lr, "hidden": False, "skipped": ""}
+        for lr in scores
+        for i in range(2)
+    ]
+    bench.write_stage("sweep", rows)
+    for lr, found in scores.items():
+        for i, score in enumerate(found):
+            bench.write_result(f"{lr}-{i}", {"score": score})
+    with pytest.raises(ConfigError, match="sweep is not over"):
+        run.chosen(made, bench)
+    bench.error_file("0.01-1").write_text("out of memory")
+    assert run.chosen(made, bench) == {("marft", "relay-v0"): 1e-4, ("marft", "deaf"): 1e-4}
+    assert run.chosen(dataclasses.replace(made, sweep=None), bench) is None
