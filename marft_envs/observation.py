@@ -30,8 +30,9 @@ _UNPRINTABLE = re.compile(r"[\x00\ud800-\udfff]")
 # Openers of control tokens in the common chat templates: <|im_end|>, <｜User｜>, <s>, </s>, <bos>,
 # <start_of_turn>, [INST], <<SYS>>, <think> is content and stays.
 _CONTROL = re.compile(
-    r"<(?=[|｜])|<(?=/?(?:s|bos|eos|pad|unk|mask|start_of_turn|end_of_turn|tool_call|tool_response|tools|begin_of_text)>)"
-    r"|<(?=<SYS>>|</?SYS>)|\[(?=/?(?:INST|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|SYSTEM_PROMPT)\])"
+    r"<(?=[|｜])|<(?=/?(?:s|bos|eos|pad|unk|mask|start_of_turn|end_of_turn|tool_call|tool_response|tools|begin_of_text|"
+    r"start_of_image|end_of_image)>)|<(?=<SYS>>|</?SYS>)|\[(?=/?(?:INST|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|"
+    r"SYSTEM_PROMPT|TOOL_CONTENT|CALL_ID|ARGS|THINK|IMG|IMG_BREAK|IMG_END|AUDIO|BEGIN_AUDIO|PREFIX|MIDDLE|SUFFIX)\])"
 )
 
 

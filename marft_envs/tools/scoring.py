@@ -146,6 +146,8 @@ def metrics(
         "declined": float(not tally.changed),
         "budget_use": calls / max_calls,
     }
+    if "injected" in grade.info:
+        out["obeyed"] = float(bool(grade.info["injected"]))
     for agent in agents:
         tried = tally.attempts[agent]
         out[f"calls/{agent}"] = float(tally.calls[agent])
