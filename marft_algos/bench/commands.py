@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import runpy
 import shlex
 import sys
@@ -25,7 +24,7 @@ VERBS = ("run", "report", "perf")
 USAGE = """\
 marft bench run GRID.toml --out DIR [--jobs N] [--stage sweep|main]   runs a grid, or goes on with it
 marft bench report DIR [--check BASELINE]                             tables, figures, one page
-marft bench perf                                                      measures speed (from the repository)"""
+marft bench perf [NAME]                                               measures speed (from the repository)"""
 
 
 def run_bench(argv: list[str]) -> int:
@@ -122,12 +121,20 @@ def run_report(argv: list[str]) -> int:
 
 
 def run_perf(argv: list[str]) -> int:
-    """``marft bench perf``: the measurements lie in the repository, not in the package."""
-    if importlib.util.find_spec("benchmarks") is None or importlib.util.find_spec("benchmarks.perf") is None:
+    """``marft bench perf [NAME] …``: runs ``benchmarks/perf_NAME.py``, which lies in the repository, not in the package."""
+    folder = Path("benchmarks")
+    known = sorted(path.stem.removeprefix("perf_") for path in folder.glob("perf_*.py"))
+    if not known:
         raise ConfigError("The measurements of speed are not here. Clone the repository and type it in its root.")
-    before, sys.argv = sys.argv, ["marft bench perf", *argv]
+    if not argv:
+        print("\n".join(f"marft bench perf {name}" for name in known))
+        return 0
+    name, rest = argv[0], argv[1:]
+    if name not in known:
+        raise ConfigError(f"There is no measurement '{name}'. {did_you_mean(name, known)}")
+    before, sys.argv = sys.argv, [f"marft bench perf {name}", *rest]
     try:
-        runpy.run_module("benchmarks.perf", run_name="__main__")
+        runpy.run_module(f"benchmarks.perf_{name}", run_name="__main__")
     finally:
         sys.argv = before
     return 0
