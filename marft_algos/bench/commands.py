@@ -121,7 +121,7 @@ def run_report(argv: list[str]) -> int:
 
 
 def run_perf(argv: list[str]) -> int:
-    """``marft bench perf [NAME] …``: runs ``benchmarks/perf_NAME.py``, which lies in the repository, not in the package."""
+    """``marft bench perf [NAME] …``: runs ``benchmarks/perf_NAME.py`` of the repository; it is not in the package."""
     folder = Path("benchmarks")
     known = sorted(path.stem.removeprefix("perf_") for path in folder.glob("perf_*.py"))
     if not known:
