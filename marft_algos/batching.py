@@ -133,13 +133,14 @@ def decision_points(transition: Transition, level: Level) -> int:
 
 
 def rows_by_policy(trajectories: Iterable[Trajectory], policies: Iterable[str]) -> dict[str, list[Transition]]:
-    """The turns with a loss, per policy of ``policies`` (an empty list for a policy that never acted).
+    """The turns with a loss, candidates among them, per policy of ``policies`` (an empty list if it never acted).
 
     Sets their ``share``.
     """
     rows: dict[str, list[Transition]] = {p: [] for p in policies}
     for trajectory in trajectories:
-        learnt = [t for t in trajectory.transitions if t.policy in rows and has_loss(t)]
+        turns = (*trajectory.transitions, *trajectory.candidates)
+        learnt = [t for t in turns if t.policy in rows and has_loss(t)]
         times = Counter(t.agent for t in learnt)
         for t in learnt:
             t.share = 1.0 / times[t.agent]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -18,7 +18,13 @@ from marft_algos.types import (
     Trajectory,
     Transition,
 )
+from marft_envs.core import FlexEnv
 from marft_envs.types import Episode, TurnRecord
+
+Keep = Literal["nothing", "start", "decisions"]
+"""What to keep copies of: no state, an episode's first, or the state before every layer with a trained policy."""
+SNAPSHOTS = "snapshots"
+"""Key in ``Trajectory.info``: layer -> copy of the environment before it."""
 
 
 class VectorEnv(Protocol):
@@ -41,6 +47,9 @@ class VectorEnv(Protocol):
 
     def fail(self, request: Any, message: str) -> list[Episode]:
         """Ends the request's episode with the stop reason ``error: message``; returns episodes that ended."""
+
+    def fork(self, request: Any) -> FlexEnv:
+        """Returns a copy of the request's episode as it is now."""
 
 
 class Collector:
@@ -70,6 +79,7 @@ class Collector:
     ) -> None:
         self._vec, self._policies, self._engine, self._params = vec, policies, engine, params
         self._seed, self._overlap, self._on_progress = seed, overlap, on_progress
+        self._snapshots: dict[int, dict[int, FlexEnv]] = {}
 
     def collect(
         self,
@@ -78,11 +88,12 @@ class Collector:
         *,
         iteration: int = 0,
         first: int = 0,
+        keep: Keep = "nothing",
     ) -> list[Trajectory]:
         """Plays one episode per seed; returns them in the panel's order, whatever order they ended in.
 
         Episodes are numbered from ``first``, and their samples depend on that number: a second panel of one iteration
-        goes on counting.
+        goes on counting. States that are kept stand in ``info["snapshots"]``.
 
         A failed generation ends its own episode (``info["episode"].stop_reason`` starts with ``error``).
 
@@ -90,22 +101,52 @@ class Collector:
             EngineError: every episode failed, so the fault is in the set-up and not in an episode.
         """
         self._vec.reset(seeds, options)
+        return self._play(len(seeds), iteration, first, keep)
+
+    def _play(self, total: int, iteration: int, first: int, keep: Keep = "nothing") -> list[Trajectory]:
+        """Plays what is queued to its end."""
+        self._snapshots = {}
         finished: list[Episode] = []
         tokens = 0
         while not self._vec.done:
             requests = self._vec.poll(wait=not self._overlap)
-            asked = self._ask(requests, iteration, first)
-            replies = self._engine.generate(asked, self._params) if asked else []
+            if keep != "nothing":
+                self._copy(requests, keep)
+            asked, replies = self._answer(requests, iteration, first) if requests else ([], [])
             tokens += sum(len(reply.action_ids) for reply in replies)
             finished += self._hand_over(requests, asked, replies)
             if self._on_progress is not None:
-                self._on_progress(len(finished), len(seeds), tokens)
+                self._on_progress(len(finished), total, tokens)
         failed = [episode for episode in finished if episode.stop_reason.startswith("error")]
         if finished and len(failed) == len(finished):
             raise EngineError(f"All {len(finished)} episodes failed; the first with {failed[0].stop_reason}.")
         return [self._trajectory(episode, first) for episode in sorted(finished, key=lambda episode: episode.index)]
 
-    def _ask(self, requests: Sequence[Any], iteration: int, first: int) -> list[GenerationRequest]:
+    def _copy(self, requests: Sequence[Any], keep: Keep) -> None:
+        """Copies the states that these requests stand at, as far as they are asked for."""
+        layers: dict[int, list[Any]] = {}
+        for request in requests:
+            layers.setdefault(request.episode, []).append(request)
+        for episode, layer in layers.items():
+            if keep == "start" and episode in self._snapshots:
+                continue
+            if keep == "decisions" and not any(self._trains(request.agent) for request in layer):
+                continue
+            env = self._vec.fork(layer[0])
+            self._snapshots.setdefault(episode, {})[len(env.unwrapped.episode.layers)] = env
+
+    def _trains(self, agent: str) -> bool:
+        return self._policies is not None and self._policies.trainable(self._policies.policy_of(agent))
+
+    def _answer(
+        self, requests: Sequence[Any], iteration: int, first: int
+    ) -> tuple[list[GenerationRequest], list[Generation]]:
+        """What the engine is asked for these turns, and its replies."""
+        seeds = [row_seed(self._seed, iteration, first + r.episode, r.index_hint) for r in requests]
+        asked = self._ask(requests, seeds)
+        return asked, self._engine.generate(asked, self._params)
+
+    def _ask(self, requests: Sequence[Any], seeds: Sequence[int]) -> list[GenerationRequest]:
         """Renders the prompts, all of one policy at once; hosted policies read the messages themselves."""
         owners = [self._policies.policy_of(r.agent) if self._policies else r.agent for r in requests]
         prompts: list[list[int]] = [[] for _ in requests]
@@ -119,11 +160,11 @@ class Collector:
             GenerationRequest(
                 policy=owner,
                 prompt_ids=prompt,
-                seed=row_seed(self._seed, iteration, first + request.episode, request.index_hint),
+                seed=seed,
                 agent=request.agent,
                 messages=request.messages,
             )
-            for request, owner, prompt in zip(requests, owners, prompts, strict=True)
+            for request, owner, prompt, seed in zip(requests, owners, prompts, seeds, strict=True)
         ]
 
     def _fit(self, policy: str, request: Any, prompt: list[int]) -> list[int]:
@@ -175,6 +216,8 @@ class Collector:
             metrics=dict(episode.metrics),
             info={"episode": episode},
         )
+        if episode.index in self._snapshots:
+            trajectory.info[SNAPSHOTS] = self._snapshots[episode.index]
         planned = episode.info.get("next", ())
         if planned and self._policies is not None:
             trajectory.info["next"] = [self._planned(turn, episode) for turn in planned]
@@ -206,7 +249,7 @@ class Collector:
         made.policy, made.prompt_ids = asked.policy, asked.prompt_ids
         made.action_ids, made.logprobs = reply.action_ids, reply.logprobs
         made.stop_reason, made.version = reply.stop_reason, reply.version
-        made.trainable = self._policies is not None and self._policies.trainable(asked.policy)
+        made.trainable = self._trains(turn.agent)
         made.team_view = turn.extras["team_view"]
         made.info["observation"] = turn.extras["observation"]
         # From here on the record is for reading: what it keeps of the tokens can be written as JSON.

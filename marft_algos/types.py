@@ -47,6 +47,10 @@ class GenerationRequest:
     messages: Sequence[Mapping[str, str]] = ()
     """The chat ``prompt_ids`` was rendered from, for engines that read text."""
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> GenerationRequest:
+        """Itself: nobody edits it, and the copies of an environment share what was asked and answered."""
+        return self
+
 
 @dataclass(slots=True)
 class Generation:
@@ -62,6 +66,10 @@ class Generation:
     text: str = ""
     """Decoded ``action_ids``, special tokens dropped."""
     error: str = ""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Generation:
+        """Itself: see ``GenerationRequest``."""
+        return self
 
 
 @dataclass(slots=True)
@@ -136,5 +144,15 @@ class Trajectory:
     group: int = 0
     """Number of the start within the iteration: episodes of one group share task and environment seed, and differ in
     the sampling seed only."""
+    candidates: list[Transition] = field(default_factory=list)
+    """Replies at states of this episode that did not become part of it, to be learnt from like its turns: ``index`` is
+    that of the turn in whose place they stand."""
+    replayed_tokens: int = 0
+    """Tokens sampled to find out what else could have happened; they count like those of its turns."""
     metrics: dict[str, float] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> int:
+        """Everything that was sampled for this episode."""
+        return self.replayed_tokens + sum(len(t.action_ids) for t in (*self.transitions, *self.candidates))

@@ -11,6 +11,7 @@ import queue
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from marft_envs.core import FlexEnv
@@ -28,17 +29,36 @@ _THREADS = 32
 class _Slot:
     """A place where episodes run one after the other."""
 
-    __slots__ = ("env", "episode", "index", "open", "slow")
+    __slots__ = ("env", "episode", "index", "open", "own", "slow")
 
     def __init__(self, index: int, env: FlexEnv) -> None:
         self.index = index
+        self.own = env
+        """What episodes that start from a seed are played in."""
         self.env = env
+        """What is played in now: ``own``, or a branch."""
         self.episode = -1
         """Position in the panel of what runs here."""
         self.slow = False
         """Whether layers commit in the background."""
         self.open: dict[str, Request] = {}
         """Requests of the current layer that have no reply yet."""
+
+
+_Begin = Callable[[FlexEnv], FlexEnv]
+"""Takes a slot's own environment; returns the one in which the episode runs."""
+
+
+def _reset(seed: int, options: Mapping[str, Any], own: FlexEnv) -> FlexEnv:
+    own.reset(seed=seed, options=dict(options))
+    return own
+
+
+def _enter(fork: Callable[[], FlexEnv], own: FlexEnv) -> FlexEnv:
+    try:
+        return fork()
+    except Exception as error:  # nothing that was said is to blame: the task cannot be copied
+        raise ConfigError(f"An episode could not be copied: {type(error).__name__}: {error}") from error
 
 
 class Request:
@@ -123,7 +143,7 @@ class VectorEnv:
         self._slots = [_Slot(i, factory()) for i, factory in enumerate(factories)]
         self.agents: tuple[AgentSpec, ...] = self._slots[0].env.team
         """The team, in canonical order."""
-        self._panel: deque[tuple[int, int, Mapping[str, Any]]] = deque()
+        self._panel: deque[tuple[int, _Begin]] = deque()
         self._ready: list[Request] = []
         self._finished: list[Episode] = []
         self._running = 0
@@ -150,15 +170,23 @@ class VectorEnv:
         """
         if options is not None and len(options) != len(seeds):
             raise ConfigError(f"There are {len(seeds)} seeds and {len(options)} options; give one mapping per seed.")
-        while self._busy:
-            self._committed.get()
-            self._busy -= 1
-        self._ready, self._finished, self._running = [], [], 0
-        self._panel = deque((i, int(seed), options[i] if options else {}) for i, seed in enumerate(seeds))
-        for slot in self._slots:
-            slot.open.clear()
-        for slot in self._slots:
-            self._start(slot)
+        self._queue([partial(_reset, int(seed), options[i] if options else {}) for i, seed in enumerate(seeds)])
+
+    def branch(self, begin: Sequence[Callable[[], FlexEnv]]) -> None:
+        """Queues episodes that go on from where they are; what was still running is dropped.
+
+        Args:
+            begin: Per episode what gives an environment in the middle of it (a fork, see :meth:`fork`), which is the
+                driver's from then on. It is called when a slot is free, and position in it is ``Episode.index``.
+        """
+        self._queue([partial(_enter, fork) for fork in begin])
+
+    def fork(self, request: Request) -> FlexEnv:
+        """Returns a copy of the episode that a request belongs to, as it is now, wrappers and generators included.
+
+        The request must be open. Taken before any reply of its layer is pushed, it is the state at that decision.
+        """
+        return self._slot_of(request).env.fork()[0]
 
     def poll(self, wait: bool = False) -> list[Request]:
         """Returns every turn that can be generated now and has not been returned before.
@@ -229,20 +257,33 @@ class VectorEnv:
         self._ready, self._finished, self._running, self._busy = [], [], 0, 0
         for slot in self._slots:
             slot.open.clear()
-            slot.env.close()
+            slot.own.close()  # branches share what it holds
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None
 
     # Slots -----------------------------------------------------------------------------------------
 
+    def _queue(self, panel: Sequence[_Begin]) -> None:
+        """Drops what runs, and starts with a new panel."""
+        while self._busy:
+            self._committed.get()
+            self._busy -= 1
+        self._ready, self._finished, self._running = [], [], 0
+        self._panel = deque(enumerate(panel))
+        for slot in self._slots:
+            slot.open.clear()
+        for slot in self._slots:
+            self._start(slot)
+
     def _start(self, slot: _Slot) -> None:
         """Starts the next episode of the panel here, if there is one."""
         while self._panel:
-            slot.episode, seed, options = self._panel.popleft()
+            slot.episode, begin = self._panel.popleft()
             self._running += 1
+            slot.env = slot.own
             try:
-                slot.env.reset(seed=seed, options=dict(options))
+                slot.env = begin(slot.own)
             except Exception as error:
                 self._break_off(slot, error)
                 continue

@@ -159,10 +159,13 @@ def check_sampling(params: SamplingParams) -> None:
         )
 
 
-def row_seed(run_seed: int, iteration: int, episode: int, turn: int) -> int:
-    """Returns the seed of one reply. Stateless: a resumed run draws what the unbroken one would have drawn."""
+def row_seed(run_seed: int, iteration: int, episode: int, turn: int, sample: int = 0) -> int:
+    """Returns the seed of one reply. Stateless: a resumed run draws what the unbroken one would have drawn.
+
+    ``sample`` tells the reply of the episode (0) from others at its state, or in its place.
+    """
     state = 0
-    for part in (run_seed, iteration, episode, turn):
+    for part in (run_seed, iteration, episode, turn, *((sample,) if sample else ())):
         state = _mix((state ^ (part & _MASK)) + _GOLDEN & _MASK)
     return state
 
