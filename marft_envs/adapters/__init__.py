@@ -1,0 +1,4 @@
+"""Adapters: environments of others under these trainers, these environments under the trainers of others.
+
+Nothing is imported here; each module imports what it adapts when it is used.
+"""

@@ -1,0 +1,99 @@
+"""PettingZoo AEC environments: theirs is the turn order, and theirs the rewards.
+
+::
+
+    from pettingzoo.classic import tictactoe_v3
+    from marft_envs.adapters import aec
+
+    env = aec.wrap(tictactoe_v3.env())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from marft_envs.adapters import foreign
+from marft_envs.adapters.codecs import Codec, suited
+from marft_envs.adapters.game import Game
+from marft_envs.core import FlexEnv
+from marft_envs.errors import ConfigError
+
+
+class AECGame(Game):
+    """A PettingZoo AEC environment."""
+
+    def __init__(self, env: Any, codec: Codec | Mapping[str, Codec] | None = None) -> None:
+        seats = getattr(env, "possible_agents", None)
+        if not seats:
+            raise ConfigError(
+                "The environment has no possible_agents: agents that appear in mid-episode are not supported. "
+                "Needed: possible_agents that lists everybody from the start."
+            )
+        super().__init__()
+        self.env, self.seats = env, tuple(seats)
+        self.name = str(getattr(env, "metadata", {}).get("name", type(env.unwrapped).__name__))
+        self.codecs = codecs_of(env, self.seats, codec)
+
+    def begin(self, seed: int, options: Mapping[str, Any]) -> None:
+        """Resets with this seed."""
+        self.env.reset(seed=seed, options=dict(options) or None)
+        self._bury()
+
+    def ready(self) -> Sequence[str]:
+        """Whom the environment waits for."""
+        return [self.env.agent_selection] if self.env.agents else []
+
+    def observe(self, seat: str) -> str:
+        """What the codec shows of the seat's observation."""
+        found = self.env.observe(seat) if seat in self.env.agents else None
+        return "" if found is None else self.codecs[seat].show(found, self._mask(seat, found))
+
+    def moves(self, seat: str) -> Sequence[str] | None:
+        """Names of the legal moves."""
+        moves = self.codecs[seat].moves(self._mask(seat, self.env.observe(seat)))
+        return None if moves is None else list(moves)
+
+    def play(self, moves: Mapping[str, str]) -> Mapping[str, float]:
+        """One step, and the empty ones of agents that have ended."""
+        ((seat, text),) = moves.items()
+        named = self.codecs[seat].moves(self._mask(seat, self.env.observe(seat)))
+        self.env.step(text if named is None else named[text])
+        paid = dict(self.env.rewards)
+        self._bury()
+        return paid
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self.env.close()
+
+    def _bury(self) -> None:
+        """Takes the steps that PettingZoo asks of those who have ended."""
+        env = self.env
+        while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
+            env.step(None)
+
+    def _mask(self, seat: str, observation: Any) -> Any:
+        if isinstance(observation, Mapping) and "action_mask" in observation:
+            return observation["action_mask"]
+        return self.env.infos.get(seat, {}).get("action_mask")
+
+
+def codecs_of(env: Any, seats: Sequence[str], codec: Codec | Mapping[str, Codec] | None) -> dict[str, Codec]:
+    """Returns the codec of every seat: the given one, or the one that its spaces need."""
+    given = codec if isinstance(codec, Mapping) else dict.fromkeys(seats, codec)
+    return {s: given.get(s) or suited(env.action_space(s), env.observation_space(s)) for s in seats}
+
+
+def wrap(env: Any, codec: Codec | Mapping[str, Codec] | None = None, **settings: Any) -> FlexEnv:
+    """Makes a FlexEnv of a PettingZoo AEC environment.
+
+    Args:
+        env: The environment.
+        codec: Between its values and text, one for all or by agent; None: by the spaces (text, named moves, boards).
+        **settings: See :func:`marft_envs.adapters.foreign.team`.
+
+    Raises:
+        ConfigError: Its spaces have no codec, or a setting cannot work.
+    """
+    return foreign.team(AECGame(env, codec), **settings)
