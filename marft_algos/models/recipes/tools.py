@@ -149,8 +149,8 @@ def corpus() -> Iterator[str]:
 def panels() -> Iterator[Panel]:
     """Yields the router's team on all held-out tasks, its specialists in a chain, and the other teams on some."""
     held_out: Mapping[str, Any] = {**_LEVEL, "split": "test"}
-    env = marft_envs.make("tools-router-v0", **held_out)
-    tasks = [{"task_id": task_id} for task_id in env.task.eval_panel()]
+    task: Any = marft_envs.make("tools-router-v0", **held_out).task
+    tasks = [{"task_id": task_id} for task_id in task.eval_panel()]
     random.Random(0).shuffle(tasks)
     yield Panel("tools-router-v0", tasks, held_out, tries=4)
     yield Panel("tools-router-v0", tasks, {**held_out, **CHAIN})
