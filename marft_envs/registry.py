@@ -1,5 +1,6 @@
 """Environment ids: ``[namespace/]name-vN``, and ``module:id`` for environments that a module registers.
 
+Environments of others go by ``pettingzoo:tictactoe_v3`` and the like, or ``module:function``.
 Anything that could move a score (data, prompt, grader, reward, limits) makes a new version of an id.
 """
 
@@ -19,6 +20,10 @@ from marft_envs.errors import ConfigError, did_you_mean
 
 PLUGIN_GROUP = "marft.envs"
 """Entry-point group of plugins: name = namespace or id, value = a module whose import registers ids."""
+
+FOREIGN = ("pettingzoo:", "gymnasium:", "textarena:", "gem:", "reasoning_gym:")
+"""Prefixes of environments of others; ``module:function`` may return one, too. See ``marft_envs.adapters.load``."""
+LOADER = "marft_envs.adapters.load:load"
 
 _ID = re.compile(r"(?:(?P<ns>[\w.-]+)/)?(?P<name>[A-Za-z0-9_.-]+?)-v(?P<version>\d+)")
 
@@ -89,16 +94,20 @@ def spec(id: str) -> EnvSpec:
     Raises:
         ConfigError: If nothing is registered under it; the message names the nearest id.
     """
+    if id.startswith(FOREIGN):
+        return EnvSpec(id, LOADER, {"target": id})
     module, colon, name = id.rpartition(":")
     if colon:
         try:
-            importlib.import_module(module)
+            imported = importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name is None or not (module == error.name or module.startswith(error.name + ".")):
                 raise
             raise ConfigError(
                 f"There is no module '{module}' to import for '{id}'. Expected module:id, importable from here."
             ) from error
+        if name not in _specs and callable(getattr(imported, name, None)):
+            return EnvSpec(id, LOADER, {"target": id})
     if name not in _specs:
         _load_plugins(name)
     if name in _specs:

@@ -74,7 +74,7 @@ class Discrete:
 
 
 class Grid(Discrete):
-    """A board in planes ``[rows, columns, 2]``: the own pieces, then the other's. Cells are ``x`` (own), ``o``, or free.
+    """A board in planes ``[rows, columns, 2]``: the own pieces (``x``), then the other's (``o``).
 
     Where there are as many actions as cells, action i fills cell i, and a free cell shows its move's name (from 1);
     where there are as many as columns, the columns' names stand below. No other board can be guessed: give ``Discrete``

@@ -71,7 +71,8 @@ class ForeignTask:
             return
         for seat in given:
             if seat not in self.game.seats:
-                raise ConfigError(f"There is no seat '{seat}' in {self.game.name}. {did_you_mean(seat, self.game.seats)}")
+                near = did_you_mean(seat, self.game.seats)
+                raise ConfigError(f"There is no seat '{seat}' in {self.game.name}. {near}")
         if len(given) == len(self.game.seats):
             raise ConfigError("Every seat has a fixed opponent, so nobody is left to act. Leave one out.")
 
