@@ -5,10 +5,11 @@ from __future__ import annotations
 import runpy
 import sys
 
-NAMES = ("envs", "grader", "rollout", "mutations", "ladder", "levels", "real")
+NAMES = ("envs", "grader", "mutations", "ladder", "levels", "real")
 NAMES += ("sandbox", "code_real", "reflection", "attacks", "tools_real", "depot", "overlap", "statistics")
 NAMES += ("toys_matrix",)
 NAMES += ("tools_ordering", "compact", "tools_learning")
+NAMES += ("perf_decode", "perf_iteration", "perf_quickstart", "perf_scaling", "perf_throughput", "perf_trl")
 
 if __name__ == "__main__":
     name = sys.argv.pop(1) if len(sys.argv) > 1 and sys.argv[1] in NAMES else "envs"

@@ -93,53 +93,62 @@ def peak(run: Callable[[], Any]) -> int:
     return most
 
 
-def learners(model: str, level: Level, agents: Sequence[str]) -> tuple[Any, Any]:
-    """Both implementations, each with policies of its own: (engine, update) pairs."""
-    team = {agent: agent for agent in agents}
-    config = MARFTConfig(level=level, lr=1e-4, micro_tokens=4096)
-    made = []
-    for plain in (True, False):
-        policies = PolicySet.build(model, team, device="cpu")
-        for policy in policies.policies:
-            policies.base(policy).end_ids = ()
-        if plain:
-            learner: Any = PlainMARFT(policies, config)
-            made.append((PlainEngine(learner), learner))
-        else:
-            made.append((NativeEngine(policies), Learner(MARFT(config), policies, Critics(policies))))
-    return made[0], made[1]
+def build(model: str, agents: Sequence[str]) -> PolicySet:
+    """Returns a policy for each agent, whose replies have no end."""
+    policies = PolicySet.build(model, {agent: agent for agent in agents}, device="cpu")
+    for policy in policies.policies:
+        policies.base(policy).end_ids = ()
+    return policies
+
+
+def learner(model: str, level: Level, agents: Sequence[str]) -> tuple[NativeEngine, Learner]:
+    """Returns this project's engine and learner."""
+    policies = build(model, agents)
+    return NativeEngine(policies), Learner(MARFT(_config(level)), policies, Critics(policies))
+
+
+def plain(model: str, level: Level, agents: Sequence[str]) -> tuple[PlainEngine, PlainMARFT]:
+    """Returns the plain implementation's."""
+    made = PlainMARFT(build(model, agents), _config(level))
+    return PlainEngine(made), made
+
+
+def _config(level: Level) -> MARFTConfig:
+    return MARFTConfig(level=level, lr=1e-4)
 
 
 def measure(folder: Path, vocabulary: int, level: Level, args: argparse.Namespace) -> dict[str, Any]:
     """One row of the table."""
     model = str(shapes.save(folder / f"{vocabulary}", shapes.tiny(128, 4, vocabulary)))
     agents = ["reasoner", "actor"]
-    made = dict(zip(("plain", "marft"), learners(model, level, agents), strict=True))
+    made: dict[str, tuple[Any, Any]] = {"plain": plain(model, level, agents), "marft": learner(model, level, agents)}
     iteration = {"plain": 0, "marft": 0}
 
-    spent: dict[str, list[tuple[float, float]]] = {"plain": [], "marft": []}
+    spent: dict[str, list[tuple[float, float, float]]] = {"plain": [], "marft": []}
 
     def run(name: str) -> None:
-        engine, learner = made[name]
-        start = time.process_time()
+        engine, learning = made[name]
+        before, start = getattr(learning, "discarded", 0.0), time.process_time()
         played = play(engine, agents, args.episodes, args.new, iteration[name])
         middle = time.process_time()
-        learner.update(played, iteration[name])
-        spent[name].append((middle - start, time.process_time() - middle))
+        learning.update(played, iteration[name])
+        end, thrown = time.process_time(), getattr(learning, "discarded", 0.0) - before
+        spent[name].append((middle - start, end - middle, end - start - thrown))
         iteration[name] += 1
 
     seconds = in_turn({name: partial(run, name) for name in made}, args.repeats)
-    rollout, update = ({name: [part[i] for part in spent[name][1:]] for name in made} for i in (0, 1))
+    rollout, update, needed = ({name: [part[i] for part in spent[name][1:]] for name in made} for i in range(3))
     memory = {}
-    for name, (engine, learner) in made.items():
+    for name, (engine, learning) in made.items():
         played = play(engine, agents, args.episodes, args.new, 0)
-        memory[name] = peak(partial(learner.update, played, iteration[name])) / 1e6
+        memory[name] = peak(partial(learning.update, played, iteration[name])) / 1e6
     return {
         "vocabulary": vocabulary,
         "level": level,
         "plain, s": sorted(seconds["plain"])[args.repeats // 2],
         "marft, s": sorted(seconds["marft"])[args.repeats // 2],
         "plain / marft": ratios(seconds, "plain", "marft"),
+        "without its discarded pass": ratios(needed, "plain", "marft"),
         "rollout": ratios(rollout, "plain", "marft"),
         "update": ratios(update, "plain", "marft"),
         "plain, MB": round(memory["plain"]),

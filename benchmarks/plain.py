@@ -3,13 +3,16 @@
 The mathematics is ``marft_algos``'s own (credit, surrogate, value loss); what differs is how it is computed, after
 the released code: ``generate`` writes the replies; the sampled tokens' log-probs come from another forward pass over
 whole sequences; so do the values, from a critic trunk that is run again in every epoch although it is frozen; the
-output head runs on every position, in the trunk's pass for values, too; logits, log-probs and entropies of all
-[B, T, V] are held; each agent has a base model of its own, the critic another one; texts are padded to the longest.
+output head runs on every position, in the trunk's pass for values, too; each minibatch makes a second forward pass of
+the policy whose result is thrown away (its seconds are counted apart, in ``discarded``); logits, log-probs and
+entropies of all [B, T, V] are held; each agent has a base model of its own, the critic another one; texts are padded
+to the longest.
 """
 
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -72,6 +75,8 @@ class PlainMARFT:
 
     def __init__(self, policies: PolicySet, config: MARFTConfig, hidden: int = 64) -> None:
         self.policies, self.config, self.algorithm = policies, config, MARFT(config)
+        self.discarded = 0.0
+        """CPU seconds spent so far on forward passes whose results nobody uses."""
         lora = {"r": 8, "lora_alpha": 16, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
         self.actors: dict[str, nn.Module] = {}
         self.critics: dict[str, tuple[nn.Module, nn.Module]] = {}
@@ -108,6 +113,10 @@ class PlainMARFT:
 
     def _fit(self, policy: str, part: list[Transition]) -> None:
         batch = pack(part, self.algorithm.level)
+        start = time.process_time()
+        with torch.no_grad():
+            self.actors[policy](input_ids=batch.input_ids, attention_mask=batch.attention_mask.long())
+        self.discarded += time.process_time() - start
         logits = self.actors[policy](input_ids=batch.input_ids, attention_mask=batch.attention_mask.long()).logits
         scores = torch.log_softmax(logits[:, :-1].float() / batch.temperature[:, None, None], -1)
         entropy = -(scores.exp() * scores).sum(-1)

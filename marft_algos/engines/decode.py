@@ -131,7 +131,11 @@ class FusedTrunk:
         return (weight.float() + 1.0 if type(self.module).__name__ == "GemmaModel" else weight).to(self.dtype)
 
     def norm(self, x: Tensor, scale: Tensor) -> Tensor:
-        """RMS norm over the last dimension."""
+        """RMS norm over the last dimension of [b, w, d] or more."""
+        if x.dim() == 3 and x.shape[1] == 1 and x.dtype == torch.float32 and not x.is_cuda:
+            # One token a row on a CPU: the mean square as one product; torch's own takes a dozen small steps.
+            square = torch.baddbmm(x.new_full((1, 1, 1), self.eps), x, x.transpose(1, 2), alpha=1 / x.shape[-1])
+            return (x * square.rsqrt_()).mul_(scale)
         return F.rms_norm(x, (x.shape[-1],), scale, self.eps)
 
     def angles(self, length: int) -> tuple[Tensor, Tensor]:
@@ -290,9 +294,10 @@ class Past:
                 queries = qk[:, :, :heads].reshape(grouped)
                 seen = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
             else:
-                queries = qk[:, :, :heads].transpose(1, 2)
+                if mask is not None and keys.is_cuda:  # masks and groups together have no fast kernel there
+                    keys, values = (t.repeat_interleave(grouped[2], dim=1) for t in (keys, values))
                 seen = F.scaled_dot_product_attention(
-                    queries, keys, values, attn_mask=mask, enable_gqa=heads > trunk.kv_heads
+                    qk[:, :, :heads].transpose(1, 2), keys, values, attn_mask=mask, enable_gqa=keys.shape[1] < heads
                 ).transpose(1, 2)
             x = x + layer.out(seen.reshape(b, w, -1), own)
             gate, up = layer.gate_up(trunk.norm(x, layer.norms[1]), own).chunk(2, dim=-1)
