@@ -39,6 +39,13 @@ class TrainConfig:
     """Who plays with which policy: ``own`` (one each, the paper), ``shared`` (one for all), or agent = policy."""
     frozen: tuple[str, ...] = ()
     """Policies that play but are not trained."""
+    pool: int = 0
+    """Self-play: so many past states of the policies are kept, and play all seats but one in some training episodes."""
+    pool_every: int = 10
+    """Iterations between two states that enter the pool; the oldest leaves. At the start all are the untrained team."""
+    pool_share: float = 0.5
+    """Share of training episodes against the pool; in the others everybody plays as they are. A half: the pool keeps
+    play from going in circles, and present play keeps it moving."""
     adapters: dict[str, str] = field(default_factory=dict)
     """Policy = folder of a saved policy to start from, e.g. ``runs/NAME/checkpoints/step_000100/policies/actor_0``."""
     engines: dict[str, str] = field(default_factory=dict)
@@ -95,6 +102,9 @@ class TrainConfig:
     """Training episodes written per recorded iteration, with values and advantages; 0: none. Evaluations are whole."""
     record_every: int = 20
     """Iterations between recorded training episodes."""
+    credit_diagnostics: int = 0
+    """Training episodes per recorded iteration whose turns are replayed to judge the credit that they were given
+    (docs/credit.md); costly, and the replays' tokens count. 0: none."""
     loggers: tuple[Literal["tensorboard"], ...] = ()
     """Beside metrics.jsonl, which is always written."""
     threads: int = 1
@@ -116,9 +126,13 @@ class TrainConfig:
         for key in ("lora_r", "max_new_tokens", "episodes_per_iteration", "engine_batch", "eval_episodes", "threads"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key} is {getattr(self, key)}; expected at least 1.")
-        for key in ("iterations", "eval_every", "save_every", "record_episodes", "record_every", "seed"):
+        for key in ("iterations", "eval_every", "save_every", "record_episodes", "record_every", "credit_diagnostics", "seed"):
             if getattr(self, key) < 0:
                 raise ConfigError(f"{key} is {getattr(self, key)}; expected 0 or more.")
+        if self.pool < 0 or self.pool_every < 1 or not 0 <= self.pool_share <= 1:
+            raise ConfigError("Expected pool >= 0, pool_every >= 1 and pool_share between 0 and 1.")
+        if self.pool and self.full_finetune:
+            raise ConfigError("A pool of past policies keeps adapters. Leave out full_finetune, or say --pool 0.")
         endpoints.parse_all(self.engines)
         if not self.temperature > 0:
             raise ConfigError(f"temperature is {self.temperature}; expected more than 0.")

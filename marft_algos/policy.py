@@ -77,6 +77,7 @@ class PolicySet:
         device: str = "auto",
         full_finetune: bool = False,
         frozen: Iterable[str] = (),
+        spare: Sequence[str] = (),
         seed: int = 0,
     ) -> PolicySet:
         """Loads the base models and puts fresh adapters on them.
@@ -89,12 +90,13 @@ class PolicySet:
             device: ``auto | cpu | cuda``.
             full_finetune: train all weights of a copy of the base per policy instead of an adapter.
             frozen: policy ids that are never trained.
+            spare: further policy ids, that no agent plays with by itself.
             seed: of the adapters' initial weights.
 
         Raises:
             ConfigError: unknown names, or a base model that cannot be used.
         """
-        names = list(dict.fromkeys(policies.values()))
+        names = list(dict.fromkeys([*policies.values(), *spare]))
         specs = _base_specs(models, names)
         frozen = _known(frozen, names, "frozen")
         where = pick_device(device)

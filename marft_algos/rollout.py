@@ -27,6 +27,10 @@ SNAPSHOTS = "snapshots"
 """Key in ``Trajectory.info``: layer -> copy of the environment before it."""
 
 
+Seating = Callable[[str, int, int], str]
+"""(agent, iteration, episode) -> the policy that plays it there."""
+
+
 class VectorEnv(Protocol):
     """What the Collector needs of ``marft_envs.make_vec``."""
 
@@ -64,6 +68,7 @@ class Collector:
         overlap: go on generating while slow verdicts (graders, sandboxes) are awaited. Batches then depend on timing,
             and log-probs on the batch in their last bits.
         on_progress: called with (finished episodes, episodes, tokens sampled so far).
+        seating: who plays an agent in an episode, where that is not always the same policy.
     """
 
     def __init__(
@@ -76,9 +81,10 @@ class Collector:
         seed: int = 0,
         overlap: bool = False,
         on_progress: Callable[[int, int, int], None] | None = None,
+        seating: Seating | None = None,
     ) -> None:
         self._vec, self._policies, self._engine, self._params = vec, policies, engine, params
-        self._seed, self._overlap, self._on_progress = seed, overlap, on_progress
+        self._seed, self._overlap, self._on_progress, self._seating = seed, overlap, on_progress, seating
         self._snapshots: dict[int, dict[int, FlexEnv]] = {}
 
     def collect(
@@ -143,12 +149,16 @@ class Collector:
     ) -> tuple[list[GenerationRequest], list[Generation]]:
         """What the engine is asked for these turns, and its replies."""
         seeds = [row_seed(self._seed, iteration, first + r.episode, r.index_hint) for r in requests]
-        asked = self._ask(requests, seeds)
+        owners = [self._owner(r.agent, iteration, first + r.episode) for r in requests]
+        asked = self._ask(requests, seeds, owners)
         return asked, self._engine.generate(asked, self._params)
 
-    def _ask(self, requests: Sequence[Any], seeds: Sequence[int]) -> list[GenerationRequest]:
+    def _ask(
+        self, requests: Sequence[Any], seeds: Sequence[int], owners: Sequence[str] | None = None
+    ) -> list[GenerationRequest]:
         """Renders the prompts, all of one policy at once; hosted policies read the messages themselves."""
-        owners = [self._policies.policy_of(r.agent) if self._policies else r.agent for r in requests]
+        if owners is None:
+            owners = [self._policies.policy_of(r.agent) if self._policies else r.agent for r in requests]
         prompts: list[list[int]] = [[] for _ in requests]
         if self._policies is not None:
             for policy in dict.fromkeys(owner for owner in owners if owner in self._policies.policies):
@@ -166,6 +176,11 @@ class Collector:
             )
             for request, owner, prompt, seed in zip(requests, owners, prompts, seeds, strict=True)
         ]
+
+    def _owner(self, agent: str, iteration: int, episode: int) -> str:
+        if self._seating is not None:
+            return self._seating(agent, iteration, episode)
+        return self._policies.policy_of(agent) if self._policies else agent
 
     def _fit(self, policy: str, request: Any, prompt: list[int]) -> list[int]:
         """Cuts a prompt's inputs, oldest first, until the reply fits the context; the environment records the cut.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +11,13 @@ from typing import Any
 import numpy as np
 
 import marft_envs
-from marft_algos import hosting
+from marft_algos import hosting, selfplay
 from marft_algos.algorithm import Facts, Need
 from marft_algos.config import TrainConfig
+from marft_algos.endpoints import parse_all
 from marft_algos.policy import LoraSettings, PolicySet, assign
 from marft_envs import FlexEnv, StaticDAG
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, MarftError
 
 _TRAIN, _EVAL = 1, 2
 """Streams of seeds: training problems depend on the run's seed and the iteration, the held-out panel on neither."""
@@ -115,14 +117,20 @@ def make_policies(config: TrainConfig, env: FlexEnv) -> PolicySet:
     agents = assign(env.unwrapped.team, config.policies)
     hosting.check(config, agents)
     away = hosting.hosted(config)
+    trained = sorted({p for p in agents.values() if p not in away and p not in config.frozen})
+    past = selfplay.past(trained, config.pool)
+    models = config.models
+    if past and not isinstance(models, str):
+        models = models | {copy: models[policy] for copy, policy in past.items() if policy in models}
     policies = hosting.Team.build(
-        config.models,
+        models,
         {agent: policy for agent, policy in agents.items() if policy not in away},
         lora=LoraSettings(config.lora_r, config.lora_alpha, config.lora_targets),
         dtype=config.dtype,
         device=config.device,
         full_finetune=config.full_finetune,
-        frozen=[policy for policy in config.frozen if policy not in away],
+        frozen=[*(policy for policy in config.frozen if policy not in away), *past],
+        spare=list(past),
         seed=config.seed,
     )
     assert isinstance(policies, hosting.Team)
@@ -140,13 +148,26 @@ def facts(config: TrainConfig, env: FlexEnv) -> Facts:
     """What a run with these settings offers to an algorithm, told without a model."""
     policies = assign(env.unwrapped.team, config.policies)
     offers: set[Need] = {"groups", "critic", "team_state"}
+    if not config.permute_rewards and _forks(env):  # branches would tell what the permutation hides
+        offers.add("branches")
+    if not any(endpoint.kind != "native" and not endpoint.hosted for endpoint in parse_all(config.engines).values()):
+        offers.add("start")
     distinct = len(set(policies.values()))
     if distinct == len(policies):
         offers |= {"unshared", "blocks"}
     offers.add("shared" if distinct == 1 else "blocks")
     if isinstance(env.unwrapped.dependency, StaticDAG):
         offers.add("static")
-    return Facts(frozenset(offers), config.episodes_per_iteration)
+    return Facts(frozenset(offers), config.episodes_per_iteration, env.unwrapped.team)
+
+
+def _forks(env: FlexEnv) -> bool:
+    """Whether the environment, with an episode running, can be copied."""
+    try:
+        env.fork()
+    except (MarftError, TypeError, copy.Error):
+        return False
+    return True
 
 
 def check_prompts(config: TrainConfig, env: FlexEnv, policies: PolicySet, panel: Panel) -> None:

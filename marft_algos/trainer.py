@@ -16,7 +16,7 @@ import torch
 
 import marft_envs
 from marft_algos import algorithm as algorithms
-from marft_algos import checkpoint, evaluate, hosting, loggers, records, setup
+from marft_algos import checkpoint, evaluate, hosting, loggers, records, selfplay, setup
 from marft_algos.config import TrainConfig
 from marft_algos.critic import Critics
 from marft_algos.engines.base import Publisher, RolloutEngine
@@ -65,6 +65,7 @@ class Trainer:
         self.learner = Learner(algorithm, self.policies, self.critics, config.seed)
         self.engine: RolloutEngine = hosting.make_engine(config, self.policies)
         self.publisher = Publisher(self.engine, self.policies, config.adapter_dir or None)
+        self.pool = selfplay.Pool(config, self.policies) if config.pool else None
         self.progress = checkpoint.Progress()
         self._saved = setup.saved_policies(config, self.policies)
 
@@ -146,6 +147,9 @@ class Trainer:
         self.publisher.publish(self.learner.trainable, self.policies.version)
         metrics |= {"time_rollout": collected - started, "time_update": time.monotonic() - collected}
         self.progress.iteration = iteration = iteration + 1
+        if self.pool is not None:
+            metrics |= self.pool.results(trajectories)
+            self.publisher.publish(self.pool.take(iteration), self.policies.version)
         self.progress.tokens += int(metrics.get("tokens_played", metrics["tokens"]))
         metrics["tokens_total"] = self.progress.tokens
         last = self._done()
@@ -211,7 +215,14 @@ class Trainer:
 
         config, params = self.config, evaluate.sampling(self.config)
         return Collector(
-            vec, self.policies, self.engine, params, seed=config.seed, overlap=config.overlap, on_progress=show
+            vec,
+            self.policies,
+            self.engine,
+            params,
+            seed=config.seed,
+            overlap=config.overlap,
+            on_progress=show,
+            seating=self.pool.seat if self.pool is not None else None,
         )
 
     def _evaluate(self, session: _Session, iteration: int) -> dict[str, float]:

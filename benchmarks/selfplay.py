@@ -1,0 +1,190 @@
+"""Does a model learn other people's games: tic-tac-toe by self-play, and a cooperative one?
+
+::
+
+    python -m benchmarks selfplay --out runs/selfplay
+
+1. A warm start in the move format: the embedded model learns to name *some* free square, from games of two random
+   players (a minute of supervised learning; nothing of the game but its rules).
+2. Self-play on PettingZoo's ``tictactoe_v3`` with IPPO at the token level: one policy plays both seats, each paid for
+   its own result, and half of the games are against past states of itself. It never meets the fixed opponents. MARFT
+   itself cannot be used: its chain has one return for the whole team, and here one's gain is the other's loss.
+3. 500 sampled games each against a random player and one that takes every win in a single move, seats drawn; Elo
+   relative to the random player.
+
+Finished parts are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+import marft_envs
+from benchmarks.runs import Done, Job, run_all, table
+from marft_algos import checkpoint, config, evaluate, hosting, policy, selfplay, setup, stats
+from marft_algos.policy import PolicySet
+
+GAME = "pettingzoo:tictactoe_v3"
+OPPONENTS = ("random", "winning")
+GAMES = 500
+WARM_GAMES, WARM_STEPS, WARM_BATCH, WARM_LR = 1500, 500, 64, 1e-3
+SETTINGS = (
+    *("--env", GAME, "--policies", "shared", "--preset", "toy", "--max-new-tokens", "2"),
+    *("--iterations", "100", "--episodes-per-iteration", "128", "--eval-every", "50", "--save-every", "50"),
+    *("--pool", "4", "--pool-every", "10", "--eval-kwargs", "opponents=random", "--eval-episodes", str(GAMES)),
+    *(
+        "--no-eval-greedy",
+        "--lr",
+        "2e-3",
+        "--anneal",
+        "100",
+        "--kl-coef",
+        "0.01",
+        "--epochs",
+        "2",
+        "--minibatches",
+        "4",
+    ),
+)
+
+
+def main() -> None:
+    """Runs everything and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and of selfplay.json")
+    parser.add_argument("--seeds", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    args.out.mkdir(parents=True, exist_ok=True)
+    model = args.out / "warm"
+    warm = warm_start(model)
+    rows = []
+    for seed in range(args.seeds):
+        job = Job(f"ttt-{seed}", ("ippo", *SETTINGS, "--models", str(model), "--seed", str(seed)))
+        before = _cpu()
+        done = run_all([job], args.out, 1)[job.name]
+        _keep(args.out / f"{job.name}-cpu.json", {"seconds": _cpu() - before})
+        cpu = json.loads((args.out / f"{job.name}-cpu.json").read_text())["seconds"]
+        rows += [[f"seed {seed}, {name}", *cells] for name, cells in rated(done, args.out).items()]
+        rows[-1][-1] += f" (training: {done.seconds:.0f} s wall, {cpu:.0f} s CPU; warm start {warm:.0f} s CPU)"
+    (args.out / "selfplay.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    print(table(["", *(f"wins against {o}" for o in OPPONENTS), "Elo (random = 0)"], rows))
+
+
+# The warm start ---------------------------------------------------------------------------------------
+
+
+def warm_start(folder: Path) -> float:
+    """Teaches the embedded model the format of moves; returns the CPU seconds that it took."""
+    if (folder / "seconds.json").exists():
+        return float(json.loads((folder / "seconds.json").read_text())["seconds"])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
+    torch.manual_seed(0)
+    base = policy.load_base("embedded", dtype=torch.float32, device=torch.device("cpu"), trainable=True)
+    base.model.requires_grad_(True)
+    rows = demonstrations(base, random.Random(0))
+    optimizer = torch.optim.AdamW(base.model.parameters(), lr=WARM_LR)
+    order = np.random.default_rng(0)
+    for step in range(WARM_STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = WARM_LR * (1 - step / WARM_STEPS)
+        batch = [rows[i] for i in order.integers(len(rows), size=WARM_BATCH)]
+        loss = _loss(base.model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 50 == 0:
+            print(f"warm start: step {step}, loss {float(loss):.3f}", flush=True)
+    base.model.save_pretrained(folder)
+    base.tokenizer.save_pretrained(folder)
+    spent = resource.getrusage(resource.RUSAGE_SELF).ru_utime - before
+    _keep(folder / "seconds.json", {"seconds": spent})
+    return spent
+
+
+def demonstrations(base: Any, rng: random.Random) -> list[tuple[list[int], list[int]]]:
+    """Positions of random games: the prompt, and a legal move."""
+    env = marft_envs.make(GAME)
+    rows = []
+    for seed in range(WARM_GAMES):
+        env.reset(seed=seed)
+        while not env.done:
+            (agent,) = env.ready_agents
+            move = rng.choice(env.task.game.moves(agent))
+            reply = [*base.tokenizer.encode(move, add_special_tokens=False), base.tokenizer.eos_token_id]
+            rows.append((base.render([env.messages(agent)])[0], reply))
+            env.step(move)
+    return rows
+
+
+def _loss(model: Any, batch: list[tuple[list[int], list[int]]]) -> torch.Tensor:
+    width = max(len(prompt) + len(reply) for prompt, reply in batch)
+    ids = torch.zeros(len(batch), width, dtype=torch.long)
+    target = torch.full_like(ids, -100)
+    for i, (prompt, reply) in enumerate(batch):
+        ids[i, : len(prompt) + len(reply)] = torch.tensor(prompt + reply)
+        target[i, len(prompt) : len(prompt) + len(reply)] = torch.tensor(reply)
+    logits = model(input_ids=ids).logits[:, :-1]
+    return F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=-100)
+
+
+# Games against fixed opponents ------------------------------------------------------------------------
+
+
+def rated(done: Done, folder: Path) -> dict[str, list[str]]:
+    """Plays the first and the last state against the fixed opponents; returns the cells of each."""
+    states = {"before": None, "after": checkpoint.pick(done.run.checkpoints)}
+    cells, points = {}, {}
+    for name, path in states.items():
+        row = []
+        for opponent in OPPONENTS:
+            file = folder / f"{done.job.name}-{name}-{opponent}.json"
+            if not file.exists():
+                _keep(file, against(done, path, opponent))
+            found = json.loads(file.read_text())
+            points[name, opponent] = (found["wins"] + found["draws"] / 2, GAMES)
+            win = stats.mean([1.0] * found["wins"] + [0.0] * (GAMES - found["wins"]))
+            illegal = f", {found['illegal']} lost by an illegal move" if found["illegal"] else ""
+            row.append(f"{win.mean:.3f} [{win.low:.3f}, {win.high:.3f}], {found['draws']} draws{illegal}")
+        cells[name] = row
+    ratings = selfplay.elo(points, "random")
+    return {name: [*row, f"{ratings[name]:+.0f}"] for name, row in cells.items()}
+
+
+def against(done: Done, path: Path | None, opponent: str) -> dict[str, int]:
+    """Counts of ``GAMES`` sampled games of a state against an opponent, seats drawn."""
+    settings = config.load(done.run.config_file)
+    kwargs = {**settings.env_kwargs, "opponents": opponent}
+    policies: PolicySet = setup.make_policies(settings, setup.make_env(settings, kwargs))
+    if path is not None:
+        checkpoint.load_policies(path, policies, setup.saved_policies(settings, policies))
+    engine = hosting.make_engine(settings, policies, local=True)
+    played = evaluate.play(settings, kwargs, setup.eval_panel(GAMES, None), policies, engine)
+    return {
+        "wins": sum(bool(t.success) for t in played),
+        "draws": int(sum(t.metrics["draw"] for t in played)),
+        "illegal": int(sum(t.metrics["illegal"] for t in played)),
+    }
+
+
+def _cpu() -> float:
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+
+
+def _keep(file: Path, found: dict[str, Any]) -> None:
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(found) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
