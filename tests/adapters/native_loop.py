@@ -57,6 +57,33 @@ class Script:
         return word if word.isdigit() and number % 4 else "1"
 
 
+BOXED = [rf"\boxed{{{n}}}" for n in (6, 32, 18, 10, 90, 16)]  # common answers, so that some choices are right
+CANDIDATES: dict[str, dict[str, list[str]]] = {
+    "math-dual-v0": {"reasoner": ["add", "x²"], "actor": BOXED},
+    "route-v0": {"orchestrator": list("0123"), "expert": [*"0123", "hm"]},
+    "math-debate-v0": {"solver": ["1", "2", "[judge]"], "judge": BOXED},
+}
+"""What agents of numeric libraries may say, by role."""
+
+
+def choice(agent: str, end: str, size: int) -> int:
+    """A scripted agent of a numeric library: the index of its reply is a function of the text it sees the end of."""
+    return digest(agent, end) % size
+
+
+class Chooser:
+    """The same agents in the native loop: they read the end of their messages, and say a candidate."""
+
+    def __init__(self, id: str, length: int = 64) -> None:
+        self.length, self.candidates = length, CANDIDATES[id]
+
+    def __call__(self, agent: str, messages: Sequence[Mapping[str, str]]) -> str:
+        replies = self.candidates[agent.rpartition("_")[0]]
+        text = "\n\n".join(m["content"] for m in messages if m["role"] != "system")
+        end = text.encode()[-self.length :].decode("utf-8", "replace")
+        return replies[choice(agent, end, len(replies))]
+
+
 def native(env: FlexEnv, seed: int, say: Say) -> dict[str, float]:
     """One episode in the native loop; returns what PettingZoo's rewards were in total, by agent."""
     env.reset(seed=seed)
