@@ -37,8 +37,8 @@ class Scene:
 class Reply:
     """What the model is shown, and what the other agents hear (the same unless corrupted)."""
 
-    shown: str
-    """Empty: this turn is not shown."""
+    shown: str | None
+    """None: this turn is not shown."""
     said: str
 
 
@@ -113,7 +113,7 @@ def play(env_id: str, form: Format, rng: random.Random) -> list[tuple[Messages, 
         while not env.done:
             agent = env.ready_agents[0]
             reply = form.roles[env.profile(agent).role](_scene(env, agent, rng))
-            if reply.shown:
+            if reply.shown is not None:
                 pairs.append((env.messages(agent), reply.shown))
             env.select(agent)
             env.step(reply.said)

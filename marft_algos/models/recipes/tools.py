@@ -65,7 +65,7 @@ def calls(scene: Scene) -> Reply:
 
 def _easy(scene: Scene, text: str, said: str = "") -> Reply:
     """A turn that is shown now and then."""
-    return Reply(text if scene.rng.random() < EASY else "", said or text)
+    return Reply(text if scene.rng.random() < EASY else None, said or text)
 
 
 def plans(scene: Scene) -> Reply:
