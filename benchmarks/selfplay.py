@@ -103,7 +103,7 @@ def warm_start(folder: Path) -> float:
         loss.backward()
         optimizer.step()
         if step % 50 == 0:
-            print(f"warm start: step {step}, loss {float(loss):.3f}", flush=True)
+            print(f"warm start: step {step}, loss {loss.item():.3f}", flush=True)
     base.model.save_pretrained(folder)
     base.tokenizer.save_pretrained(folder)
     spent = resource.getrusage(resource.RUSAGE_SELF).ru_utime - before

@@ -100,6 +100,7 @@ class ForeignTask:
             players: Mapping[str, str | Player] = {s: self._opponents for s in seats if free and s != free}
         else:
             players = self._opponents
+        self.game.fixed = frozenset(players)
         self._fixed = {seat: OPPONENTS[who] if isinstance(who, str) else who for seat, who in players.items()}
         self._earned = dict.fromkeys(seats, 0.0)
         self._illegal, self._moves, self._lost = 0, list[tuple[str, str]](), False
@@ -217,7 +218,8 @@ class _Order:
             return []
         n = len(view.history)
         first = 0 if self.sees == "public" else max(n - int(self.sees), 0)
-        return [Turn(seat, tuple(range(first, n))) for seat in self.task.waiting()]
+        heard = {seat: self.task.game.heard(seat) for seat in self.task.waiting()}
+        return [Turn(s, tuple(range(first, n) if turns is None else turns)) for s, turns in heard.items()]
 
 
 def team(

@@ -28,6 +28,8 @@ class Game:
         self._generators = GlobalGenerators()
         self._started: tuple[int, dict[str, Any]] | None = None
         self._played: list[dict[str, str]] = []
+        self.fixed: frozenset[str] = frozenset()
+        """Seats that fixed opponents play: their words are in no record, and stay in the observations."""
 
     # To be written by adapters ---------------------------------------------------------------------
 
@@ -50,6 +52,10 @@ class Game:
     def play(self, moves: Mapping[str, str]) -> Mapping[str, float]:
         """Takes a move of every ready seat; returns what it paid to whom."""
         raise NotImplementedError
+
+    def heard(self, seat: str) -> Sequence[int] | None:
+        """Which turns' words this seat has been told; None: the setting ``sees`` says so."""
+        return None
 
     def close(self) -> None:
         """Lets go of what the environment holds."""
