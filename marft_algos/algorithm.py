@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from marft_algos import credit as credit_rules
 from marft_algos.batching import Batch, Level
+from marft_algos.types import Need as Need
 from marft_algos.types import SamplingParams, Trajectory, Transition
 from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.types import AgentSpec
 
 View = Literal["own", "team", "none"]
-Need = Literal["groups", "unshared", "blocks", "shared", "static", "branches", "critic", "team_state"]
-"""Something that an algorithm cannot do without, and that a run may not offer: ``NEEDS`` says what each one is."""
 NEEDS: Mapping[Need, tuple[str, str]] = {
     "groups": ("several episodes of one start", "train with the project's trainer"),
     "unshared": ("a policy for each agent", "use --policies own"),
@@ -35,6 +36,7 @@ NEEDS: Mapping[Need, tuple[str, str]] = {
         "name an environment without a router, or give it dependency=chain",
     ),
     "branches": ("several replies at one state of an episode", "name an environment that can be forked"),
+    "start": ("the weights that the run started from", "sample trained policies in this process: no engines"),
     "critic": ("value heads on the policies' hidden states", "use a model that runs here, not a hosted one"),
     "team_state": ("a view of the whole team for its critic", "name an environment that has team_view"),
 }
@@ -144,6 +146,7 @@ class Facts:
     """Needs that it can meet."""
     episodes: int
     """Episodes per iteration."""
+    team: tuple[AgentSpec, ...] = ()
 
 
 class Algorithm:
@@ -162,6 +165,12 @@ class Algorithm:
     """Whether advantages, values and returns are one number per action or one per token."""
     view: View = "none"
     """Which observation the critic sees; ``none``: no critic."""
+    chain: credit_rules.Chain = "team"
+    """What its returns run over: some credit rules make sense along some chains only."""
+    rule: credit_rules.Rule = credit_rules.get("broadcast")
+    """Who is paid what; an algorithm whose ``Config`` has ``credit`` sets it."""
+    candidates: int = 1
+    """Replies that are drawn and tried at every turn; the one with the highest ``worth`` advances."""
     seed: int = 0
     """The run's seed, for hooks that draw; the Learner sets it. Draws also hang on the iteration, on nothing else."""
 
@@ -186,6 +195,15 @@ class Algorithm:
             group: Those that did not fail, maybe none.
         """
         return True
+
+    def worth(self, branch: Trajectory, index: int) -> float:
+        """What a candidate is worth, for algorithms that draw several.
+
+        Args:
+            branch: The episode with the candidate in it, played until something is paid or the round is over.
+            index: Of the candidate's turn.
+        """
+        raise NotImplementedError
 
     def values(self, trajectories: Sequence[Trajectory], critics: Critics | None) -> None:
         """Hook 1. Fills ``Transition.values`` (None where no critic looks) and ``Trajectory.bootstrap``."""
@@ -271,10 +289,22 @@ def check(algorithm: Algorithm, facts: Facts) -> None:
     Raises:
         ConfigError: Something the algorithm needs is not there, or the settings contradict each other.
     """
-    name, config = algorithm.name or type(algorithm).__name__, algorithm.config
-    for need in sorted(algorithm.needs - facts.offers):
-        what, advice = NEEDS[need]
-        raise ConfigError(f"{name} needs {what}, which this run does not offer; {advice}, or use another algorithm.")
+    name, config, rule = algorithm.name or type(algorithm).__name__, algorithm.config, algorithm.rule
+    for needs, who, kind in (
+        (algorithm.needs, name, "algorithm"),
+        (rule.needs, f"credit rule '{rule.name}'", "credit rule"),
+    ):
+        for need in sorted(needs - facts.offers):
+            what, advice = NEEDS[need]
+            raise ConfigError(f"{who} needs {what}, which this run does not offer; {advice}, or use another {kind}.")
+    if algorithm.chain not in rule.chains:
+        raise ConfigError(
+            f"Credit rule '{rule.name}' works along {' and '.join(sorted(rule.chains))} chains, and {name} has "
+            f"{algorithm.chain} chains. Use another rule ({', '.join(credit_rules.rules())}), or another algorithm "
+            "(agent chains: ippo, mappo, or chain='agent' where an algorithm has that setting)."
+        )
+    if facts.team:
+        rule.check(facts.team)
     size = algorithm.group_size
     if size < 1 or algorithm.refills < 0:
         raise ConfigError(f"group_size is {size}, refills {algorithm.refills}; expected at least 1 and at least 0.")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -49,8 +49,9 @@ class PPOConfig(UpdateConfig):
     """λ inside a response; 1: Monte-Carlo, right as long as the critic knows little."""
     lambda_turn: float = 1.0
     """λ from a turn to the next of its chain; below 1 the critic's view must be a sound bootstrap."""
-    credit: str = "broadcast"
-    """Credit rule: ``broadcast`` pays rewards where they fall due, ``last`` (released code) at a round's last layer."""
+    credit: str | dict[str, Any] = "broadcast"
+    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` pays rewards where they fall
+    due, ``last`` (released code) at a round's last layer."""
     whiten: Literal["global", "policy", "off"] = "global"
     """Whose statistics whiten advantages: all trained turns', each policy's own, or none."""
 

@@ -22,7 +22,7 @@ from marft_envs.core import FlexEnv
 from marft_envs.types import Episode, TurnRecord
 
 Keep = Literal["nothing", "start", "decisions"]
-"""What to keep copies of: no state, an episode's first, or the state before every layer with a trained policy."""
+"""What to keep copies of: no state, an episode's first, or also the state before every layer with a trained policy."""
 SNAPSHOTS = "snapshots"
 """Key in ``Trajectory.info``: layer -> copy of the environment before it."""
 
@@ -117,7 +117,7 @@ class Collector:
         while not self._vec.done:
             requests = self._vec.poll(wait=not self._overlap)
             if keep != "nothing":
-                self._copy(requests, keep)
+                self._copy(requests, keep, iteration, first)
             asked, replies = self._answer(requests, iteration, first) if requests else ([], [])
             tokens += sum(len(reply.action_ids) for reply in replies)
             finished += self._hand_over(requests, asked, replies)
@@ -128,21 +128,21 @@ class Collector:
             raise EngineError(f"All {len(finished)} episodes failed; the first with {failed[0].stop_reason}.")
         return [self._trajectory(episode, first) for episode in sorted(finished, key=lambda episode: episode.index)]
 
-    def _copy(self, requests: Sequence[Any], keep: Keep) -> None:
+    def _copy(self, requests: Sequence[Any], keep: Keep, iteration: int, first: int) -> None:
         """Copies the states that these requests stand at, as far as they are asked for."""
         layers: dict[int, list[Any]] = {}
         for request in requests:
             layers.setdefault(request.episode, []).append(request)
         for episode, layer in layers.items():
-            if keep == "start" and episode in self._snapshots:
-                continue
-            if keep == "decisions" and not any(self._trains(request.agent) for request in layer):
+            owners = [self._owner(request.agent, iteration, first + episode) for request in layer]
+            wanted = keep == "decisions" and any(map(self._trained, owners))
+            if episode in self._snapshots and not wanted:
                 continue
             env = self._vec.fork(layer[0])
             self._snapshots.setdefault(episode, {})[len(env.unwrapped.episode.layers)] = env
 
-    def _trains(self, agent: str) -> bool:
-        return self._policies is not None and self._policies.trainable(self._policies.policy_of(agent))
+    def _trained(self, policy: str) -> bool:
+        return self._policies is not None and self._policies.trainable(policy)
 
     def _answer(
         self, requests: Sequence[Any], iteration: int, first: int
@@ -163,7 +163,8 @@ class Collector:
         if self._policies is not None:
             for policy in dict.fromkeys(owner for owner in owners if owner in self._policies.policies):
                 rows = [i for i, owner in enumerate(owners) if owner == policy]
-                rendered = self._policies.render_many(policy, [requests[i].messages for i in rows])
+                tools = [requests[i].tools for i in rows] if self._policies.shows_tools(policy) else None
+                rendered = self._policies.render_many(policy, [requests[i].messages for i in rows], tools)
                 for i, prompt in zip(rows, rendered, strict=True):
                     prompts[i] = self._fit(policy, requests[i], prompt)
         return [
@@ -192,7 +193,8 @@ class Collector:
         chars = sum(len(message["content"]) for message in request.messages)
         while len(prompt) > room and chars:
             chars = int(chars * min(0.9, max(room, 0) / len(prompt)))
-            prompt = self._policies.render(policy, request.render(chars))
+            tools = request.tools if self._policies.shows_tools(policy) else ()
+            prompt = self._policies.render(policy, request.render(chars), tools)
         return prompt
 
     def _hand_over(
@@ -264,7 +266,7 @@ class Collector:
         made.policy, made.prompt_ids = asked.policy, asked.prompt_ids
         made.action_ids, made.logprobs = reply.action_ids, reply.logprobs
         made.stop_reason, made.version = reply.stop_reason, reply.version
-        made.trainable = self._trains(turn.agent)
+        made.trainable = self._trained(asked.policy)
         made.team_view = turn.extras["team_view"]
         made.info["observation"] = turn.extras["observation"]
         # From here on the record is for reading: what it keeps of the tokens can be written as JSON.
@@ -283,6 +285,8 @@ class Collector:
         assert self._policies is not None
         policy = self._policies.policy_of(turn["agent"])
         last = episode.layers[-1] if episode.layers else None
+        local = policy in self._policies.policies
+        prompt = self._policies.render(policy, turn["messages"], turn["tools"]) if local else []
         return Transition(
             index=turn["index"],
             round=last.round if last else 0,
@@ -291,7 +295,7 @@ class Collector:
             role=turn["role"],
             policy=policy,
             sees=tuple(turn["sees"]),
-            prompt_ids=self._policies.render(policy, turn["messages"]) if policy in self._policies.policies else [],
+            prompt_ids=prompt,
             action_ids=[],
             logprobs=np.zeros(0, np.float32),
             text="",

@@ -129,6 +129,7 @@ class Learner:
                     t.info[REFERENCE_LOGPROBS] = scored
         if self.config.kl_reward_coef:
             metrics["kl_reward"] = charge_kl([t for own in rows.values() for t in own], self.config.kl_reward_coef)
+        metrics |= self.algorithm.rule.prepare(trajectories)
         self.algorithm.values(trajectories, self.critics)
         metrics |= self.algorithm.credit(trajectories)
         if iteration >= self.config.value_warmup:
@@ -161,6 +162,7 @@ class Learner:
             "policies": {p: o.state_dict() for p, o in self.optimizers.items()},
             "critics": {p: o.state_dict() for p, o in self.value_optimizers.items()},
             "algorithm": self.algorithm.state_dict(),
+            "credit": self.algorithm.rule.state_dict(),
             "value_norm": self.critics.state_dict() if isinstance(self.critics, NormalisedCritics) else {},
         }
 
@@ -175,6 +177,8 @@ class Learner:
             for p, optimizer in optimizers.items():
                 optimizer.load_state_dict(state[kind][p])
         self.algorithm.load_state_dict(state["algorithm"])
+        if state.get("credit"):
+            self.algorithm.rule.load_state_dict(state["credit"])
         if isinstance(self.critics, NormalisedCritics):
             self.critics.load_state_dict(state["value_norm"])
 

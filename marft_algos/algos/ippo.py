@@ -43,6 +43,7 @@ class IPPO(PPO):
     Config: ClassVar[type[PPOConfig]] = IPPOConfig
     needs: ClassVar[frozenset[Need]] = frozenset({"critic"})
     view: View = "own"
+    chain: credit.Chain = "agent"
 
     def links(self, trajectory: Trajectory) -> credit.Links:
         """The agents' chains: a turn's successor is its agent's own next turn."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -33,8 +33,9 @@ class MAGRPOConfig(GroupConfig):
     """Episodes of each start: the paper's."""
     gamma_turn: float = 1.0
     """Discount from a layer to the next."""
-    credit: str = "broadcast"
-    """Credit rule: ``broadcast`` pays rewards where they fall due, ``last`` at a round's last layer."""
+    credit: str | dict[str, Any] = "broadcast"
+    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` pays rewards where they fall
+    due, ``last`` (released code) at a round's last layer."""
 
 
 @register("magrpo")

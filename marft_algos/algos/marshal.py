@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -37,8 +38,9 @@ class MARSHALConfig(UpdateConfig):
     """Weight of the KL to the model without its adapter: the paper's; self-play drifts."""
     std_eps: float = 1e-6
     """ε_σ, added to a player's σ."""
-    credit: str = "broadcast"
-    """Credit rule: ``broadcast`` pays rewards where they fall due, ``last`` at a round's last layer."""
+    credit: str | dict[str, Any] = "broadcast"
+    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` pays rewards where they fall
+    due, ``last`` (released code) at a round's last layer."""
 
 
 @register("marshal")
@@ -48,6 +50,7 @@ class MARSHAL(Algorithm):
     Config = MARSHALConfig
     config: MARSHALConfig
     level: Level = "action"
+    chain: credit.Chain = "agent"
 
     def __init__(self, config: MARSHALConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)

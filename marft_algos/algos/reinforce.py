@@ -36,8 +36,9 @@ class REINFORCEConfig(UpdateConfig):
     """Discount from a turn to the next of its chain; 1: who spoke first is responsible for all of the outcome."""
     chain: Literal["team", "agent"] = "team"
     """Whose rewards a turn is credited with: all that the team is paid later, or what its own agent is."""
-    credit: str = "broadcast"
-    """Credit rule: ``broadcast`` pays rewards where they fall due, ``last`` at a round's last layer."""
+    credit: str | dict[str, Any] = "broadcast"
+    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` pays rewards where they fall
+    due, ``last`` (released code) at a round's last layer."""
 
 
 @register("reinforce")
@@ -51,6 +52,7 @@ class REINFORCE(Algorithm):
     def __init__(self, config: REINFORCEConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
         self.rule = credit.get(self.config.credit)
+        self.chain = self.config.chain
         self.links = credit.team_chain if self.config.chain == "team" else credit.agent_chain
         self.baseline: float | None = None
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -40,8 +40,9 @@ class REINFORCEPPConfig(UpdateConfig):
     """Discount from a turn to the next of its chain."""
     chain: Literal["team", "agent"] = "team"
     """Whose rewards a turn is credited with: all that the team is paid later, or what its own agent is."""
-    credit: str = "broadcast"
-    """Credit rule: ``broadcast`` pays rewards where they fall due, ``last`` at a round's last layer."""
+    credit: str | dict[str, Any] = "broadcast"
+    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` pays rewards where they fall
+    due, ``last`` (released code) at a round's last layer."""
 
 
 @register("reinforce_pp")
@@ -55,6 +56,7 @@ class REINFORCEPP(Algorithm):
     def __init__(self, config: REINFORCEPPConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
         self.rule = credit.get(self.config.credit)
+        self.chain = self.config.chain
         self.links = credit.team_chain if self.config.chain == "team" else credit.agent_chain
 
     def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:

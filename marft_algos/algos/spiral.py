@@ -30,8 +30,9 @@ class SPIRALConfig(UpdateConfig):
 
     decay: float = 0.95
     """Weight of the past in a role's baseline, per episode: the paper's."""
-    credit: str = "broadcast"
-    """Credit rule: which agent is paid what."""
+    credit: str | dict[str, Any] = "broadcast"
+    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` pays rewards where they fall
+    due, ``last`` (released code) at a round's last layer."""
 
 
 @register("spiral")
@@ -41,6 +42,7 @@ class SPIRAL(Algorithm):
     Config = SPIRALConfig
     config: SPIRALConfig
     level: Level = "action"
+    chain: credit.Chain = "episode"
 
     def __init__(self, config: SPIRALConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)

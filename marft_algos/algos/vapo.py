@@ -64,6 +64,7 @@ class VAPO(PPO):
     config: VAPOConfig
     needs: ClassVar[frozenset[Need]] = frozenset({"critic"})
     view: View = "own"
+    chain: credit.Chain = "agent"
 
     def __init__(self, config: VAPOConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)

@@ -1,4 +1,4 @@
-"""Who is paid for what: credit rules, and the successor relations that returns run over.
+"""What turns and layers are paid, and the successor relations that returns run over.
 
 A credit rule turns the recorded reward channels of an episode into the rewards that a chain carries. A chain says
 whose values bootstrap a turn: the team chain hands over to the next layer, an agent chain to the agent's own next
@@ -7,15 +7,17 @@ turn. A reward enters once along any path of a chain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from marft_algos import functional as F
-from marft_algos.types import Trajectory
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_algos.types import Trajectory, Transition
+from marft_envs.errors import ConfigError
+
+FloatArray = NDArray[np.floating]
 
 
 @dataclass(slots=True)
@@ -28,6 +30,8 @@ class Rewards:
     """Per layer: paid after it commits and before the next layer does."""
     agents: list[Mapping[str, float]]
     """Per layer: agent -> reward."""
+    settled: bool = False
+    """Whether ``turns`` holds whole returns: what a turn is answerable for, to which no chain adds what came later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,72 +46,14 @@ class Links:
     """Per turn: the value beyond its chain's end, where a limit cut the episode without pay."""
 
 
-FloatArray = NDArray[np.floating]
-CreditRule = Callable[[Trajectory], Rewards]
-_RULES: dict[str, CreditRule] = {}
-
-
-def register(name: str) -> Callable[[CreditRule], CreditRule]:
-    """Decorator: makes a credit rule known as ``name``."""
-
-    def add(rule: CreditRule) -> CreditRule:
-        if name in _RULES:
-            raise ConfigError(f"Credit rule '{name}' is registered already; choose another name.")
-        _RULES[name] = rule
-        return rule
-
-    return add
-
-
-def get(name: str) -> CreditRule:
-    """Returns the credit rule of that name.
-
-    Raises:
-        ConfigError: No such rule.
-    """
-    if name not in _RULES:
-        raise ConfigError(f"There is no credit rule '{name}'. {did_you_mean(name, _RULES)}")
-    return _RULES[name]
-
-
-def rules() -> list[str]:
-    """Names of the registered credit rules."""
-    return sorted(_RULES)
-
-
-@register("broadcast")
-def broadcast(trajectory: Trajectory) -> Rewards:
-    """Rewards where they were paid: every turn of a layer is paid all of it, none of it is split."""
-    return Rewards(
-        turns=[t.reward for t in trajectory.transitions],
-        team=[layer.team for layer in trajectory.layers],
-        agents=[dict(layer.agents) for layer in trajectory.layers],
-    )
-
-
-@register("last")
-def last(trajectory: Trajectory) -> Rewards:
-    """All that a round pays goes to its last layer, the released code's rule; earlier layers live on the bootstrap."""
-    paid = broadcast(trajectory)
-    rounds = [trajectory.transitions[layer.turns[0]].round for layer in trajectory.layers]
-    for i, layer in enumerate(trajectory.layers):
-        end = max(j for j, r in enumerate(rounds) if r == rounds[i])
-        if end == i:
-            continue
-        paid.team[end] += paid.team[i] + sum(paid.turns[k] for k in layer.turns)
-        paid.agents[end] = _add(paid.agents[end], paid.agents[i])
-        paid.team[i], paid.agents[i] = 0.0, {}
-        for k in layer.turns:
-            paid.turns[k] = 0.0
-    return paid
-
-
 def team_chain(trajectory: Trajectory, paid: Rewards) -> Links:
     """Layer by layer through the whole episode, the next round after a round's last layer.
 
     Raises:
         ConfigError: Agents are paid differently: one return for all of them has no meaning then.
     """
+    if paid.settled:
+        return _alone(paid)
     names = {t.agent for t in trajectory.transitions}
     rewards = [0.0] * len(trajectory.transitions)
     successors: list[tuple[int, ...]] = [()] * len(trajectory.transitions)
@@ -151,6 +97,8 @@ def agent_score(trajectory: Trajectory, paid: Rewards, agent: str) -> float:
 
 def agent_chain(trajectory: Trajectory, paid: Rewards) -> Links:
     """Each agent's own turns: what it and the team are paid until its next turn, or the episode's end."""
+    if paid.settled:
+        return _alone(paid)
     turns = trajectory.transitions
     rewards = [0.0] * len(turns)
     successors: list[tuple[int, ...]] = [()] * len(turns)
@@ -163,9 +111,27 @@ def agent_chain(trajectory: Trajectory, paid: Rewards) -> Links:
     return Links(rewards, successors, [_beyond(trajectory, t.agent) for t in turns])
 
 
+def _alone(paid: Rewards) -> Links:
+    """Every turn by itself."""
+    return Links(list(paid.turns), [()] * len(paid.turns), [0.0] * len(paid.turns))
+
+
+def penalty(t: Transition) -> float:
+    """What ``kl_reward_coef`` added to a turn's reward (at most 0): it is the turn's own, whoever else is paid."""
+    return 0.0 if t.penalties is None else float(t.penalties.sum())
+
+
+def earned(t: Transition) -> float:
+    """What the task paid a turn."""
+    return t.reward - penalty(t)
+
+
 def _beyond(trajectory: Trajectory, agent: str) -> float:
-    """What an agent of a truncated episode could still expect: the value of its own turn in the layer that would have
-    run; of that layer if it has none and the team is paid as one; else 0."""
+    """What an agent of a truncated episode could still expect.
+
+    The value of its own turn in the layer that would have run; of that layer if it has none and the team is paid as
+    one; else 0.
+    """
     if not trajectory.truncated:
         return 0.0
     own = [float(t.values[0]) for t in trajectory.info.get("next", ()) if t.agent == agent and t.values is not None]
@@ -207,10 +173,6 @@ def _common(agents: Mapping[str, float], names: set[str], layer: int) -> float:
             "Use an algorithm with agent chains (IPPO, MAPPO), or let the task pay a team reward."
         )
     return next(iter(per_agent.values()))
-
-
-def _add(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
-    return {name: a.get(name, 0.0) + b.get(name, 0.0) for name in {**a, **b}}
 
 
 def validate(trajectories: Sequence[Trajectory]) -> None:

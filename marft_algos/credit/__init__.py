@@ -1,0 +1,60 @@
+"""Who is paid for what: credit rules, and the successor relations that returns run over."""
+
+from marft_algos.credit.costs import Priced
+from marft_algos.credit.recorded import (
+    Difference,
+    Improvement,
+    Local,
+    Margin,
+    Rank,
+    broadcast,
+    last,
+    outcome,
+    team_outcome,
+)
+from marft_algos.credit.registry import Chain, Rule, Setting, get, register, rules
+from marft_algos.credit.replayed import Counterfactual, LeaveOneOut, Shapley
+from marft_algos.credit.rewards import (
+    Links,
+    Rewards,
+    agent_chain,
+    agent_score,
+    check_own_view,
+    returns_to_go,
+    spread,
+    team_chain,
+    team_score,
+    validate,
+)
+
+__all__ = [
+    "Chain",
+    "Counterfactual",
+    "Difference",
+    "Improvement",
+    "LeaveOneOut",
+    "Links",
+    "Local",
+    "Margin",
+    "Priced",
+    "Rank",
+    "Rewards",
+    "Rule",
+    "Setting",
+    "Shapley",
+    "agent_chain",
+    "agent_score",
+    "broadcast",
+    "check_own_view",
+    "get",
+    "last",
+    "outcome",
+    "register",
+    "returns_to_go",
+    "rules",
+    "spread",
+    "team_chain",
+    "team_outcome",
+    "team_score",
+    "validate",
+]

@@ -1,0 +1,114 @@
+"""What an episode costs, as a term of the reward: fixed prices, or prices that hold a budget (Lagrange multipliers)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from marft_algos.credit.registry import Chain, Rule
+from marft_algos.credit.rewards import Rewards
+from marft_algos.replay import Replayer
+from marft_algos.rollout import Keep
+from marft_algos.types import Need, Trajectory
+from marft_envs.errors import ConfigError
+from marft_envs.types import AgentSpec
+
+Cost = Literal["tokens", "calls", "handoffs"]
+
+
+def costs_of(trajectory: Trajectory, kind: Cost) -> list[int]:
+    """Per turn what it costs.
+
+    tokens: those that it samples. calls: 1 for a reply that an engine wrote. handoffs: 1 if somebody else acts next.
+    """
+    turns = trajectory.transitions
+    if kind == "tokens":
+        return [len(t.action_ids) for t in turns]
+    if kind == "calls":
+        return [int(bool(t.policy)) for t in turns]
+    following = [[turns[k].agent for k in layer.turns] for layer in trajectory.layers[1:]] + [[]]
+    return [int(bool(set(following[t.layer]) - {t.agent})) for t in turns]
+
+
+@dataclass
+class Priced(Rule):
+    """A rule whose turns also pay for what they cost: r_k − Σ_c λ_c·cost_c(k).
+
+    λ is ``costs``, and where there is a budget b it moves after every iteration, for the next one:
+
+        λ ← max(0, λ + multiplier_lr·(mean cost of an episode − b))
+    """
+
+    costs: dict[Cost, float] = field(default_factory=dict)
+    """Price of a unit of each cost; the first price of those with a budget."""
+    budgets: dict[Cost, float] = field(default_factory=dict)
+    """Mean cost of an episode that is to be held."""
+    multiplier_lr: float = 0.01
+    """Step of the prices that hold a budget, per unit above it."""
+    rule: Rule = field(init=False)
+    """What the prices come on top of."""
+
+    def __post_init__(self) -> None:
+        if any(price < 0 for price in self.costs.values()) or self.multiplier_lr <= 0:
+            raise ConfigError(
+                f"Costs are {self.costs} with multiplier_lr {self.multiplier_lr}; expected prices of 0 or more, and a "
+                "step above 0."
+            )
+        self.prices: dict[Cost, float] = {c: self.costs.get(c, 0.0) for c in (*self.costs, *self.budgets)}
+        self._now = dict(self.prices)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The rule's."""
+        return self.rule.name
+
+    @property
+    def needs(self) -> frozenset[Need]:  # type: ignore[override]
+        """The rule's."""
+        return self.rule.needs
+
+    @property
+    def chains(self) -> frozenset[Chain]:  # type: ignore[override]
+        """The rule's."""
+        return self.rule.chains
+
+    @property
+    def keep(self) -> Keep:  # type: ignore[override]
+        """The rule's."""
+        return self.rule.keep
+
+    def check(self, team: Sequence[AgentSpec]) -> None:
+        """As the rule."""
+        self.rule.check(team)
+
+    def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> None:
+        """As the rule."""
+        self.rule.replay(trajectories, replayer, iteration)
+
+    def prepare(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """Takes this iteration's prices, and moves the next one's."""
+        logged = self.rule.prepare(trajectories)
+        self._now = dict(self.prices)
+        for cost, price in self._now.items():
+            mean = sum(sum(costs_of(d, cost)) for d in trajectories) / max(len(trajectories), 1)
+            logged |= {f"credit/cost/{cost}": mean, f"credit/price/{cost}": price}
+            if cost in self.budgets and trajectories:
+                self.prices[cost] = max(0.0, price + self.multiplier_lr * (mean - self.budgets[cost]))
+        return logged
+
+    def __call__(self, trajectory: Trajectory) -> Rewards:
+        """What the rule pays, less what it cost."""
+        paid = self.rule(trajectory)
+        for cost, price in self._now.items():
+            paid.turns = [r - price * c for r, c in zip(paid.turns, costs_of(trajectory, cost), strict=True)]
+        return paid
+
+    def state_dict(self) -> dict[str, Any]:
+        """The next iteration's prices, and what the rule keeps."""
+        return {"prices": dict(self.prices), "rule": self.rule.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores ``state_dict``."""
+        self.prices = dict(state["prices"])
+        self.rule.load_state_dict(state["rule"])

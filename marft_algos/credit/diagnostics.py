@@ -1,0 +1,81 @@
+"""Is the credit right? Turns are replayed, and what they were worth is compared with what they were credited with.
+
+For a turn k, ``SAMPLES`` branches go on from its own reply with fresh random numbers, and as many from replies drawn
+anew. Neither shares a random number with the episode, so a rule's estimate and the judgement have no noise in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from marft_algos.batching import has_loss
+from marft_algos.credit.formulas import spearman
+from marft_algos.credit.recorded import outcome
+from marft_algos.credit.replayed import siblings
+from marft_algos.replay import Branch, Replayer
+from marft_algos.types import Trajectory, Transition
+
+SAMPLES = 8
+"""Branches of each kind per turn."""
+_FIRST = 1 << 20
+"""Number of the first sample: no credit rule draws so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One turn, and what the replays say about it."""
+
+    turn: Transition
+    credit: float
+    """Mean outcome of its own reply minus that of the replies drawn in its place."""
+    own: float
+    """Variance of the outcome under its own reply: what others and chance did."""
+    all: float
+    """Variance of the outcome over replies at its state."""
+
+
+def judge(trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> list[Judged]:
+    """Replays every trained turn of these episodes, at the weights that they were sampled with."""
+    places = [(d, t) for d in trajectories for t in d.transitions if has_loss(t)]
+    branches: list[Branch] = []
+    for d, t in places:
+        for j in range(_FIRST, _FIRST + SAMPLES):
+            (drawn,) = siblings(d, t, [j + SAMPLES], j + SAMPLES)
+            own = Branch(drawn.start, d.episode, {**drawn.said, t.index: t.text}, sample=j)
+            branches += [own, drawn]
+    played = replayer.play(branches, iteration)
+    found = []
+    for i, (_, t) in enumerate(places):
+        rows = played[2 * SAMPLES * i : 2 * SAMPLES * (i + 1)]
+        own_, drawn_ = (
+            np.array([outcome(b, t.agent) for b in part if b is not None]) for part in (rows[::2], rows[1::2])
+        )
+        if len(own_) > 1 and len(drawn_) > 1:
+            found.append(
+                Judged(t, float(own_.mean() - drawn_.mean()), float(own_.var(ddof=1)), float(drawn_.var(ddof=1)))
+            )
+    return found
+
+
+def metrics(judged: Sequence[Judged]) -> dict[str, float]:
+    """Numbers to log once the turns have advantages.
+
+    rank_correlation: Spearman's, of a turn's mean advantage with its replayed credit; absent if either is constant.
+    context_variance: mean variance of the outcome over replies at one state.
+    influence/AGENT: the share of that variance which goes back to what the agent said: 1 − E[own]/E[all], at least 0.
+    """
+    rows = [j for j in judged if j.turn.advantages is not None]
+    if not rows:
+        return {}
+    estimated = [float(np.mean(j.turn.advantages)) for j in rows if j.turn.advantages is not None]
+    rho = spearman(estimated, [j.credit for j in rows])
+    found = {"credit/judged": float(len(rows)), "credit/context_variance": float(np.mean([j.all for j in rows]))}
+    if rho == rho:
+        found["credit/rank_correlation"] = rho
+    for agent in sorted({j.turn.agent for j in rows}):
+        own, everything = (sum(getattr(j, key) for j in rows if j.turn.agent == agent) for key in ("own", "all"))
+        found[f"credit/influence/{agent}"] = max(1.0 - own / everything, 0.0) if everything > 0.0 else 0.0
+    return found

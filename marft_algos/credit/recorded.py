@@ -1,0 +1,241 @@
+"""Credit rules that read the record: who was paid what, and when.
+
+Those that tell agents apart make sense on agent chains only: a team chain pays every turn all that is paid later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from marft_algos.credit.formulas import spearman
+from marft_algos.credit.registry import Chain, Rule, register
+from marft_algos.credit.rewards import Rewards, earned, penalty, team_score
+from marft_algos.types import Trajectory
+from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.types import AgentSpec
+
+INDIVIDUAL: frozenset[Chain] = frozenset({"agent", "episode"})
+"""Chains of rules that pay agents differently."""
+_WEIGHTS = "rank_weights"
+"""Key in ``Trajectory.info``: agent -> its weight of the team's reward."""
+
+
+@register("broadcast")
+def broadcast(trajectory: Trajectory) -> Rewards:
+    """Rewards where they were paid: every turn of a layer is paid all of it, none of it is split."""
+    return Rewards(
+        turns=[t.reward for t in trajectory.transitions],
+        team=[layer.team for layer in trajectory.layers],
+        agents=[dict(layer.agents) for layer in trajectory.layers],
+    )
+
+
+@register("last")
+def last(trajectory: Trajectory) -> Rewards:
+    """All that a round pays goes to its last layer, the released code's rule; earlier layers live on the bootstrap."""
+    paid = broadcast(trajectory)
+    rounds = [trajectory.transitions[layer.turns[0]].round for layer in trajectory.layers]
+    for i, layer in enumerate(trajectory.layers):
+        end = max(j for j, r in enumerate(rounds) if r == rounds[i])
+        if end == i:
+            continue
+        paid.team[end] += paid.team[i] + sum(paid.turns[k] for k in layer.turns)
+        paid.agents[end] = _add(paid.agents[end], paid.agents[i])
+        paid.team[i], paid.agents[i] = 0.0, {}
+        for k in layer.turns:
+            paid.turns[k] = 0.0
+    return paid
+
+
+@register("local")
+@dataclass(frozen=True)
+class Local(Rule):
+    """α·team + local: an agent's own rewards whole, the team's times α (AT-GRPO, arXiv 2510.11062)."""
+
+    chains: ClassVar[frozenset[Chain]] = INDIVIDUAL
+    alpha: float = 1.0
+    """Weight of the team's reward; 0 leaves the agent's own quality."""
+
+    def __call__(self, trajectory: Trajectory) -> Rewards:
+        """Scales the team channel."""
+        paid = broadcast(trajectory)
+        paid.team = [self.alpha * reward for reward in paid.team]
+        return paid
+
+
+@register("margin")
+@dataclass(frozen=True)
+class Margin(Rule):
+    """q_i − mean_{j ≠ i} q_j over the agents that act in a round, q what an agent's own turns were paid there.
+
+    For teams whose members are graded one by one (proposals before a vote). The team's reward pays nobody.
+    """
+
+    chains: ClassVar[frozenset[Chain]] = INDIVIDUAL
+
+    def __call__(self, trajectory: Trajectory) -> Rewards:
+        """Pays each agent's margin at its last turn of the round."""
+        turns = trajectory.transitions
+        quality: dict[tuple[int, str], float] = {}
+        places: dict[tuple[int, str], int] = {}
+        for t in turns:
+            quality[t.round, t.agent] = quality.get((t.round, t.agent), 0.0) + earned(t)
+            places[t.round, t.agent] = t.index
+        for layer in trajectory.layers:
+            for agent, reward in layer.agents.items():
+                key = (turns[layer.turns[0]].round, agent)
+                if key in quality:
+                    quality[key] += reward
+        paid = _nothing(trajectory)
+        for (number, agent), own in quality.items():
+            others = [q for (r, name), q in quality.items() if r == number and name != agent]
+            paid.turns[places[number, agent]] += own - (sum(others) / len(others) if others else 0.0)
+        return paid
+
+
+@dataclass(frozen=True)
+class _Steps(Rule):
+    """Rules about a quality that changes: a span runs from a producer's layer to the next one, and R_s is its pay."""
+
+    chains: ClassVar[frozenset[Chain]] = INDIVIDUAL
+    critics: tuple[str, ...] = ()
+    """Agents, by name or role, that do not produce but make the next product better."""
+
+    def check(self, team: Sequence[AgentSpec]) -> None:
+        """The critics are members of the team, and leave somebody to produce."""
+        names = {name for agent in team for name in (agent.name, agent.role)}
+        for name in self.critics:
+            if name not in names:
+                raise ConfigError(f"Credit rule '{self.name}' names '{name}'. {did_you_mean(name, names)}")
+        if all(agent.name in self.critics or agent.role in self.critics for agent in team):
+            raise ConfigError(f"Credit rule '{self.name}' names everybody as critics; somebody must produce.")
+
+    def _produced(self, now: float, before: float) -> float:
+        raise NotImplementedError
+
+    def __call__(self, trajectory: Trajectory) -> Rewards:
+        """Pays at an agent's last turn of each span."""
+        turns, paid = trajectory.transitions, _nothing(trajectory)
+        paid.agents = [dict(layer.agents) for layer in trajectory.layers]
+        span, quality = -1, {-1: 0.0}
+        places: dict[tuple[int, str], int] = {}
+        critic = {t.agent: t.agent in self.critics or t.role in self.critics for t in turns}
+        for layer in trajectory.layers:
+            span += any(not critic[turns[k].agent] for k in layer.turns)
+            quality[span] = quality.get(span, 0.0) + layer.team + sum(earned(turns[k]) for k in layer.turns)
+            places |= {(span, turns[k].agent): k for k in layer.turns}
+        for (s, agent), k in places.items():
+            if critic[agent]:
+                paid.turns[k] += quality[s + 1] - quality[s] if s + 1 in quality else 0.0
+            else:
+                paid.turns[k] += self._produced(quality[s], quality[s - 1])
+        return paid
+
+
+@register("difference")
+class Difference(_Steps):
+    """ΔR: R_s − R_{s−1} for who produces, R_{s+1} − R_s for the critics between.
+
+    Both are paid for one difference, so their sum is not the team's reward.
+    """
+
+    def _produced(self, now: float, before: float) -> float:
+        return now - before
+
+
+@register("improvement")
+class Improvement(_Steps):
+    """Critics get the reward after their feedback minus the one before; producers what they are paid (WaltzRL)."""
+
+    def check(self, team: Sequence[AgentSpec]) -> None:
+        """Somebody gives feedback."""
+        super().check(team)
+        if not self.critics:
+            raise ConfigError("Credit rule 'improvement' pays for feedback: say who gives it, critics=['ROLE'].")
+
+    def _produced(self, now: float, before: float) -> float:
+        return now
+
+
+@register("rank")
+class Rank(Rule):
+    """local_i + w_i·team, w_i by how well the ranks of an agent's own rewards agree with those of the team's scores.
+
+        ρ_i = Spearman(local scores of i, team scores) over the episodes of a group
+        w_i = n·max(ρ_i, 0)/Σ_j max(ρ_j, 0)
+
+    A group is the episodes of one start, or all of an iteration where each has a start of its own. Where no ranks agree
+    all weights are 1. After CoMAM's rank consistency; its exact weights are not public.
+    """
+
+    chains: ClassVar[frozenset[Chain]] = INDIVIDUAL
+
+    def prepare(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """Weighs the agents of every group."""
+        groups: dict[int, list[Trajectory]] = {}
+        alone = len({d.group for d in trajectories}) == len(trajectories)
+        for d in trajectories:
+            groups.setdefault(0 if alone else d.group, []).append(d)
+        logged: dict[str, list[float]] = {}
+        for group in groups.values():
+            weights = self._weigh(group)
+            for d in group:
+                d.info[_WEIGHTS] = weights
+            for agent, weight in weights.items():
+                logged.setdefault(agent, []).append(weight)
+        return {f"credit/rank_weight/{agent}": float(np.mean(w)) for agent, w in sorted(logged.items())}
+
+    def _weigh(self, group: Sequence[Trajectory]) -> dict[str, float]:
+        agents = sorted({t.agent for d in group for t in d.transitions})
+        team = [sum(layer.team for layer in d.layers) for d in group]
+        agreement = {}
+        for agent in agents:
+            local = [
+                sum(earned(t) for t in d.transitions if t.agent == agent)
+                + sum(layer.agents.get(agent, 0.0) for layer in d.layers)
+                for d in group
+            ]
+            rho = spearman(local, team)
+            agreement[agent] = max(rho, 0.0) if rho == rho else 0.0
+        total = sum(agreement.values())
+        return {a: len(agents) * agreement[a] / total if total else 1.0 for a in agents}
+
+    def __call__(self, trajectory: Trajectory) -> Rewards:
+        """Moves the team's reward to the agents, weighed."""
+        weights: Mapping[str, float] = trajectory.info[_WEIGHTS]
+        paid = broadcast(trajectory)
+        paid.agents = [
+            _add(own, {agent: weight * team for agent, weight in weights.items()})
+            for own, team in zip(paid.agents, paid.team, strict=True)
+        ]
+        paid.team = [0.0] * len(paid.team)
+        return paid
+
+
+def outcome(trajectory: Trajectory, agent: str) -> float:
+    """What an episode was worth to an agent: all that the team and its turns were paid, and the agent's own share."""
+    team = sum(layer.team for layer in trajectory.layers) + sum(earned(t) for t in trajectory.transitions)
+    return float(team + sum(layer.agents.get(agent, 0.0) for layer in trajectory.layers))
+
+
+def team_outcome(trajectory: Trajectory) -> float:
+    """What an episode was worth to the team.
+
+    Raises:
+        ConfigError: Agents are paid differently.
+    """
+    return team_score(trajectory, broadcast(trajectory))
+
+
+def _nothing(trajectory: Trajectory) -> Rewards:
+    """Nobody is paid; the KL to the reference stays with its turn."""
+    layers = len(trajectory.layers)
+    return Rewards([penalty(t) for t in trajectory.transitions], [0.0] * layers, [{} for _ in range(layers)])
+
+
+def _add(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
+    return {name: a.get(name, 0.0) + b.get(name, 0.0) for name in {**a, **b}}

@@ -1,0 +1,178 @@
+"""Credit rules that ask what would have happened: they play branches, which cost tokens and are counted.
+
+What they pay a turn is a whole return (``Rewards.settled``): it is compared with what else could have been there, so
+nothing that came later is to be added. A baseline of an algorithm may still be taken off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from marft_algos.batching import has_loss
+from marft_algos.credit import formulas
+from marft_algos.credit.recorded import outcome, team_outcome
+from marft_algos.credit.registry import Chain, Rule, register
+from marft_algos.credit.rewards import Rewards, penalty
+from marft_algos.replay import Absence, Branch, Replayer, snapshot
+from marft_algos.rollout import SNAPSHOTS, Keep
+from marft_algos.types import Need, Trajectory, Transition
+from marft_envs.errors import ConfigError
+
+EXACT = 6
+"""Players up to whom all 2^n coalitions are played; beyond, orders are drawn."""
+_CREDIT = "replayed_credit"
+"""Key in ``Trajectory.info``: per turn what the replays say."""
+
+
+class _Replayed(Rule):
+    needs: ClassVar[frozenset[Need]] = frozenset({"branches"})
+    chains: ClassVar[frozenset[Chain]] = frozenset({"team", "agent"})
+
+    def __call__(self, trajectory: Trajectory) -> Rewards:
+        """What the replays said; the KL to the reference stays with its turn."""
+        if _CREDIT not in trajectory.info:
+            raise ConfigError(
+                f"Credit rule '{self.name}' has played no branches of episode {trajectory.episode}. Call rule.replay "
+                "on collected episodes first, as the trainer does."
+            )
+        turns = [c + penalty(t) for c, t in zip(trajectory.info[_CREDIT], trajectory.transitions, strict=True)]
+        layers = len(trajectory.layers)
+        return Rewards(turns, [0.0] * layers, [{} for _ in range(layers)], settled=True)
+
+
+def siblings(trajectory: Trajectory, t: Transition, samples: Sequence[int], sample: int = 0) -> list[Branch]:
+    """Branches in which turn t is drawn anew and everything else is as it was, as far as it can be.
+
+    Args:
+        trajectory: With the state before t's layer.
+        t: Whose reply is drawn.
+        samples: Numbers of the samples, one branch each.
+        sample: Number of the sample at later turns; 0: the episode's own random numbers.
+    """
+    start = snapshot(trajectory, t.layer)
+    beside = {k: trajectory.transitions[k].text for k in trajectory.layers[t.layer].turns if k != t.index}
+    return [Branch(start, trajectory.episode, beside, {t.index: j}, sample) for j in samples]
+
+
+@register("counterfactual")
+@dataclass(frozen=True)
+class Counterfactual(_Replayed):
+    """R − mean of R over replies drawn in a turn's place, from the frozen state at that decision (C3, 2603.06859).
+
+    Later agents answer anew what they are told. Trained turns only; others get 0.
+    """
+
+    keep: ClassVar[Keep] = "decisions"
+    samples: int = 4
+    """Replies drawn in place of each turn: each costs the rest of an episode."""
+
+    def check(self, team: Sequence[object]) -> None:
+        """There is something to compare with."""
+        _at_least_one(self.name, "samples", self.samples)
+
+    def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> None:
+        """Plays the siblings of every trained turn."""
+        places = [(d, t) for d in trajectories for t in d.transitions if has_loss(t)]
+        branches = [b for d, t in places for b in siblings(d, t, range(1, self.samples + 1))]
+        played = replayer.play(branches, iteration)
+        for d in trajectories:
+            d.info[_CREDIT] = [0.0] * len(d.transitions)
+        for i, (d, t) in enumerate(places):
+            others = [outcome(b, t.agent) for b in played[i * self.samples : (i + 1) * self.samples] if b is not None]
+            if others:
+                d.info[_CREDIT][t.index] = outcome(d, t.agent) - sum(others) / len(others)
+
+
+@dataclass(frozen=True)
+class _Game(_Replayed):
+    """Rules on the game v(S): what the team earns from the episode's start when only the agents in S play."""
+
+    keep: ClassVar[Keep] = "start"
+    absence: Absence = "silent"
+    """What an absent agent does: ``silent``: it says the empty text; ``start``: it says what the policy that it
+    started from would, drawn with the same random numbers."""
+
+    @property
+    def needs(self) -> frozenset[Need]:  # type: ignore[override]
+        """The start's weights, if absent agents play with them."""
+        return frozenset({"branches", "start"} if self.absence == "start" else {"branches"})
+
+    def _played(self, players: Sequence[str], rng: np.random.Generator) -> list[frozenset[str]]:
+        """The coalitions that ``_shares`` looks at; that of all players is the episode itself."""
+        raise NotImplementedError
+
+    def _shares(self, players: Sequence[str], value: formulas.Value, rng: np.random.Generator) -> dict[str, float]:
+        raise NotImplementedError
+
+    def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> None:
+        """Plays the coalitions of every episode. An episode of which one failed credits nobody."""
+        jobs: list[tuple[Trajectory, list[str], list[frozenset[str]]]] = []
+        branches: list[Branch] = []
+        for d in trajectories:
+            players = sorted({t.agent for t in d.transitions if t.policy})
+            rng = np.random.default_rng([iteration, d.episode])
+            wanted = [c for c in self._played(players, rng) if len(c) < len(players)]
+            jobs.append((d, players, wanted))
+            kept = d.info.get(SNAPSHOTS, {})
+            start = snapshot(d, min(kept, default=0))
+            everybody = frozenset(players)
+            branches += [Branch(start, d.episode, absent=everybody - c, absence=self.absence) for c in wanted]
+        played = iter(replayer.play(branches, iteration))
+        for d, players, wanted in jobs:
+            results = [next(played) for _ in wanted]
+            shares = dict.fromkeys(players, 0.0)
+            if None not in results:
+                value = {c: team_outcome(b) for c, b in zip(wanted, results, strict=True) if b is not None}
+                value[frozenset(players)] = team_outcome(d)
+                shares = self._shares(players, value, np.random.default_rng([iteration, d.episode]))
+            d.info[_CREDIT] = [shares.get(t.agent, 0.0) for t in d.transitions]
+
+
+@register("leave_one_out")
+class LeaveOneOut(_Game):
+    """v(all) − v(all but i): what the team loses without the agent."""
+
+    def _played(self, players: Sequence[str], rng: np.random.Generator) -> list[frozenset[str]]:
+        return [frozenset(players) - {i} for i in players]
+
+    def _shares(self, players: Sequence[str], value: formulas.Value, rng: np.random.Generator) -> dict[str, float]:
+        everybody = frozenset(players)
+        return {i: value[everybody] - value[everybody - {i}] for i in players}
+
+
+@register("shapley")
+@dataclass(frozen=True)
+class Shapley(_Game):
+    """The Shapley value of an agent: its mean marginal worth over all orders in which the team could form.
+
+    Exact up to six agents; beyond that over drawn orders.
+    """
+
+    orders: int = 16
+    """Orders drawn for teams of more than six, in pairs of an order and its reverse."""
+
+    def check(self, team: Sequence[object]) -> None:
+        """There is something to average over."""
+        _at_least_one(self.name, "orders", self.orders)
+
+    def _drawn(self, players: Sequence[str], rng: np.random.Generator) -> list[tuple[str, ...]]:
+        return formulas.orders(players, self.orders, rng)
+
+    def _played(self, players: Sequence[str], rng: np.random.Generator) -> list[frozenset[str]]:
+        if len(players) <= EXACT:
+            return formulas.coalitions(players)
+        return list(dict.fromkeys(c for order in self._drawn(players, rng) for c in formulas.prefixes(order)))
+
+    def _shares(self, players: Sequence[str], value: formulas.Value, rng: np.random.Generator) -> dict[str, float]:
+        if len(players) <= EXACT:
+            return formulas.shapley(players, value)
+        return formulas.shapley_of(self._drawn(players, rng), value)
+
+
+def _at_least_one(rule: str, name: str, number: int) -> None:
+    if number < 1:
+        raise ConfigError(f"Credit rule '{rule}' has {name} = {number}; expected at least 1.")

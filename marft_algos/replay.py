@@ -1,0 +1,374 @@
+"""What else could have happened: episodes that go on from a copied state, and collecting with several candidates.
+
+A replay starts from a copy of an episode (``FlexEnv.fork``, kept by the Collector) and plays it to its end with the
+rollout engine. Random numbers are common: a turn's seed is the one it had in the episode unless another sample is asked
+for, so who is told the same says the same, and a difference between two replays has a cause in what was changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from marft_algos.engines.base import EngineBase, RolloutEngine, row_seed
+from marft_algos.policy import PolicySet
+from marft_algos.rollout import SNAPSHOTS, Collector, Keep, Seating
+from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason, Trajectory, Transition
+from marft_envs.core import FlexEnv
+from marft_envs.errors import ConfigError
+from marft_envs.types import Episode
+from marft_envs.vector import VectorEnv
+from marft_envs.wrappers import FlexWrapper, RecordEpisodes
+
+Absence = Literal["silent", "start"]
+"""What an absent agent does: say nothing, or what the policy it started from would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One continuation to play."""
+
+    start: FlexEnv
+    """The state to go on from; it is copied, and stays as it is."""
+    episode: int
+    """Number of the episode that it was copied from: seeds depend on it."""
+    said: Mapping[int, str] = field(default_factory=dict)
+    """History index -> what is said there, instead of asking the engine."""
+    samples: Mapping[int, int] = field(default_factory=dict)
+    """History index -> number of the sample drawn there; 0 is the episode's own."""
+    sample: int = 0
+    """Number of the sample at all other turns."""
+    absent: frozenset[str] = frozenset()
+    """Agents that do not play as trained."""
+    absence: Absence = "silent"
+    until_paid: bool = False
+    """Ends as soon as something is paid, or the round is over."""
+
+
+class Weights(Protocol):
+    """What ``StartEngine`` needs of the policies."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Copies of the weights."""
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Puts them back in place."""
+
+
+class StartEngine(EngineBase):
+    """An engine in this process, with the weights that the policies have when this is made.
+
+    Args:
+        engine: Samples at the policies' present weights.
+        policies: Have the start's weights while this generates.
+    """
+
+    def __init__(self, engine: RolloutEngine, policies: Weights) -> None:
+        self._engine, self._policies, self._start = engine, policies, policies.state_dict()
+
+    def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
+        """As the engine, at the start's weights."""
+        now = self._policies.state_dict()
+        self._policies.load_state_dict(self._start)
+        try:
+            return self._engine.generate(requests, params)
+        finally:
+            self._policies.load_state_dict(now)
+
+
+class Replayer:
+    """Plays branches, all in one batch.
+
+    Args:
+        policies: Who plays with which weights; None when the engine is scripted.
+        engine: Writes the replies.
+        params: How to sample.
+        seed: The run's seed.
+        slots: Branches in flight; the copies of the others are made when a slot is free.
+        start: Replies of agents that are absent with absence ``start``.
+        seating: Who plays an agent in an episode, as for the Collector.
+    """
+
+    def __init__(
+        self,
+        policies: PolicySet | None,
+        engine: RolloutEngine,
+        params: SamplingParams,
+        *,
+        seed: int = 0,
+        slots: int = 64,
+        start: RolloutEngine | None = None,
+        seating: Seating | None = None,
+    ) -> None:
+        self._policies, self._engine, self._params = policies, engine, params
+        self._seed, self._slots, self._start, self._seating = seed, slots, start, seating
+        self.tokens: dict[int, int] = {}
+        """Episode -> tokens sampled in branches of it since ``charge`` was last called."""
+
+    def play(self, branches: Sequence[Branch], iteration: int) -> list[Trajectory | None]:
+        """Plays every branch; None for those that an engine or the environment broke off.
+
+        Args:
+            branches: Of any episodes of the iteration.
+            iteration: Seeds depend on it.
+
+        Returns:
+            In the order of ``branches``, whole episodes: the turns before the copy was made are those of the episode.
+
+        Raises:
+            ConfigError: The environment cannot be copied.
+            EngineError: Every branch failed.
+        """
+        if not branches:
+            return []
+        unused = _Branched(branches[0])  # every episode brings its own environment
+        vec = VectorEnv([lambda: unused] * min(self._slots, len(branches)))
+        collector = _Branches(vec, self._policies, self._engine, self._params, seed=self._seed, seating=self._seating)
+        try:
+            played = collector.play(branches, iteration, self._start)
+        finally:
+            vec.close()
+        for branch, tokens in zip(branches, collector.tokens, strict=True):
+            self.count(branch.episode, tokens)
+        return [None if t.info["episode"].stop_reason.startswith("error") else t for t in played]
+
+    def count(self, episode: int, tokens: int) -> None:
+        """Notes tokens that were sampled for an episode and are not part of it."""
+        self.tokens[episode] = self.tokens.get(episode, 0) + tokens
+
+    def charge(self, trajectories: Sequence[Trajectory]) -> None:
+        """Books what was sampled in branches to their episodes, and lets go of the states that they started from."""
+        for trajectory in trajectories:
+            trajectory.info.pop(SNAPSHOTS, None)
+            trajectory.replayed_tokens += self.tokens.pop(trajectory.episode, 0)
+
+
+def snapshot(trajectory: Trajectory, layer: int) -> FlexEnv:
+    """The state before a layer.
+
+    Raises:
+        ConfigError: It was not kept.
+    """
+    kept: Mapping[int, FlexEnv] = trajectory.info.get(SNAPSHOTS, {})
+    if layer not in kept:
+        raise ConfigError(
+            f"Episode {trajectory.episode} has no copy of the state before layer {layer} (there is: {sorted(kept)}). "
+            "Collect with keep='decisions', or keep='start' for the first."
+        )
+    return kept[layer]
+
+
+class _Branched(FlexWrapper):
+    """A copy of a branch's start that ends where the branch does, and shares what the original holds."""
+
+    def __init__(self, branch: Branch) -> None:
+        (env,) = branch.start.fork()
+        super().__init__(env)
+        inner = env
+        while isinstance(inner, FlexWrapper):
+            if isinstance(inner, RecordEpisodes):
+                inner.recorded = True  # a branch is no episode of the run
+            inner = inner.env
+        now = env.unwrapped
+        self._until_paid, self._round = branch.until_paid, now.view.round
+        self._layers, self._turns = len(now.episode.layers), len(now.view.history)
+
+    def step(self, action: str | None) -> None:
+        """Steps, and ends the branch where it is to end."""
+        self.env.step(action)
+        if self._until_paid and not self.env.unwrapped.done and self._over():
+            self.env.truncate("branch")
+
+    def _over(self) -> bool:
+        now = self.env.unwrapped
+        if now.view.round > self._round:
+            return True
+        layers, turns = now.episode.layers[self._layers :], now.view.history[self._turns :]
+        return any(x.team_reward or any(x.agent_rewards.values()) for x in layers) or any(t.reward for t in turns)
+
+    def close(self) -> None:
+        """Nothing: worker processes belong to the original."""
+
+
+class _Branches(Collector):
+    """Drives branches: some turns are given, some are sampled anew, absent agents have replies of their own."""
+
+    def play(self, branches: Sequence[Branch], iteration: int, start: RolloutEngine | None) -> list[Trajectory]:
+        self._branches, self._start = branches, start
+        self.tokens = [0] * len(branches)
+        assert isinstance(self._vec, VectorEnv)
+        self._vec.branch([partial(_Branched, branch) for branch in branches])
+        played = self._play(len(branches), iteration, 0)
+        for trajectory, branch in zip(played, branches, strict=True):
+            trajectory.episode = branch.episode
+        return played
+
+    def _answer(
+        self, requests: Sequence[Any], iteration: int, first: int
+    ) -> tuple[list[GenerationRequest], list[Generation]]:
+        branches = [self._branches[r.episode] for r in requests]
+        texts = [_given(b, r) for b, r in zip(branches, requests, strict=True)]
+        owners = [self._owner(r.agent, iteration, b.episode) for r, b in zip(requests, branches, strict=True)]
+        asked = [GenerationRequest(owner, [], 0) for owner in owners]
+        replies = [
+            Generation([], np.zeros(0, np.float32), StopReason.EOS, 0, text or "") for text in texts
+        ]  # those that stay have no tokens, and are not counted
+        open_ = [i for i, text in enumerate(texts) if text is None]
+        seeds = [
+            row_seed(
+                self._seed, iteration, branches[i].episode, requests[i].index_hint,
+                branches[i].samples.get(requests[i].index_hint, branches[i].sample),
+            )
+            for i in open_
+        ]  # fmt: skip
+        prompts = dict(
+            zip(open_, self._ask([requests[i] for i in open_], seeds, [owners[i] for i in open_]), strict=True)
+        )
+        away = [i for i in open_ if requests[i].agent in branches[i].absent]
+        for engine, rows in ((self._engine, [i for i in open_ if i not in away]), (self._start, away)):
+            if not rows:
+                continue
+            assert engine is not None
+            for i, reply in zip(rows, engine.generate([prompts[i] for i in rows], self._params), strict=True):
+                asked[i], replies[i] = prompts[i], reply
+                self.tokens[requests[i].episode] += len(reply.action_ids)
+        return asked, replies
+
+    def _trajectory(self, episode: Episode, first: int) -> Trajectory:
+        episode.info.pop("next", None)  # nobody values what would have come after a branch
+        return super()._trajectory(episode, first)
+
+
+def _given(branch: Branch, request: Any) -> str | None:
+    """What is said without asking an engine, or None."""
+    if request.agent in branch.absent and branch.absence == "silent":
+        return ""
+    return branch.said.get(request.index_hint)
+
+
+Worth = Callable[[Trajectory, int], float]
+"""(a branch, history index of the candidate in it) -> what the candidate is worth."""
+WORTH = "worth"
+"""Key in ``Transition.info`` of turns that had candidates: what this one was worth."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rival:
+    """A candidate that did not advance."""
+
+    asked: GenerationRequest
+    reply: Generation
+    worth: float
+
+
+class TreeCollector(Collector):
+    """Draws several candidates at every turn of a trained policy, tries each of them, and goes on with the best.
+
+    A candidate is tried in a branch in which the others of its layer say their first candidate. The best of each turn
+    advances (the first of equals); the others stand in ``Trajectory.candidates``, all with their worth.
+
+    Args:
+        replayer: Tries candidates.
+        candidates: Replies per turn.
+        worth: Judges a branch.
+        *args: As ``Collector``.
+        **kwargs: As ``Collector``.
+    """
+
+    def __init__(self, *args: Any, replayer: Replayer, candidates: int, worth: Worth, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._replayer, self._candidates, self._worth = replayer, candidates, worth
+        self._rivals: dict[tuple[int, int], list[_Rival]] = {}
+        self._chosen: dict[tuple[int, int], float] = {}
+
+    def _play(self, total: int, iteration: int, first: int, keep: Keep = "nothing") -> list[Trajectory]:
+        self._rivals, self._chosen = {}, {}
+        return super()._play(total, iteration, first, keep)
+
+    def _answer(
+        self, requests: Sequence[Any], iteration: int, first: int
+    ) -> tuple[list[GenerationRequest], list[Generation]]:
+        owner = {id(r): self._owner(r.agent, iteration, first + r.episode) for r in requests}
+        trained = [r for r in requests if self._trained(owner[id(r)])]
+        tried = set(map(id, trained))
+        places = [(r, j) for r in requests for j in range(self._candidates if id(r) in tried else 1)]
+        seeds = [row_seed(self._seed, iteration, first + r.episode, r.index_hint, j) for r, j in places]
+        asked = self._ask([r for r, _ in places], seeds, [owner[id(r)] for r, _ in places])
+        replies = self._engine.generate(asked, self._params)
+        made: dict[tuple[int, int], list[tuple[GenerationRequest, Generation]]] = {}
+        for (r, _), request, reply in zip(places, asked, replies, strict=True):
+            made.setdefault((r.episode, r.index_hint), []).append((request, reply))
+        worths = self._try(requests, trained, made, iteration, first)
+        best = []
+        for r in requests:
+            key = (r.episode, r.index_hint)
+            found, own = made[key], worths.get(key, [0.0])
+            chosen = max(range(len(own)), key=lambda j, own=own: (own[j], -j))  # type: ignore[misc]
+            best.append(found[chosen])
+            if own[chosen] > -np.inf and key in worths:
+                self._chosen[key] = own[chosen]
+            others = [_Rival(*found[j], worth) for j, worth in enumerate(own) if j != chosen]
+            self._rivals[key] = [rival for rival in others if rival.worth > -np.inf]
+            lost = sum(len(rival.reply.action_ids) for rival in others if rival.worth == -np.inf)
+            self._replayer.count(first + r.episode, lost)
+        return [request for request, _ in best], [reply for _, reply in best]
+
+    def _try(
+        self,
+        requests: Sequence[Any],
+        trained: Sequence[Any],
+        made: Mapping[tuple[int, int], Sequence[tuple[GenerationRequest, Generation]]],
+        iteration: int,
+        first: int,
+    ) -> dict[tuple[int, int], list[float]]:
+        """What each candidate is worth, by turn; −inf for those that failed, or whose branch did."""
+        starts: dict[int, FlexEnv] = {}
+        firsts: dict[int, dict[int, str]] = {}
+        for r in requests:
+            firsts.setdefault(r.episode, {})[r.index_hint] = made[r.episode, r.index_hint][0][1].text
+        branches: list[Branch] = []
+        places: dict[tuple[int, int, int], int] = {}  # (episode, turn, candidate) -> branch
+        for r in trained:
+            if r.episode not in starts:
+                starts[r.episode] = self._vec.fork(r)
+            for j, (_, reply) in enumerate(made[r.episode, r.index_hint]):
+                if reply.stop_reason is StopReason.ERROR:
+                    continue
+                # The layer's first candidates together are one branch, whoever is judged by it.
+                place = (r.episode, r.index_hint if j else -1, j)
+                if place not in places:
+                    said = {**firsts[r.episode], r.index_hint: reply.text}
+                    branches.append(Branch(starts[r.episode], first + r.episode, said, until_paid=True))
+                    places[place] = len(branches) - 1
+                places[r.episode, r.index_hint, j] = places[place]
+        played = self._replayer.play(branches, iteration)
+        worths: dict[tuple[int, int], list[float]] = {}
+        for r in trained:
+            worths[r.episode, r.index_hint] = own = []
+            for j in range(len(made[r.episode, r.index_hint])):
+                number = places.get((r.episode, r.index_hint, j))
+                branch = None if number is None else played[number]
+                own.append(-np.inf if branch is None else self._worth(branch, r.index_hint))
+        return worths
+
+    def _trajectory(self, episode: Episode, first: int) -> Trajectory:
+        rivals: list[Transition] = []
+        for turn in episode.turns:
+            for rival in self._rivals.get((episode.index, turn.index), ()):
+                extras = {**(turn.extras or {}), "asked": rival.asked, "reply": rival.reply}
+                other = dataclasses.replace(turn, text=rival.reply.text, reward=0.0, extras=extras)
+                made = self._transition(other)
+                made.info[WORTH] = rival.worth
+                rivals.append(made)
+        trajectory = super()._trajectory(episode, first)
+        trajectory.candidates = rivals
+        for t in trajectory.transitions:
+            if (episode.index, t.index) in self._chosen:
+                t.info[WORTH] = self._chosen[episode.index, t.index]
+        return trajectory
