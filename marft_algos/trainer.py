@@ -18,9 +18,11 @@ import marft_envs
 from marft_algos import algorithm as algorithms
 from marft_algos import checkpoint, evaluate, hosting, loggers, records, selfplay, setup
 from marft_algos.config import TrainConfig
+from marft_algos.credit import diagnostics
 from marft_algos.critic import Critics
 from marft_algos.engines.base import Publisher, RolloutEngine
-from marft_algos.rollout import Collector
+from marft_algos.replay import Replayer, StartEngine, TreeCollector
+from marft_algos.rollout import Collector, Keep
 from marft_algos.runs import UNTRAINED, RunFolder, compare
 from marft_algos.stats import mean
 from marft_algos.types import StopReason, Trajectory
@@ -64,8 +66,18 @@ class Trainer:
         self.critics = Critics(self.policies, config.critic_hidden, config.seed) if algorithm.view != "none" else None
         self.learner = Learner(algorithm, self.policies, self.critics, config.seed)
         self.engine: RolloutEngine = hosting.make_engine(config, self.policies)
-        self.publisher = Publisher(self.engine, self.policies, config.adapter_dir or None)
         self.pool = selfplay.Pool(config, self.policies) if config.pool else None
+        self._seating = self.pool.seat if self.pool is not None else None
+        self.replayer = Replayer(
+            self.policies,
+            self.engine,
+            evaluate.sampling(config),
+            seed=config.seed,
+            slots=_slots(config),
+            start=StartEngine(self.engine, self.policies) if "start" in algorithm.rule.needs else None,
+            seating=self._seating,
+        )
+        self.publisher = Publisher(self.engine, self.policies, config.adapter_dir or None)
         self.progress = checkpoint.Progress()
         self._saved = setup.saved_policies(config, self.policies)
 
@@ -105,8 +117,7 @@ class Trainer:
         config = self.config
         sinks = [loggers.make(name, run, self.progress.iteration) for name in config.loggers]
         session = _Session(run, display, [display, *sinks], _Interrupt())
-        slots = min(config.num_envs or config.episodes_per_iteration, config.episodes_per_iteration)
-        vec = marft_envs.make_vec(config.env, slots, **config.env_kwargs)
+        vec = marft_envs.make_vec(config.env, _slots(config), **config.env_kwargs)
         try:
             self.publisher.publish(self.policies.policies, self.policies.version)
             with session.interrupt.installed():
@@ -133,7 +144,7 @@ class Trainer:
         iteration = self.progress.iteration
         with session.interrupt.allowed():
             session.display.phase("playing")
-            trajectories, metrics = self._collect(collector, iteration)
+            trajectories, metrics, judged = self._collect(collector, iteration)
         collected = time.monotonic()
         metrics |= {f"engine/{k}": v for k, v in self.engine.metrics().items()}
         self.engine.sleep()
@@ -142,6 +153,7 @@ class Trainer:
         session.display.phase("learning")
         # What an engine or an environment broke off says nothing about the replies before it.
         metrics |= self.learner.update([t for t in trajectories if not _failed(t)], iteration)
+        metrics |= diagnostics.metrics(judged)
         self.policies.version += 1
         self.engine.wake()
         self.publisher.publish(self.learner.trainable, self.policies.version)
@@ -162,21 +174,25 @@ class Trainer:
         if evaluated or _due(iteration, config.save_every):
             self._save(session.run)
 
-    def _collect(self, collector: Collector, iteration: int) -> tuple[list[Trajectory], dict[str, float]]:
+    def _collect(
+        self, collector: Collector, iteration: int
+    ) -> tuple[list[Trajectory], dict[str, float], list[diagnostics.Judged]]:
         """Plays the iteration's groups; those that the algorithm does not want are replaced by fresh ones.
 
         Returns:
-            The episodes to learn from, and numbers of those played: score and the like of the first panel, which no
-            choice has touched, and counts of everything that was sampled.
+            The episodes to learn from; numbers of those played: score and the like of the first panel, which no
+            choice has touched, and counts of everything that was sampled; and what replays say about some turns.
         """
         config, algorithm = self.config, self.learner.algorithm
+        judge = config.credit_diagnostics if _due(iteration + 1, config.record_every) else 0
+        keep: Keep = "decisions" if judge else algorithm.rule.keep
         size = algorithm.group_size
         lacking = config.episodes_per_iteration // size
         played: list[Trajectory] = []
         kept: list[Trajectory] = []
         for refill in range(1 + algorithm.refills):
             panel = self.problems.train(config.seed, iteration, lacking, refill).repeated(size)
-            fresh = collector.collect(panel.seeds, panel.options, iteration=iteration, first=len(played))
+            fresh = collector.collect(panel.seeds, panel.options, iteration=iteration, first=len(played), keep=keep)
             for trajectory in fresh:
                 trajectory.group = trajectory.episode // size
             played += fresh
@@ -187,12 +203,18 @@ class Trainer:
                     lacking -= 1
             if not lacking:
                 break
+        whole = [t for t in kept if not _failed(t)]
+        algorithm.rule.replay(whole, self.replayer, iteration)
+        judged = diagnostics.judge(whole[:judge], self.replayer, iteration)
+        self.replayer.charge(played)
         metrics = summary(played[: config.episodes_per_iteration])
         metrics["episodes_played"] = len(played)
-        metrics["tokens_played"] = sum(len(t.action_ids) for trajectory in played for t in trajectory.transitions)
+        metrics["tokens_played"] = sum(trajectory.tokens for trajectory in played)
+        if replayed := sum(trajectory.replayed_tokens for trajectory in played):
+            metrics["tokens_replayed"] = replayed
         if isinstance(algorithm.config, algorithms.GroupConfig):
             metrics |= {"groups": len(kept) // size, "groups_dropped": (len(played) - len(kept)) // size}
-        return kept, metrics
+        return kept, metrics, judged
 
     def _done(self) -> bool:
         """Whether the iterations, or the budget of tokens, are used up."""
@@ -213,17 +235,14 @@ class Trainer:
         def show(done: int, total: int, tokens: int) -> None:
             display.phase(f"playing: {done}/{total} episodes, {tokens} tokens")
 
-        config, params = self.config, evaluate.sampling(self.config)
-        return Collector(
-            vec,
-            self.policies,
-            self.engine,
-            params,
-            seed=config.seed,
-            overlap=config.overlap,
-            on_progress=show,
-            seating=self.pool.seat if self.pool is not None else None,
-        )
+        config, algorithm = self.config, self.learner.algorithm
+        place = (vec, self.policies, self.engine, evaluate.sampling(config))
+        kwargs: dict[str, Any] = {"seed": config.seed, "overlap": config.overlap, "on_progress": show}
+        kwargs["seating"] = self._seating
+        if algorithm.candidates == 1:
+            return Collector(*place, **kwargs)
+        tree = {"replayer": self.replayer, "candidates": algorithm.candidates, "worth": algorithm.worth}
+        return TreeCollector(*place, **tree, **kwargs)
 
     def _evaluate(self, session: _Session, iteration: int) -> dict[str, float]:
         """Plays the held-out panel; returns its numbers."""
@@ -317,6 +336,11 @@ def permute_rewards(trajectories: Sequence[Trajectory], rng: np.random.Generator
         score, trajectory.success = earned[other]
         if trajectory.layers:
             trajectory.layers[-1].team = score
+
+
+def _slots(config: TrainConfig) -> int:
+    """Episodes in flight."""
+    return min(config.num_envs or config.episodes_per_iteration, config.episodes_per_iteration)
 
 
 def _failed(trajectory: Trajectory) -> bool:

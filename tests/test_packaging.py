@@ -25,7 +25,7 @@ LEVELS = (
     ("types", "toml", "stats", "memory", "endpoints", "models"),
     ("functional", "groups"),
     ("policy", "modeling", "weights", "fused", "scoring", "critic", "engines"),
-    ("rollout", "batching"),
+    ("rollout", "replay", "batching"),
     ("credit", "algorithm", "ppo", "value_norm", "update"),
     ("algos",),
     ("config", "presets", "runs", "records", "setup", "selfplay", "hosting", "checkpoint", "loggers", "evaluate", "compare", "plots", "report", "trainer"),
