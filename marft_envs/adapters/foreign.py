@@ -142,7 +142,10 @@ class ForeignTask:
             outcome.agent_rewards = {self._actor(seat): reward for seat, reward in paid.items() if reward}
         left = [seat for seat in alive if seat not in self.waiting()] if len(alive) > 1 else []
         outcome.dead = frozenset(map(self._actor, left)) if not over else frozenset()
-        return self._ended(outcome) if over else outcome
+        earned = {seat: self._earned[seat] for seat in self._learners()}
+        outcome.metrics = {"illegal": float(self._illegal)} | {f"return/{seat}": r for seat, r in earned.items()}
+        outcome.info = {"moves": [list(move) for move in self._moves]}
+        return self._decided(outcome, max(earned.values())) if over else outcome
 
     def _move(self, seat: str, text: str) -> str | None:
         """The move that a reply means; None: it loses."""
@@ -167,15 +170,12 @@ class ForeignTask:
         for seat, reward in self.game.step(moves).items():
             self._earned[seat] += float(reward)
 
-    def _ended(self, outcome: Outcome) -> Outcome:
-        earned = {seat: self._earned[seat] for seat in self._learners()}
-        outcome.metrics = {"illegal": float(self._illegal)} | {f"return/{seat}": r for seat, r in earned.items()}
-        outcome.info = {"moves": [list(move) for move in self._moves]}
+    def _decided(self, outcome: Outcome, own: float) -> Outcome:
+        """Against fixed opponents there is a winner."""
         if self._fixed and not self.cooperative:
             best = max(self._earned[seat] for seat in self._fixed)
-            own = max(earned.values())
             outcome.success = own > best and not self._lost
-            outcome.metrics |= {"draw": float(own == best and not self._lost)}
+            outcome.metrics = {**outcome.metrics, "draw": float(own == best and not self._lost)}
         return outcome
 
     def _learners(self) -> list[str]:
