@@ -141,7 +141,10 @@ def describe(env_id: str, kwargs: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class CheckArguments:
-    """Runs PettingZoo's own tests and the Flex invariants on an environment."""
+    """Runs PettingZoo's own tests and the Flex invariants on an environment.
+
+    Of an environment of others it first says, clause by clause, what it offers and what is missing.
+    """
 
     target: Annotated[str, tyro.conf.Positional]
     """An id, ``module:id``, or ``module:callable`` where the callable returns an environment."""
@@ -155,23 +158,48 @@ def run_check(argv: list[str]) -> int:
     from marft_algos import arguments
 
     given = arguments.parse(CheckArguments, argv, prog="marft check")
+    clauses = foreign_clauses(given.target, given.env_kwargs)
+    print(*clauses, sep="\n" if clauses else "", end="\n" if clauses else "")
+    if not all(clause.met for clause in clauses):
+        return 1
     print(marft_envs.check_env(factory(given.target, given.env_kwargs)))
     return 0
+
+
+def foreign_clauses(target: str, kwargs: dict[str, Any]) -> list[Any]:
+    """What an environment of others offers, clause by clause; empty for those of this project."""
+    import marft_envs
+    from marft_envs.errors import ConfigError
+
+    try:
+        foreign = "target" in marft_envs.spec(target).kwargs
+    except ConfigError:
+        return []  # `factory` says what is wrong
+    if not foreign:
+        return []
+    from marft_envs.adapters import load
+
+    return load.clauses(target, **kwargs)
 
 
 def factory(target: str, kwargs: dict[str, Any]) -> Any:
     """A callable without arguments that builds ``target``: an id, ``module:id`` or ``module:callable``."""
     import marft_envs
     from marft_envs.errors import ConfigError
+    from marft_envs.registry import FOREIGN
 
     module, _, name = target.rpartition(":")
-    if not module or not name.isidentifier():
+    if not module or not name.isidentifier() or target.startswith(FOREIGN):
         return lambda: marft_envs.make(target, **kwargs)
     try:
         build = getattr(importlib.import_module(module), name)
     except (ModuleNotFoundError, AttributeError) as error:
         raise ConfigError(f"Cannot load '{target}': {error}. Expected an importable module:callable.") from error
-    return lambda: build(**kwargs) if callable(build) else build
+    if not callable(build):
+        return lambda: build
+    if foreign_clauses(target, kwargs):
+        return lambda: marft_envs.make(target, **kwargs)
+    return lambda: build(**kwargs)
 
 
 if __name__ == "__main__":

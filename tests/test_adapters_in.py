@@ -13,9 +13,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import strangers
 
 import marft_envs
-import strangers
 from marft_envs import ConfigError, FlexEnv, MissingExtraError, check_env
 from marft_envs.adapters import aec, compliance, gym_text, optional, parallel
 from marft_envs.adapters.codecs import Discrete, Grid, chosen

@@ -18,12 +18,15 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from marft_envs.adapters.codecs import Codec
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
 from marft_envs.registry import FOREIGN
+
+if TYPE_CHECKING:
+    from marft_envs.adapters.compliance import Clause
 
 
 def load(
@@ -83,6 +86,28 @@ def load(
             raise ConfigError(f"'{target}' is an environment of this project: put its arguments in settings.")
         return made
     return wrap(made, **given)
+
+
+def clauses(
+    target: str,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    codec: Codec | str | Mapping[str, Codec] | None = None,
+    parallel: bool = False,
+    **kwargs: Any,
+) -> list[Clause]:
+    """What a foreign environment offers, clause by clause; empty for one of this project. Arguments as of ``load``."""
+    from marft_envs.adapters import compliance
+
+    if target.startswith("reasoning_gym:"):
+        return []
+    try:
+        made = raw(target, settings or {}, parallel)
+    except TypeError:
+        return []  # a function that takes other arguments makes an environment of this project
+    if compliance.kind_of(made) == "flex":
+        return []
+    return compliance.check(made, _named(codec) if isinstance(codec, str) else codec)
 
 
 def raw(target: str, settings: Mapping[str, Any], parallel: bool = False) -> Any:
