@@ -7,7 +7,7 @@ import warnings
 
 import pettingzoo
 import pytest
-from native_loop import Say, assert_same
+from native_loop import CASES, Say, assert_same
 from pettingzoo.test import parallel_api_test
 from pettingzoo.utils import aec_to_parallel
 
@@ -51,7 +51,7 @@ def test_a_debate_takes_two_steps() -> None:
 def test_pettingzoos_parallel_test_passes(id: str) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning)
-        parallel_api_test(parallel_play.make(id), num_cycles=50)
+        parallel_api_test(parallel_play.make(id, **CASES.get(id, {})), num_cycles=20)
 
 
 def test_without_dependencies_it_is_what_pettingzoos_own_conversion_gives() -> None:
