@@ -310,7 +310,8 @@ def team_of(path: str) -> Callable[[str, Sequence[Mapping[str, str]]], str]:
 
     def reply(agent: str, messages: Sequence[Mapping[str, str]]) -> str:
         policy = policies.policy_of(agent)
-        prompt = policies.render(policy, messages) if policy in policies.policies else []
+        tools = env.unwrapped.tools.get(agent, ())
+        prompt = policies.render(policy, messages, tools) if policy in policies.policies else []
         request = GenerationRequest(policy, prompt, seed=0, agent=agent, messages=messages)
         return engine.generate([request], params)[0].text
 

@@ -55,6 +55,18 @@ class TrainConfig:
     """Folder, seen by the vLLM servers too, through which they get adapters; empty: a temporary one of this machine."""
     full_finetune: bool = False
     """Train all weights instead of a LoRA adapter. Off, as in the paper: adapters let all policies share one base."""
+    quantize: Literal["none", "nf4"] = "none"
+    """Base weights of linear layers: as they are, or in 4 bits (nf4; needs the quant extra). A quarter of the memory,
+    and slower: for models that would not fit otherwise."""
+    gradient_checkpointing: bool = False
+    """Keep the layers' inputs only, and compute the rest of a layer again on the way back: a fraction of the memory of
+    an update, for one more forward pass."""
+    thinking: bool = False
+    """Let models think aloud before they answer, if their chat template has a switch for it (Qwen3). Off: a thought
+    spends the reply's tokens, and the others would read it."""
+    template_tools: bool = False
+    """Show agents their tools in the chat template's own form, as the model was trained with; environments then need
+    not write them into profiles (show_tools=none)."""
     lora_r: int = 8
     """Rank of the adapters; 8 as in the released launch script."""
     lora_alpha: int = 16
@@ -126,7 +138,8 @@ class TrainConfig:
         for key in ("lora_r", "max_new_tokens", "episodes_per_iteration", "engine_batch", "eval_episodes", "threads"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key} is {getattr(self, key)}; expected at least 1.")
-        for key in ("iterations", "eval_every", "save_every", "record_episodes", "record_every", "credit_diagnostics", "seed"):
+        counts = ("iterations", "eval_every", "save_every", "record_episodes", "record_every", "credit_diagnostics")
+        for key in (*counts, "seed"):
             if getattr(self, key) < 0:
                 raise ConfigError(f"{key} is {getattr(self, key)}; expected 0 or more.")
         if self.pool < 0 or self.pool_every < 1 or not 0 <= self.pool_share <= 1:

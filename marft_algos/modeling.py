@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from jinja2 import TemplateError
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    BitsAndBytesConfig,
     DynamicCache,
     PreTrainedModel,
     PreTrainedTokenizerFast,
@@ -24,8 +25,9 @@ from transformers.cache_utils import DynamicLayer
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging
 
+from marft_algos.chat import Chat
 from marft_algos.models import EMBEDDED, embedded_path
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
 
 _GENERIC_TOKENIZERS = {"PreTrainedTokenizerFast", "TokenizersBackend"}
 MIN_PREFIX = 8
@@ -33,6 +35,20 @@ MIN_PREFIX = 8
 Trunk = Callable[..., Any]
 """Runs a model without its head: keyword arguments of ``forward`` -> output with ``last_hidden_state``."""
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """How base models are kept, run and spoken to."""
+
+    quantize: str = "none"
+    """``nf4``: the weights of linear layers, without the head, in 4 bits (QLoRA, arXiv 2305.14314)."""
+    gradient_checkpointing: bool = False
+    """Keep the layers' inputs only, and compute the rest again on the way back."""
+    thinking: bool = False
+    """See ``Chat``."""
+    template_tools: bool = False
+    """See ``Chat``."""
 
 
 @dataclass(slots=True)
@@ -50,40 +66,29 @@ class BaseModel:
     """Tokens that close a reply."""
     context: int
     """Most tokens of prompt and reply together."""
-    control: re.Pattern[str] | None
-    """Matches the tokenizer's control tokens written out as text."""
+    chat: Chat
+    """Its chat template."""
 
     @property
     def hidden_size(self) -> int:
         return int(self.model.config.get_text_config().hidden_size)
 
-    def render(self, conversations: Sequence[Sequence[Mapping[str, str]]]) -> list[list[int]]:
-        """Returns prompt ids by the chat template, with the opening of the assistant's turn.
+    @property
+    def quantized(self) -> bool:
+        """Whether weights are kept in 4 bits."""
+        return getattr(self.model, "is_quantized", False)
 
-        Control tokens written out in a message are broken up first, so a message cannot close its own turn.
-        """
-        chats = [[{**m, "content": self.neutralise(m["content"])} for m in messages] for messages in conversations]
-        try:
-            return self.tokenizer.apply_chat_template(
-                chats, add_generation_prompt=True, tokenize=True, return_dict=False
-            )
-        except TemplateError as error:
-            roles = [m["role"] for m in conversations[0]]
-            raise ConfigError(
-                f"The chat template of '{self.spec}' refuses a conversation with roles {roles}: {error}. Expected a"
-                " template that takes system, user and assistant messages. Choose a model whose template does, or"
-                " give the agents empty profiles."
-            ) from error
-
-    def neutralise(self, text: str) -> str:
-        """Puts a space inside every control token that ``text`` spells out."""
-        return self.control.sub(lambda m: f"{m[0][0]} {m[0][1:]}", text) if self.control else text
+    @property
+    def softcap(self) -> float | None:
+        """Bound of the logits (Gemma 2)."""
+        return softcap_of(self.model)
 
 
 def share(model: PreTrainedModel) -> PreTrainedModel:
     """Returns a copy of the modules over the same tensors: adapters put on one leave the other plain."""
-    tensors = (*model.parameters(), *model.buffers())
-    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+    states = (getattr(module, "quant_state", None) for module in model.modules())  # scales of 4-bit weights
+    kept = (*model.parameters(), *model.buffers(), *(state for state in states if state is not None))
+    return copy.deepcopy(model, {id(held): held for held in kept})
 
 
 def pick_device(device: str) -> torch.device:
@@ -133,7 +138,14 @@ def load_tokenizer(location: str) -> Any:
     return loader.from_pretrained(location)
 
 
-def load_base(spec: str, *, dtype: torch.dtype, device: torch.device, trainable: bool = False) -> BaseModel:
+def load_base(
+    spec: str,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    trainable: bool = False,
+    settings: ModelSettings | None = None,
+) -> BaseModel:
     """Loads a base model and checks what training needs of it.
 
     Args:
@@ -141,23 +153,30 @@ def load_base(spec: str, *, dtype: torch.dtype, device: torch.device, trainable:
         dtype: compute dtype; also the weights' dtype unless ``trainable``.
         device: where it lives.
         trainable: keep the weights in float32, because they will be trained.
+        settings: how it is kept and spoken to.
 
     Raises:
-        ConfigError: not found, hub out of reach, no chat template, no pad token, unsupported output head.
+        ConfigError: not found, hub out of reach, no chat template or an unsuitable one, unsupported output head.
+        MissingExtraError: quantised weights without bitsandbytes.
     """
-    location = locate(spec)
+    location, settings = locate(spec), settings or ModelSettings()
+    options = {} if settings.quantize == "none" else _four_bits(settings.quantize, dtype, device)
     try:
         tokenizer = load_tokenizer(location)
         with _without_bars():
-            model = AutoModelForCausalLM.from_pretrained(location, dtype=torch.float32 if trainable else dtype)
+            model = AutoModelForCausalLM.from_pretrained(
+                location, dtype=torch.float32 if trainable else dtype, **options
+            )
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(_unreachable(spec, error)) from error
-    _check_tokenizer(spec, tokenizer)
-    model.requires_grad_(False).eval().to(device)
+    chat = _chat(spec, tokenizer, settings)
+    model.requires_grad_(False).eval()
+    if not options:
+        model.to(device)
     _check_head(spec, model)
     ends = model.generation_config.eos_token_id if model.generation_config else None
     listed = ends if isinstance(ends, list) else [ends]
-    end_ids = {i for i in (*listed, tokenizer.eos_token_id) if i is not None}
+    end_ids = {i for i in (*listed, tokenizer.eos_token_id, chat.closing()) if i is not None}
     context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
     return BaseModel(
         spec=spec,
@@ -167,8 +186,22 @@ def load_base(spec: str, *, dtype: torch.dtype, device: torch.device, trainable:
         device=device,
         end_ids=tuple(sorted(end_ids)),
         context=int(context),
-        control=_control_pattern(tokenizer),
+        chat=chat,
     )
+
+
+def _four_bits(quantize: str, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+    if quantize != "nf4":
+        raise ConfigError(f"Unknown quantisation '{quantize}'. {did_you_mean(quantize, ('none', 'nf4'))}")
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise MissingExtraError("Base weights of 4 bits (package 'bitsandbytes')", "quant")
+    settings = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=quantize,
+        bnb_4bit_use_double_quant=True,  # the scales in 8 bits: .4 bits a weight less
+        bnb_4bit_compute_dtype=dtype,
+    )
+    return {"quantization_config": settings, "device_map": {"": device}}
 
 
 @contextmanager
@@ -191,19 +224,14 @@ def _unreachable(spec: str, error: Exception) -> str:
     )
 
 
-def _check_tokenizer(spec: str, tokenizer: Any) -> None:
+def _chat(spec: str, tokenizer: Any, settings: ModelSettings) -> Chat:
     if not tokenizer.chat_template:
         raise ConfigError(
             f"The model '{spec}' has no chat template, so its agents cannot be addressed. Expected an instruction"
             " model. Choose one (for example the '-Instruct' variant), or set tokenizer.chat_template and"
             " tokenizer.save_pretrained(folder)."
         )
-    if tokenizer.pad_token_id is None:
-        raise ConfigError(
-            f"The tokenizer of '{spec}' has no pad token. Expected one, so that saved adapters pad as they were"
-            " trained. Type, in Python: tokenizer.pad_token = tokenizer.eos_token; tokenizer.save_pretrained(folder)"
-            " and model.save_pretrained(folder), then name that folder."
-        )
+    return Chat(spec, tokenizer, settings.thinking, settings.template_tools)
 
 
 @torch.no_grad()
@@ -211,11 +239,12 @@ def _check_head(spec: str, model: PreTrainedModel) -> None:
     """Scoring applies the output head to chosen positions: it must be all there is between trunk and logits."""
     ids = torch.tensor([[0, 1]], device=model.device)
     expected = model(input_ids=ids).logits
-    scored = head_of(model)(model.base_model(input_ids=ids).last_hidden_state)
-    if not torch.allclose(scored.float(), expected.float(), rtol=1e-3, atol=1e-3):
+    scored = logits(head_of(model), model.base_model(input_ids=ids).last_hidden_state, softcap_of(model))
+    close = 1e-3 if expected.dtype == torch.float32 else 0.03  # theirs round on the way through a cap
+    if not torch.allclose(scored, expected.float(), rtol=close, atol=close):
         raise ConfigError(
-            f"The model '{spec}' changes its logits after the output head (scaling or capping), which is not"
-            " supported. Choose a model of another family, such as Qwen2, Llama or GPT-2."
+            f"The model '{spec}' changes its logits after the output head in a way of its own (such as a scale),"
+            " which is not supported. Choose a model of another family, such as Qwen, Llama, Gemma or Mistral."
         )
 
 
@@ -224,12 +253,15 @@ def head_of(model: PreTrainedModel) -> nn.Linear:
     return model.get_output_embeddings()
 
 
-def _control_pattern(tokenizer: Any) -> re.Pattern[str] | None:
-    names = {t.content for t in tokenizer.added_tokens_decoder.values() if t.special} | set(
-        tokenizer.all_special_tokens
-    )
-    spelled = sorted((name for name in names if len(name) > 1), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, spelled))) if spelled else None
+def softcap_of(model: PreTrainedModel) -> float | None:
+    """Returns the bound c of logits that are capped smoothly, to c tanh(logit / c) (Gemma 2); None for others."""
+    return getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+
+
+def logits(head: nn.Module, hidden: Tensor, softcap: float | None) -> Tensor:
+    """Returns float32 logits [..., V] of final hidden states [..., d]."""
+    raw: Tensor = head(hidden).float()
+    return raw if softcap is None else raw.div_(softcap).tanh_().mul_(softcap)
 
 
 def prefix_length(rows: Sequence[list[int]], limit: int) -> int:
@@ -290,11 +322,17 @@ def run_prefix(
     return cache
 
 
+def checkpointed(model: nn.Module) -> list[nn.Module]:
+    """Returns the layers that are computed again on the way back, while they are in training mode."""
+    return [module for module in model.modules() if getattr(module, "gradient_checkpointing", False)]
+
+
 def hidden_states(run: Trunk, model: PreTrainedModel, input_ids: Tensor, first: int) -> tuple[Tensor, int]:
     """Returns the trunk's final states of right-padded rows, and how many first positions they leave out.
 
-    Turns of one policy start with the same profile; that shared prefix runs once, not once a row. Right pads
-    need no mask: attention is causal, and what pads see is not read.
+    Turns of one policy start with the same profile; that shared prefix runs once, not once a row, unless layers are
+    computed again on the way back, which cannot add to a cache twice. Right pads need no mask: attention is causal,
+    and what pads see is not read.
 
     Args:
         run: the trunk.
@@ -302,7 +340,8 @@ def hidden_states(run: Trunk, model: PreTrainedModel, input_ids: Tensor, first: 
         input_ids: [B, T].
         first: the earliest position whose state is wanted.
     """
-    shared = prefix_length(input_ids[:, : first or 1].tolist(), limit=first)
+    again = torch.is_grad_enabled() and bool(checkpointed(model))
+    shared = 0 if again else prefix_length(input_ids[:, : first or 1].tolist(), limit=first)
     if not shared:
         return run(input_ids=input_ids, use_cache=False).last_hidden_state, 0
     cache = run_prefix(run, input_ids[0, :shared].tolist(), len(input_ids), model)

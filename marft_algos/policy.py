@@ -16,7 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marft_algos.modeling import BaseModel, Trunk, head_of, hidden_states, load_base, pick_device, pick_dtype
+from marft_algos.chat import Tools
+from marft_algos.modeling import (
+    BaseModel,
+    ModelSettings,
+    Trunk,
+    head_of,
+    hidden_states,
+    load_base,
+    pick_device,
+    pick_dtype,
+    softcap_of,
+)
 from marft_algos.scoring import score
 from marft_algos.weights import LoraSettings, Weights, adapters, whole
 from marft_envs.errors import ConfigError, did_you_mean
@@ -76,6 +87,7 @@ class PolicySet:
         dtype: str = "auto",
         device: str = "auto",
         full_finetune: bool = False,
+        settings: ModelSettings | None = None,
         frozen: Iterable[str] = (),
         spare: Sequence[str] = (),
         seed: int = 0,
@@ -89,6 +101,7 @@ class PolicySet:
             dtype: compute dtype ``auto | fp32 | bf16``; trainable weights are float32 in any case.
             device: ``auto | cpu | cuda``.
             full_finetune: train all weights of a copy of the base per policy instead of an adapter.
+            settings: how base models are kept, run and spoken to.
             frozen: policy ids that are never trained.
             spare: further policy ids, that no agent plays with by itself.
             seed: of the adapters' initial weights.
@@ -101,14 +114,18 @@ class PolicySet:
         frozen = _known(frozen, names, "frozen")
         where = pick_device(device)
         compute = pick_dtype(dtype, where)
-        loaded = {spec: load_base(spec, dtype=compute, device=where) for spec in dict.fromkeys(specs.values())}
+        settings = settings or ModelSettings()
+        if settings.quantize != "none" and full_finetune:
+            raise ConfigError("Weights of 4 bits cannot be trained. Leave out --full-finetune, or say --quantize none.")
+        bases, again = dict.fromkeys(specs.values()), settings.gradient_checkpointing
+        loaded = {spec: load_base(spec, dtype=compute, device=where, settings=settings) for spec in bases}
         built: dict[str, Weights] = {}
         for spec, base in loaded.items():
             members = [name for name in names if specs[name] == spec]
             if full_finetune:
-                built |= {name: whole(base, trainable=name not in frozen) for name in members}
+                built |= {name: whole(base, trainable=name not in frozen, again=again) for name in members}
             else:
-                built |= adapters(base, members, lora or LoraSettings(), frozen, seed)
+                built |= adapters(base, members, lora or LoraSettings(), frozen, seed, again)
         return cls({name: built[name] for name in names}, policies)
 
     # ------------------------------------------------------------------ names
@@ -162,18 +179,35 @@ class PolicySet:
 
     # ------------------------------------------------------------------ prompts
 
-    def render(self, policy: str, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Returns the prompt of one conversation as token ids, by the model's chat template."""
-        return self.render_many(policy, [messages])[0]
+    def render(self, policy: str, messages: Sequence[Mapping[str, str]], tools: Tools = ()) -> list[int]:
+        """Returns the prompt of one conversation as token ids, by the model's chat template.
 
-    def render_many(self, policy: str, conversations: Sequence[Sequence[Mapping[str, str]]]) -> list[list[int]]:
+        Args:
+            policy: whose template.
+            messages: roles system, user and assistant.
+            tools: what the agent can call; shown if ``shows_tools``.
+        """
+        return self.render_many(policy, [messages], [tools])[0]
+
+    def render_many(
+        self,
+        policy: str,
+        conversations: Sequence[Sequence[Mapping[str, str]]],
+        tools: Sequence[Tools] | None = None,
+    ) -> list[list[int]]:
         """Returns the prompts of many conversations; see ``render``."""
-        return self._get(policy).base.render(conversations) if conversations else []
+        return self._get(policy).base.chat.render(conversations, tools) if conversations else []
 
-    def check_context(self, policy: str, messages: Sequence[Mapping[str, str]], max_new_tokens: int) -> None:
+    def shows_tools(self, policy: str) -> bool:
+        """Returns whether the policy's prompts hold its agent's tools in the template's own form."""
+        return self._get(policy).base.chat.tools
+
+    def check_context(
+        self, policy: str, messages: Sequence[Mapping[str, str]], max_new_tokens: int, tools: Tools = ()
+    ) -> None:
         """Raises ``ConfigError`` if this prompt and its reply do not fit the model's context."""
         base = self._get(policy).base
-        length = len(self.render(policy, messages))
+        length = len(self.render(policy, messages, tools))
         if length + max_new_tokens > base.context:
             raise ConfigError(
                 f"A prompt of policy '{policy}' has {length} tokens and its reply may have {max_new_tokens}, but"
@@ -339,7 +373,7 @@ def _score_actions(
     chosen = hidden[:, :-1][wanted[:, skipped:]]
     heat = torch.as_tensor(temperature, dtype=torch.float32, device=hidden.device).reshape(-1, 1)
     heat = heat.expand(len(wanted), wanted.shape[1])[wanted]
-    scored = score(head, chosen, input_ids[:, 1:][wanted], heat, entropy_grad)
+    scored = score(head, chosen, input_ids[:, 1:][wanted], heat, entropy_grad, softcap_of(model))
     return _scatter(wanted, scored[0]), _scatter(wanted, scored[1])
 
 

@@ -13,7 +13,12 @@ product at full speed (512 MiB)."""
 
 
 def score(
-    head: nn.Linear, hidden: Tensor, targets: Tensor, heat: Tensor, entropy_grad: bool = False
+    head: nn.Linear,
+    hidden: Tensor,
+    targets: Tensor,
+    heat: Tensor,
+    entropy_grad: bool = False,
+    softcap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Returns log-probabilities of ``targets`` and entropies in nats, float32 [N] each, with gradients.
 
@@ -27,35 +32,44 @@ def score(
         targets: [N] token ids.
         heat: [N] temperatures.
         entropy_grad: let gradients through the entropy.
+        softcap: logits z count as c tanh(z / c), before the temperature (Gemma 2).
     """
     dtype = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else None
     weight, bias = head.weight, head.bias
     if dtype is not None:
         hidden, weight = hidden.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
-    found: tuple[Tensor, Tensor] = _Score.apply(hidden, weight, bias, targets, heat, entropy_grad)
+    found: tuple[Tensor, Tensor] = _Score.apply(hidden, weight, bias, targets, heat, entropy_grad, softcap)
     return found if entropy_grad else (found[0], found[1].detach())
 
 
 class _Score(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, heat: Tensor, entropy: bool
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        heat: Tensor,
+        entropy: bool,
+        cap: float | None,
     ) -> tuple[Tensor, Tensor]:
         logprobs, entropies = (torch.empty(len(hidden), device=hidden.device) for _ in range(2))
         ctx.trained = weight.requires_grad or (bias is not None and bias.requires_grad)
-        ctx.entropy = entropy
+        ctx.entropy, ctx.cap = entropy, cap
         slopes = [torch.empty_like(hidden) for _ in range(1 + entropy)] if _ahead(ctx, hidden) else []
         for rows in _chunks(hidden, weight):
-            logs = _log_softmax(hidden[rows], weight, bias, heat[rows])
+            logs, bend = _log_softmax(hidden[rows], weight, bias, heat[rows], cap)
             logprobs[rows] = logs.gather(-1, targets[rows, None])[:, 0]
             chances = logs.exp()
             entropies[rows] = -torch.linalg.vecdot(chances, logs)
             if slopes:
                 if entropy:
                     slope = _entropy_slope(chances, logs, entropies[rows], heat[rows])
-                    slopes[1][rows] = slope.to(weight.dtype) @ weight
-                slopes[0][rows] = _slope(chances, targets[rows], heat[rows]).to(weight.dtype) @ weight
+                    slopes[1][rows] = _bent(slope, bend).to(weight.dtype) @ weight
+                slope = _slope(chances, targets[rows], heat[rows])
+                slopes[0][rows] = _bent(slope, bend).to(weight.dtype) @ weight
         if ctx.trained:
             ctx.save_for_backward(hidden, weight, bias, targets, heat, entropies)
         else:
@@ -69,23 +83,23 @@ class _Score(torch.autograd.Function):
             down = slopes[0] * up[:, None]
             if ctx.entropy:
                 down += slopes[1] * up_entropy[:, None]
-            return down.to(slopes[0].dtype), None, None, None, None, None
+            return down.to(slopes[0].dtype), None, None, None, None, None, None
         hidden, weight, bias, targets, heat, entropies = ctx.saved_tensors
         to_hidden, to_weight = torch.empty_like(hidden), torch.zeros_like(weight, dtype=torch.float32)
         to_bias = None if bias is None else torch.zeros_like(bias)
         for rows in _chunks(hidden, weight):
-            logs = _log_softmax(hidden[rows], weight, bias, heat[rows])
+            logs, bend = _log_softmax(hidden[rows], weight, bias, heat[rows], ctx.cap)
             chances = logs.exp()
             slope = 0.0
             if ctx.entropy:
                 slope = _entropy_slope(chances, logs, entropies[rows], heat[rows]) * up_entropy[rows, None]
             slope = slope + _slope(chances, targets[rows], heat[rows]) * up[rows, None]
-            slope = slope.to(weight.dtype)
+            slope = _bent(slope, bend).to(weight.dtype)
             to_hidden[rows] = slope @ weight
             to_weight += slope.T @ hidden[rows]
             if to_bias is not None:
                 to_bias += slope.sum(0)
-        return to_hidden, to_weight.to(weight.dtype), to_bias, None, None, None
+        return to_hidden, to_weight.to(weight.dtype), to_bias, None, None, None, None
 
 
 def _ahead(ctx: Any, hidden: Tensor) -> bool:
@@ -97,9 +111,20 @@ def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
     return [slice(start, start + rows) for start in range(0, len(hidden), rows)]
 
 
-def _log_softmax(hidden: Tensor, weight: Tensor, bias: Tensor | None, heat: Tensor) -> Tensor:
-    logits = nn.functional.linear(hidden, weight, bias).float()
-    return torch.log_softmax(logits.div_(heat[:, None]), dim=-1)
+def _log_softmax(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, heat: Tensor, cap: float | None
+) -> tuple[Tensor, Tensor | None]:
+    """Returns log-probabilities, and the slope of capped logits over plain ones: 1 - tanh²."""
+    logits, bend = nn.functional.linear(hidden, weight, bias).float(), None
+    if cap is not None:
+        logits = logits.div_(cap).tanh_()
+        bend = 1.0 - logits.square()
+        logits = logits.mul_(cap)
+    return torch.log_softmax(logits.div_(heat[:, None]), dim=-1), bend
+
+
+def _bent(slope: Tensor, bend: Tensor | None) -> Tensor:
+    return slope if bend is None else slope.mul_(bend)
 
 
 def _slope(chances: Tensor, targets: Tensor, heat: Tensor) -> Tensor:

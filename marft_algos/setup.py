@@ -15,6 +15,7 @@ from marft_algos import hosting, selfplay
 from marft_algos.algorithm import Facts, Need
 from marft_algos.config import TrainConfig
 from marft_algos.endpoints import parse_all
+from marft_algos.modeling import ModelSettings
 from marft_algos.policy import LoraSettings, PolicySet, assign
 from marft_envs import FlexEnv, StaticDAG
 from marft_envs.errors import ConfigError, MarftError
@@ -129,6 +130,7 @@ def make_policies(config: TrainConfig, env: FlexEnv) -> PolicySet:
         dtype=config.dtype,
         device=config.device,
         full_finetune=config.full_finetune,
+        settings=ModelSettings(config.quantize, config.gradient_checkpointing, config.thinking, config.template_tools),
         frozen=[*(policy for policy in config.frozen if policy not in away), *past],
         spare=list(past),
         seed=config.seed,
@@ -179,7 +181,8 @@ def check_prompts(config: TrainConfig, env: FlexEnv, policies: PolicySet, panel:
     for seed, options in zip(panel.seeds[:PROMPTS_CHECKED], panel.options, strict=False):
         env.reset(seed=seed, options=options)
         for agent in policies.agents:
-            policies.check_context(policies.policy_of(agent), env.unwrapped.messages(agent), config.max_new_tokens)
+            base, policy = env.unwrapped, policies.policy_of(agent)
+            policies.check_context(policy, base.messages(agent), config.max_new_tokens, base.tools.get(agent, ()))
 
 
 def saved_policies(config: TrainConfig, policies: PolicySet) -> list[str]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from transformers import PreTrainedModel
 
-from marft_algos.modeling import BaseModel, Trunk, head_of, load_base, share
+from marft_algos.modeling import BaseModel, Trunk, checkpointed, head_of, load_base, share
 from marft_envs.errors import ConfigError, did_you_mean
 
 SMALL_MODEL = 20_000_000
@@ -54,9 +54,13 @@ class Weights:
     """Name in the trunk -> layer that has the adapter."""
     merged: bool = False
     """Whether adapters are added to the weights before the forward pass (see ``SMALL_MODEL``)."""
+    blocks: Sequence[nn.Module] = ()
+    """Layers that are computed again on the way back instead of being kept."""
 
     def trunk(self) -> Trunk:
         """Returns the model without its head, at the present weights; gradients reach ``tensors``."""
+        for block in self.blocks:  # as transformers wants it; nothing else looks at these modules' own mode
+            block.training = torch.is_grad_enabled()
         if self.merged:
             return partial(_call_with, self.base.model.base_model, self._merged())
         if self.peft is not None:
@@ -120,12 +124,22 @@ def _call_with(trunk: nn.Module, weights: dict[str, Tensor], **kwargs: Any) -> A
 
 
 def adapters(
-    base: BaseModel, names: Sequence[str], lora: LoraSettings, frozen: frozenset[str], seed: int
+    base: BaseModel, names: Sequence[str], lora: LoraSettings, frozen: frozenset[str], seed: int, again: bool = False
 ) -> dict[str, Weights]:
-    """Puts one fresh adapter per policy on a copy of the base's modules over the same tensors."""
+    """Puts one fresh adapter per policy on a copy of the base's modules over the same tensors.
+
+    Args:
+        base: the model.
+        names: policy ids.
+        lora: the adapters' shape.
+        frozen: policies that are not trained.
+        seed: of the initial weights.
+        again: compute layers again on the way back.
+    """
     targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
     model = share(base.model)
-    merge = base.dtype == torch.float32 and sum(p.numel() for p in model.parameters()) <= SMALL_MODEL
+    small = sum(p.numel() for p in model.parameters()) <= SMALL_MODEL
+    merge = small and base.dtype == torch.float32 and not base.quantized and not again
     config = LoraConfig(
         r=lora.r,
         lora_alpha=lora.alpha,
@@ -153,13 +167,14 @@ def adapters(
         )
     peft.eval()
     layers = {n: m for n, m in model.base_model.named_modules() if isinstance(m, LoraLayer)}
+    blocks = _computed_again(model) if again else ()
     found: dict[str, Weights] = {}
     for name in names:
         marker = f".{_adapter(name)}."
         tensors = {n.replace(marker, "."): p for n, p in sorted(peft.named_parameters()) if marker in n}
         for tensor in tensors.values():
             tensor.data = tensor.data.float()
-        found[name] = Weights(base, model, tensors, name not in frozen, peft, _adapter(name), layers, merge)
+        found[name] = Weights(base, model, tensors, name not in frozen, peft, _adapter(name), layers, merge, blocks)
         found[name].restore_grad()
     return found
 
@@ -168,9 +183,16 @@ def _adapter(policy: str) -> str:
     return f"policy_{policy}"  # peft stumbles over adapter names that are part of "lora_", such as "a"
 
 
-def whole(base: BaseModel, *, trainable: bool) -> Weights:
+def _computed_again(model: PreTrainedModel) -> list[nn.Module]:
+    newer = getattr(model, "activation_checkpointing_enable", None)  # its name since transformers 5.2x
+    (newer or model.gradient_checkpointing_enable)({"use_reentrant": False})
+    return checkpointed(model)
+
+
+def whole(base: BaseModel, *, trainable: bool, again: bool = False) -> Weights:
     """Gives a policy all weights: a float32 copy of the base to train, or the base itself if frozen."""
     if not trainable:
         return Weights(base, base.model, {}, trainable=False)
     model = load_base(base.spec, dtype=base.dtype, device=base.device, trainable=True).model.requires_grad_(True)
-    return Weights(base, model, dict(model.named_parameters()), trainable=True)
+    blocks = _computed_again(model) if again else ()
+    return Weights(base, model, dict(model.named_parameters()), trainable=True, blocks=blocks)

@@ -256,6 +256,11 @@ class FlexEnv(Rounds):
         return f"{self.state()}\n\n({self._specs[agent].role})"
 
     @property
+    def tools(self) -> dict[str, list[dict[str, Any]]]:
+        """Agent -> the tools that it can call now, as OpenAI's chat API takes them; here nobody has any."""
+        return {}
+
+    @property
     def view(self) -> View:
         """What the dependency function sees; read-only by convention."""
         return self._view
@@ -291,7 +296,7 @@ class FlexEnv(Rounds):
         """Ends the episode at a limit that pays nothing.
 
         Trainers bootstrap from the layer that would have run: ``episode.info["next"]`` lists its turns, each with
-        ``agent``, ``role``, ``index``, ``sees``, ``observation``, ``messages`` and ``team_view``. After a failure
+        ``agent``, ``role``, ``index``, ``sees``, ``observation``, ``messages``, ``tools``, ``team_view``. After failure
         (a reason that starts with ``error``) there is nothing to bootstrap from.
         """
         if self.done:
@@ -310,6 +315,7 @@ class FlexEnv(Rounds):
             "sees": list(self._layer[agent].sees),
             "observation": self.task.observe(agent),
             "messages": self.messages(agent),
+            "tools": self.tools.get(agent, []),
             "team_view": self.team_view(agent),
         }
 

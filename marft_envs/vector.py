@@ -113,6 +113,11 @@ class Request:
             self._observation = self._open().task.observe(self.agent)
         return self._observation
 
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """Tools that the agent can call now, as OpenAI's chat API takes them; none in environments without tools."""
+        return self._open().unwrapped.tools.get(self.agent, [])
+
     def _open(self) -> FlexEnv:
         if self._env is None:
             raise ConfigError(

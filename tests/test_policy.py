@@ -375,7 +375,6 @@ def test_a_context_too_short_is_an_error_before_training(tmp_path: Path) -> None
     ("make", "message"),
     [
         (lambda folder: save_tiny(folder, chat_template=None), "no chat template"),
-        (lambda folder: save_tiny(folder, pad_token=None), "pad_token = tokenizer.eos_token"),
         (lambda folder: folder.mkdir(), "holds no config.json"),
     ],
 )

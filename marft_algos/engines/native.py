@@ -7,7 +7,8 @@ not depend on what else is in the batch (up to float rounding: padding moves log
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +19,7 @@ from marft_algos.engines.base import EngineBase, EngineError, check_sampling, un
 from marft_algos.engines.decode import FusedTrunk, Past, Unsupported, fuse
 from marft_algos.engines.plain import PlainPast
 from marft_algos.memory import Budget
-from marft_algos.modeling import BaseModel, head_of
+from marft_algos.modeling import BaseModel, head_of, logits
 from marft_algos.policy import PolicySet
 from marft_algos.types import FloatArray, Generation, GenerationRequest, SamplingParams, StopReason
 
@@ -121,7 +122,8 @@ class NativeEngine(EngineBase):
                 hidden = past.read([r.prompt_ids for r in requests])
             else:
                 past, hidden = self._read(fused, requests, params.max_new_tokens)
-            ids, logprobs = _Loop(past, head, draws, params, base.end_ids).run(hidden)
+            to_logits = partial(logits, head, softcap=base.softcap)
+            ids, logprobs = _Loop(past, to_logits, draws, params, base.end_ids).run(hidden)
         made = self._generations(base, ids, logprobs)
         return [generation for _, generation in sorted(zip(order, made, strict=True), key=lambda pair: pair[0])]
 
@@ -159,9 +161,14 @@ class _Loop:
     """Decodes one batch, token by token."""
 
     def __init__(
-        self, past: _Past, head: nn.Linear, draws: Tensor, params: SamplingParams, ends: Sequence[int]
+        self,
+        past: _Past,
+        to_logits: Callable[[Tensor], Tensor],
+        draws: Tensor,
+        params: SamplingParams,
+        ends: Sequence[int],
     ) -> None:
-        self.past, self.head, self.draws, self.params, self.ends = past, head, draws, params, ends
+        self.past, self.to_logits, self.draws, self.params, self.ends = past, to_logits, draws, params, ends
 
     def run(self, hidden: Tensor) -> tuple[list[list[int]], list[FloatArray]]:
         """Returns ids and log-probabilities of every row, given the states at its last prompt token."""
@@ -194,7 +201,7 @@ class _Loop:
 
     def _pick(self, hidden: Tensor, draw: Tensor) -> tuple[Tensor, Tensor]:
         """Returns one token per row and its log-probability at the sampling temperature, in float32."""
-        scores = torch.log_softmax(self.head(hidden).float() / self.params.temperature, dim=-1)
+        scores = torch.log_softmax(self.to_logits(hidden) / self.params.temperature, dim=-1)
         if self.params.greedy:
             token = scores.argmax(-1)
         else:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from marft_algos.modeling import Trunk, prefix_length, run_prefix
 
@@ -30,6 +30,8 @@ class PlainPast:
             The final states [b, d] at the prompts' last tokens.
         """
         shared = prefix_length(prompts, limit=min(map(len, prompts)) - 1)
+        if _has_window(self._model):  # windows count columns, and between a shared prefix and a text lie pads
+            shared = 0
         rest = [prompt[shared:] for prompt in prompts]
         width, device = max(map(len, rest)), self._model.device
         self._cache = run_prefix(self._trunk, prompts[0][:shared], len(prompts), self._model, room=self._room)
@@ -62,3 +64,7 @@ class PlainPast:
             use_cache=True,
         )
         return output.last_hidden_state[:, -1]
+
+
+def _has_window(model: PreTrainedModel) -> bool:
+    return any(layer.is_sliding for layer in DynamicCache(config=model.config).layers)
