@@ -29,8 +29,8 @@ MultiAgentEnv: Any = require("ray.rllib.env.multi_agent_env", "rllib", "2.40", "
 class RLlibEnv(MultiAgentEnv):
     """A team in RLlib's terms: observations are of the agents that act next, all of a layer at once.
 
-    Rewards are PettingZoo's (see ``attribution``), of every agent whenever something is paid, whether it acts next or
-    not. The last observations go to those who acted in the episode; RLlib keeps no episode for the others.
+    Rewards are PettingZoo's (see ``attribution``). What an agent was paid before its first turn comes with its first
+    reward. Last observations, rewards and ends go to those who acted in the episode; RLlib keeps no episode of others.
 
     Args:
         env: The environment, text or :class:`marft_envs.adapters.numeric.Numeric` (``mask=False`` for RLlib's own
@@ -47,6 +47,7 @@ class RLlibEnv(MultiAgentEnv):
         self.render_mode = env.render_mode
         self._acted: set[str] = set()
         self._ended: set[str] = set()
+        self._paid: dict[str, float] = {}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -55,6 +56,7 @@ class RLlibEnv(MultiAgentEnv):
         self.env.reset(seed=seed, options=options)
         self.agents = self.possible_agents[:]
         self._acted, self._ended = set(), set()
+        self._paid = dict.fromkeys(self.possible_agents, 0.0)
         return self._observed()
 
     def step(self, action_dict: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -70,10 +72,13 @@ class RLlibEnv(MultiAgentEnv):
             self.env.select(name)
             self.env.step(action_dict[name])
         self._acted.update(ready)
-        alive = [name for name in self.possible_agents if name not in self._ended]
-        rewards = {name: float(self.env.rewards.get(name, 0.0)) for name in alive if name in self._acted}
-        terminated = {name: bool(self.env.terminations[name]) for name in alive if name in self._acted}
-        truncated = {name: bool(self.env.truncations[name]) for name in alive if name in self._acted}
+        for name, reward in self.env.rewards.items():
+            self._paid[name] += reward
+        present = [name for name in self.possible_agents if name in self._acted - self._ended]
+        rewards = {name: self._paid[name] for name in present}
+        self._paid.update(dict.fromkeys(present, 0.0))
+        terminated = {name: bool(self.env.terminations[name]) for name in present}
+        truncated = {name: bool(self.env.truncations[name]) for name in present}
         self._ended.update(name for name in terminated if terminated[name] or truncated[name])
         self.agents = [name for name in self.possible_agents if name not in self._ended]
         done = self.env.unwrapped.done

@@ -66,7 +66,7 @@ class TeamEnv(PettingZooWrapper):
         super().__init__(env=_Plain(env), group_map=group_map, use_mask=True, done_on_any=False, **settings)
 
     def texts(self, tensordict: Any, group: str, key: str = "observation") -> list[str]:
-        """Returns the texts of a group, one per agent; TorchRL hands out a stack, or a bare string for a group of one."""
+        """Returns the texts of a group, one per agent; TorchRL hands out a stack, or one bare string for all."""
         found = tensordict.get((group, key))
         return [found] * len(self.group_map[group]) if isinstance(found, str) else list(found.tolist())
 

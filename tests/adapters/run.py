@@ -1,0 +1,145 @@
+"""The adapters' tests, each group in a virtual environment of its own (their pins conflict): ``make test-adapters``.
+
+::
+
+    python tests/adapters/run.py --cache .adapters                    # every group
+    python tests/adapters/run.py --cache .adapters rllib torchrl      # some
+    python tests/adapters/run.py --cache .adapters --learn rllib      # also trains (benchmarks adapters_learning)
+
+An environment is made once and kept under ``--cache``: torch first, as constraints.txt has it, then the pinned package,
+then this project. Prints a table; exits with 1 if a test failed, a group could not be installed, or ran no test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import venv
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TOOLS = ("pytest", "hypothesis")
+
+
+@dataclass(frozen=True)
+class Group:
+    """What is installed together, and the tests that need it."""
+
+    package: str
+    """The distribution whose version the table shows."""
+    install: tuple[str, ...]
+    tests: tuple[str, ...]
+    alone: tuple[str, ...] = ()
+    """Installed without their dependencies, which would break them."""
+
+
+GROUPS = {
+    "gymnasium": Group("gymnasium", ("gymnasium==1.4.0",), ("test_gymnasium.py",)),
+    "pettingzoo": Group("pettingzoo", ("pettingzoo==1.27.0",), ("test_pettingzoo.py", "test_numeric.py")),
+    "rllib": Group("ray", ("ray[rllib]==2.60.0", "matplotlib"), ("test_rllib.py",)),
+    "torchrl": Group("torchrl", ("torchrl==0.14.0",), ("test_torchrl.py",)),
+    # Its torchvision wants another torch and breaks the import of both; neither it nor PyAV is used.
+    "benchmarl": Group(
+        "benchmarl",
+        ("hydra-core", "tqdm", "cloudpickle", "packaging", "importlib_metadata", "orjson", "matplotlib"),
+        ("test_benchmarl.py",),
+        alone=("benchmarl==1.5.0", "torchrl==0.8.1", "tensordict==0.8.3"),
+    ),
+}
+LEARNERS = ("rllib", "benchmarl")
+
+
+def pinned(name: str) -> str:
+    """The line of constraints.txt for a distribution."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return next(line for line in lines if line.startswith(f"{name}=="))
+
+
+def install(group: Group, folder: Path, pip_args: list[str]) -> Path:
+    """Makes the group's environment unless it is there as wanted; returns its interpreter."""
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    stamp, wanted = folder / "installed.txt", "\n".join((*group.install, *group.alone, pinned("torch")))
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return python
+    venv.create(folder, with_pip=True, clear=True)
+    only_torch = folder / "torch.txt"
+    only_torch.write_text(pinned("torch") + "\n")
+    pip = [str(python), "-m", "pip", "install", "--quiet", *pip_args]
+    steps = [["-c", str(ROOT / "constraints.txt"), "torch"]]
+    steps += [["--no-deps", *group.alone]] if group.alone else []
+    # Other pins of constraints.txt are this project's, and may not be what the package wants.
+    steps += [["-c", str(only_torch), *group.install, *map(pinned, TOOLS), "-e", str(ROOT)]]
+    for step in steps:
+        subprocess.run([*pip, *step], check=True)
+    stamp.write_text(wanted)
+    return python
+
+
+def run(python: Path, *arguments: str) -> int:
+    """Runs Python in the repository, one thread."""
+    return subprocess.run([str(python), *arguments], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
+
+
+def tested(group: Group, python: Path, folder: Path) -> tuple[str, bool]:
+    """Runs the tests; returns what came of them, and whether that is good."""
+    report = folder / "report.xml"
+    files = [str(Path("tests/adapters") / name) for name in group.tests]
+    code = run(python, "-m", "pytest", "-q", f"--junitxml={report}", "-rs", *files)
+    suites = [suite.attrib for suite in ElementTree.parse(report).getroot().iter("testsuite")]
+    count = {key: sum(int(suite[key]) for suite in suites) for key in ("tests", "failures", "errors", "skipped")}
+    bad = count["failures"] + count["errors"]
+    passed = count["tests"] - bad - count["skipped"]
+    return f"{passed} passed, {bad} failed, {count['skipped']} skipped", code == 0 and passed > 0
+
+
+def version(python: Path, package: str) -> str:
+    code = f"from importlib.metadata import version; print(version({package!r}), end='')"
+    return subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def megabytes(folder: Path) -> int:
+    """What the environment takes on disk, torch included."""
+    return sum(file.lstat().st_size for file in folder.rglob("*") if not file.is_dir()) // 2**20
+
+
+def main() -> int:
+    """Runs the chosen groups one after the other."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)}; default: all")
+    parser.add_argument("--cache", type=Path, required=True, help="folder of the virtual environments")
+    parser.add_argument("--pip-args", default="", help="passed to pip, e.g. to choose the build of torch")
+    parser.add_argument("--learn", action="store_true", help="also train, where the group has a trainer")
+    args = parser.parse_args()
+    unknown = sorted(set(args.groups) - set(GROUPS))
+    if unknown:
+        parser.error(f"there is no group {', '.join(unknown)}; there are {', '.join(GROUPS)}")
+    rows, good = [], True
+    for name in args.groups or GROUPS:
+        group, folder, start = GROUPS[name], args.cache.resolve() / name, time.monotonic()
+        print(f"== {name}", flush=True)
+        try:
+            python = install(group, folder, args.pip_args.split())
+        except subprocess.CalledProcessError as error:
+            rows.append((name, "–", "–", f"not installed: {' '.join(map(str, error.cmd[-3:]))}", "–"))
+            good = False
+            continue
+        result, fine = tested(group, python, folder)
+        if args.learn and name in LEARNERS:
+            learnt = run(python, "-m", "benchmarks", "adapters_learning", name, "--out", str(args.cache / "learning"))
+            result, fine = f"{result}, {'learns' if learnt == 0 else 'does not learn'}", fine and learnt == 0
+        good = good and fine
+        shown = f"{group.package} {version(python, group.package)}"
+        rows.append((name, shown, f"{megabytes(folder)} MB", result, f"{time.monotonic() - start:.0f} s"))
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Teams in RLlib: whole layers at once, episodes of its own runner equal to the native loop's."""
+
+from __future__ import annotations
+
+import pytest
+from native_loop import CANDIDATES, CASES, Chooser, Say, assert_same, choice
+
+pytest.importorskip("ray.rllib", reason="Ray RLlib is not installed here; `make test-adapters` makes an environment for it")
+from ray import tune
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
+
+import marft_envs
+from marft_envs import FlexEnv
+from marft_envs.adapters.numeric import Numeric, decode
+from marft_envs.adapters.rllib import RLlibEnv
+from marft_envs.errors import ConfigError
+from marft_envs.trajectory import to_dict
+
+
+def play_text(env: FlexEnv, seed: int, say: Say) -> None:
+    team = RLlibEnv(env)
+    seen, _ = team.reset(seed=seed)
+    paid: dict[str, float] = {}
+    while True:
+        assert all(team.observation_spaces[name].contains(found) for name, found in seen.items())
+        seen, rewards, terminated, truncated, _ = team.step({a: say(a, seen[a]["messages"]) for a in seen})
+        for name, reward in rewards.items():
+            paid[name] = paid.get(name, 0.0) + reward
+        if terminated["__all__"] or truncated["__all__"]:
+            break
+    # Whoever acted is paid what the whole team is; whoever did not is not there.
+    assert paid == dict.fromkeys({turn.agent for turn in env.episode.turns}, env.episode.team_return)
+
+
+def test_text_episodes_equal_the_native_loops(case: str) -> None:
+    assert_same(case, play_text)
+
+
+class Scripted(RLModule):
+    """A policy of RLlib that chooses by the bits it sees, as :func:`native_loop.choice` does."""
+
+    framework = "torch"
+
+    def _forward(self, batch, **kwargs):
+        agent = self.model_config["agent"]
+        ends = [decode(bits) for bits in batch[Columns.OBS]]
+        return {Columns.ACTIONS: [choice(agent, end, self.action_space.n) for end in ends]}
+
+
+def test_episodes_of_its_own_runner_equal_the_native_loops(case: str) -> None:
+    """RLlib's environment runner steps the environment, with policies that are scripts."""
+    played = []
+
+    class Recorded(RLlibEnv):
+        def step(self, action_dict):
+            result = super().step(action_dict)
+            if self.env.unwrapped.done:
+                played.append((self.env.unwrapped.episode, result[1]))
+            return result
+
+    env = Numeric(marft_envs.make(case, **CASES[case]), CANDIDATES[case], mask=False)
+    tune.register_env("team", lambda config: Recorded(env))
+    from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+
+    config = PPOConfig().environment("team").env_runners(num_env_runners=0).debugging(seed=0)
+    config = config.multi_agent(policies=set(env.possible_agents), policy_mapping_fn=lambda agent, episode, **_: agent)
+    config = config.rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs={
+        agent: RLModuleSpec(module_class=Scripted, model_config={"agent": agent}) for agent in env.possible_agents
+    }))  # fmt: skip
+    runner = MultiAgentEnvRunner(config=config)
+    episodes = runner.sample(num_episodes=100, explore=False)
+    assert len(episodes) == 100 <= len(played)
+    chooser = Chooser(case)
+    again = marft_envs.make(case, **CASES[case])
+    for episode, (record, _) in zip(episodes, played, strict=False):
+        # The runner seeds the first episode only; the problem that it drew is played again natively, by its name.
+        again.reset(options={"task_id": record.task_id})
+        while not again.done:
+            for agent in again.ready_agents:
+                text = chooser(agent, again.messages(agent))
+                again.select(agent)
+                again.step(text)
+        assert to_dict(again.episode)["turns"] == to_dict(record)["turns"]
+        assert again.episode.team_return == record.team_return
+        acted = {turn.agent for turn in record.turns}
+        assert {a: episode.agent_episodes[a].get_return() for a in acted} == dict.fromkeys(acted, record.team_return)
+    assert len({record.team_return for record, _ in played}) > 1
+
+
+def test_a_parallel_layer_is_observed_at_once() -> None:
+    env = RLlibEnv(marft_envs.make("math-debate-v0", **CASES["math-debate-v0"]))
+    seen, _ = env.reset(seed=0)
+    assert list(seen) == ["solver_0", "solver_1", "solver_2"]
+    with pytest.raises(ConfigError, match=r"It is the turn of"):
+        env.step({"solver_0": "1"})
+    seen, *_ = env.step(dict.fromkeys(seen, "1"))
+    assert list(seen) == ["judge_0"]
