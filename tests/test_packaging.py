@@ -24,11 +24,11 @@ HEAVY = ("torch", "transformers", "peft", "safetensors", "tokenizers", "jinja2",
 LEVELS = (
     ("types", "toml", "stats", "memory", "endpoints", "models"),
     ("functional", "groups"),
-    ("policy", "modeling", "weights", "fused", "scoring", "critic", "engines"),
+    ("policy", "modeling", "chat", "weights", "fused", "scoring", "critic", "engines"),
     ("rollout", "replay", "batching"),
     ("credit", "algorithm", "ppo", "value_norm", "update"),
     ("algos",),
-    ("config", "presets", "runs", "records", "setup", "selfplay", "hosting", "checkpoint", "loggers", "evaluate", "compare", "plots", "report", "trainer"),
+    ("config", "presets", "runs", "records", "setup", "estimate", "selfplay", "hosting", "checkpoint", "loggers", "evaluate", "compare", "plots", "report", "trainer"),
     ("arguments", "play", "api", "commands", "bench", "cli", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LEVELS) for name in names}
