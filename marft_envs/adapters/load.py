@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from marft_envs.adapters.codecs import Codec
+from marft_envs.adapters.isolation import GlobalGenerators
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
 from marft_envs.registry import FOREIGN
@@ -80,7 +81,8 @@ def load(
         from marft_envs.adapters import reasoning_gym
 
         return reasoning_gym.make(name, settings=settings, **given)
-    made = raw(target, settings or {}, parallel)
+    with GlobalGenerators().own():
+        made = raw(target, settings or {}, parallel)
     if isinstance(getattr(made, "unwrapped", None), FlexEnv):
         if given:
             raise ConfigError(f"'{target}' is an environment of this project: put its arguments in settings.")
