@@ -58,7 +58,7 @@ def column(seed: str, folder: Path) -> dict[str, str]:
         "… gain of the router team in points, paired": points(before, after),
         "the untrained specialists in a chain": score(chain_before),
         "the router team's trained specialists in a chain": score(moved),
-        "… the router's worth in points, paired": points(moved, after),
+        "… what the router team has more, points, paired": points(moved, after),
         "specialists trained in a chain": score(chain_after),
         "… gain of the chain in points, paired": points(chain_before, chain_after),
         "router team trained less chain trained, points, paired": points(chain_after, after),
