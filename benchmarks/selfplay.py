@@ -9,7 +9,7 @@
 2. Self-play on PettingZoo's ``tictactoe_v3`` with IPPO at the token level: one policy plays both seats, each paid for
    its own result, and half of the games are against past states of itself. It never meets the fixed opponents. MARFT
    itself cannot be used: its chain has one return for the whole team, and here one's gain is the other's loss.
-3. 500 sampled games each against a random player and one that takes every win in a single move, seats drawn; Elo
+3. 500 games each, greedy, against a random player and one that takes every win in a single move, seats drawn; Elo
    relative to the random player.
 
 Finished parts are not run again.
@@ -26,35 +26,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
 import marft_envs
 from benchmarks.runs import Done, Job, run_all, table
-from marft_algos import checkpoint, config, evaluate, hosting, policy, selfplay, setup, stats
+from marft_algos import checkpoint, config, evaluate, hosting, selfplay, setup, stats
 from marft_algos.policy import PolicySet
 
 GAME = "pettingzoo:tictactoe_v3"
 OPPONENTS = ("random", "winning")
 GAMES = 500
-WARM_GAMES, WARM_STEPS, WARM_BATCH, WARM_LR = 1500, 500, 64, 1e-3
+WARM_GAMES, WARM_STEPS, WARM_BATCH, WARM_LR = 1500, 1200, 64, 2e-3
 SETTINGS = (
-    *("--env", GAME, "--policies", "shared", "--preset", "toy", "--max-new-tokens", "2"),
-    *("--iterations", "100", "--episodes-per-iteration", "128", "--eval-every", "50", "--save-every", "50"),
-    *("--pool", "4", "--pool-every", "10", "--eval-kwargs", "opponents=random", "--eval-episodes", str(GAMES)),
-    *(
-        "--no-eval-greedy",
-        "--lr",
-        "2e-3",
-        "--anneal",
-        "100",
-        "--kl-coef",
-        "0.01",
-        "--epochs",
-        "2",
-        "--minibatches",
-        "4",
-    ),
-)
+    f"--env {GAME} --policies shared --preset toy --max-new-tokens 2 --iterations 80 --episodes-per-iteration 128 "
+    f"--eval-every 20 --save-every 20 --eval-episodes {GAMES} --eval-kwargs opponents=random --pool 2 --pool-every 10 "
+    "--lr 4e-3 --anneal 80 --kl-coef 0 --epochs 3 --minibatches 4 --kl-stop 0.1 "
+    "--critic-lr 5e-3 --critic-epochs 4 --critic-minibatches 4 --gamma-turn 0.95"
+).split()
 
 
 def main() -> None:
@@ -88,53 +75,51 @@ def warm_start(folder: Path) -> float:
     if (folder / "seconds.json").exists():
         return float(json.loads((folder / "seconds.json").read_text())["seconds"])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
-    torch.manual_seed(0)
-    base = policy.load_base("embedded", dtype=torch.float32, device=torch.device("cpu"), trainable=True)
-    base.model.requires_grad_(True)
-    rows = demonstrations(base, random.Random(0))
-    optimizer = torch.optim.AdamW(base.model.parameters(), lr=WARM_LR)
+    policies = PolicySet.build("embedded", {"player": "player"}, dtype="fp32", device="cpu", full_finetune=True)
+    rows = demonstrations(policies, random.Random(0))
+    optimizer = torch.optim.AdamW(policies.parameters("player"), lr=WARM_LR)
     order = np.random.default_rng(0)
     for step in range(WARM_STEPS):
         for group in optimizer.param_groups:
             group["lr"] = WARM_LR * (1 - step / WARM_STEPS)
-        batch = [rows[i] for i in order.integers(len(rows), size=WARM_BATCH)]
-        loss = _loss(base.model, batch)
+        ids, replies = packed([rows[i] for i in order.integers(len(rows), size=WARM_BATCH)])
+        logprobs, _ = policies.logprobs("player", ids, replies)
+        loss = -logprobs.sum() / replies.sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if step % 50 == 0:
+        if step % 100 == 0:
             print(f"warm start: step {step}, loss {loss.item():.3f}", flush=True)
-    base.model.save_pretrained(folder)
-    base.tokenizer.save_pretrained(folder)
+    policies.save_adapter("player", folder)
     spent = resource.getrusage(resource.RUSAGE_SELF).ru_utime - before
     _keep(folder / "seconds.json", {"seconds": spent})
     return spent
 
 
-def demonstrations(base: Any, rng: random.Random) -> list[tuple[list[int], list[int]]]:
+def demonstrations(policies: PolicySet, rng: random.Random) -> list[tuple[list[int], list[int]]]:
     """Positions of random games: the prompt, and a legal move."""
-    env = marft_envs.make(GAME)
+    env, tokenizer = marft_envs.make(GAME), policies.tokenizer("player")
     rows = []
     for seed in range(WARM_GAMES):
         env.reset(seed=seed)
         while not env.done:
             (agent,) = env.ready_agents
             move = rng.choice(env.task.game.moves(agent))
-            reply = [*base.tokenizer.encode(move, add_special_tokens=False), base.tokenizer.eos_token_id]
-            rows.append((base.render([env.messages(agent)])[0], reply))
+            reply = [*tokenizer.encode(move, add_special_tokens=False), tokenizer.eos_token_id]
+            rows.append((policies.render("player", env.messages(agent)), reply))
             env.step(move)
     return rows
 
 
-def _loss(model: Any, batch: list[tuple[list[int], list[int]]]) -> torch.Tensor:
+def packed(batch: list[tuple[list[int], list[int]]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids, right-padded, and where the replies are."""
     width = max(len(prompt) + len(reply) for prompt, reply in batch)
     ids = torch.zeros(len(batch), width, dtype=torch.long)
-    target = torch.full_like(ids, -100)
+    replies = torch.zeros(len(batch), width, dtype=torch.bool)
     for i, (prompt, reply) in enumerate(batch):
         ids[i, : len(prompt) + len(reply)] = torch.tensor(prompt + reply)
-        target[i, len(prompt) : len(prompt) + len(reply)] = torch.tensor(reply)
-    logits = model(input_ids=ids).logits[:, :-1]
-    return F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=-100)
+        replies[i, len(prompt) : len(prompt) + len(reply)] = True
+    return ids, replies
 
 
 # Games against fixed opponents ------------------------------------------------------------------------
@@ -161,7 +146,7 @@ def rated(done: Done, folder: Path) -> dict[str, list[str]]:
 
 
 def against(done: Done, path: Path | None, opponent: str) -> dict[str, int]:
-    """Counts of ``GAMES`` sampled games of a state against an opponent, seats drawn."""
+    """Counts of ``GAMES`` greedy games of a state against an opponent, seats drawn."""
     settings = config.load(done.run.config_file)
     kwargs = {**settings.env_kwargs, "opponents": opponent}
     policies: PolicySet = setup.make_policies(settings, setup.make_env(settings, kwargs))
