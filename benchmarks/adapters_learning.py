@@ -34,7 +34,7 @@ BYTES = 2
 """Of an observation's end: ``digit 3`` and ``…\\n3`` differ in the last."""
 GAIN = 0.25
 
-ENTROPY = 0.02
+ENTROPY = 0.05
 RLLIB: dict[str, Any] = {
     "train_batch_size_per_learner": 512, "minibatch_size": 512, "num_epochs": 6, "lr": 3e-3, "gamma": 1.0,
     "entropy_coeff": ENTROPY,

@@ -46,7 +46,7 @@ GROUPS = {
     # Its torchvision wants another torch and breaks the import of both; neither it nor PyAV is used.
     "benchmarl": Group(
         "benchmarl",
-        ("hydra-core", "tqdm", "cloudpickle", "packaging", "importlib_metadata", "orjson", "matplotlib"),
+        ("hydra-core==1.3.2", "tqdm", "cloudpickle", "packaging", "importlib_metadata", "orjson", "matplotlib"),
         ("test_benchmarl.py",),
         alone=("benchmarl==1.5.0", "torchrl==0.8.1", "tensordict==0.8.3"),
     ),

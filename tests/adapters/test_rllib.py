@@ -6,9 +6,10 @@ import pytest
 from native_loop import CANDIDATES, CASES, Chooser, Say, assert_same, choice
 
 pytest.importorskip("ray.rllib", reason="Ray RLlib is not installed here; `make test-adapters` makes an environment for it")
-from ray import tune
+import torch
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 
@@ -18,6 +19,7 @@ from marft_envs.adapters.numeric import Numeric, decode
 from marft_envs.adapters.rllib import RLlibEnv
 from marft_envs.errors import ConfigError
 from marft_envs.trajectory import to_dict
+from marft_envs.types import Episode
 
 
 def play_text(env: FlexEnv, seed: int, say: Say) -> None:
@@ -47,35 +49,41 @@ class Scripted(RLModule):
     def _forward(self, batch, **kwargs):
         agent = self.model_config["agent"]
         ends = [decode(bits) for bits in batch[Columns.OBS]]
-        return {Columns.ACTIONS: [choice(agent, end, self.action_space.n) for end in ends]}
+        return {Columns.ACTIONS: torch.tensor([choice(agent, end, self.action_space.n) for end in ends])}
+
+
+PLAYED: list[Episode] = []
+
+
+class Recorded(RLlibEnv):
+    """Keeps what the runner played; RLlib copies what is registered, so it is kept in this module."""
+
+    def __init__(self, config):
+        case = config["case"]
+        super().__init__(Numeric(marft_envs.make(case, **CASES[case]), CANDIDATES[case], mask=False))
+
+    def step(self, action_dict):
+        result = super().step(action_dict)
+        if self.env.unwrapped.done:
+            PLAYED.append(self.env.unwrapped.episode)
+        return result
 
 
 def test_episodes_of_its_own_runner_equal_the_native_loops(case: str) -> None:
     """RLlib's environment runner steps the environment, with policies that are scripts."""
-    played = []
-
-    class Recorded(RLlibEnv):
-        def step(self, action_dict):
-            result = super().step(action_dict)
-            if self.env.unwrapped.done:
-                played.append((self.env.unwrapped.episode, result[1]))
-            return result
-
-    env = Numeric(marft_envs.make(case, **CASES[case]), CANDIDATES[case], mask=False)
-    tune.register_env("team", lambda config: Recorded(env))
-    from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
-
-    config = PPOConfig().environment("team").env_runners(num_env_runners=0).debugging(seed=0)
-    config = config.multi_agent(policies=set(env.possible_agents), policy_mapping_fn=lambda agent, episode, **_: agent)
-    config = config.rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs={
-        agent: RLModuleSpec(module_class=Scripted, model_config={"agent": agent}) for agent in env.possible_agents
+    PLAYED.clear()
+    agents = marft_envs.make(case, **CASES[case]).possible_agents
+    config = PPOConfig().environment(Recorded, env_config={"case": case}).env_runners(num_env_runners=0)
+    config = config.multi_agent(policies=set(agents), policy_mapping_fn=lambda agent, episode, **_: agent)
+    config = config.debugging(seed=1).rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs={
+        agent: RLModuleSpec(module_class=Scripted, model_config={"agent": agent}) for agent in agents
     }))  # fmt: skip
     runner = MultiAgentEnvRunner(config=config)
     episodes = runner.sample(num_episodes=100, explore=False)
-    assert len(episodes) == 100 <= len(played)
+    assert len(episodes) == 100 == len(PLAYED)
     chooser = Chooser(case)
     again = marft_envs.make(case, **CASES[case])
-    for episode, (record, _) in zip(episodes, played, strict=False):
+    for episode, record in zip(episodes, PLAYED, strict=True):
         # The runner seeds the first episode only; the problem that it drew is played again natively, by its name.
         again.reset(options={"task_id": record.task_id})
         while not again.done:
@@ -87,7 +95,7 @@ def test_episodes_of_its_own_runner_equal_the_native_loops(case: str) -> None:
         assert again.episode.team_return == record.team_return
         acted = {turn.agent for turn in record.turns}
         assert {a: episode.agent_episodes[a].get_return() for a in acted} == dict.fromkeys(acted, record.team_return)
-    assert len({record.team_return for record, _ in played}) > 1
+    assert len({record.team_return for record in PLAYED}) > 1
 
 
 def test_a_parallel_layer_is_observed_at_once() -> None:
