@@ -46,6 +46,7 @@ NAMES = [
     "gspo",
     "dr_mas",
     "magrpo",
+    "at_grpo",
     "marshal",
     "spiral",
     "rft",

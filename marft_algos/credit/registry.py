@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -88,7 +88,7 @@ def register(name: str) -> Callable[[_Rule], _Rule]:
             rule.name = name
             _RULES[name] = rule
         else:
-            _RULES[name] = Plain(name, rule)
+            _RULES[name] = Plain(name, cast(Callable[[Trajectory], Rewards], rule))
         return rule
 
     return add
@@ -129,7 +129,7 @@ _Made = TypeVar("_Made", bound=Rule)
 def _build(kind: type[_Made], table: Mapping[str, Any], what: str) -> _Made:
     """An instance of a rule's class, its arguments checked."""
     hints = typing.get_type_hints(kind)
-    known = [f.name for f in dataclasses.fields(kind) if f.init] if dataclasses.is_dataclass(kind) else []
+    known: list[str] = [f.name for f in dataclasses.fields(kind) if f.init] if dataclasses.is_dataclass(kind) else []
     values = {}
     for key, value in table.items():
         if key not in known:
