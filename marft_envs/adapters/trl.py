@@ -17,9 +17,9 @@ Both read the rows of :func:`rows`, in which every prompt names its seed, so tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from marft_envs.adapters.learner_row import Message, Row, broke_off, paid, template
 from marft_envs.adapters.optional import require
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError
@@ -27,11 +27,8 @@ from marft_envs.types import Episode
 from marft_envs.vector import Request, VectorEnv
 from marft_envs.wrappers import FixedPartners
 
-Message = Mapping[str, Any]
 Say = Callable[[str, Sequence[Message]], str]
 """``(agent, chat messages) -> reply``."""
-_MARK = "\x02reply\x03"
-"""Stands for a reply while a chat template is asked for what follows one."""
 
 
 def rows(env: FlexEnv, learners: Sequence[str], seeds: Iterable[int]) -> list[dict[str, Any]]:
@@ -58,25 +55,6 @@ def team_return(completions: Sequence[Any], team_return: Sequence[float | None],
     return list(team_return)
 
 
-@dataclass(slots=True)
-class _Row:
-    """One row while its episode is played."""
-
-    learner: str
-    prompt: list[int] = field(default_factory=list)
-    completion: list[int] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
-    logprobs: list[float] | None = field(default_factory=list)
-
-    def add(self, ids: Sequence[int], logprobs: Sequence[float] | None, mask: int) -> None:
-        self.completion.extend(ids)
-        self.mask.extend([mask] * len(ids))
-        if logprobs is None:
-            self.logprobs = None
-        elif self.logprobs is not None:
-            self.logprobs.extend(logprobs)
-
-
 class TeamRollout:
     """A ``rollout_func``: plays the episodes that the prompts name; as many rows go back, in their order.
 
@@ -95,7 +73,7 @@ class TeamRollout:
     def __call__(self, prompts: Sequence[Sequence[Message]], trainer: Any) -> dict[str, list[Any] | None]:
         """Returns token ids, log-probs, masks, and per row ``team_return``, ``success``, ``stop_reason``."""
         named = [_named(prompt) for prompt in prompts]
-        lived = [_Row(agent) for _, agent in named]
+        lived = [Row(agent) for _, agent in named]
         episodes: dict[int, Episode] = {}
         self.envs.reset([seed for seed, _ in named])
         while not self.envs.done:
@@ -104,9 +82,7 @@ class TeamRollout:
             episodes.update((episode.index, episode) for episode in self.envs.push(requests, texts))
         tokenizer = trainer.processing_class
         for row, prompt in zip(lived, prompts, strict=True):
-            if not row.completion:  # it was never asked: nothing to train on, but the trainer wants a token
-                row.prompt = _template(tokenizer, prompt)
-                row.add([tokenizer.eos_token_id], [0.0], 0)
+            row.fill(tokenizer, prompt)
         ended = [episodes[i] for i in range(len(lived))]
         scored = all(row.logprobs is not None for row in lived)
         return {
@@ -138,24 +114,19 @@ class TeamRollout:
             raise ConfigError(f"TRL {have} samples otherwise than 1.16 does. Type: pip install 'trl==1.16.*'")
         return sample(contexts, None, {}, 1)
 
-    def _play(self, requests: Sequence[Request], lived: Sequence[_Row], trainer: Any) -> list[str]:
+    def _play(self, requests: Sequence[Request], lived: Sequence[Row], trainer: Any) -> list[str]:
         """One step of every episode: whoever can act does."""
         tokenizer = trainer.processing_class
         texts, spoken, contexts = [""] * len(requests), [], []
         for i, request in enumerate(requests):
             row = lived[request.episode]
             if request.agent == row.learner:
-                if not row.prompt:
-                    row.prompt = _template(tokenizer, request.messages)
-                else:
-                    heard = _follow(tokenizer, request.messages[-1], row.completion)
-                    row.add(heard, [0.0] * len(heard), 0)
-                contexts.append(row.prompt + row.completion)
+                contexts.append(row.read(tokenizer, request.messages))
             elif self.partners is not None:
                 texts[i] = self.partners(request.agent, request.messages)
                 continue
             else:
-                contexts.append(_template(tokenizer, request.messages))
+                contexts.append(template(tokenizer, request.messages))
             spoken.append(i)
         if not spoken:
             return texts
@@ -164,7 +135,7 @@ class TeamRollout:
             texts[i] = tokenizer.decode(said[k], skip_special_tokens=True)
             row = lived[requests[i].episode]
             if requests[i].agent == row.learner:
-                row.add(said[k], None if logprobs is None else logprobs[k], 1)
+                row.said(said[k], None if logprobs is None else logprobs[k])
         return texts
 
 
@@ -231,20 +202,5 @@ def _named(prompt: Sequence[Message]) -> tuple[int, str]:
 
 
 def _paid(episode: Episode, learner: str) -> float | None:
-    """The team's channels and the learner's own; None for an episode that broke off."""
-    if episode.stop_reason.startswith("error"):
-        return None
-    return episode.team_return + sum(layer.agent_rewards.get(learner, 0.0) for layer in episode.layers)
-
-
-def _template(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
-    text = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-def _follow(tokenizer: Any, message: Message, said: Sequence[int]) -> list[int]:
-    """Token ids of what stands between a reply and the next one: the reply's end, a message, the next one's start."""
-    talk = [{"role": "user", "content": ""}, {"role": "assistant", "content": _MARK}, message]
-    text = tokenizer.apply_chat_template(talk, add_generation_prompt=True, tokenize=False).rpartition(_MARK)[2]
-    ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    return ids[1:] if said[-1] == ids[0] else ids
+    """What the learner earned; None for an episode that broke off."""
+    return None if broke_off(episode) else paid(episode, learner)
