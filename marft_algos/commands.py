@@ -46,6 +46,8 @@ def require_training() -> None:
 def run_train(argv: list[str]) -> int:
     """``marft train [ALGO] …``."""
     require_training()
+    if "--dry-run" in argv:
+        return _dry_run([word for word in argv if word != "--dry-run"])
     from marft_algos import report
     from marft_algos.loggers import Display
     from marft_algos.trainer import Interrupted, Trainer
@@ -72,6 +74,20 @@ def run_train(argv: list[str]) -> int:
     return 0
 
 
+def _dry_run(argv: list[str]) -> int:
+    """Checks the settings and estimates the memory; loads no weights and writes nothing."""
+    from marft_algos import setup
+    from marft_algos.estimate import capacity, estimate
+
+    config, _ = _train_settings(argv)
+    found = estimate(config, setup.make_env(config, config.env_kwargs))
+    print(f"{config.env} · {config.algo}, memory at most:\n{found.table()}")
+    print(f"  {capacity(found.device) / 1e9:8.2f} GB  there is")
+    found.check()
+    print(f"next:    {shlex.join(['marft', 'train', *argv])}")
+    return 0
+
+
 def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
     """The settings that the command line means, and the run to go on with if there is one."""
     from marft_algos.config import TrainConfig
@@ -88,7 +104,8 @@ def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
         f"Shown defaults are those of the preset '{base.preset}'. Presets:\n\n"
         + "\n\n".join(f"  {name}: {what}" for name, what in presets.SUMMARIES.items())
         + "\n\nFurther options:\n\n  --resume RUN: go on with a run\n\n  --config FILE: settings from TOML (a run's"
-        " config.toml repeats it)\n\n  --data PATH: math problems from a JSONL file, or a named data set"
+        " config.toml repeats it)\n\n  --data PATH: math problems from a JSONL file, or a named data set\n\n"
+        "  --dry-run: check the settings and estimate the memory, load no weights"
     )
     given = arguments.parse(
         tyro.conf.OmitArgPrefixes[TrainConfig], words, prog="marft train", description=help_text, default=base

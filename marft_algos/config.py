@@ -121,6 +121,8 @@ class TrainConfig:
     """Beside metrics.jsonl, which is always written."""
     threads: int = 1
     """CPU threads of torch. 1: small models lose time with more, and 16 to 55 fold beside another busy process."""
+    check_memory: bool = True
+    """Refuse to start where a rough estimate for the longest prompts and replies exceeds the device's memory."""
     overlap: bool = False
     """Go on generating while slow verdicts (graders, sandboxes) are awaited. Keeps a GPU busy; off: the same seed gives
     the same run, to the bit."""

@@ -110,7 +110,7 @@ class PolicySet:
             ConfigError: unknown names, or a base model that cannot be used.
         """
         names = list(dict.fromkeys([*policies.values(), *spare]))
-        specs = _base_specs(models, names)
+        specs = base_specs(models, names)
         frozen = _known(frozen, names, "frozen")
         where = pick_device(device)
         compute = pick_dtype(dtype, where)
@@ -328,7 +328,8 @@ class PolicySet:
 _POLICY_ID = re.compile(r"[\w-]+")
 
 
-def _base_specs(models: str | Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+def base_specs(models: str | Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Returns the model of every policy id; an id or a model that is missing or unknown is an error."""
     if not names:
         raise ConfigError("No agent has a policy. Expected a mapping from agent to policy id.")
     for name in names:

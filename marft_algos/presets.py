@@ -139,6 +139,47 @@ def _paper(entropy: float) -> dict[str, Any]:
     return preset
 
 
+_3B, _7B = "Qwen/Qwen2.5-Coder-3B-Instruct", "Qwen/Qwen2.5-Coder-7B-Instruct"
+
+
+def _card(model: str, micro_tokens: int, *, again: bool = False, quantize: str = "none") -> dict[str, Any]:
+    """One GPU. Cards differ in what is computed at once, never in what is learned.
+
+    Args:
+        model: the paper's, or the next larger one of its family.
+        micro_tokens: tokens of one pass of an update; what takes most memory.
+        again: compute layers again on the way back.
+        quantize: of the base weights.
+    """
+    return {
+        "models": model,
+        "dtype": "bf16",
+        "context": 2048,  # the paper's
+        # All 64 episodes of an iteration at once: 2.6 GB of keys and values (3B), 4.0 GB (7B), and 6 GB of prompts
+        # on their way through a layer at most. More rows than episodes there are not.
+        "engine_batch": 64,
+        "gradient_checkpointing": again,
+        "quantize": quantize,
+        "algorithm": {**_BF16, "micro_tokens": micro_tokens},
+    }
+
+
+# An update keeps 5.6 MB of a token (3B) and 7.6 MB (7B), or a twentieth of that and half as much work again.
+_CARDS: dict[str, dict[str, Any]] = {
+    # Weights 6 GB. Whole activations would leave room for 1,800 tokens, two rows: computed again, 8,192 take 2.5 GB.
+    "gpu-24gb": _card(_3B, 8192, again=True),
+    # 8,192 tokens take 46 GB; twice as many would not fit.
+    "gpu-80gb": _card(_3B, 8192),
+    # 16,384 take 92 GB; beyond that a pass is no faster.
+    "gpu-141gb": _card(_3B, 16384),
+    # In bf16 the weights alone are 15 GB and leave no room to sample: in 4 bits they are 5.6 GB.
+    "gpu-24gb-7b": _card(_7B, 8192, again=True, quantize="nf4"),
+    # 4,096 tokens take 31 GB beside 15 GB of weights; twice as many would not fit.
+    "gpu-80gb-7b": _card(_7B, 4096),
+    # 8,192 tokens take 62 GB; twice as many would not fit.
+    "gpu-141gb-7b": _card(_7B, 8192),
+}
+
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {"algorithm": _BF16},
     "quickstart": QUICKSTART,
@@ -148,6 +189,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper-table3": _paper(0.1),
     "paper-table4": _paper(0.0),
     "paper-table5": _paper(0.01),
+    **_CARDS,
 }
 SUMMARIES = {
     "default": "the project's choice for models of a billion parameters and more",
@@ -158,6 +200,12 @@ SUMMARIES = {
     "paper-table3": "the paper's table 3, exactly: MATH, Qwen2.5-Coder-3B-Instruct, entropy 0.1",
     "paper-table4": "the paper's table 4, exactly: as table 3 with entropy 0",
     "paper-table5": "the paper's table 5, exactly: as table 3 with entropy 0.01",
+    "gpu-24gb": "Qwen2.5-Coder-3B-Instruct on one GPU of 24 GB",
+    "gpu-80gb": "the same on one GPU of 80 GB",
+    "gpu-141gb": "the same on one GPU of 141 GB",
+    "gpu-24gb-7b": "Qwen2.5-Coder-7B-Instruct on one GPU of 24 GB, its weights in 4 bits",
+    "gpu-80gb-7b": "Qwen2.5-Coder-7B-Instruct on one GPU of 80 GB",
+    "gpu-141gb-7b": "Qwen2.5-Coder-7B-Instruct on one GPU of 141 GB",
 }
 
 

@@ -21,6 +21,7 @@ from marft_algos.config import TrainConfig
 from marft_algos.credit import diagnostics
 from marft_algos.critic import Critics
 from marft_algos.engines.base import Publisher, RolloutEngine
+from marft_algos.estimate import estimate
 from marft_algos.replay import Replayer, StartEngine, TreeCollector
 from marft_algos.rollout import Collector, Keep
 from marft_algos.runs import UNTRAINED, RunFolder, compare
@@ -59,6 +60,8 @@ class Trainer:
         self.problems = setup.problems(config, env, eval_env)
         algorithms.check(algorithm, setup.facts(config, env))
         hosting.reach(config)
+        if config.check_memory:
+            estimate(config, env).check()
         self.policies = setup.make_policies(config, env)
         setup.check_prompts(config, env, self.policies, self.problems.train(config.seed, 0, setup.PROMPTS_CHECKED))
         for made in (env, eval_env):
