@@ -124,11 +124,13 @@ def benchmarl(seed: int, enough: Callable[[float], bool]) -> None:
     config.save_folder = tempfile.mkdtemp()
     algorithm, model = MappoConfig.get_from_yaml(), MlpConfig.get_from_yaml()
     algorithm.entropy_coef, model.num_cells = ENTROPY, [64, 64]
+    experiment = Experiment(
+        task=TeamTask(lambda: relay(mask=True), "relay"), algorithm_config=algorithm, model_config=model,
+        critic_model_config=model, seed=seed, config=config,
+    )  # fmt: skip
+    experiment.callbacks.append(Watch())  # now: those given above are pickled
     with contextlib.suppress(Enough):
-        Experiment(
-            task=TeamTask(lambda: relay(mask=True), "relay"), algorithm_config=algorithm, model_config=model,
-            critic_model_config=model, seed=seed, config=config, callbacks=[Watch()],
-        ).run()  # fmt: skip
+        experiment.run()
 
 
 def plot(folder: Path) -> None:

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
+
 from marft_envs.adapters.numeric import Numeric
 from marft_envs.adapters.optional import require
 from marft_envs.adapters.torchrl import TeamEnv
@@ -50,6 +52,13 @@ class TeamTask(TaskClass):
         alike = len({env.action_space(agent).n for agent in env.possible_agents}) == 1
         self.groups = MarlGroupMapType.ALL_IN_ONE_GROUP if alike else MarlGroupMapType.ONE_GROUP_PER_AGENT
         env.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # BenchMARL pickles tasks beside its results, and ``make`` is most often a lambda.
+        return {**self.__dict__, "make": cloudpickle.dumps(self.make)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, make=cloudpickle.loads(state["make"]))
 
     def get_env_fun(self, num_envs: int, continuous_actions: bool, seed: int | None, device: Any) -> Callable[[], Any]:
         """Returns what builds one environment; BenchMARL puts several in a row itself."""

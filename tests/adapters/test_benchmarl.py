@@ -69,8 +69,9 @@ def test_mappo_takes_steps(tmp_path) -> None:
     model = MlpConfig.get_from_yaml()
     experiment = Experiment(
         task=task, algorithm_config=MappoConfig.get_from_yaml(), model_config=model, critic_model_config=model,
-        seed=0, config=config, callbacks=[Watch()],
+        seed=0, config=config,
     )  # fmt: skip
+    experiment.callbacks.append(Watch())  # now: those given above are pickled
     policy = {name: p.clone() for name, p in experiment.policy.named_parameters()}
     experiment.run()
     assert len(rewards) == 2 and all(0 < reward < 64 for reward in rewards)
