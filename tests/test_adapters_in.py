@@ -16,7 +16,7 @@ import pytest
 import strangers
 
 import marft_envs
-from marft_envs import ConfigError, FlexEnv, MissingExtraError, check_env
+from marft_envs import ConfigError, FlexEnv, MissingExtraError, check_env, invariants
 from marft_envs.adapters import aec, compliance, gym_text, optional, parallel
 from marft_envs.adapters.codecs import Discrete, Grid, chosen
 from marft_envs.adapters.game import OPPONENTS
@@ -64,7 +64,12 @@ def test_visibility_of_moves_is_an_option() -> None:
 
 
 def test_an_environment_of_text_keeps_the_rules() -> None:
-    check_env(lambda: aec.wrap(strangers.Counting(), sees=1))
+    def build() -> FlexEnv:
+        return aec.wrap(strangers.Counting(), sees=1)
+
+    for promise in invariants.CHECKS:
+        if promise is not invariants.hostile_actions:  # slow; the parallel environment below goes through it
+            promise(build)
 
 
 def test_a_copy_or_a_pickle_goes_on_where_the_game_stands() -> None:

@@ -62,7 +62,7 @@ class ForeignTask:
 
     def _check(self) -> None:
         given = self._opponents
-        for name in [given] if isinstance(given, str) and given else given.values() if given else ():  # type: ignore[union-attr]
+        for name in [given] if isinstance(given, str) and given else given.values() if given else ():
             if isinstance(name, str) and name not in OPPONENTS:
                 raise ConfigError(f"There is no opponent '{name}'. {did_you_mean(name, OPPONENTS)}")
         if isinstance(given, str):

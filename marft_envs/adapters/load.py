@@ -65,7 +65,7 @@ def load(
         ConfigError: No such environment, or one that cannot be trained; the message says what is missing.
         MissingExtraError: Its package is not installed.
     """
-    named = {
+    named: dict[str, Any] = {
         "codec": _named(codec) if isinstance(codec, str) else codec,
         "players": players,
         "sees": sees,
@@ -161,7 +161,7 @@ def _pettingzoo(name: str, settings: Mapping[str, Any], parallel: bool) -> Any:
     if "." in name:
         where = name
     else:
-        known = {}
+        known: dict[str, str] = {}
         for family in pkgutil.iter_modules(pettingzoo.__path__):
             if family.ispkg and family.name not in ("test", "utils", "env_registry"):
                 package = f"pettingzoo.{family.name}"
