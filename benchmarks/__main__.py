@@ -9,8 +9,9 @@ NAMES = ("envs", "grader", "mutations", "ladder", "levels", "real")
 NAMES += ("sandbox", "code_real", "reflection", "attacks", "tools_real", "depot", "overlap", "statistics")
 NAMES += ("toys_matrix",)
 NAMES += ("tools_ordering", "compact", "tools_learning")
-NAMES += ("perf_decode", "perf_iteration", "perf_quickstart", "perf_scaling", "perf_throughput", "perf_trl")
+NAMES += ("perf_decode", "perf_gpu", "perf_iteration", "perf_quickstart", "perf_scaling", "perf_throughput", "perf_trl")
 
 if __name__ == "__main__":
-    name = sys.argv.pop(1) if len(sys.argv) > 1 and sys.argv[1] in NAMES else "envs"
+    given = {name.removeprefix("perf_"): name for name in NAMES} | {name: name for name in NAMES}
+    name = given[sys.argv.pop(1)] if len(sys.argv) > 1 and sys.argv[1] in given else "envs"
     runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)

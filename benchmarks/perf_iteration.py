@@ -49,10 +49,12 @@ COLUMNS = [
 ]
 
 
-def play(engine: RolloutEngine, policies: list[str], episodes: int, new: int, iteration: int) -> list[Trajectory]:
+def play(
+    engine: RolloutEngine, policies: list[str], episodes: int, new: int, iteration: int, prompt: int = PROMPT
+) -> list[Trajectory]:
     """One round of a chain of agents on random prompts: each reads its own prompt and the reply before it."""
     generator = torch.Generator().manual_seed(iteration)
-    prompts = torch.randint(40, 400, (len(policies), episodes, PROMPT), generator=generator).tolist()
+    prompts = torch.randint(40, 400, (len(policies), episodes, prompt), generator=generator).tolist()
     turns: list[list[Transition]] = [[] for _ in range(episodes)]
     for i, policy in enumerate(policies):
         asked = [
