@@ -24,9 +24,9 @@ from marft_envs.core import FlexEnv
 from marft_envs.spaces import UnicodeText
 from marft_envs.wrappers import FlexWrapper, PromptObservation
 
-torch: Any = require("torch", "torchrl", "2.7")
-NonTensorStack: Any = require("tensordict", "torchrl", "0.8").NonTensorStack
 PettingZooWrapper: Any = require("torchrl.envs.libs.pettingzoo", "torchrl", "0.8", "torchrl").PettingZooWrapper
+NonTensorStack: Any = require("tensordict", "torchrl", "0.8").NonTensorStack
+torch: Any = require("torch", "torchrl", "2.7")
 
 
 class _Plain(LayerParallel):

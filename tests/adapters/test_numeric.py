@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import sys
 import warnings
 
 import numpy as np
@@ -14,7 +16,7 @@ import marft_envs
 from marft_envs import FlexEnv
 from marft_envs.adapters.numeric import Numeric, decode, encode
 from marft_envs.adapters.parallel_play import LayerParallel
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, MissingExtraError
 
 
 def play_numeric(id: str, env: FlexEnv, seed: int, say: Say) -> dict[str, float]:
@@ -115,3 +117,17 @@ def test_settings_that_cannot_work_are_refused() -> None:
         Numeric(env, {"planner": []})
     with pytest.raises(ConfigError, match=r"at least 1; got 0"):
         Numeric(env, length=0)
+
+
+@pytest.mark.parametrize(("adapter", "package"), [("rllib", "ray"), ("torchrl", "torchrl"), ("benchmarl", "benchmarl")])
+def test_a_library_that_is_not_installed_is_answered_with_the_pip_command(
+    adapter: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("ray", "torchrl", "benchmarl")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, package, None)
+    # Not only what is blocked: the module that needs it must be looked for again.
+    for name in ("rllib", "torchrl", "benchmarl"):
+        monkeypatch.delitem(sys.modules, f"marft_envs.adapters.{name}", raising=False)
+    with pytest.raises(MissingExtraError, match=rf"pip install 'marft\[{adapter}\]'"):
+        importlib.import_module(f"marft_envs.adapters.{adapter}")

@@ -67,7 +67,7 @@ def test_without_dependencies_it_is_what_pettingzoos_own_conversion_gives() -> N
 
 
 def test_an_agent_on_turn_without_an_action_is_an_error() -> None:
-    env = parallel_play.make("math-debate-v0")
+    env = parallel_play.make("math-debate-v0", **CASES["math-debate-v0"])
     env.reset(seed=0)
     with pytest.raises(ConfigError, match=r"It is the turn of .*got no action of solver_1, solver_2"):
         env.step({"solver_0": NOOP, "judge_0": NOOP})
