@@ -16,14 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
-
 from marft_envs.adapters.numeric import Numeric
 from marft_envs.adapters.optional import require
 from marft_envs.errors import ConfigError
 
 TaskClass: Any = require("benchmarl.environments.common", "benchmarl", "1.5", "benchmarl").TaskClass
 MarlGroupMapType: Any = require("torchrl.envs.utils", "benchmarl", "0.8", "torchrl").MarlGroupMapType
+cloudpickle: Any = require("cloudpickle", "benchmarl")
 
 # After BenchMARL, so that its extra is named where both are missing.
 from marft_envs.adapters.torchrl import TeamEnv  # noqa: E402
