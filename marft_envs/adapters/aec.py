@@ -20,8 +20,8 @@ from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError
 
 
-class AECGame(Game):
-    """A PettingZoo AEC environment."""
+class PettingZooGame(Game):
+    """What AEC and parallel environments have in common: a cast, its codecs, legal moves by name."""
 
     def __init__(self, env: Any, codec: Codec | Mapping[str, Codec] | None = None) -> None:
         seats = getattr(env, "possible_agents", None)
@@ -35,6 +35,38 @@ class AECGame(Game):
         self.name = str(getattr(env, "metadata", {}).get("name", type(env.unwrapped).__name__))
         self.codecs = codecs_of(env, self.seats, codec)
 
+    def seen(self, seat: str) -> tuple[Any, Any]:
+        """Returns a seat's observation, None without one, and its mask of legal moves, None without one."""
+        raise NotImplementedError
+
+    def observe(self, seat: str) -> str:
+        """What the codec shows of the seat's observation."""
+        found, mask = self.seen(seat)
+        return "" if found is None else self.codecs[seat].show(found, mask)
+
+    def moves(self, seat: str) -> Sequence[str] | None:
+        """Names of the legal moves."""
+        moves = self.codecs[seat].moves(self.seen(seat)[1])
+        return None if moves is None else list(moves)
+
+    def action(self, seat: str, text: str) -> Any:
+        """Returns the action that a legal move is."""
+        named = self.codecs[seat].moves(self.seen(seat)[1])
+        return text if named is None else named[text]
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self.env.close()
+
+
+def masked(found: Any, info: Mapping[str, Any]) -> Any:
+    """Returns the mask of legal moves that an observation or its info holds."""
+    return found["action_mask"] if isinstance(found, Mapping) and "action_mask" in found else info.get("action_mask")
+
+
+class AECGame(PettingZooGame):
+    """A PettingZoo AEC environment."""
+
     def begin(self, seed: int, options: Mapping[str, Any]) -> None:
         """Resets with this seed."""
         self.env.reset(seed=seed, options=dict(options) or None)
@@ -44,39 +76,24 @@ class AECGame(Game):
         """Whom the environment waits for."""
         return [self.env.agent_selection] if self.env.agents else []
 
-    def observe(self, seat: str) -> str:
-        """What the codec shows of the seat's observation."""
+    def seen(self, seat: str) -> tuple[Any, Any]:
+        """The environment's observation of a seat that is still there."""
         found = self.env.observe(seat) if seat in self.env.agents else None
-        return "" if found is None else self.codecs[seat].show(found, self._mask(seat, found))
-
-    def moves(self, seat: str) -> Sequence[str] | None:
-        """Names of the legal moves."""
-        moves = self.codecs[seat].moves(self._mask(seat, self.env.observe(seat)))
-        return None if moves is None else list(moves)
+        return found, masked(found, self.env.infos.get(seat, {}))
 
     def play(self, moves: Mapping[str, str]) -> Mapping[str, float]:
         """One step, and the empty ones of agents that have ended."""
         ((seat, text),) = moves.items()
-        named = self.codecs[seat].moves(self._mask(seat, self.env.observe(seat)))
-        self.env.step(text if named is None else named[text])
+        self.env.step(self.action(seat, text))
         paid = dict(self.env.rewards)
         self._bury()
         return paid
-
-    def close(self) -> None:
-        """Closes the environment."""
-        self.env.close()
 
     def _bury(self) -> None:
         """Takes the steps that PettingZoo asks of those who have ended."""
         env = self.env
         while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
             env.step(None)
-
-    def _mask(self, seat: str, observation: Any) -> Any:
-        if isinstance(observation, Mapping) and "action_mask" in observation:
-            return observation["action_mask"]
-        return self.env.infos.get(seat, {}).get("action_mask")
 
 
 def codecs_of(env: Any, seats: Sequence[str], codec: Codec | Mapping[str, Codec] | None) -> dict[str, Codec]:

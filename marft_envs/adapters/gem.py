@@ -10,9 +10,8 @@ from typing import Any
 
 from marft_envs.adapters import foreign
 from marft_envs.adapters.game import Game
-from marft_envs.adapters.optional import require
+from marft_envs.adapters.optional import check_name, require
 from marft_envs.core import FlexEnv
-from marft_envs.errors import ConfigError, did_you_mean
 
 MINIMUM = "0.1.0"
 
@@ -65,7 +64,5 @@ def build(name: str, settings: Mapping[str, Any]) -> Any:
         ConfigError: It is too old, or has no such environment.
     """
     gem = require("gem", "gem", MINIMUM, "gem-llm")
-    known = require("gem.envs.registration", "gem", MINIMUM, "gem-llm").ENV_REGISTRY
-    if name not in known:
-        raise ConfigError(f"GEM has no environment '{name}'. {did_you_mean(name, known)}")
+    check_name("GEM", name, require("gem.envs.registration", "gem").ENV_REGISTRY)
     return gem.make(name, **settings)

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Iterable
 from importlib import metadata
 from types import ModuleType
 
-from marft_envs.errors import ConfigError, MissingExtraError
+from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
+
+
+def check_name(package: str, name: str, known: Iterable[str]) -> None:
+    """Raises ``ConfigError`` unless a package's registry knows this name."""
+    known = list(known)
+    if name not in known:
+        raise ConfigError(f"{package} has no '{name}'. {did_you_mean(name, known)}")
 
 
 def require(module: str, extra: str, minimum: str = "0", package: str = "") -> ModuleType:
@@ -16,7 +24,7 @@ def require(module: str, extra: str, minimum: str = "0", package: str = "") -> M
     Args:
         module: What to import.
         extra: The extra of this project that brings it.
-        minimum: Oldest version that works.
+        minimum: Oldest version that works; 0: any.
         package: The distribution's name, where it is not the module's.
 
     Raises:
@@ -28,6 +36,8 @@ def require(module: str, extra: str, minimum: str = "0", package: str = "") -> M
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise MissingExtraError(f"'{module}' (no package '{error.name}')", extra) from error
+    if minimum == "0":
+        return found
     have = metadata.version(package)
     if _release(have) < _release(minimum):
         raise ConfigError(

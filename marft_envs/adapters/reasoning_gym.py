@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from marft_envs.adapters.optional import require
+from marft_envs.adapters.optional import check_name, require
 from marft_envs.core import FlexEnv
 from marft_envs.dependency import Chain, DependencyFunction, as_dependency
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError
 from marft_envs.math.grader import extract_boxed, grade_answer
 from marft_envs.profiles import numbered
 from marft_envs.types import Outcome, TurnRecord
@@ -33,8 +33,7 @@ class Questions:
 
     def __init__(self, name: str, settings: Mapping[str, Any] | None = None) -> None:
         factory = require("reasoning_gym.factory", "reasoning-gym", MINIMUM, "reasoning-gym")
-        if name not in factory.DATASETS:
-            raise ConfigError(f"reasoning-gym has no data set '{name}'. {did_you_mean(name, factory.DATASETS)}")
+        check_name("reasoning-gym", name, factory.DATASETS)
         self.name, self.settings = name, dict(settings or {})
         self.task_id = ""
         self._question, self._answer = "", ""

@@ -13,9 +13,9 @@ from typing import Any
 
 from marft_envs.adapters import foreign
 from marft_envs.adapters.game import Game
-from marft_envs.adapters.optional import require
+from marft_envs.adapters.optional import check_name, require
 from marft_envs.core import FlexEnv
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError
 
 MINIMUM = "0.7.0"
 
@@ -139,7 +139,5 @@ def build(name: str, settings: Mapping[str, Any]) -> Any:
         ConfigError: It is too old, or has no such game.
     """
     arena = require("textarena", "textarena", MINIMUM)
-    known = require("textarena.envs.registration", "textarena", MINIMUM).ENV_REGISTRY
-    if name not in known:
-        raise ConfigError(f"TextArena has no game '{name}'. {did_you_mean(name, known)}")
+    check_name("TextArena", name, require("textarena.envs.registration", "textarena").ENV_REGISTRY)
     return arena.make(name, **settings)
