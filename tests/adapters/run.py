@@ -50,6 +50,11 @@ GROUPS = {
         ("test_benchmarl.py",),
         alone=("benchmarl==1.5.0", "torchrl==0.8.1", "tensordict==0.8.3"),
     ),
+    "trl": Group("trl", ("trl==1.16.0", "peft", "jinja2"), ("test_trl.py",)),
+    "verifiers": Group("verifiers", ("verifiers==0.4.0",), ("test_verifiers.py",)),
+    "openenv": Group("openenv", ("openenv==0.10.0", "uvicorn"), ("test_openenv.py",)),
+    # Neither is installed: both are played against mock servers.
+    "mocks": Group("openai", ("openai", "transformers", "jinja2"), ("test_verl.py", "test_agent_lightning.py")),
 }
 LEARNERS = ("rllib", "benchmarl")
 
