@@ -6,8 +6,8 @@
 
 A randomly initialised model with Qwen2.5-3B's shape, a dual team with an adapter each, 64 episodes, 400 prompt and 512
 new tokens an agent; the second agent reads the first one's reply, too. Decoding and update as in ``perf_throughput``;
-an iteration is rollout, old log-probs, features, credit, one epoch of policies and value heads, as a run has it. Without a
-GPU a tiny shape runs through the same code, on a CPU thread: that shows that it runs, and nothing about a GPU.
+an iteration is rollout, old log-probs, features, credit, one epoch of policies and value heads, as a run has it.
+Without a GPU a tiny shape runs through the same code, on a CPU thread: that shows that it runs, and nothing of a GPU.
 """
 
 from __future__ import annotations

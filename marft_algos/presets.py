@@ -166,11 +166,12 @@ def _card(model: str, micro_tokens: int, *, again: bool = False, quantize: str =
 
 # An update keeps 5.6 MB of a token (3B) and 7.6 MB (7B), or a twentieth of that and half as much work again.
 _CARDS: dict[str, dict[str, Any]] = {
-    # Weights 6 GB. Whole activations would leave room for 1,800 tokens, two rows: computed again, 8,192 take 2.5 GB.
+    # Weights 6 GB. Whole activations would leave room for some 2,000 tokens, two rows: computed again, 8,192 take
+    # 2.5 GB.
     "gpu-24gb": _card(_3B, 8192, again=True),
     # 8,192 tokens take 46 GB; twice as many would not fit.
     "gpu-80gb": _card(_3B, 8192),
-    # 16,384 take 92 GB; beyond that a pass is no faster.
+    # 16,384, the default, take 92 GB.
     "gpu-141gb": _card(_3B, 16384),
     # In bf16 the weights alone are 15 GB and leave no room to sample: in 4 bits they are 5.6 GB.
     "gpu-24gb-7b": _card(_7B, 8192, again=True, quantize="nf4"),

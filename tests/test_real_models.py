@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from marft_algos.modeling import ModelSettings
 from marft_algos.policy import PolicySet
 from marft_algos.scoring import score
 from marft_algos.types import GenerationRequest, SamplingParams
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, MissingExtraError
 
 AGENTS = {"planner_0": "planner", "solver_0": "solver"}
 ASKED = [{"role": "system", "content": "P"}, {"role": "user", "content": "T"}]
@@ -202,3 +203,45 @@ def test_an_iteration_of_training(name: str, dtype: str, folders: dict[str, Path
         gap = line[f"policy/{policy}/sampler_gap"]
         assert gap < (1e-5 if dtype == "fp32" else 0.3)
         assert line[f"policy/{policy}/grad_norm"] > 0
+
+
+# ---------------------------------------------------------------------- weights of 4 bits
+
+
+def test_bases_of_four_bits_are_sampled_and_trained_as_they_are_scored(tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    folder = families.save(tmp_path / "model", "llama3", hidden_size=64, intermediate_size=128)
+    policies = build(folder, settings=ModelSettings(quantize="nf4"))
+    assert policies.base("planner").quantized
+    for policy in policies.policies:  # one base, held once
+        layer = policies.weights(policy).model.base_model.layers[0].mlp.up_proj.get_base_layer()
+        assert layer.weight is policies.base(policy).model.base_model.layers[0].mlp.up_proj.weight
+    asked = requests(policies)
+    with pytest.warns(UserWarning, match="decoded by transformers' own forward pass"):
+        replies = NativeEngine(policies).generate(asked, SamplingParams(max_new_tokens=8))
+    for request, reply in zip(asked, replies, strict=True):
+        np.testing.assert_allclose(reply.logprobs, rescore(policies, request, reply, 1.0).numpy(), rtol=0, atol=1e-5)
+
+    made = runs.settings(folder, tmp_path, iterations=1, episodes_per_iteration=4, eval_episodes=1, quantize="nf4")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        trainer, run = runs.train(made)
+    line = run.metrics()[-1]
+    for policy in trainer.policies.policies:
+        assert line[f"policy/{policy}/sampler_gap"] < 1e-5 and line[f"policy/{policy}/grad_norm"] > 0
+
+
+def test_four_bits_without_their_package_name_the_extra(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == "bitsandbytes" else found(n, *a))
+    with pytest.raises(MissingExtraError, match=r"pip install 'marft\[quant\]'"):
+        build(folders["llama3"], settings=ModelSettings(quantize="nf4"))
+
+
+def test_four_bits_and_unknown_kinds_are_refused_where_they_cannot_work(folders: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match="cannot be trained"):
+        build(folders["llama3"], settings=ModelSettings(quantize="nf4"), full_finetune=True)
+    with pytest.raises(ConfigError, match="Did you mean 'nf4'"):
+        build(folders["llama3"], settings=ModelSettings(quantize="nf"))
