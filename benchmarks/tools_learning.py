@@ -20,8 +20,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.reflection import points, score
 from benchmarks.runs import Done, Job, run_all, table
-from marft_algos import stats
 
 CHAIN = ('dependency=[["orders_0"],["shipping_0"],["refunds_0"]]', "max_rounds=1")
 """Environment arguments of the fixed chain."""
@@ -95,18 +95,6 @@ def transferred(done: Done, file: Path) -> Played:
         subprocess.run([*command, "--env-kwargs", *CHAIN], check=True, stdout=subprocess.DEVNULL)
     rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
     return {row["task_id"]: float(row["success"]) for row in rows}
-
-
-def score(played: Played) -> str:
-    """``0.842 [0.807, 0.872]``."""
-    found = stats.mean(list(played.values()))
-    return f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]"
-
-
-def points(before: Played, after: Played) -> str:
-    """The paired difference in points."""
-    found = stats.paired([before[task] for task in before], [after[task] for task in before])
-    return f"{100 * found.mean:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
 
 
 if __name__ == "__main__":
