@@ -172,7 +172,7 @@ def load_base(
     chat = _chat(spec, tokenizer, settings)
     model.requires_grad_(False).eval()
     if not options:
-        model.to(device)
+        nn.Module.to(model, device)  # transformers' own wrapper is typed wrongly
     _check_head(spec, model)
     ends = model.generation_config.eos_token_id if model.generation_config else None
     listed = ends if isinstance(ends, list) else [ends]

@@ -35,7 +35,8 @@ def score(
         softcap: logits z count as c tanh(z / c), before the temperature (Gemma 2).
     """
     dtype = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else None
-    weight, bias = head.weight, head.bias
+    weight: Tensor = head.weight
+    bias: Tensor | None = head.bias
     if dtype is not None:
         hidden, weight = hidden.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
@@ -90,10 +91,9 @@ class _Score(torch.autograd.Function):
         for rows in _chunks(hidden, weight):
             logs, bend = _log_softmax(hidden[rows], weight, bias, heat[rows], ctx.cap)
             chances = logs.exp()
-            slope = 0.0
+            slope = _slope(chances, targets[rows], heat[rows]) * up[rows, None]
             if ctx.entropy:
-                slope = _entropy_slope(chances, logs, entropies[rows], heat[rows]) * up_entropy[rows, None]
-            slope = slope + _slope(chances, targets[rows], heat[rows]) * up[rows, None]
+                slope = slope + _entropy_slope(chances, logs, entropies[rows], heat[rows]) * up_entropy[rows, None]
             slope = _bent(slope, bend).to(weight.dtype)
             to_hidden[rows] = slope @ weight
             to_weight += slope.T @ hidden[rows]

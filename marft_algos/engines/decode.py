@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -89,7 +89,7 @@ class FusedTrunk:
     """
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
-        self.module: Any = model.base_model
+        self.module = cast(Any, model.base_model)
         self.dtype = dtype
         config = model.config.get_text_config()
         _check(self.module, config)
@@ -127,7 +127,7 @@ class FusedTrunk:
 
     def scale(self, norm: nn.Module) -> Tensor:
         """Returns a norm's factors: its weight, for Gemma 1 + its weight."""
-        weight: Tensor = norm.weight.detach()  # type: ignore[assignment]
+        weight = cast(Tensor, norm.weight).detach()
         return (weight.float() + 1.0 if type(self.module).__name__ == "GemmaModel" else weight).to(self.dtype)
 
     def norm(self, x: Tensor, scale: Tensor) -> Tensor:

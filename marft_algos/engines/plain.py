@@ -67,4 +67,4 @@ class PlainPast:
 
 
 def _has_window(model: PreTrainedModel) -> bool:
-    return any(layer.is_sliding for layer in DynamicCache(config=model.config).layers)
+    return any(getattr(layer, "is_sliding", False) for layer in DynamicCache(config=model.config).layers)
