@@ -6,8 +6,8 @@
     python tests/adapters/run.py --cache .adapters rllib torchrl      # some
     python tests/adapters/run.py --cache .adapters --learn rllib      # also trains (benchmarks adapters_learning)
 
-An environment is made once and kept under ``--cache``: torch first, as constraints.txt has it, then the pinned package,
-then this project. Prints a table; exits with 1 if a test failed, a group could not be installed, or ran no test.
+An environment is made once and kept under ``--cache``: torch first (where it is needed), as constraints.txt has it, then the
+pinned package and this project. Prints a table; exits with 1 if a test failed, a group could not be installed, or ran no test.
 """
 
 from __future__ import annotations
@@ -36,11 +36,15 @@ class Group:
     tests: tuple[str, ...]
     alone: tuple[str, ...] = ()
     """Installed without their dependencies, which would break them."""
+    torch: bool = True
+    """Whether anything in it needs torch."""
 
 
 GROUPS = {
-    "gymnasium": Group("gymnasium", ("gymnasium==1.4.0",), ("test_gymnasium.py",)),
-    "pettingzoo": Group("pettingzoo", ("pettingzoo==1.27.0",), ("test_pettingzoo.py", "test_numeric.py")),
+    "gymnasium": Group("gymnasium", ("gymnasium==1.4.0",), ("test_gymnasium.py",), torch=False),
+    "pettingzoo": Group(
+        "pettingzoo", ("pettingzoo==1.27.0",), ("test_pettingzoo.py", "test_numeric.py"), torch=False
+    ),
     "rllib": Group("ray", ("ray[rllib]==2.60.0", "matplotlib"), ("test_rllib.py",)),
     "torchrl": Group("torchrl", ("torchrl==0.14.0",), ("test_torchrl.py",)),
     # Its torchvision wants another torch and breaks the import of both; neither it nor PyAV is used.
@@ -75,7 +79,7 @@ def install(group: Group, folder: Path, pip_args: list[str]) -> Path:
     only_torch = folder / "torch.txt"
     only_torch.write_text(pinned("torch") + "\n")
     pip = [str(python), "-m", "pip", "install", "--quiet", *pip_args]
-    steps = [["-c", str(ROOT / "constraints.txt"), "torch"]]
+    steps = [["-c", str(ROOT / "constraints.txt"), "torch"]] if group.torch else []
     steps += [["--no-deps", *group.alone]] if group.alone else []
     # Other pins of constraints.txt are this project's, and may not be what the package wants.
     steps += [["-c", str(only_torch), *group.install, *map(pinned, TOOLS), "-e", str(ROOT)]]
