@@ -91,9 +91,11 @@ class _Score(torch.autograd.Function):
         for rows in _chunks(hidden, weight):
             logs, bend = _log_softmax(hidden[rows], weight, bias, heat[rows], ctx.cap)
             chances = logs.exp()
+            # First, since the other slope overwrites the chances.
+            spread = _entropy_slope(chances, logs, entropies[rows], heat[rows]) if ctx.entropy else None
             slope = _slope(chances, targets[rows], heat[rows]) * up[rows, None]
-            if ctx.entropy:
-                slope = slope + _entropy_slope(chances, logs, entropies[rows], heat[rows]) * up_entropy[rows, None]
+            if spread is not None:
+                slope = slope + spread * up_entropy[rows, None]
             slope = _bent(slope, bend).to(weight.dtype)
             to_hidden[rows] = slope @ weight
             to_weight += slope.T @ hidden[rows]
