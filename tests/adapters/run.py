@@ -4,7 +4,7 @@
 
     python tests/adapters/run.py --cache .adapters                    # every group
     python tests/adapters/run.py --cache .adapters rllib torchrl      # some
-    python tests/adapters/run.py --cache .adapters --learn rllib      # also trains (benchmarks adapters_learning)
+    python tests/adapters/run.py --cache .adapters --learn rllib      # also trains, as benchmarks do
 
 An environment is made once and kept under ``--cache``: torch first (where it is needed), as constraints.txt has it, then the
 pinned package and this project. Prints a table; exits with 1 if a test failed, a group could not be installed, or ran no test.
@@ -54,13 +54,24 @@ GROUPS = {
         ("test_benchmarl.py",),
         alone=("benchmarl==1.5.0", "torchrl==0.8.1", "tensordict==0.8.3"),
     ),
-    "trl": Group("trl", ("trl==1.16.0", "peft", "jinja2"), ("test_trl.py",)),
-    "verifiers": Group("verifiers", ("verifiers==0.4.0",), ("test_verifiers.py",)),
-    "openenv": Group("openenv", ("openenv==0.10.0", "uvicorn"), ("test_openenv.py",)),
+    "trl": Group("trl", ("trl==1.16.0", "peft", "jinja2", "matplotlib"), ("test_trl.py",)),
+    "verifiers": Group("verifiers", ("verifiers==0.4.0",), ("test_verifiers.py",), torch=False),
+    # Without the pins of fastmcp pip tries dozens of its versions.
+    "openenv": Group(
+        "openenv",
+        ("openenv==0.10.0", "uvicorn", "fastmcp==3.4.10", "fastmcp-slim==3.4.10"),
+        ("test_openenv.py",),
+        torch=False,
+    ),
     # Neither is installed: both are played against mock servers.
     "mocks": Group("openai", ("openai", "transformers", "jinja2"), ("test_verl.py", "test_agent_lightning.py")),
 }
-LEARNERS = ("rllib", "benchmarl")
+LEARNERS = {
+    "rllib": ("adapters_learning", "rllib"),
+    "benchmarl": ("adapters_learning", "benchmarl"),
+    "trl": ("adapters_trl",),
+}
+"""Group -> the benchmark that trains."""
 
 
 def pinned(name: str) -> str:
@@ -139,7 +150,7 @@ def main() -> int:
             continue
         result, fine = tested(group, python, folder)
         if args.learn and name in LEARNERS:
-            learnt = run(python, "-m", "benchmarks", "adapters_learning", name, "--out", str(args.cache / "learning"))
+            learnt = run(python, "-m", "benchmarks", *LEARNERS[name], "--out", str(args.cache / "learning"))
             result, fine = f"{result}, {'learns' if learnt == 0 else 'does not learn'}", fine and learnt == 0
         good = good and fine
         shown = f"{group.package} {version(python, group.package)}"

@@ -25,8 +25,6 @@ transformers = pytest.importorskip("transformers", reason="the rows need a token
 from marft_algos.models import embedded_path  # noqa: E402
 
 INSTALLED = importlib.util.find_spec("verl") is not None
-FEW = 12
-"""Episodes where verl is stood in for."""
 LEARNERS = {
     "math-dual-v0": ("reasoner_0", "actor_0"),
     "route-v0": ("orchestrator_0", "expert_1"),
@@ -89,7 +87,7 @@ def loop(tokenizer: Any, reply: Any, env: str, prompt: int = 2048, response: int
 
 def test_episodes_equal_the_native_loop(case: str, tokenizer: Any, verl: None) -> None:
     """Replies are found by the prompt's ids alone, so that they are right only if every agent saw what it should."""
-    seeds = range(EPISODES if INSTALLED else FEW)
+    seeds = range(EPISODES)
     env = marft_envs.make(case, **CASES[case])
     script = Script(env, seeds)
     known: dict[tuple[int, ...], str] = {}
