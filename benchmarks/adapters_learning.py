@@ -7,8 +7,8 @@
     python -m benchmarks adapters_learning plot --out runs/adapters
 
 A trainer writes ``<name>.json``: versions, settings, and one row per iteration with the share of episodes that were
-solved while training (exploration included; guessing solves 1/4), seconds and seconds of processor time, both without
-start-up. It stops at ``--solved`` of two iterations in a row, or at ``--seconds``. Exits with 1 if the last two
+solved while training (exploration included; guessing solves 1/4), seconds and seconds of processor time, both with
+the start of the library. It stops at ``--solved`` of two iterations in a row, or at ``--seconds``. Exits with 1 if the last two
 iterations' mean is not at least .25 better than the first. ``plot`` draws what is there: ``adapters_learning.png``.
 """
 
