@@ -8,8 +8,8 @@
 
 A trainer writes ``<name>.json``: versions, settings, and one row per iteration with the share of episodes that were
 solved while training (exploration included; guessing solves 1/4), seconds and seconds of processor time, both with
-the start of the library. It stops at ``--solved`` of two iterations in a row, or at ``--seconds``. Exits with 1 if the last two
-iterations' mean is not at least .25 better than the first. ``plot`` draws what is there: ``adapters_learning.png``.
+the start of the library. It stops at ``--solved`` of two iterations in a row, or at ``--seconds``. Exits with 1 if the
+last two iterations' mean is not at least .25 better than the first. ``plot`` draws ``adapters_learning.png``.
 """
 
 from __future__ import annotations
