@@ -13,6 +13,8 @@ from typing import Any
 class Endpoint(ThreadingHTTPServer):
     """``say(model, messages)`` replies; agents are told apart by the model they ask for. A reply None is an error 400."""
 
+    request_queue_size = 128  # more than ask at once
+
     say: Callable[[str, Sequence[Any]], str | None]
 
     def url(self) -> str:
