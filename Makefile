@@ -17,10 +17,10 @@ STAMP := $(VENV)/.marft-installed
 PYTHONS := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11)
 SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
-.PHONY: help setup train test lint format bench clean
+.PHONY: help setup train test test-all lint format bench clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-8s %s\n", $$1, $$2}'
 
 setup: $(STAMP)  ## create the virtual environment and install everything
 
@@ -30,6 +30,9 @@ train: $(STAMP)  ## train a two-agent math team on the CPU (ARGS= goes to `marft
 
 test: $(STAMP)  ## run the test suite (ARGS= goes to pytest)
 	@$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+
+test-all: $(STAMP)  ## run the test suite with its slow tests
+	@$(BIN)/python -m pytest -q -n $(JOBS) -m "slow or not slow" $(ARGS)
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .

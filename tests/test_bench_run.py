@@ -19,6 +19,8 @@ from marft_algos.bench.folder import BenchFolder
 from marft_algos.cli import main
 from marft_envs.errors import ConfigError
 
+pytestmark = pytest.mark.slow  # real processes, killed and started again
+
 GRID = """
 algorithms = ["marft", "grpo"]
 envs = ["relay-v0"]

@@ -12,13 +12,14 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from runs import train  # noqa: E402
+
 import marft_envs  # noqa: E402
 from marft_algos import config, presets  # noqa: E402
 from marft_algos.models import EMBEDDED, embedded_path, recipes  # noqa: E402
 from marft_algos.models.make_embedded import phrases, run_team  # noqa: E402
 from marft_envs.tools import ToolCall  # noqa: E402
 from marft_envs.tools.parse import parse, written  # noqa: E402
-from tests.runs import train  # noqa: E402
 
 NAME, TEAM = "embedded-tools", "tools-router-v0"
 RECIPE = recipes.load(NAME)
