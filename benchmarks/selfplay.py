@@ -12,15 +12,22 @@
 3. 500 games each, greedy, against a random player and one that takes every win in a single move, seats drawn; Elo
    relative to the random player.
 
+4. A cooperative game, ``simple_speaker_listener_v4`` of the package mpe2 (``pip install mpe2``; without it this part is
+   left out): one agent sees which of three places is the goal and says one of three words, the other sees the places
+   and walks; both are paid minus the squared distance, over 5 steps. Token-level MARFT on the team's return, after a
+   warm start of the same kind.
+
 Finished parts are not run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import random
 import resource
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +38,8 @@ import marft_envs
 from benchmarks.runs import Done, Job, run_all, table
 from marft_algos import checkpoint, config, evaluate, hosting, selfplay, setup, stats
 from marft_algos.policy import PolicySet
+from marft_envs import FlexEnv
+from marft_envs.adapters.codecs import Discrete
 
 GAME = "pettingzoo:tictactoe_v3"
 OPPONENTS = ("random", "winning")
@@ -42,6 +51,34 @@ SETTINGS = (
     "--lr 4e-3 --anneal 80 --kl-coef 0 --epochs 3 --minibatches 4 --kl-stop 0.1 "
     "--critic-lr 5e-3 --critic-epochs 4 --critic-minibatches 4 --gamma-turn 0.95"
 ).split()
+LISTENER = "pettingzoo:mpe2.simple_speaker_listener_v4"
+COOPERATIVE: dict[str, Any] = {
+    "parallel": True,
+    "cooperative": True,
+    "illegal": "random",
+    "settings": {"max_cycles": 5},
+    "codec": "benchmarks.selfplay:places",
+}
+TOGETHER = (
+    f"--env {LISTENER} --preset toy --max-new-tokens 2 --iterations 60 --episodes-per-iteration 128 --level token "
+    f"--eval-every 20 --save-every 20 --eval-episodes {GAMES} --lr 4e-3 --anneal 60 --kl-coef 0 --epochs 2 "
+    "--minibatches 4 --kl-stop 0.1 --critic-lr 5e-3 --critic-epochs 4 --critic-minibatches 4 --env-kwargs "
+    "parallel=true cooperative=true illegal=random settings={max_cycles=5} codec=benchmarks.selfplay:places"
+).split()
+
+
+def places() -> dict[str, Discrete]:
+    """Words for the cooperative game: the goal's number; the word heard, and where the three places lie."""
+
+    def goal(seen: Any) -> str:
+        return f"goal {int(np.argmax(seen))}"
+
+    def around(seen: Any) -> str:
+        word = str(int(np.argmax(seen[8:]))) if np.any(seen[8:]) else "no word"
+        spots = np.clip(np.round(np.asarray(seen[2:8]) * 2.5 + 4.5), 0, 9).astype(int).reshape(3, 2)
+        return word + "".join(f"\n{x}{y}" for x, y in spots)
+
+    return {"speaker_0": Discrete(3, show=goal), "listener_0": Discrete(5, show=around)}
 
 
 def main() -> None:
@@ -53,7 +90,7 @@ def main() -> None:
     torch.set_num_threads(1)
     args.out.mkdir(parents=True, exist_ok=True)
     model = args.out / "warm"
-    warm = warm_start(model)
+    warm = warm_start(model, GAME, {})
     rows = []
     for seed in range(args.seeds):
         job = Job(f"ttt-{seed}", ("ippo", *SETTINGS, "--models", str(model), "--seed", str(seed)))
@@ -64,19 +101,32 @@ def main() -> None:
         rows += [[f"seed {seed}, {name}", *cells] for name, cells in rated(done, args.out).items()]
         rows[-1][-1] += f" (training: {done.seconds:.0f} s wall, {cpu:.0f} s CPU; warm start {warm:.0f} s CPU)"
     (args.out / "selfplay.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    if importlib.util.find_spec("mpe2") is not None:
+        print(together(args.out))
     print(table(["", *(f"wins against {o}" for o in OPPONENTS), "Elo (random = 0)"], rows))
+
+
+def together(folder: Path) -> str:
+    """The cooperative game: mean return before and after, and the paired difference."""
+    warm = folder / "warm-together"
+    warm_start(warm, LISTENER, COOPERATIVE)
+    job = Job("together-0", ("marft", *TOGETHER, "--models", str(warm)))
+    done = run_all([job], folder, 1)[job.name]
+    before, after, gain = done.run.gain()
+    shown = [f"{e.mean:+.3f} [{e.low:+.3f}, {e.high:+.3f}]" for e in (before, after, gain)]
+    return table(["return before", "after", "difference, paired", "training"], [[*shown, f"{done.seconds:.0f} s wall"]])
 
 
 # The warm start ---------------------------------------------------------------------------------------
 
 
-def warm_start(folder: Path) -> float:
-    """Teaches the embedded model the format of moves; returns the CPU seconds that it took."""
+def warm_start(folder: Path, game: str, kwargs: Mapping[str, Any]) -> float:
+    """Teaches the embedded model the format of a game's moves; returns the CPU seconds that it took."""
     if (folder / "seconds.json").exists():
         return float(json.loads((folder / "seconds.json").read_text())["seconds"])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
     policies = PolicySet.build("embedded", {"player": "player"}, dtype="fp32", device="cpu", full_finetune=True)
-    rows = demonstrations(policies, random.Random(0))
+    rows = demonstrations(policies, random.Random(0), marft_envs.make(game, **kwargs))
     optimizer = torch.optim.AdamW(policies.parameters("player"), lr=WARM_LR)
     order = np.random.default_rng(0)
     for step in range(WARM_STEPS):
@@ -96,14 +146,14 @@ def warm_start(folder: Path) -> float:
     return spent
 
 
-def demonstrations(policies: PolicySet, rng: random.Random) -> list[tuple[list[int], list[int]]]:
+def demonstrations(policies: PolicySet, rng: random.Random, env: FlexEnv) -> list[tuple[list[int], list[int]]]:
     """Positions of random games: the prompt, and a legal move."""
-    env, tokenizer = marft_envs.make(GAME), policies.tokenizer("player")
+    tokenizer = policies.tokenizer("player")
     rows = []
     for seed in range(WARM_GAMES):
         env.reset(seed=seed)
         while not env.done:
-            (agent,) = env.ready_agents
+            agent = env.agent_selection
             move = rng.choice(env.task.game.moves(agent))
             reply = [*tokenizer.encode(move, add_special_tokens=False), tokenizer.eos_token_id]
             rows.append((policies.render("player", env.messages(agent)), reply))
