@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from families import FAMILIES
 from test_engine import disturb, rescore
 from transformers import AutoModelForCausalLM
 
+import marft_envs
 from marft_algos.engines import NativeEngine, row_seed
 from marft_algos.modeling import ModelSettings
 from marft_algos.policy import PolicySet
 from marft_algos.scoring import score
+from marft_algos.trainer import Trainer
 from marft_algos.types import GenerationRequest, SamplingParams
 from marft_envs.errors import ConfigError, MissingExtraError
 
@@ -245,3 +248,32 @@ def test_four_bits_and_unknown_kinds_are_refused_where_they_cannot_work(folders:
         build(folders["llama3"], settings=ModelSettings(quantize="nf4"), full_finetune=True)
     with pytest.raises(ConfigError, match="Did you mean 'nf4'"):
         build(folders["llama3"], settings=ModelSettings(quantize="nf"))
+
+
+# ---------------------------------------------------------------------- tools in a run
+
+LOOK_UP = {"type": "function", "function": {"name": "look_up", "description": "Finds.", "parameters": {}}}
+
+
+class Equipped(marft_envs.FlexEnv):
+    @property
+    def tools(self) -> dict[str, list[dict[str, Any]]]:
+        return {"solver_0": [LOOK_UP]}
+
+
+def make_equipped() -> marft_envs.FlexEnv:
+    team = [marft_envs.AgentSpec(f"{role}_0", role, f"Be the {role}.") for role in ("planner", "solver")]
+    return Equipped(team, runs.Letters(), marft_envs.Chain())
+
+
+marft_envs.register("test/equipped-v0", make_equipped)
+
+
+@pytest.mark.parametrize("asked_for", [False, True])
+def test_each_agent_of_a_run_reads_its_own_tools(asked_for: bool, folders: dict[str, Path], tmp_path: Path) -> None:
+    made = runs.settings(folders["qwen3"], tmp_path, env="test/equipped-v0", template_tools=asked_for)
+    trainer = Trainer(made)
+    with closing(marft_envs.make_vec(made.env, 2)) as vec:
+        [episode] = trainer._collector(vec, runs.quiet_display()).collect([1])
+    prompts = {t.agent: trainer.policies.tokenizer(t.policy).decode(t.prompt_ids) for t in episode.transitions}
+    assert ("look_up" in prompts["solver_0"]) is asked_for and "look_up" not in prompts["planner_0"]
