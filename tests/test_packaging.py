@@ -18,7 +18,10 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("marft_envs", "marft_algos")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-HEAVY = ("torch", "transformers", "peft", "safetensors", "tokenizers", "jinja2", "datasets", "matplotlib", "tensorboard")
+HEAVY = (
+    "torch", "transformers", "peft", "safetensors", "tokenizers", "jinja2", "datasets", "matplotlib", "tensorboard",
+    "mcp", "openai", "opentelemetry", "ray", "torchrl", "tensordict", "benchmarl",
+)  # fmt: skip
 
 # Who may import whom in marft_algos: a module's own level and the levels before it.
 LEVELS = (
