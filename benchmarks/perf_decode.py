@@ -98,13 +98,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     torch.set_num_threads(1)
+    columns = ["hidden", "batch", "lengths", "tokens/s", "generate / native", "in turn / one batch"]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for hidden in args.hidden:
-            for ragged in (False, True):
-                rows += [measure(Path(folder), hidden, batch, ragged, args.repeats) for batch in args.batches]
-    columns = ["hidden", "batch", "lengths", "tokens/s", "generate / native", "in turn / one batch"]
-    publish("perf_decode", rows, [*columns, "largest log-prob gap"], args.out)
+            for batch in args.batches:
+                rows += [measure(Path(folder), hidden, batch, ragged, args.repeats) for ragged in (False, True)]
+                publish("perf_decode", rows, [*columns, "largest log-prob gap"], args.out)
 
 
 if __name__ == "__main__":

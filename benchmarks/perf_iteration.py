@@ -42,6 +42,7 @@ COLUMNS = [
     "plain, s",
     "marft, s",
     "plain / marft",
+    "without its discarded pass",
     "rollout",
     "update",
     "plain, MB",

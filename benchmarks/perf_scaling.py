@@ -5,7 +5,7 @@
     python -m benchmarks perf_scaling --plot docs/images/scaling.png
 
 A tiny Qwen2 (2 layers, hidden 64, vocabulary 1,024), 48 prompt tokens, token-level MARFT, one epoch. One thing grows,
-the others stay at 16 episodes, 2 agents, 64 tokens; each agent reads the reply before it. CPU µs of one thread
+the others stay at 8 episodes, 2 agents, 64 tokens; each agent reads the reply before it. CPU µs of one thread
 per sampled token, rollout and update apart; the least of a few repetitions, since others use the machine, too.
 """
 
@@ -25,12 +25,12 @@ from benchmarks.paired import publish
 from benchmarks.perf_iteration import learner, play
 
 AXES = {
-    "episodes": (4, 16, 64, 256),
+    "episodes": (2, 8, 32, 128),
     "agents": (1, 2, 4, 8, 12),
     "tokens": (64, 256, 1024, 2048),
     "vocabulary": (1024, 8192, 32768, 131072),
 }
-USUAL = {"episodes": 16, "agents": 2, "tokens": 64, "vocabulary": 1024}
+USUAL = {"episodes": 8, "agents": 2, "tokens": 64, "vocabulary": 1024}
 
 
 def measure(folder: Path, axis: str, value: int, repeats: int) -> dict[str, Any]:
@@ -84,7 +84,9 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for axis in args.axes:
-            rows += [measure(Path(folder), axis, value, args.repeats) for value in AXES[axis]]
+            for value in AXES[axis]:
+                rows.append(measure(Path(folder), axis, value, args.repeats))
+                print(rows[-1], flush=True)
     publish("perf_scaling", rows, ["axis", *USUAL, "rollout, us", "update, us"], args.out)
     draw(rows, args.plot or args.out / "perf_scaling.png")
 

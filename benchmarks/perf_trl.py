@@ -70,7 +70,7 @@ def ours(model: str, prompts: list[str], steps: int) -> list[float]:
 def trl(python: Path, model: str, prompts: Path, steps: int) -> list[float]:
     """The same by TRL."""
     worker = str(Path(__file__).with_name("trl_worker.py"))
-    given = [str(python), worker, model, str(prompts), *map(str, (GROUPS, SIZE, NEW, steps))]
+    given = [str(python), "-P", worker, model, str(prompts), *map(str, (GROUPS, SIZE, NEW, steps))]
     done = subprocess.run(given, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"TRL failed:\n{done.stderr[-2000:]}")
