@@ -15,6 +15,8 @@ from marft_algos.bench.folder import BenchFolder
 from marft_algos.types import StopReason, Trajectory, Transition
 from marft_envs.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[BenchFolder, dict[str, Any]]:

@@ -14,6 +14,8 @@ from marft_algos.cli import main
 from marft_algos.runs import RunFolder
 from marft_envs.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, RunFolder]:

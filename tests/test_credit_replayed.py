@@ -28,6 +28,8 @@ from marft_envs import Independent, Outcome, StaticDAG, TurnRecord
 from marft_envs.errors import ConfigError
 from marft_envs.vector import VectorEnv
 
+pytestmark = pytest.mark.slow
+
 Pay = Callable[[dict[str, float]], float]
 
 

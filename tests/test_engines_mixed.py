@@ -25,6 +25,8 @@ from marft_algos.trainer import Trainer
 from marft_algos.types import GenerationRequest, SamplingParams
 from marft_envs.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 HOSTED = "be brief"
 SECRET = "sk-not-for-the-disk"
 

@@ -20,6 +20,8 @@ from marft_algos.policy import PolicySet
 from marft_algos.types import GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 PARAMS = SamplingParams(max_new_tokens=4)
 
 

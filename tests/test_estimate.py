@@ -22,6 +22,8 @@ from marft_algos.modeling import ModelSettings
 from marft_algos.policy import PolicySet
 from marft_envs.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 SHAPES: dict[str, dict[str, Any]] = {
     "3B": {"hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "num_attention_heads": 16,
            "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True},

@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks import perf_gpu
 
+pytestmark = pytest.mark.slow
+
 
 def test_it_runs_on_a_cpu_and_says_what_is_owed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     perf_gpu.main(["--device", "cpu", "--episodes", "2", "--new", "4", "--out", str(tmp_path)])

@@ -26,6 +26,8 @@ from marft_algos.trainer import Trainer
 from marft_algos.types import GenerationRequest, SamplingParams
 from marft_envs.errors import ConfigError, MissingExtraError
 
+pytestmark = pytest.mark.slow
+
 AGENTS = {"planner_0": "planner", "solver_0": "solver"}
 ASKED = [{"role": "system", "content": "P"}, {"role": "user", "content": "T"}]
 

@@ -18,6 +18,8 @@ from marft_algos import selfplay
 from marft_algos.trainer import Trainer
 from marft_envs import ConfigError
 
+pytestmark = pytest.mark.slow
+
 
 class Duel:
     """Two agents speak; whoever has the greater share of small letters takes one from the other."""

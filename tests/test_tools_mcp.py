@@ -25,6 +25,8 @@ mcp = pytest.importorskip("mcp", reason="MCP needs the extra: pip install 'marft
 
 from marft_envs.tools.mcp import MCPToolDomain, as_mcp_server  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent
 ODD = [sys.executable, str(Path(__file__).with_name("mcp_odd.py"))]
 SERVE = [sys.executable, "-m", "marft_envs.tools.mcp", "serve"]
