@@ -73,7 +73,7 @@ def trl(python: Path, model: str, prompts: Path, steps: int) -> list[float]:
     given = [str(python), "-P", worker, model, str(prompts), *map(str, (GROUPS, SIZE, NEW, steps))]
     done = subprocess.run(given, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"TRL failed:\n{done.stderr[-2000:]}")
+        raise SystemExit(f"TRL failed with status {done.returncode}:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
