@@ -30,7 +30,7 @@ from marft_algos.batching import (
     totals,
     unpack,
 )
-from marft_algos.functional import explained_variance, kl_k3, value_loss
+from marft_algos.functional import effective_samples, explained_variance, kl_k3, ratio, value_loss
 from marft_algos.groups import scale_gradient, truncated_weights
 from marft_algos.memory import Budget
 from marft_algos.types import Trajectory, Transition
@@ -216,6 +216,7 @@ class Learner:
         """Accumulates the gradient of one minibatch, piece by piece; returns its numbers."""
         self.optimizers[policy].zero_grad(set_to_none=True)
         size, stats = totals(part), {"loss": 0.0, "kl": 0.0, "entropy": 0.0}
+        ratios: list[Tensor] = []
         if first:
             stats["sampler_gap"] = 0.0
         for piece in micro_batches(part, tokens):
@@ -237,6 +238,7 @@ class Learner:
             fixed = logprobs.detach()
             stats["loss"] += float(loss.detach())
             stats["kl"] += float(batch.mean(kl_k3(fixed, batch.old_logprobs)))
+            ratios.append(ratio(fixed, batch.old_logprobs)[batch.mask])
             stats["entropy"] += float(batch.mean(entropy.detach()))
             if first:
                 stats["sampler_gap"] += _sampler_gap(fixed, batch)
@@ -248,6 +250,7 @@ class Learner:
             )
         if first:
             self._assert_on_policy(policy, stats["sampler_gap"])
+        stats["ess"] = effective_samples(torch.cat(ratios).cpu())
         return stats
 
     def _assert_on_policy(self, policy: str, gap: float) -> None:

@@ -316,7 +316,7 @@ def test_HAPPO_factor_is_the_product_of_clipped_ratios_of_the_round() -> None:
             assert t.info[FACTOR] == pytest.approx(factors[-1], rel=1e-5)
     assert min(factors) < 0.99 * max(factors) and max(factors) > 1.5
     share = sum(factors) ** 2 / len(factors) / sum(m * m for m in factors)
-    assert logged == {"policy/d/ess": pytest.approx(share)} and share < 1
+    assert logged == {"policy/d/factor_ess": pytest.approx(share)} and share < 1
     assert np.array_equal(before, [t.advantages for t in turns(data)]), "whitened once, before the factor"
     rows = [t for t in turns(data) if t.agent == "d"]
     batch = pack(rows, "action")
@@ -339,10 +339,10 @@ def test_HAPPO_factor_is_1_after_a_zero_lr_update() -> None:
     policies, data = Tabular(["a", "b", "c"]), team()
     stats = learner("happo", policies, lr=0.0, epochs=3).update(policies.play(data), 0)
     assert all(t.info[FACTOR] == pytest.approx(1.0, abs=1e-5) for t in turns(data))
-    assert all(stats[f"policy/{p}/ess"] == pytest.approx(1.0) for p in "abc")
+    assert all(stats[f"policy/{p}/factor_ess"] == pytest.approx(1.0) for p in "abc")
     moving = Tabular(["a", "b", "c"])
     stats = learner("happo", moving, lr=0.3, epochs=3).update(moving.play(data), 1)
-    assert min(stats[f"policy/{p}/ess"] for p in "abc") < 1.0
+    assert min(stats[f"policy/{p}/factor_ess"] for p in "abc") < 1.0
 
 
 def test_HAPPO_order_is_random_whole_and_the_runs_own() -> None:

@@ -281,6 +281,22 @@ def test_kl_stop_ends_the_remaining_minibatches() -> None:
     assert torch.equal(after["a"], same["a"]) and not torch.equal(after["a"], moved["a"])
 
 
+def test_the_effective_sample_size_is_that_of_the_ratios_before_each_step() -> None:
+    """Two steps on one minibatch: 1 before the first, and before the second what the moved policy's ratios give."""
+    policies, data = Tabular(["a"]), team(layers=(("a",),))
+    policies.play(data)
+    twin = copy.deepcopy(policies)
+    moved, again = copy.deepcopy(data), learner(twin, lr=0.3, micro_tokens=8)
+    assert again.update(moved, 0)["policy/a/ess"] == pytest.approx(1.0, abs=1e-6)
+    turns = [t for d in data for t in d.transitions]
+    rescored = Learner(MARFT(MARFTConfig(critic="none")), twin).rescore(turns)
+    rho = np.exp(np.concatenate(rescored) - np.concatenate([t.logprobs for t in turns]))
+    expected = (1 + rho.sum() ** 2 / (len(rho) * np.square(rho).sum())) / 2
+    assert expected < 0.99
+    both = learner(policies, lr=0.3, micro_tokens=8, epochs=2).update(data, 0)
+    assert both["policy/a/ess"] == pytest.approx(expected, abs=1e-4)
+
+
 def test_entropy_coefficient_flattens_the_distribution() -> None:
     def run(coefficient: float) -> float:
         policies = Tabular(["a", "b"])

@@ -76,7 +76,7 @@ class HAPPO(PPO):
                 t.info[FACTOR] = 1.0
         self.whiten(trajectories)
         turns = [t for trajectory in trajectories for t in waiting(trajectory, ())]
-        return {f"policy/{p}/ess": 1.0 for p in sorted({t.policy for t in turns})}
+        return {f"policy/{p}/factor_ess": 1.0 for p in sorted({t.policy for t in turns})}
 
     def _joint(self, trajectory: Trajectory) -> None:
         """The chain of rounds: what each pays, and the value at its start."""
@@ -123,7 +123,7 @@ class HAPPO(PPO):
                 for t in waiting(trajectory, self.updated):
                     t.info[FACTOR] *= float(F.joint_factor(torch.tensor([delta[t.round]], dtype=torch.float64)))
         factors = {p: np.array([t.info[FACTOR] for t in left if t.policy == p]) for p in {t.policy for t in left}}
-        return {f"policy/{p}/ess": F.effective_samples(m) for p, m in sorted(factors.items())}
+        return {f"policy/{p}/factor_ess": F.effective_samples(m) for p, m in sorted(factors.items())}
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """M·min(ρA, clip(ρ)A): M > 0, so it may stand inside, as a factor on A."""
