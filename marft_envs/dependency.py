@@ -8,7 +8,7 @@ turns that do not depend on each other.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -284,13 +284,18 @@ def as_dependency(value: Any) -> DependencyFunction:
     """Returns a dependency function for what a configuration file can hold.
 
     Args:
-        value: A dependency function; ``"chain"`` or ``"independent"``; layers of names (as
-            :class:`Layered`); or an n x n matrix of 0 and 1 (as :class:`StaticDAG`).
+        value: A dependency function; ``"chain"``, ``"previous"`` (a chain in which each sees only the one before
+            it) or ``"independent"``; layers of names (as :class:`Layered`); or an n x n matrix of 0 and 1 (as
+            :class:`StaticDAG`).
 
     Raises:
         ConfigError: If it is none of these.
     """
-    kinds = {"chain": Chain, "independent": Independent}
+    kinds: dict[str, Callable[[], DependencyFunction]] = {
+        "chain": Chain,
+        "previous": lambda: Chain(sees="previous"),
+        "independent": Independent,
+    }
     if isinstance(value, DependencyFunction):
         return value
     if isinstance(value, str):
@@ -306,6 +311,6 @@ def as_dependency(value: Any) -> DependencyFunction:
         if all(isinstance(cell, int) for cell in cells):
             return StaticDAG(value)
     raise ConfigError(
-        f"Cannot read a dependency function from {value!r}. Expected 'chain', 'independent', layers of agent names, "
-        "a matrix of 0 and 1, or a DependencyFunction."
+        f"Cannot read a dependency function from {value!r}. Expected 'chain', 'previous', 'independent', layers of "
+        "agent names, a matrix of 0 and 1, or a DependencyFunction."
     )

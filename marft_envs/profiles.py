@@ -33,7 +33,8 @@ def load_profiles(source: str | Path | Sequence[Mapping[str, Any]]) -> tuple[Age
     doubled braces become single ones: ``\boxed{{}}`` is a leftover of Python formatting.
 
     Args:
-        source: Path of a JSON file, or the list itself: ``role``, ``prompt``, ``with_answer``.
+        source: Path of a JSON file, or the list itself: ``role``, ``prompt``, ``with_answer``, and, for several
+            agents alike, ``count``.
 
     Raises:
         ConfigError: If the file or an entry is malformed, or no agent answers.
@@ -60,9 +61,12 @@ def load_profiles(source: str | Path | Sequence[Mapping[str, Any]]) -> tuple[Age
             raise ConfigError(
                 f'{where}, entry {i}: expected {{"role": text, "prompt": text, "with_answer": true or false}}.'
             )
+        count = entry.get("count", 1)
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise ConfigError(f"{where}, entry {i}: count is {count!r}; expected how many agents, 1 or more.")
         role = re.sub(r"[^a-z]+", "_", entry["role"].lower()).strip("_") or "agent"
         prompt = _CHATML.sub("", entry["prompt"]).replace("{{", "{").replace("}}", "}").strip()
-        members.append((role, prompt, bool(entry.get("with_answer", False))))
+        members += [(role, prompt, bool(entry.get("with_answer", False)))] * count
     agents = numbered(*members)
     check_answerer(agents, where)
     return agents

@@ -114,6 +114,9 @@ def test_what_a_configuration_file_can_say() -> None:
     assert order(play(flex(3, as_dependency([["a_0", "b_0"], ["c_0"]])))) == ["ab", "c"]
     assert order(play(flex(2, as_dependency([[0, 0], [1, 0]])))) == ["b", "a"]
     assert order(play(flex(2, as_dependency("chain")))) == ["a", "b"]
+    line = flex(3, as_dependency("previous"))
+    assert order(play(line)) == ["a", "b", "c"]
+    assert [t.sees for t in line.episode.turns] == [(), (0,), (1,)]
 
 
 # Cycles -------------------------------------------------------------------------------------------------

@@ -105,6 +105,17 @@ def test_profiles_in_the_released_format_become_the_team(tmp_path: Path) -> None
     assert play(env, {"actor": r"\boxed{GOLD}"}).episode.success
 
 
+def test_a_profile_may_stand_for_several_agents() -> None:
+    profiles = [
+        {"role": "solver", "prompt": "Solve.", "count": 2},
+        {"role": "actor", "prompt": "Answer.", "with_answer": True},
+    ]
+    assert [agent.name for agent in load_profiles(profiles)] == ["solver_0", "solver_1", "actor_0"]
+    for wrong in (0, -1, "2", True, 1.5):
+        with pytest.raises(ConfigError, match="entry 0: count is .*1 or more"):
+            load_profiles([{**profiles[0], "count": wrong}, profiles[1]])
+
+
 def test_bad_profiles_and_data_are_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="with_answer"):
         load_profiles([{"role": "reasoner", "prompt": "think"}])
