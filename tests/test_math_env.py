@@ -112,7 +112,7 @@ def test_a_profile_may_stand_for_several_agents() -> None:
     ]
     assert [agent.name for agent in load_profiles(profiles)] == ["solver_0", "solver_1", "actor_0"]
     for wrong in (0, -1, "2", True, 1.5):
-        with pytest.raises(ConfigError, match="entry 0: count is .*1 or more"):
+        with pytest.raises(ConfigError, match=r"entry 0: count is .*1 or more"):
             load_profiles([{**profiles[0], "count": wrong}, profiles[1]])
 
 
