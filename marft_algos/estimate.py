@@ -112,8 +112,10 @@ def estimate(config: TrainConfig, env: FlexEnv, *, device: torch.device | None =
     """
     where = device or pick_device(config.device)
     dtype = pick_dtype(config.dtype, where)
+    agents = assign(env.unwrapped.team, config.policies)
+    hosting.check(config, agents)
     away = hosting.hosted(config)
-    policies = dict.fromkeys(p for p in assign(env.unwrapped.team, config.policies).values() if p not in away)
+    policies = dict.fromkeys(p for p in agents.values() if p not in away)
     specs = base_specs(config.models, list(policies))
     shapes = {spec: Shape.of(spec, config, dtype) for spec in dict.fromkeys(specs.values())}
     work = _Work.of(config, env, policies, min(shape.context for shape in shapes.values()))
