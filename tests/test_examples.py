@@ -44,3 +44,11 @@ def test_the_custom_algorithm_is_short_registered_and_trained_by_name_and_by_pat
     assert f'algo = "{path}"' in settings and "beta = 0.7" in settings
     last = (tmp_path / "runs" / "by-path" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1]
     assert '"weight_max"' in last and '"eval/success"' in last
+
+
+def test_somebody_elses_environment_is_wrapped_checked_and_trained(tmp_path: Path) -> None:
+    said = run(tmp_path, str(ROOT / "examples" / "foreign_environment.py"), "2")
+    assert "NO" not in said and "meeting-v0: 16 checks passed" in said
+    (made,) = (tmp_path / "runs").iterdir()
+    assert (made / "report.html").is_file()
+    assert len((made / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 3

@@ -20,8 +20,9 @@ from marft_envs.adapters.numeric import Numeric
 from marft_envs.adapters.optional import require
 from marft_envs.errors import ConfigError
 
-TaskClass: Any = require("benchmarl.environments.common", "benchmarl", "1.5", "benchmarl").TaskClass
-MarlGroupMapType: Any = require("torchrl.envs.utils", "benchmarl", "0.8", "torchrl").MarlGroupMapType
+TaskClass: Any = require("benchmarl.environments.common", "benchmarl", "1.5").TaskClass
+# BenchMARL 1.5 wants torchrl~=0.8.
+MarlGroupMapType: Any = require("torchrl.envs.utils", "benchmarl", "0.8", below="0.9").MarlGroupMapType
 cloudpickle: Any = require("cloudpickle", "benchmarl")
 
 # After BenchMARL, so that its extra is named where both are missing.
