@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from marft_algos.functional import masked_mean, masked_sum
+from marft_algos.memory import passes
 from marft_algos.types import StopReason, Trajectory, Transition
 from marft_envs.errors import MarftError
 
@@ -166,15 +167,7 @@ def minibatches(rows: Sequence[Transition], n: int, rng: np.random.Generator) ->
 
 def micro_batches(rows: Sequence[Transition], token_budget: int) -> list[list[Transition]]:
     """Rows of similar length together, at most ``token_budget`` padded tokens each (but at least one row)."""
-    pieces: list[list[Transition]] = []
-    room = 0
-    for t in sorted(rows, key=_length, reverse=True):
-        if room < 1:
-            pieces.append([])
-            room = max(token_budget // max(_length(t), 1), 1)
-        pieces[-1].append(t)
-        room -= 1
-    return pieces
+    return [[rows[i] for i in piece] for piece in passes([_length(t) for t in rows], token_budget)]
 
 
 def pack(

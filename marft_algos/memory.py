@@ -1,10 +1,10 @@
-"""What happens when memory runs out: the work is cut in half once and goes on; then an error names the setting."""
+"""How much is computed at once; and when memory runs out, half of it, once: then an error names the setting."""
 
 from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
@@ -12,10 +12,34 @@ import torch
 from marft_envs.errors import MarftError
 
 T = TypeVar("T")
+PASS_TOKENS = 256
+"""Pads that may cost less than a pass of its own for what would be padded."""
 
 
 class OutOfMemory(MarftError, RuntimeError):
     """Memory ran out, again."""
+
+
+def passes(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Splits rows into passes, longest first: at most ``budget`` padded tokens each (but at least one row), few pads.
+
+    Args:
+        lengths: of the rows, in tokens.
+        budget: padded tokens at once.
+
+    Returns:
+        Numbers of rows, pass by pass.
+    """
+    found: list[list[int]] = []
+    longest = pads = 0
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        pads += longest - lengths[i]
+        size = longest * (len(found[-1]) + 1) if found else 0
+        if not found or size > budget or pads > max(PASS_TOKENS, size // 8):
+            found.append([])
+            longest, pads = lengths[i], 0
+        found[-1].append(i)
+    return found
 
 
 class Budget:

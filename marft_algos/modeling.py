@@ -264,6 +264,12 @@ def logits(head: nn.Module, hidden: Tensor, softcap: float | None) -> Tensor:
     return raw if softcap is None else raw.div_(softcap).tanh_().mul_(softcap)
 
 
+def first_column(wanted: Tensor) -> int:
+    """Returns the first column of [B, T] in which anything is wanted; 0 where nothing is."""
+    columns = wanted.any(0).nonzero()
+    return int(columns[0]) if len(columns) else 0
+
+
 def prefix_length(rows: Sequence[list[int]], limit: int) -> int:
     """Returns how many first tokens all rows share, at most ``limit``; 0 where sharing would save nothing."""
     low, high = min(rows), max(rows)  # in lexicographic order: what these two share, all share
@@ -327,8 +333,8 @@ def checkpointed(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if getattr(module, "gradient_checkpointing", False)]
 
 
-def hidden_states(run: Trunk, model: PreTrainedModel, input_ids: Tensor, first: int) -> tuple[Tensor, int]:
-    """Returns the trunk's final states of right-padded rows, and how many first positions they leave out.
+def states(run: Trunk, model: PreTrainedModel, input_ids: Tensor, wanted: Tensor) -> Tensor:
+    """Returns the trunk's final states [n, d] at the wanted positions, row by row.
 
     Turns of one policy start with the same profile; that shared prefix runs once, not once a row, unless layers are
     computed again on the way back, which cannot add to a cache twice. Right pads need no mask: attention is causal,
@@ -337,13 +343,14 @@ def hidden_states(run: Trunk, model: PreTrainedModel, input_ids: Tensor, first: 
     Args:
         run: the trunk.
         model: the model it belongs to (for its configuration).
-        input_ids: [B, T].
-        first: the earliest position whose state is wanted.
+        input_ids: [B, T], right-padded with any id.
+        wanted: bool [B, T], n of them true.
     """
+    first = first_column(wanted)
     again = torch.is_grad_enabled() and bool(checkpointed(model))
     shared = 0 if again else prefix_length(input_ids[:, : first or 1].tolist(), limit=first)
     if not shared:
-        return run(input_ids=input_ids, use_cache=False).last_hidden_state, 0
+        return run(input_ids=input_ids, use_cache=False).last_hidden_state[wanted]
     cache = run_prefix(run, input_ids[0, :shared].tolist(), len(input_ids), model)
     output = run(input_ids=input_ids[:, shared:], past_key_values=cache, use_cache=True)
-    return output.last_hidden_state, shared
+    return output.last_hidden_state[wanted[:, shared:]]

@@ -8,8 +8,9 @@ several bases live side by side. Sampling, scoring and critics all run through h
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +18,27 @@ import torch
 from torch import Tensor, nn
 
 from marft_algos.chat import Tools
+from marft_algos.memory import passes
 from marft_algos.modeling import (
     BaseModel,
     ModelSettings,
     Trunk,
     head_of,
-    hidden_states,
     load_base,
     pick_device,
     pick_dtype,
     softcap_of,
+    states,
 )
 from marft_algos.scoring import score
-from marft_algos.weights import LoraSettings, Weights, adapters, whole
+from marft_algos.weights import LoraSettings, Weights, adapters, reader, whole
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.types import AgentSpec
 
 FEATURE_TOKENS = 16_384
 """Tokens in one pass of the frozen trunk."""
+Read = Callable[[Tensor, Tensor], Tensor]
+"""Final states [n, d] of right-padded ids [B, T] at the wanted positions, bool [B, T]."""
 
 
 def assign(agents: Sequence[AgentSpec], policies: str | Mapping[str, str]) -> dict[str, str]:
@@ -74,6 +78,8 @@ class PolicySet:
     def __init__(self, policies: Mapping[str, Weights], agents: Mapping[str, str]) -> None:
         self._policies = dict(policies)
         self._agents = dict(agents)
+        bases = {id(held.base): held.base for held in policies.values()}
+        self._readers = {key: reader(base) for key, base in bases.items()}
         self.version = 0
         """Counts updates; the trainer raises it after each."""
 
@@ -252,10 +258,11 @@ class PolicySet:
             Log-probabilities and entropies in nats, float32 [B, T - 1]: column t belongs to token ``t + 1``; exactly 0
             outside the mask. Gradients flow unless they are disabled.
         """
+        held = self._get(policy)
+        ours = self._readers[id(held.base)] if held.merged else None
         with self.running(policy) as (trunk, head):
-            return _score_actions(
-                trunk, head, self._get(policy).model, input_ids, action_mask, temperature, entropy_grad
-            )
+            read = partial(states, trunk, held.model) if ours is None else partial(ours.states, adapter=held.factors)
+            return _score_actions(read, head, held.model, input_ids, action_mask, temperature, entropy_grad)
 
     @torch.no_grad()
     def reference_logprobs(
@@ -264,10 +271,13 @@ class PolicySet:
         """Scores actions under the frozen base model the policy started from; shapes as in ``logprobs``."""
         base = self._get(policy).base
         with _autocast(base):
-            model = base.model
-            return _score_actions(
-                model.base_model, head_of(model), model, input_ids, action_mask, temperature, entropy_grad=False
-            )[0]
+            read, head = self._read_base(base), head_of(base.model)
+            return _score_actions(read, head, base.model, input_ids, action_mask, temperature, entropy_grad=False)[0]
+
+    def _read_base(self, base: BaseModel) -> Read:
+        """How final states of the frozen base model are had."""
+        ours = self._readers[id(base)]
+        return partial(states, base.model.base_model, base.model) if ours is None else ours.states
 
     @torch.no_grad()
     def features(self, policy: str, sequences: Sequence[Sequence[int]], positions: Sequence[range]) -> list[Tensor]:
@@ -282,17 +292,17 @@ class PolicySet:
             One tensor [len(positions[i]), d] a row.
         """
         base = self._get(policy).base
-        order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
         found: list[Tensor] = [torch.empty(0)] * len(sequences)
-        for rows in _by_budget(order, [len(s) for s in sequences]):
-            width = len(sequences[rows[-1]])
+        for rows in passes([len(s) for s in sequences], FEATURE_TOKENS):
+            width = max(len(sequences[i]) for i in rows)
             ids = torch.tensor([[*sequences[i], *([0] * (width - len(sequences[i])))] for i in rows])
-            first = min(positions[i].start for i in rows)
-            with _autocast(base):
-                hidden, skipped = hidden_states(base.model.base_model, base.model, ids.to(base.device), first)
+            wanted = torch.zeros_like(ids, dtype=torch.bool)
             for row, i in enumerate(rows):
-                # A copy: a view would keep the whole padded pass alive for as long as the features are cached.
-                found[i] = hidden[row, positions[i].start - skipped : positions[i].stop - skipped].clone()
+                wanted[row, positions[i].start : positions[i].stop] = True
+            with _autocast(base):
+                flat = self._read_base(base)(ids.to(base.device), wanted.to(base.device))
+            for i, own in zip(rows, flat.split([len(positions[i]) for i in rows]), strict=True):
+                found[i] = own
         return found
 
     # ------------------------------------------------------------------ weights on disk
@@ -358,7 +368,7 @@ def _autocast(base: BaseModel) -> torch.autocast:
 
 
 def _score_actions(
-    trunk: Trunk,
+    read: Read,
     head: nn.Linear,
     model: Any,
     input_ids: Tensor,
@@ -368,27 +378,12 @@ def _score_actions(
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities and entropies [B, T - 1] of the sampled tokens; see ``PolicySet.logprobs``."""
     wanted = action_mask[:, 1:].bool()
-    columns = wanted.any(0).nonzero()
-    first = int(columns[0]) if len(columns) else 0
-    hidden, skipped = hidden_states(trunk, model, input_ids, first)
-    chosen = hidden[:, :-1][wanted[:, skipped:]]
+    hidden = read(input_ids, nn.functional.pad(wanted, (0, 1)))  # the states that the tokens are predicted from
     heat = torch.as_tensor(temperature, dtype=torch.float32, device=hidden.device).reshape(-1, 1)
     heat = heat.expand(len(wanted), wanted.shape[1])[wanted]
-    scored = score(head, chosen, input_ids[:, 1:][wanted], heat, entropy_grad, softcap_of(model))
+    scored = score(head, hidden, input_ids[:, 1:][wanted], heat, entropy_grad, softcap_of(model))
     return _scatter(wanted, scored[0]), _scatter(wanted, scored[1])
 
 
 def _scatter(mask: Tensor, values: Tensor) -> Tensor:
     return torch.zeros(mask.shape, dtype=torch.float32, device=mask.device).masked_scatter(mask, values)
-
-
-def _by_budget(order: Sequence[int], lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Splits rows, sorted by length, into passes of at most ``FEATURE_TOKENS`` padded tokens."""
-    rows: list[int] = []
-    for i in order:
-        if rows and lengths[i] * (len(rows) + 1) > FEATURE_TOKENS:
-            yield rows
-            rows = []
-        rows.append(i)
-    if rows:
-        yield rows

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from transformers import PreTrainedModel
 
+from marft_algos.fused import Factors, Reader, Unsupported
 from marft_algos.modeling import BaseModel, Trunk, checkpointed, head_of, load_base, share
 from marft_envs.errors import ConfigError, did_you_mean
 
@@ -62,29 +62,27 @@ class Weights:
         for block in self.blocks:  # as transformers wants it; nothing else looks at these modules' own mode
             block.training = torch.is_grad_enabled()
         if self.merged:
-            return partial(_call_with, self.base.model.base_model, self._merged())
+            return _Merged(self)
         if self.peft is not None:
             self.peft.set_adapter(self.adapter)
         return self.model.base_model
 
     def low_rank(self, name: str) -> tuple[Tensor, Tensor] | None:
         """Returns the adapter's two factors on the layer of that name, [r, in] and [out, r] scaled; None without."""
+        found = self.factors(name)
+        return None if found is None else (found[0].detach(), found[1].detach() * found[2])
+
+    def factors(self, name: str) -> Factors | None:
+        """Returns the same factors with their gradients, and the scale apart."""
         layer = self.layers.get(name)
         if layer is None:
             return None
-        up = layer.lora_B[self.adapter].weight * layer.scaling[self.adapter]
-        return layer.lora_A[self.adapter].weight.detach(), up.detach()
+        return layer.lora_A[self.adapter].weight, layer.lora_B[self.adapter].weight, layer.scaling[self.adapter]
 
     def restore_grad(self) -> None:
         """Undoes what peft does to adapters put aside: it freezes them, but an optimiser may hold them."""
         for tensor in self.tensors.values():
             tensor.requires_grad_(self.trainable)
-
-    def _merged(self) -> dict[str, Tensor]:
-        return {
-            f"{name}.weight": layer.get_base_layer().weight + layer.get_delta_weight(self.adapter)
-            for name, layer in self.layers.items()
-        }
 
     def save(self, folder: Path) -> None:
         """Writes the policy in peft's format, a fully fine-tuned one as a whole model."""
@@ -119,8 +117,34 @@ class Weights:
                 tensor.copy_(saved[name])
 
 
-def _call_with(trunk: nn.Module, weights: dict[str, Tensor], **kwargs: Any) -> Any:
-    return functional_call(trunk, weights, (), kwargs)
+class _Merged:
+    """A trunk with adapters added to its weights, once, when it first runs."""
+
+    def __init__(self, held: Weights) -> None:
+        self._held = held
+        self._weights: dict[str, Tensor] = {}
+
+    def __call__(self, **kwargs: Any) -> Any:
+        if not self._weights:
+            self._weights = {
+                f"{name}.weight": layer.get_base_layer().weight + layer.get_delta_weight(self._held.adapter)
+                for name, layer in self._held.layers.items()
+            }
+        return functional_call(self._held.base.model.base_model, self._weights, (), kwargs)
+
+
+def is_small(base: BaseModel) -> bool:
+    """Returns whether adapters are added to the weights of this model; see ``SMALL_MODEL``."""
+    size = sum(p.numel() for p in base.model.parameters())
+    return size <= SMALL_MODEL and base.dtype == torch.float32 and not base.quantized
+
+
+def reader(base: BaseModel) -> Reader | None:
+    """Returns our own pass over this model if it is small and known, else None: transformers' is used."""
+    try:
+        return Reader(base.model) if is_small(base) else None
+    except Unsupported:
+        return None
 
 
 def adapters(
@@ -138,8 +162,7 @@ def adapters(
     """
     targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
     model = share(base.model)
-    small = sum(p.numel() for p in model.parameters()) <= SMALL_MODEL
-    merge = small and base.dtype == torch.float32 and not base.quantized and not again
+    merge = is_small(base) and not again
     config = LoraConfig(
         r=lora.r,
         lora_alpha=lora.alpha,

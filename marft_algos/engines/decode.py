@@ -11,27 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from marft_algos.fused import PROBE, KnownTrunk, Unsupported, check_same
 from marft_algos.modeling import prefix_length
 from marft_algos.weights import Weights
 
-FAMILIES = frozenset({"Qwen2Model", "Qwen3Model", "LlamaModel", "MistralModel", "GemmaModel"})
-ROPES = frozenset({"default", "linear", "llama3", "yarn"})
-"""Rotary embeddings whose angles do not depend on how long the sequence is."""
 _QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 _PARTS = (_QKV, ("self_attn.o_proj",), ("mlp.gate_proj", "mlp.up_proj"), ("mlp.down_proj",))
-_PROBE = (3, 5, 2, 7, 1, 6)
-"""Token ids that the fused pass is checked on."""
-
-
-class Unsupported(Exception):
-    """Why a model cannot be decoded here."""
 
 
 @dataclass(slots=True)
@@ -81,30 +73,19 @@ class _Layer:
     values: Tensor
 
 
-class FusedTrunk:
-    """The model under some policies, without its head. Make it with ``fuse``.
+class FusedTrunk(KnownTrunk):
+    """The model under some policies. Make it with ``fuse``.
 
     The weights of layers that read the same input are laid end to end once; the modules keep views of them, so
     nothing is held twice and an optimiser's step is seen at once.
     """
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
-        self.module = cast(Any, model.base_model)
-        self.dtype = dtype
-        config = model.config.get_text_config()
-        _check(self.module, config)
-        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
-        self.head_dim = self.module.layers[0].self_attn.head_dim
-        self.eps = config.rms_norm_eps
+        super().__init__(model, dtype)
         self.joined = [
             [_join(f"layers.{i}", layer, parts) for parts in _PARTS] for i, layer in enumerate(self.module.layers)
         ]
         self.names = frozenset(name for layer in self.joined for joined in layer for name in joined.names)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self.module.embed_tokens.weight.device
 
     def layers(self, policies: Sequence[Weights], rows: int, room: int) -> list[_Layer]:
         """Returns the layers at the policies' present weights, with room for keys and values (zeros)."""
@@ -125,11 +106,6 @@ class FusedTrunk:
             )  # fmt: skip
         return found
 
-    def scale(self, norm: nn.Module) -> Tensor:
-        """Returns a norm's factors: its weight, for Gemma 1 + its weight."""
-        weight = cast(Tensor, norm.weight).detach()
-        return (weight.float() + 1.0 if type(self.module).__name__ == "GemmaModel" else weight).to(self.dtype)
-
     def norm(self, x: Tensor, scale: Tensor) -> Tensor:
         """RMS norm over the last dimension of [b, w, d] or more."""
         if x.dim() == 3 and x.shape[1] == 1 and x.dtype == torch.float32 and not x.is_cuda:
@@ -137,13 +113,6 @@ class FusedTrunk:
             square = torch.baddbmm(x.new_full((1, 1, 1), self.eps), x, x.transpose(1, 2), alpha=1 / x.shape[-1])
             return (x * square.rsqrt_()).mul_(scale)
         return F.rms_norm(x, (x.shape[-1],), scale, self.eps)
-
-    def angles(self, length: int) -> tuple[Tensor, Tensor]:
-        """Returns cosines and signed sines of the rotary embedding, [length, head_dim] each."""
-        like = torch.empty(0, dtype=self.dtype, device=self.device)
-        cos, sin = self.module.rotary_emb(like, torch.arange(length, device=self.device)[None])
-        half = self.head_dim // 2
-        return cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1)
 
     def _linear(self, joined: _Joined, policies: Sequence[Weights]) -> _Linear:
         """Adapters go into the weights where scoring puts them there, too, and only one policy is in the batch."""
@@ -313,32 +282,15 @@ def fuse(model: PreTrainedModel, dtype: torch.dtype) -> FusedTrunk:
         Unsupported: another architecture, a variant that this pass does not compute, or a result that differs from
             transformers' by more than rounding.
     """
-    ids = torch.tensor([_PROBE], device=model.device)
+    ids = torch.tensor([PROBE], device=model.device)
     with torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-        expected = model.base_model(input_ids=ids, use_cache=False).last_hidden_state.float()
+        expected = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
     trunk = FusedTrunk(model, dtype)
-    past = Past(trunk, [Weights(None, model, {}, False)], 1, len(_PROBE))  # type: ignore[arg-type]
-    last = past.read([list(_PROBE[:-1])])
-    found = torch.stack([last, past.step(ids[:, -1])], dim=1).float()
-    gap = float((found - expected[:, -2:]).norm() / expected[:, -2:].norm())
-    if not gap < (0.05 if dtype == torch.bfloat16 else 1e-4):
-        raise Unsupported(f"differs from its family: its states are off by a share of {gap:.2g}")
+    past = Past(trunk, [Weights(None, model, {}, False)], 1, len(PROBE))  # type: ignore[arg-type]
+    last = past.read([list(PROBE[:-1])])
+    found = torch.stack([last, past.step(ids[:, -1])], dim=1)
+    check_same(found, expected[:, -2:], 0.05 if dtype == torch.bfloat16 else 1e-4)
     return trunk
-
-
-def _check(trunk: Any, config: Any) -> None:
-    name = type(trunk).__name__
-    if name not in FAMILIES:
-        raise Unsupported(f"is a {name}")
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if rope not in ROPES:
-        raise Unsupported(f"has rotary embeddings of the kind '{rope}'")
-    window = getattr(config, "sliding_window", None) if name == "MistralModel" else None
-    for layer in trunk.layers:
-        if window or getattr(layer.self_attn, "sliding_window", None):
-            raise Unsupported("attends to a sliding window")
-        if abs(layer.self_attn.scaling * layer.self_attn.head_dim**0.5 - 1) > 1e-6:
-            raise Unsupported("scales its attention in a way of its own")
 
 
 def _join(prefix: str, layer: nn.Module, parts: tuple[str, ...]) -> _Joined:
