@@ -15,7 +15,8 @@ from tiny import save_tiny
 
 from marft_algos.engines import NativeEngine
 from marft_algos.engines.conformance import EngineCheckError, check_engine
-from marft_algos.engines.vllm import VLLMEngine
+from marft_algos.engines.http import Server
+from marft_algos.engines.vllm import VLLMEngine, describe
 from marft_algos.modeling import head_of
 from marft_algos.policy import PolicySet
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
@@ -157,6 +158,8 @@ def test_a_real_vllm_server_conforms() -> None:
     if not url or not folder:
         pytest.skip("no server: set MARFT_TEST_VLLM=URL and MARFT_TEST_VLLM_MODEL=FOLDER (docs/engines.md)")
     policies = PolicySet.build(folder, AGENTS, device="cpu")
+    base = policies.base(policies.policies[0])
+    base.context = min(base.context, describe(Server(url, 30.0))[1])  # as --context does in a run
     engine = VLLMEngine(policies, [url])
     check_engine(engine, policies, tokens=64)
     engine.close()

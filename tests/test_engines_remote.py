@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -374,3 +377,30 @@ def test_a_server_without_an_environment_or_that_ends_is_an_error(tmp_path: Path
     with pytest.raises(EngineError, match="ended with status 3"), starting.serving(settings, log=log):
         pass
     assert "no such model" in log.read_text()
+
+
+def test_whoever_ends_the_helper_ends_the_server(tmp_path: Path) -> None:
+    """`kill` reaches the process that was typed; the server under it must not stay."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    python.write_text(
+        f"#!/bin/sh\nexec {sys.executable} -c '"
+        "import http.server as h\n"
+        "class A(h.BaseHTTPRequestHandler):\n"
+        "    def do_GET(self): self.send_response(200); self.end_headers()\n"
+        f"h.HTTPServer((\"127.0.0.1\", {port}), A).serve_forever()'\n"
+    )
+    python.chmod(0o755)
+    argv = ["m", "--venv", str(tmp_path), "--port", str(port)]
+    helper = subprocess.Popen(
+        [sys.executable, "-m", "marft_algos.engines.server", *argv], stdout=subprocess.PIPE, text=True
+    )
+    assert helper.stdout is not None
+    assert any("ready" in line for line in helper.stdout)
+    helper.terminate()
+    assert helper.wait(60) == 143
+    with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        pass

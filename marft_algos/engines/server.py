@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -100,8 +101,10 @@ def shown(argv: list[str], extra: Mapping[str, str] | None = None) -> str:
 
 
 @contextmanager
-def serving(settings: ServerSettings, *, timeout: float = 900.0, log: Path | None = None) -> Iterator[str]:
-    """Starts a server and waits until it answers; gives its address, and ends it on the way out.
+def serving(
+    settings: ServerSettings, *, timeout: float = 900.0, log: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Starts a server and waits until it answers at ``settings.url``; gives its process, and ends it on the way out.
 
     Args:
         settings: What to serve.
@@ -123,7 +126,7 @@ def serving(settings: ServerSettings, *, timeout: float = 900.0, log: Path | Non
         process = subprocess.Popen(command(settings), env={**os.environ, **environment()}, stdout=output, stderr=output)
         try:
             _wait(process, Server(settings.url, 5.0), timeout)
-            yield settings.url
+            yield process
         finally:
             process.terminate()
             try:
@@ -145,11 +148,12 @@ def main(argv: list[str] | None = None) -> int:
         if dry_run:
             print(shown(command(settings), environment()))
             return 0
-        with serving(settings) as url:
-            print(f"ready. In another terminal: marft train … --engines POLICY=vllm:{url}", flush=True)
-            while Server(url, 5.0).healthy():
-                time.sleep(5.0)
-        return 1
+        # Whoever ends this process (a scheduler, `kill`) means the server, which would stay and keep its memory.
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+        with serving(settings) as process:
+            print(f"ready. In another terminal: marft train … --engines POLICY=vllm:{settings.url}", flush=True)
+            status = process.wait()
+        raise EngineError(f"The server at {settings.url} ended with status {status}; what it said stands above.")
 
     try:
         return tyro.cli(run, args=argv, prog="python -m marft_algos.engines.server", config=(_FLAT,))
