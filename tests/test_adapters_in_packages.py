@@ -1,4 +1,4 @@
-"""TextArena, GEM and reasoning-gym; each test is skipped where its package is not installed."""
+"""TextArena, GEM, reasoning-gym and mpe2; each test is skipped where its package is not installed."""
 
 from __future__ import annotations
 
@@ -85,6 +85,23 @@ def test_a_player_alone_can_be_a_team_and_remembers_what_it_did() -> None:
         while not one.done:
             one.step("[7]")
     assert env.episode.team_return == twin.episode.team_return
+
+
+def test_a_cooperative_game_of_mpe2_runs_by_its_dotted_name_and_pays_the_team() -> None:
+    pytest.importorskip("mpe2", reason="mpe2 is not installed: pip install mpe2")
+    env = marft_envs.make(
+        "pettingzoo:mpe2.simple_speaker_listener_v4",
+        parallel=True,
+        cooperative=True,
+        illegal="random",
+        settings={"max_cycles": 3},
+    )
+    env.reset(seed=0)
+    assert env.ready_agents == ["speaker_0", "listener_0"]
+    while not env.done:
+        env.step("1")
+    assert len(env.episode.layers) == 3 and env.episode.team_return < 0
+    assert all(layer.team_reward < 0 and not layer.agent_rewards for layer in env.episode.layers)
 
 
 def test_reasoning_gym_asks_and_we_grade() -> None:

@@ -67,6 +67,11 @@ def masked(found: Any, info: Mapping[str, Any]) -> Any:
 class AECGame(PettingZooGame):
     """A PettingZoo AEC environment."""
 
+    def __init__(self, env: Any, codec: Codec | Mapping[str, Codec] | None = None) -> None:
+        super().__init__(env, codec)
+        self._seen: dict[str, tuple[Any, Any]] = {}
+        """Since the last step: a turn asks several times, and every layer of their wrappers takes its share."""
+
     def begin(self, seed: int, options: Mapping[str, Any]) -> None:
         """Resets with this seed."""
         self.env.reset(seed=seed, options=dict(options) or None)
@@ -78,8 +83,10 @@ class AECGame(PettingZooGame):
 
     def seen(self, seat: str) -> tuple[Any, Any]:
         """The environment's observation of a seat that is still there."""
-        found = self.env.observe(seat) if seat in self.env.agents else None
-        return found, masked(found, self.env.infos.get(seat, {}))
+        if seat not in self._seen:
+            found = self.env.observe(seat) if seat in self.env.agents else None
+            self._seen[seat] = found, masked(found, self.env.infos.get(seat, {}))
+        return self._seen[seat]
 
     def play(self, moves: Mapping[str, str]) -> Mapping[str, float]:
         """One step, and the empty ones of agents that have ended."""
@@ -90,10 +97,11 @@ class AECGame(PettingZooGame):
         return paid
 
     def _bury(self) -> None:
-        """Takes the steps that PettingZoo asks of those who have ended."""
+        """Takes the steps that PettingZoo asks of those who have ended; what was seen before is out of date."""
         env = self.env
         while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
             env.step(None)
+        self._seen.clear()
 
 
 def codecs_of(env: Any, seats: Sequence[str], codec: Codec | Mapping[str, Codec] | None) -> dict[str, Codec]:
