@@ -1,14 +1,17 @@
-"""A set of problems: in a fixed order, found by position or id, and drawn with the caller's random generator."""
+"""Sets of problems (in a fixed order, found by position or id, drawn with the caller's random generator), by name."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 import numpy as np
 
-from marft_envs.errors import DataError
+from marft_envs.errors import DataError, did_you_mean
 
 
 class Identified(Protocol):
@@ -19,7 +22,16 @@ class Identified(Protocol):
         """Unique in its set."""
 
 
+class Levelled(Identified, Protocol):
+    """What a catalogue offers."""
+
+    @property
+    def level(self) -> int | None:
+        """How hard it is; None where its set does not say."""
+
+
 P = TypeVar("P", bound=Identified)
+L = TypeVar("L", bound=Levelled)
 
 
 class ProblemSet(Sequence[P], Generic[P]):
@@ -111,3 +123,109 @@ def evenly(items: Sequence[P], n: int | None) -> Sequence[P]:
     if n is None or n >= len(items):
         return items
     return [items[i * len(items) // n] for i in range(n)]
+
+
+def dealt(panels: Iterable[Sequence[P]]) -> tuple[P, ...]:
+    """Returns the problems of all panels, dealt round robin so that neighbours are of different kinds."""
+    return tuple(p for p in chain.from_iterable(zip_longest(*panels)) if p is not None)
+
+
+@dataclass(frozen=True)
+class Catalogue(Generic[L]):
+    """A family's problems by name: made here (``procedural``), a set on the hub, or a file."""
+
+    procedural: Callable[[str, tuple[int, ...] | None], Sequence[L]]
+    """(split, levels, None: all) -> the problems that are made here."""
+    from_id: Callable[[str], L]
+    """Makes one of these from its id."""
+    levels: str
+    """Which levels these have, in words."""
+    hub: Mapping[str, str]
+    """Name -> id on the hub."""
+    fetch: Callable[[str, str], Sequence[L]]
+    """(name, split) -> everything of a hub set's split."""
+    read: Callable[[Path, str | None], Sequence[L]]
+    """(path, split, or None if the path is the split's own) -> a file's problems."""
+    row: str
+    """What a row of such a file needs, in words."""
+    kind: str
+    """What the kinds of problems are called."""
+    kinds_of: Callable[[L], set[str]]
+    """The kinds of a problem."""
+    kinds: Sequence[str]
+    """Those of problems that are made here."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that ``select`` knows; anything else is a path."""
+        return ("procedural", *self.hub)
+
+    def select(
+        self,
+        name: str,
+        split: str,
+        kinds: Sequence[str] | None,
+        levels: Sequence[int] | None,
+        filter: Callable[[L], bool] | None,
+        limit: int | None,
+        reload: tuple[Callable[..., ProblemSet[L]], tuple[Any, ...]],
+    ) -> ProblemSet[L]:
+        """Returns the problems of a split that meet all conditions.
+
+        Args:
+            name: One of ``names``, a hub id, or a path, in which ``{split}`` is replaced.
+            split: Of the set.
+            kinds: Keep problems of these; None: all.
+            levels: Keep problems of these; those without a level are dropped then.
+            filter: Keep the problems for which it is true.
+            limit: At most so many, evenly spaced over what is left.
+            reload: A function and its arguments that select the same again, for pickles.
+
+        Raises:
+            DataError: Unknown name, no file, a bad row, an unreachable hub, or nothing left.
+        """
+        had = self._everything(name, split, levels)
+        kept = [
+            p
+            for p in had
+            if (kinds is None or self.kinds_of(p) & set(kinds))
+            and (levels is None or p.level in levels)
+            and (filter is None or filter(p))
+        ]
+        if not kept:
+            raise DataError(self._nothing_left(name, split, kinds, levels, had))
+        cheap = name == "procedural" and filter is None
+        return ProblemSet(spread(kept, limit), name, self._regenerate, reload if cheap else None)
+
+    def _regenerate(self, problem_id: str) -> L | None:
+        """An id of a procedural problem works in every set."""
+        return self.from_id(problem_id) if problem_id.startswith("procedural/") else None
+
+    def _everything(self, name: str, split: str, levels: Sequence[int] | None) -> Sequence[L]:
+        """All of a split; ``levels`` only saves the procedural set from making what is dropped anyway."""
+        by_hub_id = {hub_id: short for short, hub_id in self.hub.items()}
+        if name == "procedural":
+            return self.procedural(split, None if levels is None else tuple(levels))
+        if name in self.hub or name in by_hub_id:
+            return self.fetch(by_hub_id.get(name, name), split)
+        path = Path(name.replace("{split}", split)).expanduser()
+        if path.is_file():
+            return self.read(path, None if "{split}" in name else split)
+        raise DataError(
+            f"'{name}' is neither a data set nor a file. {did_you_mean(name, (*self.names, *by_hub_id))} "
+            f"For your own data, give the path of a JSONL file with {self.row} in each row."
+        )
+
+    def _nothing_left(
+        self, name: str, split: str, kinds: Sequence[str] | None, levels: Sequence[int] | None, had: Sequence[L]
+    ) -> str:
+        """Says which of the conditions cannot be met, and what there is."""
+        known = sorted(set[str]().union(*map(self.kinds_of, had))) or list(self.kinds)
+        for kind in kinds or ():
+            if kind not in known:
+                return f"'{name}' ({split}) has no problem of the {self.kind} '{kind}'. {did_you_mean(kind, known)}"
+        has = sorted({p.level for p in had if p.level is not None})
+        if levels is not None and not set(levels) & set(has):
+            there = has or (self.levels if name == "procedural" else "none at all")
+            return f"'{name}' ({split}) has no problem of levels {list(levels)}. Levels there: {there}."
+        return f"No problem of '{name}' ({split}) meets all the conditions. Loosen {self.kind}s, levels or filter."

@@ -22,7 +22,7 @@ from marft_envs.errors import ConfigError
 pytestmark = pytest.mark.slow  # real processes, killed and started again
 
 GRID = """
-algorithms = ["marft", "grpo"]
+algorithms = ["marft", "grpo", "awr"]
 envs = ["relay-v0"]
 seeds = [0, 1]
 token_budget = 100
@@ -33,6 +33,10 @@ contribution = 4
 [settings]
 eval_episodes = 8
 episodes_per_iteration = 16
+
+[algorithm.awr]
+algo = "examples.custom_algorithm:AWR"
+settings = { beta = 0.7 }
 """
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -73,10 +77,10 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[BenchFolder, list[st
 def test_a_killed_benchmark_goes_on_and_runs_nothing_twice(done: tuple[BenchFolder, list[str], str]) -> None:
     folder, before, said = done
     rows = folder.rows()
-    assert len(before) < len(rows) == 6 and {r["status"] for r in rows} == {"done"}
+    assert len(before) < len(rows) == 8 and {r["status"] for r in rows} == {"done"}
     assert said.count("there already") == len(before) >= 1
     assert sorted({(r["algorithm"], r["seed"]) for r in rows}) == [
-        (a, s) for a in ("grpo", "marft", "untrained") for s in (0, 1)
+        (a, s) for a in ("awr", "grpo", "marft", "untrained") for s in (0, 1)
     ]
 
 
@@ -99,14 +103,14 @@ def test_the_report_is_whole_and_stands_alone(done: tuple[BenchFolder, list[str]
     folder = done[0]
     page = report.write(folder).read_text()
     assert "http-equiv" in page and "<svg" in page and 'src="' not in page and "no interval: 2 of 3 seeds" in page
-    assert f"marft bench run {folder.grid_file}" in page and page.count("marft train --config") == 6
+    assert f"marft bench run {folder.grid_file}" in page and page.count("marft train --config") == 8
     for name in ("efficiency_tokens", "efficiency_seconds", "iqm", "profiles", "contribution", "kl"):
         for kind in ("svg", "png"):
             assert (folder.root / "figures" / f"{name}.{kind}").stat().st_size > 1000
     stored = [json.loads(line) for line in folder.results_file.read_text().splitlines()]
     assert [r["key"] for r in stored] == [r["key"] for r in folder.rows()]
     lines = list(csv.DictReader((folder.root / "summary.csv").read_text().splitlines()))
-    assert [x["algorithm"] for x in lines] == ["marft", "grpo", "untrained"] and all(x["mean_low"] == "" for x in lines)
+    assert [x["algorithm"] for x in lines] == ["marft", "grpo", "awr", "untrained"] and all(x["mean_low"] == "" for x in lines)
     tasks = json.loads((folder.root / "marl_eval.json").read_text())["marft"]
     steps = tasks["relay-v0"]["grpo"]["seed_0"]
     assert steps["step_0"]["step_count"] == 0 and len(steps["absolute_metrics"]["return"]) == 8

@@ -210,7 +210,7 @@ def test_unknown_names_and_conditions_that_nothing_meets_say_what_there_is(tmp_p
     path = write(tmp_path / "own.jsonl", [ROW])
     with pytest.raises(DataError, match="no problem of levels"):
         data.load(path, levels=3)
-    with pytest.raises(DataError, match="no problem tagged 'stdio'"):
+    with pytest.raises(DataError, match="no problem of the tag 'stdio'"):
         data.load(path, tags="stdio")
     with pytest.raises(DataError, match="has no problem with the id 'x'"):
         data.load(path).get("x")

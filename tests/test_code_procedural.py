@@ -181,5 +181,5 @@ def test_load_selects_levels_and_tags() -> None:
     assert problems.get("procedural/robot/stdio/2/3").mode == "stdio"  # any procedural id is regenerated
     some = data.load("procedural", levels=0, tags="branch", limit=10)
     assert len(some) == 10 and {p.id.split("/")[1] for p in some} == {"branch"}
-    with pytest.raises(DataError, match="tagged 'brnch'"):
+    with pytest.raises(DataError, match="the tag 'brnch'"):
         data.load("procedural", levels=0, tags="brnch")

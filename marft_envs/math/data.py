@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import chain, zip_longest
 from pathlib import Path
 
 from marft_envs import problems
-from marft_envs.errors import DataError, did_you_mean
+from marft_envs.errors import DataError
 from marft_envs.math import hub, procedural
 from marft_envs.math.hub import HUB, Columns, after_hashes, number, plain, rows_to_problems
 from marft_envs.math.problem import Problem
 
 __all__ = ["NAMES", "Problem", "ProblemSet", "load", "read_jsonl", "rows_to_problems"]
-
-NAMES = ("procedural", *HUB)
-"""Every name that ``load`` knows; anything else is a path."""
-
 
 ProblemSet = problems.ProblemSet[Problem]
 
@@ -50,74 +45,43 @@ def load(
         DataError: unknown name, no file, a bad row, an unreachable hub, or nothing left.
         MissingExtraError: a hub set without the ``data`` extra.
     """
-    name = str(name_or_path)
     subjects = (subjects,) if isinstance(subjects, str) else subjects
     levels = (levels,) if isinstance(levels, int) else levels
-    had = _fetch(name, split, levels)
-    kept = [
-        p
-        for p in had
-        if (subjects is None or p.subject in subjects)
-        and (levels is None or p.level in levels)
-        and (filter is None or filter(p))
-    ]
-    if not kept:
-        raise DataError(_nothing_left(name, split, subjects, levels, had))
-    again = (load, (name, split, subjects, levels, None, limit)) if name == "procedural" and filter is None else None
-    return ProblemSet(problems.spread(kept, limit), name, _regenerate, again)
-
-
-def _regenerate(problem_id: str) -> Problem | None:
-    """An id of a procedural problem works in every set."""
-    return procedural.from_id(problem_id) if problem_id.startswith("procedural/") else None
-
-
-def _fetch(name: str, split: str, levels: Sequence[int] | None) -> Sequence[Problem]:
-    """Everything of a split; ``levels`` only saves the procedural set from making what is dropped anyway."""
-    by_hub_id = {known.hub_id: short for short, known in HUB.items()}
-    if name == "procedural":
-        return _procedural(split, None if levels is None else tuple(levels))
-    if name in HUB or name in by_hub_id:
-        return hub.fetch(by_hub_id.get(name, name), split)
-    path = Path(name.replace("{split}", split)).expanduser()
-    if path.is_file():
-        stat = path.stat()
-        return read_jsonl(path, stat.st_mtime_ns, stat.st_size)
-    raise DataError(
-        f"'{name}' is neither a data set nor a file. {did_you_mean(name, (*NAMES, *by_hub_id))} "
-        "For your own data, give the path of a JSONL file with 'problem' and 'answer' in each row."
-    )
+    again = (load, (str(name_or_path), split, subjects, levels, None, limit))
+    return CATALOGUE.select(str(name_or_path), split, subjects, levels, filter, limit, again)
 
 
 @lru_cache(maxsize=16)  # hundreds of environments share one set
 def _procedural(split: str, levels: tuple[int, ...] | None) -> tuple[Problem, ...]:
-    """The panels of all cells, dealt round robin so that neighbours are of different kinds."""
+    """The panels of all cells."""
     procedural.check_split(split)
-    panels = [
+    return problems.dealt(
         [p for p in procedural.panel(name, level) if procedural.split_of(p.problem) == split]
         for name, level in procedural.cells()
         if levels is None or level in levels
-    ]
-    return tuple(p for p in chain.from_iterable(zip_longest(*panels)) if p is not None)
+    )
 
 
-def _nothing_left(
-    name: str,
-    split: str,
-    subjects: Sequence[str] | None,
-    levels: Sequence[int] | None,
-    had: Sequence[Problem],
-) -> str:
-    """Says which of the conditions cannot be met, and what there is."""
-    known = sorted({p.subject for p in had if p.subject}) or list(procedural.SUBJECTS)
-    for subject in subjects or ():
-        if subject not in known:
-            return f"'{name}' ({split}) has no subject '{subject}'. {did_you_mean(subject, known)}"
-    has = sorted({p.level for p in had if p.level is not None})
-    if levels is not None and not set(levels) & set(has):
-        there = has or ("0 to 5" if name == "procedural" else "none at all")
-        return f"'{name}' ({split}) has no problem of levels {list(levels)}. Levels there: {there}."
-    return f"No problem of '{name}' ({split}) meets all the conditions. Loosen subjects, levels or filter."
+def _read(path: Path, split: str | None) -> tuple[Problem, ...]:
+    """A file, whole, whatever the split."""
+    stat = path.stat()
+    return read_jsonl(path, stat.st_mtime_ns, stat.st_size)
+
+
+CATALOGUE = problems.Catalogue[Problem](
+    procedural=_procedural,
+    from_id=procedural.from_id,
+    levels="0 to 5",
+    hub={name: known.hub_id for name, known in HUB.items()},
+    fetch=hub.fetch,
+    read=_read,
+    row="'problem' and 'answer'",
+    kind="subject",
+    kinds_of=lambda problem: {problem.subject} if problem.subject else set(),
+    kinds=procedural.SUBJECTS,
+)
+NAMES = CATALOGUE.names
+"""Every name that ``load`` knows; anything else is a path."""
 
 
 @lru_cache(maxsize=8)
