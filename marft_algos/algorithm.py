@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from marft_algos import credit as credit_rules
+from marft_algos import functional as F
 from marft_algos.batching import Batch, Level
 from marft_algos.types import Need as Need
 from marft_algos.types import SamplingParams, Trajectory, Transition
@@ -244,6 +245,34 @@ class Algorithm:
             batch: The packed turns.
         """
         return batch.mean(x)
+
+    def clipped(
+        self,
+        ratio: Tensor,
+        advantages: Tensor,
+        batch: Batch,
+        *,
+        scale: float = 1.0,
+        mean: Callable[[Tensor], Tensor] | None = None,
+    ) -> tuple[Tensor, dict[str, float]]:
+        """PPO's clipped surrogate and its numbers, for algorithms with the settings ``clip`` and ``clip_high``.
+
+        Args:
+            ratio: π_θ/π_old with gradient: [B, T-1] of tokens, or [B] of actions.
+            advantages: In a shape that multiplies it.
+            batch: The packed turns.
+            scale: Factor on both ε.
+            mean: How one number per ratio becomes a loss; by default ``reduce``.
+
+        Returns:
+            A scalar; the share of samples on which the clip binds, and the largest ratio.
+        """
+        low = self.config.clip * scale
+        high = low if self.config.clip_high is None else self.config.clip_high * scale
+        terms = F.clipped_surrogate(ratio, advantages, low, high)
+        bound = F.clip_binds(ratio.detach(), advantages, low, high)
+        loss = self.reduce(terms, batch) if mean is None else mean(terms)
+        return loss, {"clip_share": float(batch.mean(bound.float())), "ratio_max": float(ratio.detach().max())}
 
     def after_block(
         self, block: Sequence[str], trajectories: Sequence[Trajectory], rescore: Rescore

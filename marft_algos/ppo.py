@@ -138,16 +138,6 @@ class PPO(Algorithm):
         column = batch.advantages.new_tensor(numbers)
         return column[:, None] if self.level == "token" else column
 
-    def clipped(
-        self, ratio: Tensor, advantages: Tensor, batch: Batch, scale: float = 1.0
-    ) -> tuple[Tensor, dict[str, float]]:
-        """The clipped surrogate and its numbers; ``scale`` is a factor on both ε."""
-        low = self.config.clip * scale
-        high = low if self.config.clip_high is None else self.config.clip_high * scale
-        bound = F.clip_binds(ratio.detach(), advantages, low, high)
-        loss = batch.mean(F.clipped_surrogate(ratio, advantages, low, high))
-        return loss, {"clip_share": float(batch.mean(bound.float())), "ratio_max": float(ratio.detach().max())}
-
 
 def note_log_ratios(policies: Sequence[str], trajectories: Sequence[Trajectory], rescore: Rescore) -> None:
     """Notes how far these policies have moved: Σ_t (log π_now − log π_old) of each of their turns with a loss."""

@@ -115,6 +115,6 @@ class A2PO(PPO):
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """−min(wA, clip(w, 1 ± ε_i)A), w = ρ times the outer factor."""
         outer = self.per_turn([t.info[OUTER] for t in batch.transitions], batch)
-        loss, stats = self.clipped(self.ratio(logprobs, batch) * outer, batch.advantages, batch, self.scale)
+        loss, stats = self.clipped(self.ratio(logprobs, batch) * outer, batch.advantages, batch, scale=self.scale)
         stats |= {"outer": float(batch.mean(outer.flatten())), "clip_eps_max": self.config.clip * self.scale}
         return loss, stats

@@ -65,12 +65,7 @@ class GRPO(Algorithm):
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """The clipped surrogate on tokens, averaged as ``reduce`` says."""
-        ratio, advantages = F.ratio(logprobs, batch.old_logprobs), batch.advantages[:, None]
-        low = self.config.clip
-        high = low if self.config.clip_high is None else self.config.clip_high
-        loss = self.reduce(F.clipped_surrogate(ratio, advantages, low, high), batch)
-        bound = F.clip_binds(ratio.detach(), advantages, low, high)
-        return loss, {"clip_share": float(batch.mean(bound.float())), "ratio_max": float(ratio.detach().max())}
+        return self.clipped(F.ratio(logprobs, batch.old_logprobs), batch.advantages[:, None], batch)
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:
         """Mean over a turn's tokens, over the agent's turns, over episodes."""

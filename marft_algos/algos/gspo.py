@@ -46,8 +46,4 @@ class GSPO(GRPO):
         """The clipped surrogate on replies."""
         new = F.action_logprobs(logprobs, batch.mask, "token", batch.n_words)
         old = F.action_logprobs(batch.old_logprobs, batch.mask, "token", batch.n_words)
-        ratio, low = F.ratio(new, old), self.config.clip
-        high = low if self.config.clip_high is None else self.config.clip_high
-        loss = batch.episode_mean(F.clipped_surrogate(ratio, batch.advantages, low, high))
-        bound = F.clip_binds(ratio.detach(), batch.advantages, low, high)
-        return loss, {"clip_share": float(batch.mean(bound.float())), "ratio_max": float(ratio.detach().max())}
+        return self.clipped(F.ratio(new, old), batch.advantages, batch, mean=batch.episode_mean)

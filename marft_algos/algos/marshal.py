@@ -77,9 +77,4 @@ class MARSHAL(Algorithm):
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """The clipped surrogate on tokens."""
-        ratio, advantages = F.ratio(logprobs, batch.old_logprobs), batch.advantages[:, None]
-        low = self.config.clip
-        high = low if self.config.clip_high is None else self.config.clip_high
-        loss = self.reduce(F.clipped_surrogate(ratio, advantages, low, high), batch)
-        bound = F.clip_binds(ratio.detach(), advantages, low, high)
-        return loss, {"clip_share": float(batch.mean(bound.float())), "ratio_max": float(ratio.detach().max())}
+        return self.clipped(F.ratio(logprobs, batch.old_logprobs), batch.advantages[:, None], batch)

@@ -80,8 +80,4 @@ class REINFORCEPP(Algorithm):
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """The clipped surrogate on tokens."""
-        ratio, low = F.ratio(logprobs, batch.old_logprobs), self.config.clip
-        high = low if self.config.clip_high is None else self.config.clip_high
-        bound = F.clip_binds(ratio.detach(), batch.advantages, low, high)
-        loss = self.reduce(F.clipped_surrogate(ratio, batch.advantages, low, high), batch)
-        return loss, {"clip_share": float(batch.mean(bound.float())), "ratio_max": float(ratio.detach().max())}
+        return self.clipped(F.ratio(logprobs, batch.old_logprobs), batch.advantages, batch)
