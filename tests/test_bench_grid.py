@@ -87,6 +87,17 @@ def test_settings_go_from_grid_to_environment_to_algorithm() -> None:
     assert next(c for c in found if c.env == "relay-v0").config["eval_episodes"] == 7
 
 
+def test_an_algorithm_may_have_settings_on_one_environment() -> None:
+    found = expand(
+        envs=["relay-v0", "xor-v0"],
+        settings={"algorithm": {"kl_coef": 0.2}},
+        algorithm={"reinforce": {"settings": {"momentum": 0.5}, "on": {"xor-v0": {"kl_coef": 0.05}}}},
+    )
+    coefs = {(c.algorithm, c.env): c.config["algorithm"]["kl_coef"] for c in found if not c.skipped}
+    assert coefs["reinforce", "xor-v0"] == 0.05 and coefs["reinforce", "relay-v0"] == coefs["grpo", "xor-v0"] == 0.2
+    assert {c.config["algorithm"]["momentum"] for c in found if c.algorithm == "reinforce"} == {0.5}
+
+
 def test_a_cells_name_is_its_content() -> None:
     first, again = expand(), expand()
     assert [c.key for c in first] == [c.key for c in again]
@@ -112,6 +123,12 @@ def test_credit_rules_multiply_the_algorithms_that_have_the_choice() -> None:
         ("rft", "broadcast"): True,
         ("rft", "last"): True,
     }
+
+
+def test_a_credit_rule_with_arguments_has_a_label() -> None:
+    rule = {"rule": "shapley", "absence": "start"}
+    found = expand(algorithms=["ippo"], credit=["local", "start"], rule={"start": rule}, controls=[], baseline="ippo")
+    assert {c.credit: c.config["algorithm"]["credit"] for c in found} == {"local": "local", "start": rule}
 
 
 def test_members_share_the_budget_and_vote() -> None:
@@ -166,6 +183,9 @@ def test_the_sweep_is_equal_and_never_looks_at_test_problems() -> None:
         ({"controls": ["untraind"]}, "controls"),
         ({"algorithms": ["marft", "grpoo"]}, "no algorithm 'grpoo'. Did you mean 'grpo'"),
         ({"credit": ["brodcast"]}, "no credit rule 'brodcast'. Did you mean 'broadcast'"),
+        ({"rule": {"last": {"rule": "last"}}}, r"\[rule.last\] is not in 'credit'"),
+        ({"credit": ["priced"], "rule": {"priced": {"rule": "lastt"}}}, "Did you mean 'last'"),
+        ({"algorithm": {"marft": {"on": {"relai-v0": {}}}}}, r"marft.on.relai-v0\] is not in 'envs'. Did you mean"),
         ({"baseline": "happo"}, "baseline 'happo' is not in the grid"),
         ({"env": {"relai-v0": {}}}, r"\[env.relai-v0\] is not in 'envs'. Did you mean 'relay-v0'"),
         ({"env": {"relay-v0": {"trained_on": "xor-v0"}}}, "trained on 'xor-v0', which is no label"),

@@ -201,7 +201,7 @@ class _Expansion:
         if rule and "credit" not in {f.name for f in dataclasses.fields(algorithms.get(variant.algo).Config)}:
             return dataclasses.replace(cell, skipped=f"{variant.algo} has no choice of credit rule")
         try:
-            config, why = self._settings(label, entry, rule, changes)
+            config, why = self._settings(label, env, entry, rule, changes)
         except ConfigError as error:
             raise ConfigError(f"{cell.title}: {error}") from error
         rate = {} if lr is None else {"lr": lr}
@@ -209,11 +209,13 @@ class _Expansion:
         contribution = self.grid.contribution if self.stage == "main" else 0
         return dataclasses.replace(cell, config=config.table(), contribution=contribution, skipped=why)
 
-    def _settings(self, label: str, entry: EnvEntry, rule: str, changes: Mapping[str, Any]) -> tuple[TrainConfig, str]:
+    def _settings(
+        self, label: str, env: str, entry: EnvEntry, rule: str, changes: Mapping[str, Any]
+    ) -> tuple[TrainConfig, str]:
         """Settings that all seeds and rates share, and why the algorithm cannot train this team, or nothing."""
-        case = json.dumps([label, dataclasses.asdict(entry), rule, changes], sort_keys=True)
+        case = json.dumps([label, env, dataclasses.asdict(entry), rule, changes], sort_keys=True)
         if case not in self._resolved:
-            config = resolve(self.grid, label, entry, rule, self.stage, changes)
+            config = resolve(self.grid, label, env, entry, rule, self.stage, changes)
             self._resolved[case] = config, misfit(config)
         return self._resolved[case]
 
@@ -243,7 +245,7 @@ def single_entry(entry: EnvEntry) -> EnvEntry:
 
 
 def resolve(
-    grid: Grid, label: str, entry: EnvEntry, rule: str, stage: Stage, changes: Mapping[str, Any]
+    grid: Grid, label: str, env: str, entry: EnvEntry, rule: str, stage: Stage, changes: Mapping[str, Any]
 ) -> TrainConfig:
     """The settings of a run but for seed and rate: the preset's, the grid's, the environment's, the algorithm's.
 
@@ -260,8 +262,8 @@ def resolve(
         given = dict(layer)
         own |= _known_settings(grid, given.pop("algorithm", {}), known)
         table |= given | {"env_kwargs": table["env_kwargs"] | given.get("env_kwargs", {})}
-    own |= variant.settings
-    own |= {"credit": rule} if rule else {}
+    own |= variant.settings | variant.on.get(env, {})
+    own |= {"credit": grid.credit_rule(rule)} if rule else {}
     sweep = grid.sweep if stage == "sweep" else None
     budget = (sweep and sweep.token_budget) or entry.token_budget or grid.token_budget
     table |= {"algo": variant.algo, "env": entry.id, "token_budget": budget, "keep": "last"}

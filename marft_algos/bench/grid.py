@@ -1,7 +1,7 @@
 """The grid of a benchmark: a TOML file, read strictly. ``examples/configs/bench_*.toml`` are such files.
 
-A label in ``envs`` or ``algorithms`` is an id, or the name of a table ``[env.LABEL]`` or ``[algorithm.LABEL]`` that
-says what it stands for: a team shape, another D, an algorithm with settings of its own.
+A label in ``envs``, ``algorithms`` or ``credit`` is a name, or that of a table ``[env.LABEL]``, ``[algorithm.LABEL]``
+or ``[rule.LABEL]`` that says what it stands for: a team shape, another D, an algorithm or rule with its own settings.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ class AlgorithmEntry:
     """The algorithm; the label by default."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the algorithm, as under ``[algorithm]`` in a run's config.toml."""
+    on: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Label of an environment -> settings of the algorithm there."""
     run: dict[str, Any] = field(default_factory=dict)
     """Settings of the run that it needs, such as ``policies = "shared"``; over the environment's."""
 
@@ -79,7 +81,7 @@ class Grid:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Of the runs; five are few, three are the least that give an interval."""
     credit: tuple[str, ...] = ()
-    """Credit rules; empty: each algorithm's own default."""
+    """Credit rules, by name or label; empty: each algorithm's own default."""
     baseline: str = "reinforce"
     """Differences are against it, paired."""
     single: str = ""
@@ -92,6 +94,8 @@ class Grid:
     """Settings of every run, as in a run's config.toml."""
     env: dict[str, EnvEntry] = field(default_factory=dict)
     algorithm: dict[str, AlgorithmEntry] = field(default_factory=dict)
+    rule: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Label in ``credit`` -> a rule with its arguments."""
     sweep: Sweep | None = None
     """None: the settings' learning rates are used."""
 
@@ -104,6 +108,10 @@ class Grid:
         """What the label stands for."""
         entry = self.algorithm.get(label, AlgorithmEntry())
         return dataclasses.replace(entry, algo=entry.algo or label)
+
+    def credit_rule(self, label: str) -> str | dict[str, Any]:
+        """What the label stands for, as the setting ``credit`` of an algorithm takes it."""
+        return self.rule.get(label, label)
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -182,15 +190,23 @@ def _check(grid: Grid) -> None:
         raise ConfigError(f"token_budget is {grid.token_budget}; expected at least 1.")
     for label in [*grid.trained, grid.single_algorithm]:
         algorithms.get(grid.algorithm_entry(label).algo)
-    for rule in grid.credit:
-        credits_.get(rule)
+    for label in grid.credit:
+        credits_.get(grid.credit_rule(label))
     rows = [*grid.trained, *grid.controls]
     if grid.baseline not in rows:
         raise ConfigError(f"The baseline '{grid.baseline}' is not in the grid. {did_you_mean(grid.baseline, rows)}")
-    for kind, used in (("env", grid.envs), ("algorithm", [*grid.trained, grid.single_algorithm])):
+    for kind, key, used in (
+        ("env", "envs", grid.envs),
+        ("algorithm", "algorithms", [*grid.trained, grid.single_algorithm]),
+        ("rule", "credit", grid.credit),
+    ):
         for label in getattr(grid, kind):
             if label not in used:
-                raise ConfigError(f"[{kind}.{label}] is not in '{kind}s'. {did_you_mean(label, used)}")
+                raise ConfigError(f"[{kind}.{label}] is not in '{key}'. {did_you_mean(label, used)}")
+    for label, entry in grid.algorithm.items():
+        for env in entry.on:
+            if env not in grid.envs:
+                raise ConfigError(f"[algorithm.{label}.on.{env}] is not in 'envs'. {did_you_mean(env, grid.envs)}")
     _check_envs(grid)
     if grid.sweep is not None:
         if not grid.sweep.lr or not grid.sweep.seeds:
