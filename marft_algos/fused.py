@@ -23,6 +23,16 @@ from marft_algos.modeling import first_column, prefix_length
 FAMILIES = frozenset({"Qwen2Model", "Qwen3Model", "LlamaModel", "MistralModel", "GemmaModel"})
 ROPES = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotary embeddings whose angles do not depend on how long the sequence is."""
+LINEARS = (
+    "self_attn.q_proj",
+    "self_attn.k_proj",
+    "self_attn.v_proj",
+    "self_attn.o_proj",
+    "mlp.gate_proj",
+    "mlp.up_proj",
+    "mlp.down_proj",
+)
+"""Names of the linear layers of one layer."""
 PROBE = (3, 5, 2, 7, 1, 6)
 """Token ids that our passes are checked on."""
 
@@ -54,7 +64,9 @@ class KnownTrunk:
         _check(self.module, config)
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = self.module.layers[0].self_attn.head_dim
-        self.eps = config.rms_norm_eps
+        self.eps = torch.tensor(config.rms_norm_eps, device=self.device)
+        self.names = frozenset(f"layers.{i}.{part}" for i in range(len(self.module.layers)) for part in LINEARS)
+        """Names of the linear layers: those that may have adapters."""
 
     @property
     def device(self) -> torch.device:
@@ -200,7 +212,7 @@ class _RMSNorm(torch.autograd.Function):
     """x · scale / rms(x) over the last dimension; the scale is frozen."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, scale: Tensor, eps: Tensor) -> Tensor:
         root = rms_inverse(x, eps)
         ctx.save_for_backward(x, root, scale)
         return (x * root).mul_(scale)
@@ -213,10 +225,10 @@ class _RMSNorm(torch.autograd.Function):
         return down.addcmul_(x, along, value=-1).mul_(root), None, None
 
 
-def rms_inverse(x: Tensor, eps: float) -> Tensor:
-    """Returns (mean(x²) + eps)^-½ over the last dimension, which is kept. A norm and small steps: x is read once."""
+def rms_inverse(x: Tensor, eps: Tensor) -> Tensor:
+    """Returns (mean(x²) + eps)^-½ over the last dimension, which is kept; x is read once."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    return torch.addcmul(eps, length, length, value=1 / x.shape[-1]).rsqrt_()
 
 
 def check_same(found: Tensor, expected: Tensor, limit: float) -> None:

@@ -94,10 +94,14 @@ class Learner:
         self.trainable = [p for p in policies.policies if policies.trainable(p)]
         eps = self.config.adam_eps
         self.rates = per_policy(self.config.lr, self.trainable, "lr")
-        self.optimizers = {p: Adam(policies.parameters(p), lr=rate, eps=eps) for p, rate in self.rates.items()}
+        self.optimizers = {
+            p: Adam(policies.parameters(p), lr=rate, eps=eps, fused=True) for p, rate in self.rates.items()
+        }
         heads = critics.policies if critics is not None and algorithm.view != "none" else []
         self.value_optimizers = {
-            p: Adam(critics.parameters(p), lr=self.config.critic_lr, eps=eps) for p in heads if critics is not None
+            p: Adam(critics.parameters(p), lr=self.config.critic_lr, eps=eps, fused=True)
+            for p in heads
+            if critics is not None
         }
 
     def update(self, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, float]:

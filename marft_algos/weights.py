@@ -183,11 +183,12 @@ def adapters(
                 f"Could not put an adapter on '{base.spec}': {error}. Expected names of its linear layers, or "
                 "'all-linear'."
             ) from error
-    if isinstance(head_of(model), LoraLayer):
-        raise ConfigError(
-            f"lora_targets = {lora.targets!r} puts an adapter on the output head of '{base.spec}', which is not"
-            " supported. Expected names of layers inside the model, or 'all-linear'."
-        )
+    for part, where in ((head_of(model), "output head"), (model.get_input_embeddings(), "embeddings")):
+        if isinstance(part, LoraLayer):
+            raise ConfigError(
+                f"lora_targets = {lora.targets!r} puts an adapter on the {where} of '{base.spec}', which is not"
+                " supported. Expected names of layers inside the model, or 'all-linear'."
+            )
     peft.eval()
     layers = {n: m for n, m in model.base_model.named_modules() if isinstance(m, LoraLayer)}
     blocks = _computed_again(model) if again else ()

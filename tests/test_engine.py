@@ -13,6 +13,7 @@ from tiny import save_tiny
 from marft_algos.engines import EngineError, NativeEngine, ScriptedEngine, row_seed
 from marft_algos.engines import native as native_module
 from marft_algos.engines.base import uniforms
+from marft_algos.engines.native import BLOCK, invert
 from marft_algos.modeling import head_of
 from marft_algos.policy import PolicySet
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
@@ -279,3 +280,16 @@ def test_a_script_that_raises_is_a_typed_failure_and_a_missing_one_an_error() ->
     assert reply.stop_reason == StopReason.ERROR and reply.error == "ValueError: no idea"
     with pytest.raises(ConfigError, match="Did you mean 'actor_0'"):
         ScriptedEngine({"actor_0": "1"}).generate([GenerationRequest("p", [], 0, agent="actor_1")], PARAMS)
+
+
+@pytest.mark.parametrize("n", [50, BLOCK * BLOCK, BLOCK * BLOCK + 1, 3 * BLOCK * BLOCK])
+def test_a_draw_finds_its_place_among_long_rows_as_among_short_ones(n: int) -> None:
+    torch.manual_seed(n)
+    chances = torch.softmax(3 * torch.randn(200, n), -1) * (torch.rand(200, n) < 0.3)  # most have none
+    draw = torch.tensor([0.0, *torch.rand(198).tolist(), 1 - 2**-53], dtype=torch.float64)
+    cdf = chances.double().numpy().cumsum(-1)
+    found = invert(chances, draw)
+    assert (chances[torch.arange(200), found] > 0).all()
+    for row, token, share in zip(cdf, found.tolist(), draw.tolist(), strict=True):
+        below = row[token - 1] if token else 0.0
+        assert below - 1e-6 <= share * row[-1] <= row[token] + 1e-6

@@ -18,17 +18,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from marft_algos.fused import PROBE, KnownTrunk, Unsupported, check_same
+from marft_algos.fused import LINEARS, PROBE, KnownTrunk, Unsupported, check_same, rms_inverse
 from marft_algos.modeling import prefix_length
 from marft_algos.weights import Weights
 
-_QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-_PARTS = (_QKV, ("self_attn.o_proj",), ("mlp.gate_proj", "mlp.up_proj"), ("mlp.down_proj",))
+_PARTS = (LINEARS[:3], LINEARS[3:4], LINEARS[4:6], LINEARS[6:])
+"""Linear layers that read the same input."""
 
 
 @dataclass(slots=True)
 class _Joined:
-    """Linear layers that read the same input."""
+    """Linear layers that read the same input, laid end to end."""
 
     weight: Tensor
     """[out, in]: also the memory of the modules' own weights."""
@@ -49,8 +49,12 @@ class _Linear:
     up: Tensor | None = None
     """[out, P * r], the second ones, scaled."""
 
-    def __call__(self, x: Tensor, own: Tensor | None) -> Tensor:
-        y = F.linear(x, self.weight, self.bias)
+    def __call__(self, x: Tensor, own: Tensor | None, onto: Tensor | None = None) -> Tensor:
+        """[n, in] -> [n, out], added to ``onto`` if that is given."""
+        if onto is None:
+            y = F.linear(x, self.weight, self.bias)
+        else:
+            y = torch.addmm(onto if self.bias is None else onto + self.bias, x, self.weight.T)
         if self.down is None or self.up is None:
             return y
         thin = F.linear(x, self.down)
@@ -68,9 +72,8 @@ class _Layer:
     norms: tuple[Tensor, Tensor]
     head_norms: tuple[Tensor, Tensor] | None
     """Of queries and keys, before the rotation (Qwen3)."""
-    keys: Tensor
-    """[b, kv_heads, room, head_dim]."""
-    values: Tensor
+    past: Tensor
+    """[b, 2 * kv_heads, room, head_dim]: keys, then values."""
 
 
 class FusedTrunk(KnownTrunk):
@@ -82,14 +85,14 @@ class FusedTrunk(KnownTrunk):
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
         super().__init__(model, dtype)
+        self._eps = float(self.eps)
         self.joined = [
             [_join(f"layers.{i}", layer, parts) for parts in _PARTS] for i, layer in enumerate(self.module.layers)
         ]
-        self.names = frozenset(name for layer in self.joined for joined in layer for name in joined.names)
 
     def layers(self, policies: Sequence[Weights], rows: int, room: int) -> list[_Layer]:
         """Returns the layers at the policies' present weights, with room for keys and values (zeros)."""
-        shape = (rows, self.kv_heads, room, self.head_dim)
+        shape = (rows, 2 * self.kv_heads, room, self.head_dim)
         found = []
         for joined, layer in zip(self.joined, self.module.layers, strict=True):
             qkv, out, gate_up, down = (self._linear(part, policies) for part in joined)
@@ -101,18 +104,15 @@ class FusedTrunk(KnownTrunk):
                     (self.scale(layer.input_layernorm), self.scale(layer.post_attention_layernorm)),
                     None if head_norms is None else (self.scale(head_norms[0]), self.scale(head_norms[1])),
                     torch.zeros(shape, dtype=self.dtype, device=self.device),
-                    torch.zeros(shape, dtype=self.dtype, device=self.device),
                 )
             )  # fmt: skip
         return found
 
     def norm(self, x: Tensor, scale: Tensor) -> Tensor:
-        """RMS norm over the last dimension of [b, w, d] or more."""
-        if x.dim() == 3 and x.shape[1] == 1 and x.dtype == torch.float32 and not x.is_cuda:
-            # One token a row on a CPU: the mean square as one product; torch's own takes a dozen small steps.
-            square = torch.baddbmm(x.new_full((1, 1, 1), self.eps), x, x.transpose(1, 2), alpha=1 / x.shape[-1])
-            return (x * square.rsqrt_()).mul_(scale)
-        return F.rms_norm(x, (x.shape[-1],), scale, self.eps)
+        """RMS norm over the last dimension."""
+        if x.dtype == torch.float32 and not x.is_cuda:  # torch's own takes a dozen steps on a CPU
+            return (x * rms_inverse(x, self.eps)).mul_(scale)
+        return F.rms_norm(x, (x.shape[-1],), scale, self._eps)
 
     def _linear(self, joined: _Joined, policies: Sequence[Weights]) -> _Linear:
         """Adapters go into the weights where scoring puts them there, too, and only one policy is in the batch."""
@@ -151,7 +151,7 @@ class Past:
         self._last_norm = trunk.scale(trunk.module.norm)
         self._angles = trunk.angles(room)
         self._own: Tensor | None = None
-        """[b, 1, P], 1 at each row's policy; None where all rows have the same."""
+        """[b, P], 1 at each row's policy; None where all rows have the same."""
         self._mask: Tensor | None = None
         """[b, 1, 1, room], -inf at pads, else 0; None where nothing is padded."""
         self._position = torch.zeros(rows, 1, dtype=torch.long, device=trunk.device)
@@ -162,14 +162,14 @@ class Past:
         self._position = self._position + 1
         self._column += 1
         mask = None if self._mask is None else self._mask[..., : self._column]
-        return self._forward(token[:, None], self._position, mask)[:, -1]
+        return self._forward(token[:, None], self._position, mask)
 
     def keep(self, rows: Tensor) -> None:
         """Drops all rows but these."""
         n, end = len(rows), self._column
         for layer in self._layers:
-            layer.keys[:n, :, :end], layer.values[:n, :, :end] = layer.keys[rows, :, :end], layer.values[rows, :, :end]
-            layer.keys, layer.values = layer.keys[:n], layer.values[:n]
+            layer.past[:n, :, :end] = layer.past[rows, :, :end]
+            layer.past = layer.past[:n]
         self._position = self._position[rows]
         self._mask = None if self._mask is None else self._mask[rows]
         self._own = None if self._own is None else self._own[rows]
@@ -191,22 +191,23 @@ class Past:
         steps = torch.arange(width, device=device)
         real = steps >= pads
         ahead = torch.ones(width, width, dtype=torch.bool, device=device).tril()[None]
-        if not bool(real.all()):
-            self._mask = self._layers[0].keys.new_zeros(len(rest), 1, 1, self._layers[0].keys.shape[2])
+        ragged = not bool(real.all())
+        if ragged:
+            self._mask = self._layers[0].past.new_zeros(len(rest), 1, 1, self._layers[0].past.shape[2])
             self._mask[:, 0, 0, shared : shared + width].masked_fill_(~real, -torch.inf)
             # A pad looks at itself: a softmax over nothing is not a number.
             ahead = (ahead & real[:, None]) | torch.eye(width, dtype=torch.bool, device=device)
         self._column = shared + width
         positions = shared + (steps - pads).clamp(min=0)
         self._position = positions[:, -1:]
-        mask = F.pad(ahead[:, None], (shared, 0), value=True) if width > 1 else None
-        return self._forward(ids, positions, mask)[:, -1]
+        mask = F.pad(ahead[:, None], (shared, 0), value=True) if ragged or shared else None
+        return self._forward(ids, positions, mask)
 
     def read_each(self, groups: Sequence[tuple[Weights, list[list[int]]]]) -> Tensor:
         """Runs the prompts of several policies, each policy's by itself and into its rows of this batch."""
         width = max(len(prompt) for _, prompts in groups for prompt in prompts)
         hidden, first = [], 0
-        mask = self._layers[0].keys.new_zeros(self._rows, 1, 1, self._layers[0].keys.shape[2])
+        mask = self._layers[0].past.new_zeros(self._rows, 1, 1, self._layers[0].past.shape[2])
         owner = []
         for number, (policy, prompts) in enumerate(groups):
             longest, rows = max(map(len, prompts)), slice(first, first + len(prompts))
@@ -214,7 +215,7 @@ class Past:
             hidden.append(part.read(prompts))
             columns = slice(width - longest, width)
             for layer, own in zip(self._layers, part._layers, strict=True):
-                layer.keys[rows, :, columns], layer.values[rows, :, columns] = own.keys, own.values
+                layer.past[rows, :, columns] = own.past
             mask[rows, ..., : width - longest] = -torch.inf
             if part._mask is not None:
                 mask[rows, ..., columns] = part._mask
@@ -224,54 +225,64 @@ class Past:
         self._column = width
         self._mask = mask if bool(mask.any()) else None
         picked = F.one_hot(torch.tensor(owner, device=self._trunk.device), len(groups))
-        self._own = picked[:, None].to(self._trunk.dtype)
+        self._own = picked.to(self._trunk.dtype)
         return torch.cat(hidden)
 
     def _read_shared(self, ids: list[int]) -> None:
         """Runs tokens that all rows share as one row, and gives every row their keys and values."""
-        n, stores = len(ids), [(layer.keys, layer.values) for layer in self._layers]
+        n, stores = len(ids), [layer.past for layer in self._layers]
         for layer in self._layers:
-            layer.keys, layer.values = (torch.zeros_like(t[:1, :, :n]) for t in (layer.keys, layer.values))
+            layer.past = torch.zeros_like(layer.past[:1, :, :n])
         positions = torch.arange(n, device=self._trunk.device)
         self._column = n
-        ahead = positions[:, None] >= positions
-        self._forward(torch.tensor([ids], device=positions.device), positions[None], ahead[None, None])
-        for layer, (keys, values) in zip(self._layers, stores, strict=True):
-            keys[:, :, :n], values[:, :, :n] = layer.keys, layer.values
-            layer.keys, layer.values = keys, values
+        self._forward(torch.tensor([ids], device=positions.device), positions[None], None)
+        for layer, store in zip(self._layers, stores, strict=True):
+            store[:, :, :n] = layer.past
+            layer.past = store
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
-        """The last ``ids`` [b, w] of what is seen, at ``positions``; returns final states [b, w, d]."""
-        trunk, own = self._trunk, self._own
+        """Runs the last ``ids`` [b, w] of what is seen, at ``positions``; without a mask, attention is causal.
+
+        Returns:
+            The final states [b, d] of the last column, for which alone the last layer goes beyond keys and values.
+        """
+        trunk, own, end = self._trunk, self._own, self._column
         b, w = ids.shape
-        heads, turned = trunk.heads, trunk.heads + trunk.kv_heads
-        grouped = (b, trunk.kv_heads, heads // trunk.kv_heads, trunk.head_dim)
-        cos, sin = (table[positions][:, :, None] for table in self._angles)
-        end = self._column
-        x = trunk.module.embed_tokens(ids).to(trunk.dtype)
+        cos, sin = (table[positions.flatten()][:, None] for table in self._angles)
+        x = trunk.module.embed_tokens(ids.flatten()).to(trunk.dtype)
         for layer, module in zip(self._layers, trunk.module.layers, strict=True):
-            qkv = layer.qkv(trunk.norm(x, layer.norms[0]), own).view(b, w, -1, trunk.head_dim)
-            qk = qkv[:, :, :turned]
+            qkv = layer.qkv(trunk.norm(x, layer.norms[0]), own).view(b * w, -1, trunk.head_dim)
+            qk = qkv[:, : trunk.heads + trunk.kv_heads]
             if layer.head_norms is not None:
-                parts = zip(qk.split([heads, trunk.kv_heads], dim=2), layer.head_norms, strict=True)
-                qk = torch.cat([trunk.norm(part, scale) for part, scale in parts], dim=2)
-            qk = torch.addcmul(qk * cos, qk.roll(trunk.head_dim // 2, -1), sin)
-            layer.keys[:, :, end - w : end] = qk[:, :, heads:].transpose(1, 2)
-            layer.values[:, :, end - w : end] = qkv[:, :, turned:].transpose(1, 2)
-            keys, values = layer.keys[:, :, :end], layer.values[:, :, :end]
-            if w == 1:  # queries that share a key head, as if they were a sequence: keys are not repeated
-                queries = qk[:, :, :heads].reshape(grouped)
-                seen = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
-            else:
-                if mask is not None and keys.is_cuda:  # masks and groups together have no fast kernel there
-                    keys, values = (t.repeat_interleave(grouped[2], dim=1) for t in (keys, values))
-                seen = F.scaled_dot_product_attention(
-                    qk[:, :, :heads].transpose(1, 2), keys, values, attn_mask=mask, enable_gqa=keys.shape[1] < heads
-                ).transpose(1, 2)
-            x = x + layer.out(seen.reshape(b, w, -1), own)
+                for part, scale in zip(qk.split([trunk.heads, trunk.kv_heads], dim=1), layer.head_norms, strict=True):
+                    part.copy_(trunk.norm(part, scale))
+            rolled = qk.roll(trunk.head_dim // 2, -1)
+            qk.mul_(cos).addcmul_(rolled, sin)
+            rows = qkv.view(b, w, -1, trunk.head_dim).transpose(1, 2)
+            layer.past[:, :, end - w : end] = rows[:, trunk.heads :]
+            queries = rows[:, : trunk.heads]
+            if layer is self._layers[-1]:
+                queries, x = queries[:, :, -1:], x.view(b, w, -1)[:, -1]
+                mask = None if mask is None else mask[:, :, -1:]
+            seen = self._attend(queries, layer.past[:, :, :end], mask).reshape(len(x), -1)
+            x = layer.out(seen, own, x)
             gate, up = layer.gate_up(trunk.norm(x, layer.norms[1]), own).chunk(2, dim=-1)
-            x = x + layer.down(module.mlp.act_fn(gate).mul_(up), own)
+            x = layer.down(module.mlp.act_fn(gate).mul_(up), own, x)
         return trunk.norm(x, self._last_norm)
+
+    def _attend(self, queries: Tensor, past: Tensor, mask: Tensor | None) -> Tensor:
+        """[b, heads, w, head_dim] -> [b, w, heads, head_dim]."""
+        b, heads, w, d = queries.shape
+        keys, values = past.chunk(2, dim=1)
+        if w == 1:  # queries that share a key head, as if they were a sequence: keys are not repeated
+            grouped = queries.reshape(b, keys.shape[1], -1, d)
+            return F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
+        if mask is not None and keys.is_cuda:  # masks and groups together have no fast kernel there
+            keys, values = (t.repeat_interleave(heads // keys.shape[1], dim=1) for t in (keys, values))
+        seen = F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, is_causal=mask is None, enable_gqa=keys.shape[1] < heads
+        )
+        return seen.transpose(1, 2)
 
 
 @torch.no_grad()

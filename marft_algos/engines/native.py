@@ -23,6 +23,8 @@ from marft_algos.modeling import BaseModel, head_of, logits
 from marft_algos.policy import PolicySet
 from marft_algos.types import FloatArray, Generation, GenerationRequest, SamplingParams, StopReason
 
+BLOCK = 64
+"""Tokens in a block of long rows of chances."""
 COMPACT_BELOW = 0.75
 """Share of rows still alive at which finished rows are dropped from the batch."""
 
@@ -147,6 +149,30 @@ class NativeEngine(EngineBase):
         return [Generation(row, lp, reason, version, text) for row, lp, reason, text in parts]
 
 
+def invert(chances: Tensor, draw: Tensor) -> Tensor:
+    """Returns where the cumulative sum of each row's chances [b, n], in float64, first exceeds its draw [b].
+
+    Long rows are summed block by block, and cumulated within the block that holds the place.
+
+    Args:
+        chances: float32, at least 0; they need not add up to 1.
+        draw: share of the row's sum, in [0, 1), float64.
+    """
+    n = chances.shape[1]
+    if n <= BLOCK * BLOCK:
+        cdf = chances.cumsum(-1, dtype=torch.float64)
+        return torch.searchsorted(cdf, draw[:, None] * cdf[:, -1:], right=True)[:, 0].clamp(max=n - 1)
+    blocks = nn.functional.pad(chances, (0, -n % BLOCK)).unflatten(-1, (-1, BLOCK))
+    sums = blocks.sum(-1)
+    cdf = sums.cumsum(-1, dtype=torch.float64)
+    goal = draw[:, None] * cdf[:, -1:]
+    block = torch.searchsorted(cdf, goal, right=True).clamp(max=sums.shape[1] - 1)
+    within = blocks[torch.arange(len(blocks), device=block.device), block[:, 0]].cumsum(-1, dtype=torch.float64)
+    # The sums are rounded: what is left must not lie outside the block, where a token without a chance would be next.
+    rest = torch.minimum((goal - (cdf - sums).gather(1, block)).clamp(min=0), within[:, -1:] * (1 - 2**-50))
+    return (block * BLOCK + torch.searchsorted(within, rest, right=True))[:, 0]
+
+
 class _Past(Protocol):
     """What a batch has seen, and how it goes on."""
 
@@ -202,10 +228,5 @@ class _Loop:
     def _pick(self, hidden: Tensor, draw: Tensor) -> tuple[Tensor, Tensor]:
         """Returns one token per row and its log-probability at the sampling temperature, in float32."""
         scores = torch.log_softmax(self.to_logits(hidden) / self.params.temperature, dim=-1)
-        if self.params.greedy:
-            token = scores.argmax(-1)
-        else:
-            cdf = scores.exp().cumsum(-1, dtype=torch.float64)
-            token = torch.searchsorted(cdf, draw[:, None] * cdf[:, -1:], right=True)[:, 0]
-            token = token.clamp(max=scores.shape[1] - 1)
+        token = scores.argmax(-1) if self.params.greedy else invert(scores.exp(), draw)
         return token, scores.gather(-1, token[:, None])[:, 0]
