@@ -25,15 +25,20 @@ Message = dict[str, str]
 _REMEMBERED = 1 << 15
 """Characters of a text up to which its harmless form is remembered."""
 
-_SUSPICIOUS = re.compile(r"[<\[\x00\ud800-\udfff]")
 _UNPRINTABLE = re.compile(r"[\x00\ud800-\udfff]")
 # Openers of control tokens in the common chat templates: <|im_end|>, <｜User｜>, <s>, </s>, <bos>,
-# <start_of_turn>, [INST], <<SYS>>, <think> is content and stays.
-_CONTROL = re.compile(
-    r"<(?=[|｜])|<(?=/?(?:s|bos|eos|pad|unk|mask|start_of_turn|end_of_turn|tool_call|tool_response|tools|begin_of_text|"
-    r"start_of_image|end_of_image)>)|<(?=<SYS>>|</?SYS>)|\[(?=/?(?:INST|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|"
-    r"SYSTEM_PROMPT|TOOL_CONTENT|CALL_ID|ARGS|THINK|IMG|IMG_BREAK|IMG_END|AUDIO|BEGIN_AUDIO|PREFIX|MIDDLE|SUFFIX)\])"
+# <start_of_turn>, [INST], <<SYS>>, <think> is content and stays. One pattern per bracket: a search for one letter
+# runs through a long text at once.
+_ANGLE = re.compile(
+    r"<(?=[|｜]|/?(?:s|bos|eos|pad|unk|mask|start_of_turn|end_of_turn|tool_call|tool_response|tools|begin_of_text|"
+    r"start_of_image|end_of_image)>|<SYS>>|</?SYS>)"
 )
+_SQUARE = re.compile(
+    r"\[(?=/?(?:INST|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|SYSTEM_PROMPT|TOOL_CONTENT|CALL_ID|ARGS|THINK|IMG|"
+    r"IMG_BREAK|IMG_END|AUDIO|BEGIN_AUDIO|PREFIX|MIDDLE|SUFFIX)\])"
+)
+_LINE_ENDS = "\n\r\v\f\x85\u2028\u2029"
+"""Whatever a reader may take for a line's end."""
 
 
 def neutralise(text: str, roles: re.Pattern[str] | None = None) -> str:
@@ -44,7 +49,7 @@ def neutralise(text: str, roles: re.Pattern[str] | None = None) -> str:
 
     Args:
         text: Untrusted text.
-        roles: Pattern of role tags at a line's start (see :func:`role_tags`).
+        roles: Pattern of role tags (see :func:`role_tags`), which are forged at a line's start only.
     """
     if len(text) <= _REMEMBERED:
         return _harmless(text, roles)
@@ -54,23 +59,32 @@ def neutralise(text: str, roles: re.Pattern[str] | None = None) -> str:
 # Most of what an agent sees it saw a turn before: policies, tools, the statement.
 @lru_cache(maxsize=1024)
 def _harmless(text: str, roles: re.Pattern[str] | None) -> str:
-    if not _SUSPICIOUS.search(text):
-        return text
-    text = _UNPRINTABLE.sub("\ufffd", text)
-    text = _CONTROL.sub(lambda m: m.group() + " ", text)
-    return roles.sub(lambda m: m.group() + " ", text) if roles is not None and "[" in text else text
+    if "\x00" in text or not text.isascii():
+        text = _UNPRINTABLE.sub("\ufffd", text)
+    if "<" in text:
+        text = _ANGLE.sub("< ", text)
+    if "[" in text:
+        text = _SQUARE.sub("[ ", text)
+        if roles is not None:
+            text = roles.sub(_unless_inside, text)
+    return text
+
+
+def _unless_inside(bracket: re.Match[str]) -> str:
+    """The bracket of what is a role tag if nothing but blanks stands before it in its line, and words otherwise."""
+    text, i = bracket.string, bracket.start()
+    while i and text[i - 1].isspace() and text[i - 1] not in _LINE_ENDS:  # no position lies in two runs of blanks
+        i -= 1
+    return "[ " if i == 0 or text[i - 1] in _LINE_ENDS else "["
 
 
 def role_tags(agents: Sequence[AgentSpec]) -> re.Pattern[str]:
-    """Returns a pattern of the tags under which agents' words are shown, as forgers would write them."""
+    """Returns a pattern of how the tags begin under which agents' words are shown, as forgers would write them."""
     names = "|".join(sorted({re.escape(agent.role) for agent in agents} | {"feedback"}))
-    # Whatever a reader may take for a line's start, blanks before the bracket included; linear in hostile blanks,
-    # since no position lies in two runs.
-    start = r"(?:^|(?<=[\r\v\f\x85\u2028\u2029]))[^\S\n\r\v\f\x85\u2028\u2029]*"
-    return re.compile(rf"{start}\[(?=(?:{names})\b)", re.MULTILINE | re.IGNORECASE)
+    return re.compile(rf"\[(?=(?:{names})\b)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Part:
     """One piece of what an agent sees: an earlier action, or feedback."""
 
@@ -128,10 +142,11 @@ def fit(task: str, parts: list[Part], max_chars: int) -> tuple[str, list[Part], 
     return task, kept, cuts
 
 
-def tag(part: Part, current_round: int) -> str:
-    """Returns the line above a contribution: who said it and, once there are several rounds, when."""
-    when = f", round {part.round + 1}" if current_round > 0 else ""
-    return f"[{part.role}{when}]"
+def tagged(part: Part, current_round: int) -> str:
+    """Returns a contribution under the line that says whose it is and, once there are several rounds, when it came."""
+    if current_round > 0:
+        return f"[{part.role}, round {part.round + 1}]\n{part.text}"
+    return f"[{part.role}]\n{part.text}"
 
 
 def to_messages(obs: RolloutObservation, round_: int) -> list[Message]:
@@ -141,22 +156,19 @@ def to_messages(obs: RolloutObservation, round_: int) -> list[Message]:
         out.append({"role": "system", "content": obs.agent.prompt})
     said = [obs.task] if obs.task else []
     for part in obs.parts:
-        if part.own:
-            # Chat templates want user and assistant to alternate.
-            if said or not out or out[-1]["role"] != "user":
-                out.append({"role": "user", "content": "\n\n".join(said)})
+        if part.own:  # chat templates want user and assistant to alternate, whoever had nothing to say
+            out.append({"role": "user", "content": "\n\n".join(said)})
             out.append({"role": "assistant", "content": part.text})
             said = []
         else:
-            said.append(f"{tag(part, round_)}\n{part.text}")
-    if said or not out or out[-1]["role"] != "user":
-        out.append({"role": "user", "content": "\n\n".join(said)})
+            said.append(tagged(part, round_))
+    out.append({"role": "user", "content": "\n\n".join(said)})
     return out
 
 
 def to_prompt(obs: RolloutObservation, round_: int) -> str:
     """Renders one string: profile, task, contributions."""
-    pieces = [obs.agent.prompt, obs.task, *(f"{tag(p, round_)}\n{p.text}" for p in obs.parts)]
+    pieces = [obs.agent.prompt, obs.task, *(tagged(part, round_) for part in obs.parts)]
     return "\n\n".join(piece for piece in pieces if piece)
 
 

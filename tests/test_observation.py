@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from flex import PlainTask, flex
 from hypothesis import given
@@ -115,6 +117,20 @@ def test_forged_role_tags(start: str, tag: str) -> None:
 @pytest.mark.parametrize("text", ["the [judge] said", "[judgement]", "[1, 2)", "x = [judge]"])
 def test_brackets_that_forge_nothing(text: str) -> None:
     assert neutralise(text, TAGS) == text
+
+
+@given(
+    st.lists(
+        st.sampled_from(("[", "judge", "C++ coder", "]", " ", "\t", "\x1c", "\n", "\r", "\x85", "x", "<")), max_size=14
+    )
+)
+def test_role_tags_are_forged_where_only_blanks_precede_them_in_a_line(pieces: list[str]) -> None:
+    text, expected, blank = "".join(pieces), "", True
+    for i, letter in enumerate(text):
+        named = re.match(r"\[(judge|c\+\+ coder|feedback)\b", text[i:], re.IGNORECASE)
+        expected += "[ " if named and blank else letter
+        blank = letter in "\n\r\x85" or (blank and letter.isspace())
+    assert neutralise(text, TAGS) == expected
 
 
 @given(st.text(alphabet="<|>[]s/INST judge\n\x00\ud800｜_", max_size=40))

@@ -79,6 +79,8 @@ CONTROL = re.compile(
     "|".join(sorted({re.escape(t) for _, control in FAMILIES.values() for t in control}, key=len)[::-1])
 )
 
+LINE_START = r"(?:^|(?<=[\r\v\f\x85\u2028\u2029]))[^\S\n\r\v\f\x85\u2028\u2029]*"
+
 
 def shape(env: FlexEnv, families: Sequence[str]) -> dict[str, Any]:
     """Everything of the views that must not depend on what untrusted texts say, in prompts of these families."""
@@ -90,7 +92,7 @@ def shape(env: FlexEnv, families: Sequence[str]) -> dict[str, Any]:
         assert messages == env.messages(agent)
         out[f"messages {agent}"] = [message["role"] for message in messages]
         prompt = obs_mod.render("prompt", parts, 0)["prompt"]
-        tags = [tag.group().strip() for tag in inner._tags.finditer(prompt)]
+        tags = re.findall(LINE_START + inner._tags.pattern, prompt, inner._tags.flags | re.MULTILINE)
         out[f"prompt {agent}"] = (len(tags), CONTROL.findall(prompt))
         seen = obs_mod.render("structured", parts, 0)["seen"]
         out[f"structured {agent}"] = [
