@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -328,7 +329,7 @@ class FlexEnv(Rounds):
         if self._feedback:
             parts = self._with_feedback(agent, sees)
         else:
-            parts = [part for i in sees for part in self._seen_by(agent, i)]
+            parts = list(chain.from_iterable(self._seen_by(agent, sees)))
         task = obs_mod.neutralise(self.task.observe(agent), self._tags)
         cuts: list[tuple[int, int]] = []
         if max_chars is not None:
@@ -337,7 +338,8 @@ class FlexEnv(Rounds):
 
     def _with_feedback(self, agent: str, sees: Sequence[int]) -> list[obs_mod.Part]:
         """Puts feedback where it was given: behind the turns committed by then."""
-        keyed = [(i + 1, 0, part) for i in sees for part in self._seen_by(agent, i)]
+        seen = zip(sees, self._seen_by(agent, sees), strict=True)
+        keyed = [(i + 1, 0, part) for i, parts in seen for part in parts]
         for to, after, round_, text in self._feedback:
             if to == agent:
                 keyed.append((after, 1, obs_mod.Part("", "feedback", round_, text, -1)))

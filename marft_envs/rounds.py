@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
+from operator import lt
 from typing import Any
 
 from pettingzoo import AECEnv
@@ -74,27 +76,28 @@ class Rounds(AECEnv):
     def _commit(self) -> None:
         """Enters the layer's actions into the history, asks the task, and goes on."""
         view = self._view
-        start = len(view.history)
+        start = index = len(view.history)
         number = len(self._layers)
         turns: list[TurnRecord] = []
         for agent, turn in self._layer.items():
             record = TurnRecord(
-                start + len(turns), view.round, number, agent, self._specs[agent].role, turn.sees,
+                index, view.round, number, agent, self._specs[agent].role, turn.sees,
                 self._pending[agent], 0.0, self._extras.pop(agent, None),
             )  # fmt: skip
             turns.append(record)
+            index += 1
             if self.max_chars is not None or self._limits:
                 limits = [limit for limit in (self.max_chars, self._limits.pop(agent, None)) if limit is not None]
                 cuts = self._observation(agent, min(limits, default=None)).cuts
                 self._cuts += [{"turn": record.index, "seen": seen, "chars": chars} for seen, chars in cuts]
+        view.history += turns
         for record in turns:
-            view.history.append(record)
             text = obs_mod.neutralise(record.text, self._tags)
             self._shown.append((obs_mod.Part(record.agent, record.role, record.round, text, record.index),))
         if view.dead:
             self._members = [name for name in self.possible_agents if name not in view.dead]
         self._asked += self._asked_now
-        self._layers.append(LayerRecord(number, view.round, tuple(range(start, start + len(turns)))))
+        self._layers.append(LayerRecord(number, view.round, tuple(range(start, index))))
         self._pending, self._layer = {}, {}
         if self._early:
             early, self._early = self._early, []
@@ -167,12 +170,10 @@ class Rounds(AECEnv):
                     self._pay(Outcome(team_reward=-float(self.on_invalid)))
         n = len(view.history)
         for turn in layer:
-            before = -1
-            for seen in turn.sees:
-                if not before < seen < n:
-                    layer = [self._ordered(turn, n) for turn in layer]
-                    break
-                before = seen
+            sees = turn.sees
+            if sees and not (sees[0] >= 0 and sees[-1] < n and all(map(lt, sees, sees[1:]))):
+                layer = [self._ordered(turn, n) for turn in layer]
+                break
         if self.history_kind != "deps":
             order = self._order
             self._asked_now = [(order[view.history[i].agent], order[turn.agent]) for turn in layer for i in turn.sees]
@@ -219,12 +220,15 @@ class Rounds(AECEnv):
     def _close_round(self) -> None:
         """Records the executed D_t: what D asked for, without what ``history`` added, and all turn-level edges."""
         view = self._view
-        n = len(self.possible_agents)
+        n, order = len(self.possible_agents), self._order
         matrix = [[0] * n for _ in range(n)]
-        edges = [(seen, turn.index) for turn in view.this_round for seen in turn.sees]
-        asked = self._asked
-        if self.history_kind == "deps":
-            asked = [(self._order[view.history[i].agent], self._order[view.history[j].agent]) for i, j in edges]
+        actors = [order[turn.agent] for turn in view.history]
+        edges: list[tuple[int, int]] = []
+        asked = set(self._asked)
+        for turn in view.this_round:
+            edges += zip(turn.sees, repeat(turn.index))
+            if self.history_kind == "deps":
+                asked.update(zip(map(actors.__getitem__, turn.sees), repeat(actors[turn.index])))
         for i, j in asked:
             if i != j:
                 matrix[i][j] = 1
@@ -252,10 +256,11 @@ class Rounds(AECEnv):
             self._info.update(outcome.info)
             for agent in self.agents:
                 self.infos[agent] = {**self.infos[agent], **outcome.info}
-        for agent in outcome.dead - view.dead:
-            view.dead.add(self.profile(agent).name)
-            if agent in self.terminations:
-                self.terminations[agent] = True
+        if outcome.dead:
+            for agent in outcome.dead - view.dead:
+                view.dead.add(self.profile(agent).name)
+                if agent in self.terminations:
+                    self.terminations[agent] = True
         if outcome.terminated:
             if not self._rounds or self._rounds[-1].index < view.round:
                 self._close_round()
@@ -271,14 +276,15 @@ class Rounds(AECEnv):
         self._shown[index] = (action, obs_mod.Part("", "feedback", record.round, said, -1)) if said else (action,)
         self._own.pop(index, None)
 
-    def _seen_by(self, agent: str, index: int) -> tuple[obs_mod.Part, ...]:
-        """A turn and its result, as an agent that sees them reads them."""
-        shown = self._shown[index]
-        if shown[0].agent != agent:
-            return shown
-        if index not in self._own:
-            self._own[index] = (obs_mod.own(shown[0]), *shown[1:])
-        return self._own[index]
+    def _seen_by(self, agent: str, sees: Sequence[int]) -> list[tuple[obs_mod.Part, ...]]:
+        """Turns, each with its result, as an agent that sees them reads them."""
+        history, shown, own = self._view.history, self._shown, self._own
+        return [(own.get(i) or self._as_own(i)) if history[i].agent == agent else shown[i] for i in sees]
+
+    def _as_own(self, index: int) -> tuple[obs_mod.Part, ...]:
+        action, *result = self._shown[index]
+        parts = self._own[index] = (obs_mod.own(action), *result)
+        return parts
 
     def _pay(self, outcome: Outcome) -> None:
         """Books the channels to the last layer's record, and their attributed form to PettingZoo's rewards."""

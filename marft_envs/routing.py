@@ -62,8 +62,12 @@ class Router(DependencyFunction):
 
     def next_layer(self, view: View) -> list[Turn]:
         """Returns what ``fn`` says, with names turned into turns."""
-        here = tuple(range(view.round_start, len(view.history)))
-        return [step if isinstance(step, Turn) else Turn(step, here) for step in self.fn(view)]
+        layer = []
+        for step in self.fn(view):
+            if not isinstance(step, Turn):
+                step = Turn(step, tuple(range(view.round_start, len(view.history))))
+            layer.append(step)
+        return layer
 
 
 def parse_names(text: str, workers: Sequence[str]) -> list[str] | None:

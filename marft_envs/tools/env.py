@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from marft_envs.core import FlexEnv
@@ -29,10 +30,12 @@ class ToolEnv(FlexEnv):
             self.records.book(self._view, self._shown, outcome, log, self._tags)
         super()._book(outcome)
 
-    def _seen_by(self, agent: str, index: int) -> tuple[Part, ...]:
-        if self.records is None or self._view.history[index].agent == agent:
-            return super()._seen_by(agent, index)
-        return self.records.shown(index, self._layer[agent].sees)
+    def _seen_by(self, agent: str, sees: Sequence[int]) -> list[tuple[Part, ...]]:
+        seen = super()._seen_by(agent, sees)
+        if self.records is None:
+            return seen
+        history, shown = self._view.history, self.records.shown
+        return [parts if history[i].agent == agent else shown(i, sees) for i, parts in zip(sees, seen, strict=True)]
 
     @property
     def tools(self) -> dict[str, list[dict[str, Any]]]:

@@ -17,12 +17,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from marft_envs.tools.types import ToolCall
-from marft_envs.tools.validation import too_deep
+from marft_envs.tools.values import too_deep
 
 LONGEST = 1_000_000
 """Characters of a reply; a longer one is not read."""
@@ -49,17 +48,16 @@ ERRORS = {
 """What keeps a reply from being read, by its name."""
 
 # A blank behind the bracket: peers' words and an agent's own earlier ones can be shown to it in that form.
-_TAG = re.compile(r"<[ ]?(/?)tool_call>")
+_TAG = re.compile(r"<[ ]?(/?)tool_call>\s*")
+_END = re.compile(rf"\s*{_TAG.pattern}")
 _THOUGHT = re.compile(r"<(/?)think>")
 _FENCE = re.compile(r"^[ \t]*```[ \t]*(?:([\w+-]+)[ \t]*)?$", re.MULTILINE)
-_BLANK = re.compile(r"\s*")
 _MEANT = re.compile(r'"(?:arguments|parameters|tool_calls)"\s*:')
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FENCES = ("", "json", "tool_call")
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """What a reply asks for."""
 
     calls: tuple[ToolCall, ...] = ()
@@ -105,7 +103,7 @@ def parse(text: str) -> Reply:
     if len(text) > LONGEST:
         return Reply(error="too_large")
     try:
-        return Reply(tuple(_calls(_without_thoughts(text))))
+        return Reply(tuple(_calls(_without_thoughts(text) if "think>" in text else text)))
     except _Bad as bad:
         return Reply(error=str(bad))
 
@@ -115,8 +113,6 @@ _NOTHING = Reply()
 
 def _without_thoughts(text: str) -> str:
     """The reply without what was only thought; a leading ``<think>`` may have been part of the prompt."""
-    if "think>" not in text:
-        return text
     tags = list(_THOUGHT.finditer(text))
     closes = [tag for tag in tags if tag[1]]
     end = closes[-1].end() if closes else 0
@@ -126,46 +122,38 @@ def _without_thoughts(text: str) -> str:
 
 
 def _calls(text: str) -> list[ToolCall]:
-    if "tool_call>" in text and _TAG.search(text):
-        return _enough(call for value in _tagged(text) for call in _unwrapped(value))
-    values = _fenced(text) if "```" in text else []
-    if not values:
-        values = _whole(text.strip())
-    return _enough(call for value in values for call in _unwrapped(value))
-
-
-def _enough(calls: Iterable[ToolCall]) -> list[ToolCall]:
-    out: list[ToolCall] = []
-    for call in calls:
-        if len(out) == MOST_CALLS:
+    tag = _TAG.search(text) if "tool_call>" in text else None
+    values = _tagged(text, tag) if tag else (_fenced(text) if "```" in text else []) or _whole(text.strip())
+    calls: list[ToolCall] = []
+    for value in values:
+        calls += _unwrapped(value)
+        if len(calls) > MOST_CALLS:
             raise _Bad("too_many")
-        out.append(call)
-    return out
+    return calls
 
 
-def _tagged(text: str) -> list[Any]:
+def _tagged(text: str, tag: re.Match[str] | None) -> list[Any]:
+    """The values in tags, of which ``tag`` is the first."""
     values: list[Any] = []
-    position = 0
-    while tag := _TAG.search(text, position):
+    while tag is not None:
         if tag[1]:
             raise _Bad("stray_close")
         if len(values) == MOST_CALLS:
             raise _Bad("too_many")
-        start = _skip(text, tag.end())
         try:
-            value, end = _json(text, start)
+            value, end = _json(text, tag.end())
         except _Bad as bad:
             following = _TAG.search(text, tag.end())
             if following is None:
                 raise _Bad("unclosed") from bad
             raise _Bad("nested" if not following[1] and str(bad) == "bad_json" else str(bad)) from bad
-        close = _TAG.match(text, _skip(text, end))
+        close = _END.match(text, end)
         if close is None:
             raise _Bad("bad_json" if _TAG.search(text, end) else "unclosed")
         if not close[1]:
             raise _Bad("nested")
         values.append(value)
-        position = close.end()
+        tag = _TAG.search(text, close.end())
     return values
 
 
@@ -206,11 +194,6 @@ def _is_call(value: Any) -> bool:
     )
 
 
-def _skip(text: str, position: int) -> int:
-    found = _BLANK.match(text, position)
-    return found.end() if found else position
-
-
 def _json(text: str, start: int) -> tuple[Any, int]:
     """One strict JSON value from ``start``, and where it ends."""
     try:
@@ -236,33 +219,41 @@ def _unwrapped(value: Any) -> Sequence[ToolCall]:
     """The calls that a decoded value stands for."""
     if isinstance(value, dict) and value.keys() == {"tool_calls"} and isinstance(value["tool_calls"], list):
         value = value["tool_calls"]
-    if isinstance(value, list):
-        if not value:
-            raise _Bad("not_a_call")
-        return [_call(item) for item in value]
-    return [_call(value)]
+    if not isinstance(value, list):
+        return (_call(value),)
+    if not value:
+        raise _Bad("not_a_call")
+    return [_call(item) for item in value]
 
 
 def _call(value: Any) -> ToolCall:
-    if isinstance(value, dict) and isinstance(value.get("function"), dict):
+    if isinstance(value, dict) and "function" in value:
         if not value.keys() <= {"function", "id", "type", "index"}:
             raise _Bad("not_a_call")
         value = value["function"]
     if not isinstance(value, dict) or not value.keys() <= _KEYS or not isinstance(value.get("name"), str):
         raise _Bad("not_a_call")
-    if "arguments" in value and "parameters" in value:
+    if "arguments" not in value:
+        arguments = value.get("parameters")
+    elif "parameters" not in value:
+        arguments = value["arguments"]
+    else:
         raise _Bad("not_a_call")
-    arguments = value.get("arguments", value.get("parameters", {}))
+    return ToolCall(value["name"], arguments if isinstance(arguments, dict) else _read(arguments))
+
+
+def _read(arguments: Any) -> dict[str, Any]:
+    """Arguments that are no object as they stand: a text that holds one, or nothing."""
     if isinstance(arguments, str):
         inner = arguments.strip()
         arguments, end = _json(inner, 0) if inner else ({}, 0)
         if end < len(inner):
             raise _Bad("bad_json")
     if arguments is None:
-        arguments = {}
+        return {}
     if not isinstance(arguments, dict):
         raise _Bad("not_a_call")
-    return ToolCall(value["name"], arguments)
+    return arguments
 
 
 def written(calls: Sequence[ToolCall]) -> str:

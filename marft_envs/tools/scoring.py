@@ -13,9 +13,10 @@ Definitions, over the whole episode (``docs/tools.md`` has them as a table):
 from __future__ import annotations
 
 import copy
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from marft_envs.errors import ConfigError, did_you_mean
@@ -35,15 +36,20 @@ _KEPT = 0.1
 """Share of what progress pays that a failed team keeps whatever its penalties."""
 
 
+Counts = defaultdict[str, int]
+_counts = partial(defaultdict, int)
+_COMPOSITE = CompositeReward()
+
+
 @dataclass
 class Tally:
     """What is counted while an episode runs, per agent."""
 
-    calls: Counter[str] = field(default_factory=Counter)
-    attempts: Counter[str] = field(default_factory=Counter)
-    faults: Counter[str] = field(default_factory=Counter)
-    duplicates: Counter[str] = field(default_factory=Counter)
-    refusals: Counter[str] = field(default_factory=Counter)
+    calls: Counts = field(default_factory=_counts)
+    attempts: Counts = field(default_factory=_counts)
+    faults: Counts = field(default_factory=_counts)
+    duplicates: Counts = field(default_factory=_counts)
+    refusals: Counts = field(default_factory=_counts)
     malformed: int = 0
     changed: bool = False
     """Some call of the team's changed the state."""
@@ -67,6 +73,8 @@ def check(reward: str | CompositeReward) -> None:
 
 def loops(trace: Sequence[tuple[str, bool]]) -> tuple[int, int]:
     """Returns how many handoff loops there are, and how many turns they have together."""
+    if sum(not new for _, new in trace) <= FEWEST_HANDOFFS:
+        return 0, 0
     lengths, length = list[int](), 0
     for i, (agent, new) in enumerate(trace):
         passed_on = length > 0 and agent != trace[i - 1][0]
@@ -88,13 +96,13 @@ def penalties(tally: Tally, least_steps: int) -> dict[str, float]:
     ``steps``: e / (e + least) for e calls more than the oracle's least; ``errors``: faults / attempts; ``duplicates``:
     duplicates / calls; ``loops``: share of turns that lie in handoff loops.
     """
-    calls, attempts = tally.calls.total(), tally.attempts.total()
+    calls, attempts = sum(tally.calls.values()), sum(tally.attempts.values())
     excess = max(0, calls - least_steps)
     turns = sum(bool(agent) for agent, _ in tally.trace)
     return {
         "steps": excess / (excess + max(least_steps, 1)),
-        "errors": tally.faults.total() / attempts if attempts else 0.0,
-        "duplicates": tally.duplicates.total() / calls if calls else 0.0,
+        "errors": sum(tally.faults.values()) / attempts if attempts else 0.0,
+        "duplicates": sum(tally.duplicates.values()) / calls if calls else 0.0,
         "loops": min(1.0, loops(tally.trace)[1] / turns) if turns else 0.0,
     }
 
@@ -113,13 +121,13 @@ def score(
         return done, {"completion": done}
     if reward == "progress":
         return float(grade.progress), {"progress": float(grade.progress)}
-    rule = reward if isinstance(reward, CompositeReward) else CompositeReward()
+    rule = reward if isinstance(reward, CompositeReward) else _COMPOSITE
     terms = penalties(tally, least_steps)
-    _, parts = rule(**terms)
-    owed, earned = -sum(parts.values()), rule.progress * grade.progress
+    total, parts = rule(completion=done, progress=float(grade.progress), **terms)
+    owed, earned = -sum(parts[name] for name in terms), rule.progress * grade.progress
     if not grade.completion and earned > 0 and owed > (1 - _KEPT) * earned:
         terms = {name: value * (1 - _KEPT) * earned / owed for name, value in terms.items()}
-    total, parts = rule(completion=done, progress=float(grade.progress), **terms)
+        total, parts = rule(completion=done, progress=float(grade.progress), **terms)
     return total, {name: value + 0.0 for name, value in parts.items()}  # without negative zeros
 
 
@@ -132,16 +140,16 @@ def metrics(
     budgets: Mapping[str, int],
 ) -> dict[str, float]:
     """Returns the team's numbers, and those of each agent as ``name/agent``."""
-    calls, attempts = tally.calls.total(), tally.attempts.total()
+    calls, attempts = sum(tally.calls.values()), sum(tally.attempts.values())
     out = {
         "completion": float(grade.completion),
         "progress": float(grade.progress),
         "calls": float(calls),
         "excess_steps": float(max(0, calls - least_steps)),
-        "error_rate": tally.faults.total() / attempts if attempts else 0.0,
-        "duplicates": float(tally.duplicates.total()),
+        "error_rate": sum(tally.faults.values()) / attempts if attempts else 0.0,
+        "duplicates": float(sum(tally.duplicates.values())),
         "handoff_loops": float(loops(tally.trace)[0]),
-        "refusals": float(tally.refusals.total()),
+        "refusals": float(sum(tally.refusals.values())),
         "malformed": float(tally.malformed),
         "declined": float(not tally.changed),
         "budget_use": calls / max_calls,

@@ -10,21 +10,20 @@ import copy
 import json
 import re
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.tools.schema import check_tool
 from marft_envs.tools.types import Tool, ToolCall, ToolError, ToolResult, World
-from marft_envs.tools.validation import frozen
+from marft_envs.tools.values import copied, frozen
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 # What ends a line, or turns its direction, without being an escape in JSON.
 _LINE_ENDS = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _LONGEST_MESSAGE = 400
-_BOXES = (dict, list, tuple)
+_NONE: frozenset[str] = frozenset()
 
 
 class Toolbox:
@@ -51,8 +50,7 @@ class Toolbox:
         return Toolbox, (list(self.tools.values()),)  # checks are closures: they are compiled anew
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A call in the session's log."""
 
     result: ToolResult
@@ -99,7 +97,7 @@ class Session:
         self._open = open_world
         self.world = open_world()
         self.log: list[Entry] = []
-        self.spent: Counter[str] = Counter()
+        self.spent: defaultdict[str, int] = defaultdict(int)
         """Agent -> calls so far."""
         self.total = 0
         self.turn = 0
@@ -115,7 +113,7 @@ class Session:
 
     def available(self, agent: str) -> list[Tool]:
         """Returns the tools that an agent can call now, in the domain's order."""
-        held = self.holds.get(agent, frozenset())
+        held = self.holds.get(agent, _NONE)
         return [tool for name, tool in self.toolbox.tools.items() if name in held and name not in self.withheld]
 
     def call(self, agent: str, call: ToolCall) -> ToolResult:
@@ -154,14 +152,14 @@ class Session:
     def _refusal(self, agent: str, call: ToolCall) -> tuple[str, str]:
         """What keeps a call from the world, as an error code and words; nothing: ``("", "")``."""
         name = call.name
-        held = self.holds.get(agent, frozenset())
+        held = self.holds.get(agent, _NONE)
         if self.broken:
             return "crashed", "the world cannot be used any more"
         if name not in self.free:
             if self.total >= self.max_calls:
                 self.exhausted = True
                 return "budget", f"the team has used its {self.max_calls} calls"
-            if self.spent[agent] >= self.budgets.get(agent, self.max_calls):
+            if agent in self.budgets and self.spent[agent] >= self.budgets[agent]:
                 return "budget", f"you have used your {self.budgets[agent]} calls"
         if name not in self.toolbox.tools:
             return "unknown_tool", f"there is no such tool. {did_you_mean(name[:64], held - self.withheld)}"
@@ -177,7 +175,8 @@ class Session:
         value: Any = None
         error, message, transient = "", "", False
         try:
-            value = self._ask(call)
+            ask = self._wait_for if getattr(self.world, "may_block", False) else self.world.call
+            value = ask(call.name, copied(call.arguments))
         except ToolError as refused:
             error, message, transient = "tool_error", str(refused), refused.transient
         except TimeoutError as late:  # the world's own deadline: it has given the call up
@@ -210,21 +209,19 @@ class Session:
         self.broken = self.broken or "world_crashed"
         self.fault = self.fault or f"{type(fault).__name__}: {fault}"[:_LONGEST_MESSAGE]
 
-    def _ask(self, call: ToolCall) -> Any:
-        arguments = _copied(call.arguments)
-        if not getattr(self.world, "may_block", False):
-            return self.world.call(call.name, arguments)
+    def _wait_for(self, name: str, arguments: dict[str, Any]) -> Any:
+        """What a world that may block answers within the tool's deadline."""
         answer: list[Any] = []
 
         def ask() -> None:
             try:
-                answer.append((True, self.world.call(call.name, arguments)))
+                answer.append((True, self.world.call(name, arguments)))
             except BaseException as error:  # raised again where the call was made
                 answer.append((False, error))
 
-        thread = threading.Thread(target=ask, daemon=True, name=f"marft-tool-{call.name}")
+        thread = threading.Thread(target=ask, daemon=True, name=f"marft-tool-{name}")
         thread.start()
-        thread.join(self.toolbox.tools[call.name].timeout_s)
+        thread.join(self.toolbox.tools[name].timeout_s)
         if not answer:
             # The thread may still change the world at any time, so nothing can be built on it any more.
             self.broken = "world_hung"
@@ -265,15 +262,6 @@ class Session:
         self.__dict__.update(state)
         self.world = self._open()
         self.world.restore(snapshot)
-
-
-def _copied(value: Any) -> Any:
-    """A copy of a JSON value."""
-    if isinstance(value, dict):
-        return {key: _copied(item) if isinstance(item, _BOXES) else item for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_copied(item) for item in value]
-    return dict(value) if isinstance(value, Mapping) else value
 
 
 def _stand_in(arguments: Any) -> Any:

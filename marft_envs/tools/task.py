@@ -72,6 +72,7 @@ class ToolTask:
         self.budgets = self._budgets(self.limits.budgets)
         self.control = {name: self._control(name, bool(finish)) for name in self.agents}
         """Agent -> tools of the environment's own: ``finish`` (unless the domain has one) and handovers."""
+        self._standing: dict[tuple[str, frozenset[str]], list[str]] = {}
         self.task_id = ""
         self.session: Session | None = None
         self._problem: ToolProblem | None = None
@@ -164,15 +165,22 @@ class ToolTask:
         """Returns the policy, the tools that the agent holds, and what the user has said so far."""
         key = (agent, self.user_turn)
         if key not in self._texts:
+            parts = self._stands(agent)
+            if self.team.user in ("", agent):
+                parts = [*parts, *show.user(self.problem.turns[: self.user_turn + 1], agent == self.team.user)]
+            self._texts[key] = "\n\n".join(parts)
+        return self._texts[key]
+
+    def _stands(self, agent: str) -> list[str]:
+        """What an agent reads in every episode with the same tools: the policy and the tools."""
+        key = (agent, self.live.withheld)
+        if key not in self._standing:
             parts = [f"Policy:\n{self.domain.policy}"] if self.show_policy and self.domain.policy else []
             mine, others = self._available(agent), dict[str, list[Tool]]()
             if not mine or agent in self.team.routers:
                 others = {self.roles[name]: self.live.available(name) for name in self.agents if name != agent}
-            parts += show.tools(self.show_tools, mine, others)
-            if self.team.user in ("", agent):
-                parts += show.user(self.problem.turns[: self.user_turn + 1], agent == self.team.user)
-            self._texts[key] = "\n\n".join(parts)
-        return self._texts[key]
+            self._standing[key] = [*parts, *show.tools(self.show_tools, mine, others)]
+        return self._standing[key]
 
     def _available(self, agent: str) -> list[Tool]:
         held = self.live.available(agent) if self.session is not None else []
@@ -196,7 +204,6 @@ class ToolTask:
         self.over = facts["over"]
         self._acted += len(turns)
         session = self.live
-        last = self.user_turn + 1 >= len(self.problem.turns)
         if session.broken:
             self.stop_reason = session.broken
         elif session.exhausted:
@@ -205,7 +212,7 @@ class ToolTask:
             self.stop_reason = "max_turns"
         elif self._idle >= self.limits.max_idle and not self.over:
             self.stop_reason = "stalled"
-        elif not (self.over and last):
+        elif not self.over or self.user_turn + 1 < len(self.problem.turns):
             return Outcome(results=results, info=facts)
         paid = self._paid(True, facts)
         paid.results, paid.stop_reason = results, self.stop_reason
@@ -289,10 +296,11 @@ class ToolTask:
         return ToolResult(call, agent, True, f"control goes to {self.roles[to]}" if to else "done")
 
     def _booked(self, agent: str, result: ToolResult, facts: dict[str, Any]) -> tuple[str, bool]:
-        tally, entry = self.tally, self.live.log[-1]
+        tally, session = self.tally, self.live
+        entry = session.log[-1]
         if result.call.name == FINISH:
             facts["over"] = facts["over"] or result.ok
-        elif not self.live.exhausted:
+        elif not session.exhausted:
             tally.calls[agent] += 1
             tally.duplicates[agent] += entry.duplicate
             tally.changed |= result.changed
@@ -373,7 +381,10 @@ class ToolTask:
         memo[id(self)] = new
         memo[id(self.domain)] = self.domain
         memo[id(self.problems)] = self.problems
-        shared = {"_problem", "team", "limits", "holds", "budgets", "control", "roles", "_gold", "domain", "problems"}
+        shared = {
+            "_problem", "team", "limits", "holds", "budgets", "control", "roles", "_gold", "_standing",
+            "domain", "problems",
+        }  # fmt: skip
         for name, value in self.__dict__.items():
             setattr(new, name, value if name in shared else copy.deepcopy(value, memo))
         return new

@@ -7,12 +7,14 @@ the standard has it; ``nullable`` is OpenAPI's.
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.tools.values import frozen, plain, too_deep
 
 Problem = tuple[tuple[str | int, ...], str]
 """Where (keys and positions from the top) and what."""
@@ -39,6 +41,10 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "object": lambda v: isinstance(v, dict),
     "array": lambda v: isinstance(v, list),
 }
+
+
+_USUAL = {"string": str, "integer": int, "number": float, "object": dict, "array": list}
+"""What nearly every value is, told by its class alone."""
 
 
 class _Compiler:
@@ -215,29 +221,20 @@ def _type(operand: Any) -> Check:
         raise ValueError(f"expected one or several of {', '.join(_TYPES)}")
     tests = [_TYPES[name] for name in names]
     expected = " or ".join(names)
-    if len(tests) == 1:
-        test = tests[0]
-        return lambda value: [] if test(value) else [((), f"must be {expected}, is {json_type(value)}")]
-    return lambda v: [] if any(test(v) for test in tests) else [((), f"must be {expected}, is {json_type(v)}")]
+    usual = frozenset(_USUAL[name] for name in names if name in _USUAL)
+
+    def check(value: Any) -> list[Problem]:
+        if type(value) in usual or any(test(value) for test in tests):
+            return []
+        return [((), f"must be {expected}, is {json_type(value)}")]
+
+    return check
 
 
 def json_type(value: Any) -> str:
     """Returns the JSON name of a value's type."""
     order = ("null", "boolean", "integer", "number", "string", "array", "object")
     return next((name for name in order if _TYPES[name](value)), type(value).__name__)
-
-
-def frozen(value: Any) -> Any:
-    """Returns a hashable stand-in: equal for equal JSON values (1 and 1.0 are equal, 1 and true are not)."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return ("bool", value)
-    if isinstance(value, Mapping):
-        return ("dict", frozenset([(key, frozen(item)) for key, item in value.items()]))
-    if isinstance(value, list | tuple):
-        return ("list", tuple(map(frozen, value)))
-    return value
 
 
 def _enum(operand: Any) -> Check:
@@ -256,10 +253,10 @@ def _const(operand: Any) -> Check:
 def _required(operand: Any) -> Check:
     if not isinstance(operand, Sequence) or isinstance(operand, str) or not all(isinstance(k, str) for k in operand):
         raise ValueError("expected a list of names")
-    names = tuple(operand)
+    names = dict.fromkeys(operand).keys()
 
     def check(value: Any) -> list[Problem]:
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) or names <= value.keys():
             return []
         return [((name,), "is missing") for name in names if name not in value]
 
@@ -269,8 +266,7 @@ def _required(operand: Any) -> Check:
 def _bound(fits: Callable[[Any, Any], bool], words: str) -> Callable[[Any], Check]:
     def build(operand: Any) -> Check:
         _number(operand)
-        is_number = _TYPES["number"]
-        return lambda v: [((), f"must be {words} {operand}")] if is_number(v) and not fits(v, operand) else []
+        return lambda v: [((), f"must be {words} {operand}")] if type(v) in _NUMBERS and not fits(v, operand) else []
 
     return build
 
@@ -334,17 +330,17 @@ _SIMPLE: dict[str, Callable[[Any], Check]] = {
     "enum": _enum,
     "const": _const,
     "required": _required,
-    "minimum": _bound(lambda v, o: v >= o, "at least"),
-    "maximum": _bound(lambda v, o: v <= o, "at most"),
-    "exclusiveMinimum": _bound(lambda v, o: v > o, "above"),
-    "exclusiveMaximum": _bound(lambda v, o: v < o, "below"),
+    "minimum": _bound(operator.ge, "at least"),
+    "maximum": _bound(operator.le, "at most"),
+    "exclusiveMinimum": _bound(operator.gt, "above"),
+    "exclusiveMaximum": _bound(operator.lt, "below"),
     "multipleOf": _multiple,
-    "minLength": _size(str, lambda n, o: n >= o, "a length of at least"),
-    "maxLength": _size(str, lambda n, o: n <= o, "a length of at most"),
-    "minItems": _size(list, lambda n, o: n >= o, "an element count of at least"),
-    "maxItems": _size(list, lambda n, o: n <= o, "an element count of at most"),
-    "minProperties": _size(dict, lambda n, o: n >= o, "a member count of at least"),
-    "maxProperties": _size(dict, lambda n, o: n <= o, "a member count of at most"),
+    "minLength": _size(str, operator.ge, "a length of at least"),
+    "maxLength": _size(str, operator.le, "a length of at most"),
+    "minItems": _size(list, operator.ge, "an element count of at least"),
+    "maxItems": _size(list, operator.le, "an element count of at most"),
+    "minProperties": _size(dict, operator.ge, "a member count of at least"),
+    "maxProperties": _size(dict, operator.le, "a member count of at most"),
     "pattern": _pattern,
     "uniqueItems": _unique,
 }
@@ -363,7 +359,7 @@ def compiled(schema: Mapping[str, Any], where: str) -> Callable[[Any], list[str]
     check = _Compiler(schema, where).compile(schema, "#")
 
     def problems(value: Any) -> list[str]:
-        if too_deep(value):
+        if not plain(value) and too_deep(value, DEEPEST):
             return [f"arguments are nested deeper than {DEEPEST} levels"]
         wrong = check(value)
         return [f"{_place(path)} {what}" for path, what in wrong[:MOST_PROBLEMS]] if wrong else []
@@ -374,19 +370,3 @@ def compiled(schema: Mapping[str, Any], where: str) -> Callable[[Any], list[str]
 def _place(path: tuple[str | int, ...]) -> str:
     """An agent chose the keys, so what is shown of each is short."""
     return ".".join(str(part)[:60] for part in path) or "arguments"
-
-
-def too_deep(value: Any, levels: int = DEEPEST) -> bool:
-    """Whether lists and objects are nested deeper than ``levels``; does not recurse."""
-    level = [value]
-    for _ in range(levels + 1):
-        inner: list[Any] = []
-        for box in level:
-            if isinstance(box, dict):
-                inner.extend(box.values())
-            elif isinstance(box, list):
-                inner.extend(box)
-        if not inner:
-            return False
-        level = inner
-    return True

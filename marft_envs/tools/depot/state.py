@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from functools import lru_cache
+from itertools import repeat
+from operator import itemgetter
 from typing import Any
 
 from marft_envs.tools.depot.rows import Builder, Row, Tables
@@ -56,6 +58,7 @@ _UPDATE = {
     for table, columns in COLUMNS.items()
     for column in columns
 }
+_VALUES = {table: itemgetter(*columns) for table, columns in COLUMNS.items()}
 _DELETE = {table: f"delete from {table} where id = ?" for table in COLUMNS}
 
 
@@ -145,7 +148,7 @@ class Store:
 
     def insert(self, table: str, key: Any, row: Row) -> None:
         """Adds a row; rows added are never changed."""
-        values = tuple(row[column] for column in COLUMNS[table])
+        values = _VALUES[table](row)
         self.select(_INSERT[table], key, *values)
         self._new[table, key] = values
         self._hash = ""
@@ -154,7 +157,7 @@ class Store:
         """What differs from the start: changed cells, and every cell of new rows."""
         changed = {(*cell, value) for cell, value in self._cells.items()}
         for (table, key), values in self._new.items():
-            changed.update((table, key, column, value) for column, value in zip(COLUMNS[table], values, strict=True))
+            changed.update(zip(repeat(table), repeat(key), COLUMNS[table], values))
         return frozenset(changed)
 
     def state_hash(self) -> str:
@@ -171,29 +174,27 @@ class Store:
     def restore(self, saved: Saved) -> None:
         """Makes the state that of a snapshot of a store with the same base."""
         self._undo()
+        self._cells, self._new, self._hash = {}, {}, ""
         cells, new = saved
         for (table, key, column), value in cells.items():
             self.update(table, key, column, value)
         for (table, key), values in new.items():
             self.insert(table, key, dict(zip(COLUMNS[table], values, strict=True)))
-        self._hash = ""
 
     def _undo(self) -> None:
-        for table, key, column in list(self._cells):
+        """Makes the database what it was at the start."""
+        for table, key, column in self._cells:
             self.select(_UPDATE[table, column], self.base.rows[table][key][column], key)
         for table, key in self._new:
             self.select(_DELETE[table], key)
-        self._cells, self._new, self._hash = {}, {}, ""
 
     def close(self) -> None:
         """Gives the connection to the next episode. The difference and the hash can still be read."""
         if self._connection is None:
             return
-        saved, state_hash = self.snapshot(), self.state_hash()
         self._undo()
         self.base.give(self._connection)
         self._connection = None
-        (self._cells, self._new), self._hash = saved, state_hash
 
     def __del__(self) -> None:
         """A store that nobody closed takes its database with it."""

@@ -13,7 +13,7 @@ from marft_envs.tools.mcp.client import Connection, named
 from marft_envs.tools.mcp.wire import DOMAIN, chosen
 from marft_envs.tools.mcp.worlds import LIST, ForeignWorld, MarftWorld, controlled
 from marft_envs.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem
-from marft_envs.tools.validation import frozen
+from marft_envs.tools.values import frozen
 
 GradeFn = Callable[[ForeignWorld, ToolProblem], "Grade | bool | float"]
 """Judges an episode by ``world.history`` (calls and results) and ``world.ask(tool, arguments)`` (the server itself); a
