@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
+from transformers.activations import SiLUActivation
 
 from marft_algos.modeling import first_column, prefix_length
 
@@ -130,7 +131,7 @@ class Reader(KnownTrunk):
             x = x + linear(f"layers.{i}.self_attn.o_proj", layer.self_attn.o_proj, seen.flatten(1))
             y, mlp, name = self._norm(x, layer.post_attention_layernorm), layer.mlp, f"layers.{i}.mlp."
             gate, up = (linear(name + part, getattr(mlp, part), y) for part in ("gate_proj", "up_proj"))
-            x = x + linear(name + "down_proj", mlp.down_proj, mlp.act_fn(gate) * up)
+            x = x + linear(name + "down_proj", mlp.down_proj, _gated(mlp.act_fn, gate, up))
         return self._norm(x, self.module.norm)
 
     def _project(
@@ -189,6 +190,11 @@ def _linear(adapter: Adapter | None, name: str, layer: nn.Linear, x: Tensor) -> 
     return adapted
 
 
+def _gated(act: nn.Module, gate: Tensor, up: Tensor) -> Tensor:
+    gated: Tensor = _SwiGLU.apply(gate, up) if isinstance(act, SiLUActivation) else act(gate) * up
+    return gated
+
+
 class _Adapted(torch.autograd.Function):
     """x (W + scale · B A)ᵀ + bias with gradients to x, A and B; W is frozen."""
 
@@ -206,6 +212,20 @@ class _Adapted(torch.autograd.Function):
         to_a = ((up @ b).T @ x).mul_(ctx.scale)
         to_b = ((x @ a.T).T @ up).T.mul(ctx.scale)  # this way round: the product is wide, not tall
         return to_x, None, None, to_a, to_b, None
+
+
+class _SwiGLU(torch.autograd.Function):
+    """silu(gate) · up; silu(gate) is computed again on the way back, as room costs more than it does."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return F.silu(gate).mul_(up)
+
+    @staticmethod
+    def backward(ctx: Any, down: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = ctx.saved_tensors
+        return torch.ops.aten.silu_backward(down * up, gate), F.silu(gate).mul_(down)
 
 
 class _RMSNorm(torch.autograd.Function):
