@@ -172,7 +172,7 @@ def _attend(
         columns = torch.arange(end, device=q.device)
         mask = columns <= columns[shared + first :, None]
     seen = _attention(q[:, :, first:], k, v, mask)
-    return _attention(*before, None)[0] if shared else queries[:0], seen
+    return _attention(before[0], before[1], before[2], None)[0] if shared else queries[:0], seen
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

@@ -254,7 +254,7 @@ class Learner:
             )
         if first:
             self._assert_on_policy(policy, stats["sampler_gap"])
-        stats["ess"] = effective_samples(torch.cat(ratios).cpu())
+        stats["ess"] = effective_samples(torch.cat(ratios).cpu().numpy())
         return stats
 
     def _assert_on_policy(self, policy: str, gap: float) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -37,7 +37,7 @@ _KEPT = 0.1
 
 
 Counts = defaultdict[str, int]
-_counts = partial(defaultdict, int)
+_counts: Callable[[], Counts] = partial(defaultdict, int)
 _COMPOSITE = CompositeReward()
 
 
