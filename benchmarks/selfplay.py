@@ -5,12 +5,16 @@
     python -m benchmarks selfplay --out runs/selfplay
 
 1. A warm start in the move format: the embedded model learns to name *some* free square, from games of two random
-   players (a minute of supervised learning; nothing of the game but its rules).
+   players, a few minutes of supervised learning; nothing of the game but its rules. Beside it, it learns to keep the
+   prompt in the state that a value head reads: a legal move can be named without telling whose stones are whose, and a
+   critic that cannot see that explains next to nothing.
 2. Self-play on PettingZoo's ``tictactoe_v3`` with IPPO at the token level: one policy plays both seats, each paid for
-   its own result, and half of the games are against past states of itself. It never meets the fixed opponents. MARFT
-   itself cannot be used: its chain has one return for the whole team, and here one's gain is the other's loss.
+   its own result, half of the games against one of four past states of itself (copies of the warm start at first, one
+   of them replaced every 20 iterations). It never meets the fixed opponents. The KL to the warm start keeps its play
+   varied: without it the policy soon plays few lines only, and is beaten in others. MARFT itself cannot be used: its
+   chain has one return for the whole team, and here one's gain is the other's loss.
 3. 500 games each, greedy, against a random player and one that takes every win in a single move, seats drawn; Elo
-   relative to the random player.
+   relative to the random player. Only wins count as won: draws and games that an illegal move ended do not.
 
 4. A cooperative game, ``simple_speaker_listener_v4`` of the package mpe2 (``pip install mpe2``; without it this part is
    left out): one agent sees which of three places is the goal and says one of three words, the other sees the places
@@ -27,29 +31,37 @@ import importlib.util
 import json
 import random
 import resource
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 
 import marft_envs
 from benchmarks.runs import Done, Job, run_all, table
 from marft_algos import checkpoint, config, evaluate, hosting, selfplay, setup, stats
 from marft_algos.policy import PolicySet
 from marft_envs import FlexEnv
-from marft_envs.adapters.codecs import Discrete
+from marft_envs.adapters.codecs import Discrete, Grid
 
 GAME = "pettingzoo:tictactoe_v3"
+BOARD = {"codec": "benchmarks.selfplay:board"}
 OPPONENTS = ("random", "winning")
+SHOWN = ("success", "low", "high")
 GAMES = 500
 WARM_GAMES, WARM_STEPS, WARM_BATCH, WARM_LR = 1500, 1200, 64, 2e-3
+READ = 24
+"""Last tokens of a prompt that are read back from its last state."""
+Rows = list[tuple[list[int], list[int]]]
 SETTINGS = (
-    f"--env {GAME} --policies shared --preset toy --max-new-tokens 2 --iterations 80 --episodes-per-iteration 128 "
-    f"--eval-every 20 --save-every 20 --eval-episodes {GAMES} --eval-kwargs opponents=random --pool 2 --pool-every 10 "
-    "--lr 4e-3 --anneal 80 --kl-coef 0 --epochs 3 --minibatches 4 --kl-stop 0.1 "
-    "--critic-lr 5e-3 --critic-epochs 4 --critic-minibatches 4 --gamma-turn 0.95"
+    f"--env {GAME} --env-kwargs codec={BOARD['codec']} --policies shared --preset toy --max-new-tokens 1 "
+    "--iterations 100 --episodes-per-iteration 128 --eval-every 20 --save-every 20 --eval-kwargs opponents=random "
+    f"--eval-episodes {GAMES} --pool 4 --pool-every 20 --lr 2e-3 --anneal 100 --kl-coef 0.1 --epochs 2 --minibatches 4 "
+    "--kl-stop 0.1 --critic-lr 5e-3 --critic-epochs 4 --critic-minibatches 4 --gamma-turn 0.95"
 ).split()
 LISTENER = "pettingzoo:mpe2.simple_speaker_listener_v4"
 COOPERATIVE: dict[str, Any] = {
@@ -60,11 +72,20 @@ COOPERATIVE: dict[str, Any] = {
     "codec": "benchmarks.selfplay:places",
 }
 TOGETHER = (
-    f"--env {LISTENER} --preset toy --max-new-tokens 2 --iterations 60 --episodes-per-iteration 128 --level token "
-    f"--eval-every 20 --save-every 20 --eval-episodes {GAMES} --lr 4e-3 --anneal 60 --kl-coef 0 --epochs 2 "
+    f"--env {LISTENER} --preset toy --max-new-tokens 1 --iterations 60 --episodes-per-iteration 128 --level token "
+    f"--eval-every 20 --save-every 20 --eval-episodes {GAMES} --lr 2e-3 --anneal 60 --kl-coef 0.05 --epochs 2 "
     "--minibatches 4 --kl-stop 0.1 --critic-lr 5e-3 --critic-epochs 4 --critic-minibatches 4 --env-kwargs "
     "parallel=true cooperative=true illegal=random settings={max_cycles=5} codec=benchmarks.selfplay:places"
 ).split()
+
+
+def board() -> Discrete:
+    """Tic-tac-toe in nine tokens, one a square, so that each is always at the same place of the prompt.
+
+    With blanks between the squares the embedded model's tokenizer joins some of them to what follows.
+    """
+    grid = Grid(3, 3, 9)
+    return Discrete(9, start=1, show=lambda planes: "".join(grid.show(planes).split()))
 
 
 def places() -> dict[str, Discrete]:
@@ -74,7 +95,7 @@ def places() -> dict[str, Discrete]:
         return f"goal {int(np.argmax(seen))}"
 
     def around(seen: Any) -> str:
-        word = str(int(np.argmax(seen[8:]))) if np.any(seen[8:]) else "no word"
+        word = str(int(np.argmax(seen[8:]))) if np.any(seen[8:]) else "-"
         spots = np.clip(np.round(np.asarray(seen[2:8]) * 2.5 + 4.5), 0, 9).astype(int).reshape(3, 2)
         return word + "".join(f"\n{x}{y}" for x, y in spots)
 
@@ -82,39 +103,64 @@ def places() -> dict[str, Discrete]:
 
 
 def main() -> None:
-    """Runs everything and prints the table."""
+    """Runs everything, prints the tables, draws the plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and of selfplay.json")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs, of selfplay.json and selfplay.png")
     parser.add_argument("--seeds", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(1)
     args.out.mkdir(parents=True, exist_ok=True)
-    model = args.out / "warm"
-    warm = warm_start(model, GAME, {})
-    rows = []
+    warm = warm_start(args.out / "warm", GAME, BOARD)
+    print(f"warm start: {warm:.0f} s CPU", flush=True)
+    rows, games = [], []
     for seed in range(args.seeds):
-        job = Job(f"ttt-{seed}", ("ippo", *SETTINGS, "--models", str(model), "--seed", str(seed)))
-        before = _cpu()
-        done = run_all([job], args.out, 1)[job.name]
-        _keep(args.out / f"{job.name}-cpu.json", {"seconds": _cpu() - before})
-        cpu = json.loads((args.out / f"{job.name}-cpu.json").read_text())["seconds"]
-        rows += [[f"seed {seed}, {name}", *cells] for name, cells in rated(done, args.out).items()]
-        rows[-1][-1] += f" (training: {done.seconds:.0f} s wall, {cpu:.0f} s CPU; warm start {warm:.0f} s CPU)"
-    (args.out / "selfplay.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        job = Job(f"ttt-{seed}", ("ippo", *SETTINGS, "--models", str(args.out / "warm"), "--seed", str(seed)))
+        done, spent = timed(job, args.out)
+        games.append(done)
+        rows += [[f"seed {seed}, {name}", *cells, ""] for name, cells in rated(done, args.out).items()]
+        rows[-1][-1] = spent
+    print(table(["", *(f"wins against {o}" for o in OPPONENTS), "Elo (random = 0)", "training"], rows), flush=True)
+    team = None
     if importlib.util.find_spec("mpe2") is not None:
-        print(together(args.out))
-    print(table(["", *(f"wins against {o}" for o in OPPONENTS), "Elo (random = 0)"], rows))
+        warm_start(args.out / "warm-together", LISTENER, COOPERATIVE)
+        job = Job("together-0", ("marft", *TOGETHER, "--models", str(args.out / "warm-together")))
+        team, spent = timed(job, args.out)
+        shown = [f"{e.mean:+.2f} [{e.low:+.2f}, {e.high:+.2f}]" for e in team.run.gain() or ()]
+        print(table(["return before", "after", "difference, paired", "training"], [[*shown, spent]]))
+    (args.out / "selfplay.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    plot(games, team, args.out / "selfplay.png")
 
 
-def together(folder: Path) -> str:
-    """The cooperative game: mean return before and after, and the paired difference."""
-    warm = folder / "warm-together"
-    warm_start(warm, LISTENER, COOPERATIVE)
-    job = Job("together-0", ("marft", *TOGETHER, "--models", str(warm)))
+def timed(job: Job, folder: Path) -> tuple[Done, str]:
+    """Runs a training; returns it, and in words how long it took, evaluations included, and on what a machine."""
+    before = _cpu(), _loop()
     done = run_all([job], folder, 1)[job.name]
-    before, after, gain = done.run.gain()
-    shown = [f"{e.mean:+.3f} [{e.low:+.3f}, {e.high:+.3f}]" for e in (before, after, gain)]
-    return table(["return before", "after", "difference, paired", "training"], [[*shown, f"{done.seconds:.0f} s wall"]])
+    file = folder / f"{job.name}-cpu.json"
+    _keep(file, {"seconds": _cpu() - before[0], "loop": [before[1], _loop()]})
+    found = json.loads(file.read_text())
+    loop = " to ".join(f"{1e6 * seconds:.0f}" for seconds in sorted(found["loop"]))
+    return done, f"{done.seconds:.0f} s wall, {found['seconds']:.0f} s CPU (loop: {loop} µs)"
+
+
+def plot(games: Sequence[Done], team: Done | None, path: Path) -> None:
+    """What evaluations found while training: wins against the random player, and the cooperative game's return."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8 if team is not None else 4.5, 3.2), layout="constrained")
+    left, *right = figure.subplots(1, 2 if team is not None else 1, squeeze=False)[0]
+    for axes, runs in ((left, games), *((axes, [team]) for axes in right)):
+        for done in runs:
+            found = [m for m in done.metrics if "eval/success" in m]
+            x, y, low, high = ([m[k] for m in found] for k in ("iteration", *(f"eval/{k}" for k in SHOWN)))
+            axes.plot(x, y, marker="o", label=done.job.name)
+            axes.fill_between(x, low, high, alpha=0.2)
+        axes.set(xlabel="iteration")
+    left.axhline(0.8, color="grey", linestyle=":")
+    left.set(ylabel=f"won of {GAMES} against a random player", title="tic-tac-toe, self-play", ylim=(0, 1))
+    for axes in right:
+        axes.set(ylabel="return of 5 steps", title="speaker and listener")
+    figure.savefig(path, dpi=120)
+    print(path)
 
 
 # The warm start ---------------------------------------------------------------------------------------
@@ -127,26 +173,26 @@ def warm_start(folder: Path, game: str, kwargs: Mapping[str, Any]) -> float:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
     policies = PolicySet.build("embedded", {"player": "player"}, dtype="fp32", device="cpu", full_finetune=True)
     rows = demonstrations(policies, random.Random(0), marft_envs.make(game, **kwargs))
-    optimizer = torch.optim.AdamW(policies.parameters("player"), lr=WARM_LR)
+    base = policies.base("player")
+    reader = torch.nn.Linear(base.hidden_size, READ * base.model.config.vocab_size)
+    optimizer = torch.optim.AdamW([*policies.parameters("player"), *reader.parameters()], lr=WARM_LR)
     order = np.random.default_rng(0)
     for step in range(WARM_STEPS):
         for group in optimizer.param_groups:
             group["lr"] = WARM_LR * (1 - step / WARM_STEPS)
-        ids, replies = packed([rows[i] for i in order.integers(len(rows), size=WARM_BATCH)])
-        logprobs, _ = policies.logprobs("player", ids, replies)
-        loss = -logprobs.sum() / replies.sum()
+        moves, reading = losses(policies, reader, [rows[i] for i in order.integers(len(rows), size=WARM_BATCH)])
         optimizer.zero_grad()
-        loss.backward()
+        (moves + 4 * reading).backward()
         optimizer.step()
         if step % 100 == 0:
-            print(f"warm start: step {step}, loss {loss.item():.3f}", flush=True)
+            print(f"warm start: step {step}, loss {moves.item():.3f}, of reading {reading.item():.3f}", flush=True)
     policies.save_adapter("player", folder)
     spent = resource.getrusage(resource.RUSAGE_SELF).ru_utime - before
     _keep(folder / "seconds.json", {"seconds": spent})
     return spent
 
 
-def demonstrations(policies: PolicySet, rng: random.Random, env: FlexEnv) -> list[tuple[list[int], list[int]]]:
+def demonstrations(policies: PolicySet, rng: random.Random, env: FlexEnv) -> Rows:
     """Positions of random games: the prompt, and a legal move."""
     tokenizer = policies.tokenizer("player")
     rows = []
@@ -161,15 +207,17 @@ def demonstrations(policies: PolicySet, rng: random.Random, env: FlexEnv) -> lis
     return rows
 
 
-def packed(batch: list[tuple[list[int], list[int]]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids, right-padded, and where the replies are."""
-    width = max(len(prompt) + len(reply) for prompt, reply in batch)
-    ids = torch.zeros(len(batch), width, dtype=torch.long)
-    replies = torch.zeros(len(batch), width, dtype=torch.bool)
-    for i, (prompt, reply) in enumerate(batch):
-        ids[i, : len(prompt) + len(reply)] = torch.tensor(prompt + reply)
-        replies[i, len(prompt) : len(prompt) + len(reply)] = True
-    return ids, replies
+def losses(policies: PolicySet, reader: torch.nn.Module, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean negative log-likelihoods: of the replies' tokens, and of the prompts' last ones as ``reader`` reads them."""
+    ids = pad_sequence([torch.tensor(prompt + reply) for prompt, reply in rows], batch_first=True)
+    read = torch.tensor([([-100] * READ + prompt)[-READ:] for prompt, _ in rows])
+    where = [(i, len(prompt) + k - 1) for i, (prompt, reply) in enumerate(rows) for k in range(len(reply))]
+    with policies.running("player") as (trunk, head):
+        states = trunk(input_ids=ids, use_cache=False).last_hidden_state
+        said = head(states[tuple(zip(*where, strict=True))])
+    last = states[range(len(rows)), [len(prompt) - 1 for prompt, _ in rows]]
+    moves = cross_entropy(said, torch.tensor([token for _, reply in rows for token in reply]))
+    return moves, cross_entropy(reader(last).view(len(rows) * READ, -1), read.flatten())
 
 
 # Games against fixed opponents ------------------------------------------------------------------------
@@ -212,7 +260,19 @@ def against(done: Done, path: Path | None, opponent: str) -> dict[str, int]:
 
 
 def _cpu() -> float:
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _loop() -> float:
+    """Processor seconds of ``sum(i * i for i in range(1000))``, the best of 50: how fast this machine is now."""
+
+    def once() -> float:
+        started = time.process_time()
+        sum(i * i for i in range(1000))
+        return time.process_time() - started
+
+    return min(once() for _ in range(50))
 
 
 def _keep(file: Path, found: dict[str, Any]) -> None:
