@@ -42,7 +42,8 @@ def verdict(algorithm: str, env: str, rows: Sequence[Mapping[str, Any]]) -> tupl
     learnt = good >= ENOUGH
     note = EXCEPTIONS.get((algorithm, env), "")
     cells = [f"{good} of {len(done)}", " ".join(f"{s:.2f}" for s in shares), f"{max(r['seconds'] for r in done):.0f}"]
-    remark = f"exception: {note}" if note else ("" if learnt else "does not learn")
+    missing = "" if len(done) >= OF else f"{len(done)} of {OF} seeds so far"
+    remark = f"exception: {note}" if note else ("" if learnt else missing or "does not learn")
     return [f"`{algorithm}`", f"`{env}`", *cells, remark], learnt or bool(note)
 
 

@@ -231,6 +231,8 @@ def test_the_toy_matrix_wants_four_seeds_of_five_or_a_reason_given_before() -> N
     shares, learnt = toys_matrix.verdict("grpo", "relay-v0", runs("grpo", "relay-v0", [1.0, 0.85, 0.9, 1.0, 0.3]))
     assert learnt and shares[2] == "4 of 5" and shares[3].split() == ["1.00", "0.80", "0.87", "1.00", "0.07"]
     assert not toys_matrix.verdict("grpo", "relay-v0", runs("grpo", "relay-v0", [1.0, 1.0, 1.0, 0.84, 0.3]))[1]
+    few, learnt = toys_matrix.verdict("grpo", "relay-v0", runs("grpo", "relay-v0", [1.0, 1.0]))
+    assert not learnt and few[-1] == "2 of 5 seeds so far", "too few to say either"
     pair = next(iter(toys_matrix.EXCEPTIONS))
     assert toys_matrix.verdict(*pair, runs(*pair, [0.5] * 5))[1]
     assert toys_matrix.verdict("mat", "relay-v0", [row("mat", 0, [1.0], status="skipped", error="shared")])[1]
