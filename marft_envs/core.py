@@ -95,6 +95,7 @@ class FlexEnv(Rounds):
         self._specs = {agent.name: agent for agent in agents}
         self._order = {name: i for i, name in enumerate(self.possible_agents)}
         self._tags = obs_mod.role_tags(agents)
+        self._known: dict[str, tuple[str, str]] = {}
         self.observation_spaces = {name: obs_mod.space(observation) for name in self.possible_agents}
         self.action_spaces = {name: UnicodeText(candidates=_Candidates(task, name)) for name in self.possible_agents}
         self.agents: list[str] = []
@@ -246,9 +247,8 @@ class FlexEnv(Rounds):
         """Returns the global view as one text: every agent's task observation, all words, and what came of them."""
         shown: dict[str, list[str]] = {}
         for name in self.possible_agents:
-            shown.setdefault(self.task.observe(name), []).append(self._specs[name].role)
-        tasks = {obs_mod.neutralise(text, self._tags): roles for text, roles in shown.items()}
-        state = [f"[{', '.join(roles)}]\n{text}" if len(tasks) > 1 else text for text, roles in tasks.items()]
+            shown.setdefault(self._stated(name), []).append(self._specs[name].role)
+        state = [f"[{', '.join(roles)}]\n{text}" if len(shown) > 1 else text for text, roles in shown.items()]
         said = [f"[{part.role}]\n{part.text}" for parts in self._shown for part in parts]
         return "\n\n".join([*state, *said])
 
@@ -330,11 +330,19 @@ class FlexEnv(Rounds):
             parts = self._with_feedback(agent, sees)
         else:
             parts = list(chain.from_iterable(self._seen_by(agent, sees)))
-        task = obs_mod.neutralise(self.task.observe(agent), self._tags)
+        task = self._stated(agent)
         cuts: list[tuple[int, int]] = []
         if max_chars is not None:
             task, parts, cuts = obs_mod.fit(task, parts, max_chars)
         return obs_mod.RolloutObservation(spec, len(self._view.history), task, parts, cuts)
+
+    def _stated(self, agent: str) -> str:
+        """What the task shows an agent, neutralised; most turns it is what it was the turn before."""
+        text = self.task.observe(agent)
+        known = self._known.get(agent)
+        if known is None or known[0] != text:
+            known = self._known[agent] = (text, obs_mod.neutralise(text, self._tags))
+        return known[1]
 
     def _with_feedback(self, agent: str, sees: Sequence[int]) -> list[obs_mod.Part]:
         """Puts feedback where it was given: behind the turns committed by then."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from gymnasium import spaces
@@ -21,9 +20,6 @@ from marft_envs.spaces import UnicodeText
 from marft_envs.types import AgentSpec
 
 Message = dict[str, str]
-
-_REMEMBERED = 1 << 15
-"""Characters of a text up to which its harmless form is remembered."""
 
 _UNPRINTABLE = re.compile(r"[\x00\ud800-\udfff]")
 # Openers of control tokens in the common chat templates: <|im_end|>, <｜User｜>, <s>, </s>, <bos>,
@@ -51,14 +47,6 @@ def neutralise(text: str, roles: re.Pattern[str] | None = None) -> str:
         text: Untrusted text.
         roles: Pattern of role tags (see :func:`role_tags`), which are forged at a line's start only.
     """
-    if len(text) <= _REMEMBERED:
-        return _harmless(text, roles)
-    return _harmless.__wrapped__(text, roles)
-
-
-# Most of what an agent sees it saw a turn before: policies, tools, the statement.
-@lru_cache(maxsize=1024)
-def _harmless(text: str, roles: re.Pattern[str] | None) -> str:
     if "\x00" in text or not text.isascii():
         text = _UNPRINTABLE.sub("\ufffd", text)
     if "<" in text:
@@ -97,13 +85,13 @@ class Part:
     own: bool = False
 
 
-# An agent's own earlier calls are shown to it as it wrote them, so that it does not learn to write them otherwise.
-_OWN_TAG = re.compile(r"<\s(?=/?tool_call>)")
-
-
 def own(part: Part) -> Part:
-    """Returns an action as it is shown to the agent that it comes from."""
-    return Part(part.agent, part.role, part.round, _OWN_TAG.sub("<", part.text), part.index, own=True)
+    """Returns an action as it is shown to the agent that it comes from.
+
+    Its calls stand there as it wrote them, so that it does not learn to write them otherwise.
+    """
+    text = part.text.replace("< tool_call>", "<tool_call>").replace("< /tool_call>", "</tool_call>")
+    return Part(part.agent, part.role, part.round, text, part.index, own=True)
 
 
 @dataclass(slots=True)

@@ -96,7 +96,8 @@ class Rounds(AECEnv):
             self._shown.append((obs_mod.Part(record.agent, record.role, record.round, text, record.index),))
         if view.dead:
             self._members = [name for name in self.possible_agents if name not in view.dead]
-        self._asked += self._asked_now
+        if self._asked_now:
+            self._asked += self._asked_now
         self._layers.append(LayerRecord(number, view.round, tuple(range(start, index))))
         self._pending, self._layer = {}, {}
         if self._early:
@@ -224,11 +225,11 @@ class Rounds(AECEnv):
         matrix = [[0] * n for _ in range(n)]
         actors = [order[turn.agent] for turn in view.history]
         edges: list[tuple[int, int]] = []
-        asked = set(self._asked)
+        asked = self._asked
         for turn in view.this_round:
             edges += zip(turn.sees, repeat(turn.index))
             if self.history_kind == "deps":
-                asked.update(zip(map(actors.__getitem__, turn.sees), repeat(actors[turn.index])))
+                asked += zip({actors[i] for i in turn.sees}, repeat(actors[turn.index]))
         for i, j in asked:
             if i != j:
                 matrix[i][j] = 1

@@ -73,9 +73,10 @@ def check(reward: str | CompositeReward) -> None:
 
 def loops(trace: Sequence[tuple[str, bool]]) -> tuple[int, int]:
     """Returns how many handoff loops there are, and how many turns they have together."""
-    if sum(not new for _, new in trace) <= FEWEST_HANDOFFS:
+    if [new for _, new in trace].count(False) <= FEWEST_HANDOFFS:
         return 0, 0
-    lengths, length = list[int](), 0
+    lengths: list[int] = []
+    length = 0
     for i, (agent, new) in enumerate(trace):
         passed_on = length > 0 and agent != trace[i - 1][0]
         if not agent or new:
@@ -98,7 +99,7 @@ def penalties(tally: Tally, least_steps: int) -> dict[str, float]:
     """
     calls, attempts = sum(tally.calls.values()), sum(tally.attempts.values())
     excess = max(0, calls - least_steps)
-    turns = sum(bool(agent) for agent, _ in tally.trace)
+    turns = len([agent for agent, _ in tally.trace if agent])
     return {
         "steps": excess / (excess + max(least_steps, 1)),
         "errors": sum(tally.faults.values()) / attempts if attempts else 0.0,

@@ -118,20 +118,25 @@ class Session:
 
     def call(self, agent: str, call: ToolCall) -> ToolResult:
         """Carries out a call, or says why not; raises nothing that comes from the agent or the world."""
-        error, message = self._refusal(agent, call)
-        if error:
-            refused = ToolResult(call, agent, False, None, error, message)
-            return self._enter(refused, shown(refused), self._repeated(call, error), True)
-        version = self._version()
+        refusal = self._refusal(agent, call)
+        if refusal is not None:
+            refused = ToolResult(call, agent, False, None, *refusal)
+            return self._enter(refused, shown(refused), self._repeated(refused), True)
+        before = self._version()
         if self.broken:
             lost = ToolResult(call, agent, False, None, "crashed", "the world failed")
             return self._enter(lost, shown(lost), False, False)
-        key = (call.name, frozen(call.arguments), self.turn, version)
+        key = (call.name, frozen(call.arguments), self.turn, before)
         duplicate = key in self._seen
-        result, transient, line = self._dispatch(agent, call, version)
+        value, text, error, message, transient = self._answer(call)
+        changed = self.broken != "world_hung" and self._version() != before
+        if self.broken == "world_crashed" and not error:
+            error, message = "crashed", "the world failed"
         if not transient:
             self._seen.add(key)
-        return self._enter(result, line, duplicate, bool(result.error) and not transient)
+        result = ToolResult(call, agent, not error, value, error, message, changed)
+        line = shown(result) if error else f"{call.name}: {_escaped(text)}"
+        return self._enter(result, line, duplicate, bool(error) and not transient)
 
     def _enter(self, result: ToolResult, line: str, duplicate: bool, fault: bool) -> ToolResult:
         if not self.exhausted and result.call.name not in self.free:
@@ -140,8 +145,9 @@ class Session:
         self.log.append(Entry(result, line, self.turn, duplicate, fault))
         return result
 
-    def _repeated(self, call: ToolCall, error: str) -> bool:
+    def _repeated(self, refused: ToolResult) -> bool:
         """Whether a refused call was refused before at this state."""
+        call, error = refused.call, refused.error
         if error == "budget" or self.broken:
             return False
         key = (call.name, error, _stand_in(call.arguments), self.turn, self._version())
@@ -149,8 +155,8 @@ class Session:
         self._seen.add(key)
         return repeated
 
-    def _refusal(self, agent: str, call: ToolCall) -> tuple[str, str]:
-        """What keeps a call from the world, as an error code and words; nothing: ``("", "")``."""
+    def _refusal(self, agent: str, call: ToolCall) -> tuple[str, str] | None:
+        """What keeps a call from the world, as an error code and words."""
         name = call.name
         held = self.holds.get(agent, _NONE)
         if self.broken:
@@ -168,33 +174,31 @@ class Session:
         if name in self.withheld:
             return "withheld", "this tool is not available now"
         problems = self.toolbox.problems[name](call.arguments)
-        return ("invalid_arguments", "; ".join(problems)) if problems else ("", "")
+        return ("invalid_arguments", "; ".join(problems)) if problems else None
 
-    def _dispatch(self, agent: str, call: ToolCall, version: str) -> tuple[ToolResult, bool, str]:
-        """The result of a permitted call, whether its failure is passing, and the line that agents read."""
-        value: Any = None
-        error, message, transient = "", "", False
+    def _answer(self, call: ToolCall) -> tuple[Any, str, str, str, bool]:
+        """What a permitted call gives: value and text of it, an error code and words, and whether that is passing."""
         try:
             ask = self._wait_for if getattr(self.world, "may_block", False) else self.world.call
             value = ask(call.name, copied(call.arguments))
         except ToolError as refused:
-            error, message, transient = "tool_error", str(refused), refused.transient
+            return None, "", "tool_error", str(refused), refused.transient
         except TimeoutError as late:  # the world's own deadline: it has given the call up
-            error, message, transient = "timeout", str(late) or "the tool did not answer in time", True
+            return None, "", "timeout", str(late) or "the tool did not answer in time", True
         except ConfigError:
             raise
         except Exception as fault:  # a defect of the world, whatever it is, is this episode's record
-            error, message = "crashed", "the tool failed"
             self._crashed(fault)
-        text = ""
-        if not error:
-            text, error, message = self._readable(value)
-            value = text if error else value
-        changed = self.broken != "world_hung" and self._version() != version
-        if self.broken == "world_crashed" and not error:
-            error, message = "crashed", "the world failed"
-        result = ToolResult(call, agent, not error, value, error, message, changed)
-        return result, transient, shown(result) if error else f"{call.name}: {_escaped(text)}"
+            return None, "", "crashed", "the tool failed", False
+        try:
+            text = _encode(value)
+        except (TypeError, ValueError, RecursionError) as fault:
+            self._crashed(fault)
+            return "", "", "crashed", "the tool returned what is not JSON", False
+        if len(text) > self.max_result_chars:
+            cut = text[: self.max_result_chars]
+            return cut, cut, "too_large", f"the result has {len(text)} characters; its first {len(cut)}: {cut}", False
+        return value, text, "", "", False
 
     def _version(self) -> str:
         try:
@@ -230,18 +234,6 @@ class Session:
         if not worked:
             raise value
         return value
-
-    def _readable(self, value: Any) -> tuple[str, str, str]:
-        """A value as JSON text of bearable size, an error code and words."""
-        try:
-            text = _encode(value)
-        except (TypeError, ValueError, RecursionError) as fault:
-            self._crashed(fault)
-            return "", "crashed", "the tool returned what is not JSON"
-        if len(text) > self.max_result_chars:
-            cut = text[: self.max_result_chars]
-            return cut, "too_large", f"the result has {len(text)} characters; its first {len(cut)}: {cut}"
-        return text, "", ""
 
     # Copies ------------------------------------------------------------------------------------------
 

@@ -193,9 +193,10 @@ class ToolTask:
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Carries out the calls of each turn, in canonical order; ends the episode with the last user turn."""
         facts: dict[str, Any] = {"called": False, "failed": False, "handoff": "", "over": self.over}
-        idle, results = self._idle + 1, dict[int, str]()
+        idle, results = self._idle + 1, {}
+        session = self.live
         for turn in turns:
-            said, new = self._act(turn, facts)
+            said, new = self._act(session, turn, facts)
             if said:
                 results[turn.index] = said
             self.tally.trace.append((turn.agent if len(turns) == 1 else "", new))
@@ -203,7 +204,6 @@ class ToolTask:
         self._idle = idle
         self.over = facts["over"]
         self._acted += len(turns)
-        session = self.live
         if session.broken:
             self.stop_reason = session.broken
         elif session.exhausted:
@@ -232,7 +232,7 @@ class ToolTask:
                 paid.terminated, paid.stop_reason = True, self.stop_reason
         return paid
 
-    def _act(self, turn: TurnRecord, facts: dict[str, Any]) -> tuple[str, bool]:
+    def _act(self, session: Session, turn: TurnRecord, facts: dict[str, Any]) -> tuple[str, bool]:
         """Reads one reply and carries out its calls: what came of them, and whether it brought anything new."""
         agent, tally = turn.agent, self.tally
         if self.over or not (self.holds[agent] or self.control[agent]):
@@ -250,7 +250,7 @@ class ToolTask:
         facts["called"] = True
         lines, new = [], False
         for call in reply.calls:
-            line, brought = self._carry_out(agent, call, facts)
+            line, brought = self._carry_out(session, agent, call, facts)
             lines.append(line)
             new = new or brought
         return "\n".join(lines), new
@@ -265,41 +265,20 @@ class ToolTask:
             return not parse_names(text, [name for name in self.agents if name != agent])
         return True
 
-    def _carry_out(self, agent: str, call: ToolCall, facts: dict[str, Any]) -> tuple[str, bool]:
+    def _carry_out(self, session: Session, agent: str, call: ToolCall, facts: dict[str, Any]) -> tuple[str, bool]:
         """One call: its line of text, and whether it brought anything new."""
-        tally, control = self.tally, self.control[agent]
+        tally = self.tally
         tally.attempts[agent] += 1
-        handed = bool(facts["handoff"])
-        if facts["over"]:
-            result = ToolResult(call, agent, False, None, "not_permitted", "the user's turn is over")
-        elif call.name in control:
-            result = self._controlled(agent, call, handed, facts)
-        else:
-            result = self.live.call(agent, call)
-            return self._booked(agent, result, facts)
-        if result.error:
-            tally.faults[agent] += 1
-            facts["failed"] = True
-        return shown(result), False
-
-    def _controlled(self, agent: str, call: ToolCall, handed: bool, facts: dict[str, Any]) -> ToolResult:
-        """``finish`` and handovers, which are the environment's own."""
-        to = self.control[agent][call.name][1]
-        if call.arguments:
-            return ToolResult(call, agent, False, None, "invalid_arguments", "this tool takes no arguments")
-        if to and handed:
-            return ToolResult(call, agent, False, None, "not_permitted", "control was handed over already")
-        if to:
-            facts["handoff"] = to
-        else:
-            facts["over"] = True
-        return ToolResult(call, agent, True, f"control goes to {self.roles[to]}" if to else "done")
-
-    def _booked(self, agent: str, result: ToolResult, facts: dict[str, Any]) -> tuple[str, bool]:
-        tally, session = self.tally, self.live
+        if facts["over"] or call.name in self.control[agent]:
+            result = self._controlled(agent, call, facts)
+            if result.error:
+                tally.faults[agent] += 1
+                facts["failed"] = True
+            return shown(result), False
+        result = session.call(agent, call)
         entry = session.log[-1]
-        if result.call.name == FINISH:
-            facts["over"] = facts["over"] or result.ok
+        if call.name == FINISH:
+            facts["over"] = result.ok
         elif not session.exhausted:
             tally.calls[agent] += 1
             tally.duplicates[agent] += entry.duplicate
@@ -308,7 +287,22 @@ class ToolTask:
             tally.faults[agent] += 1
             facts["failed"] = True
             tally.refusals[agent] += result.error in scoring.REFUSED
-        return entry.line, entry.new and result.call.name != FINISH
+        return entry.line, entry.new and call.name != FINISH
+
+    def _controlled(self, agent: str, call: ToolCall, facts: dict[str, Any]) -> ToolResult:
+        """``finish`` and handovers, which are the environment's own; and every call once the user's turn is over."""
+        if facts["over"]:
+            return ToolResult(call, agent, False, None, "not_permitted", "the user's turn is over")
+        to = self.control[agent][call.name][1]
+        if call.arguments:
+            return ToolResult(call, agent, False, None, "invalid_arguments", "this tool takes no arguments")
+        if to and facts["handoff"]:
+            return ToolResult(call, agent, False, None, "not_permitted", "control was handed over already")
+        if to:
+            facts["handoff"] = to
+        else:
+            facts["over"] = True
+        return ToolResult(call, agent, True, f"control goes to {self.roles[to]}" if to else "done")
 
     # Rewards -----------------------------------------------------------------------------------------
 

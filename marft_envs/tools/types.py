@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -63,16 +63,14 @@ class Tool:
         return json.dumps(self.openai(), ensure_ascii=False)
 
 
-@dataclass(frozen=True)
-class ToolCall:
+class ToolCall(NamedTuple):
     """A call as an agent asked for it."""
 
     name: str
     arguments: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class ToolResult:
+class ToolResult(NamedTuple):
     """What came of a call."""
 
     call: ToolCall

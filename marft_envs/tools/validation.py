@@ -43,8 +43,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 }
 
 
-_USUAL = {"string": str, "integer": int, "number": float, "object": dict, "array": list}
-"""What nearly every value is, told by its class alone."""
+_CLASSES: dict[str, type] = {"string": str, "integer": int, "number": float, "object": dict, "array": list}
 
 
 class _Compiler:
@@ -66,6 +65,7 @@ class _Compiler:
         if not isinstance(schema, Mapping):
             raise self.fail(path, f"expected an object or a boolean, got {type(schema).__name__}.")
         checks: list[Check] = []
+        kind: Check | None = None
         for keyword in schema:
             if keyword in _ANNOTATIONS or keyword in ("nullable", "properties", "patternProperties", "prefixItems"):
                 continue
@@ -75,6 +75,7 @@ class _Compiler:
                 checks.append(self.combined(keyword, schema[keyword], path, in_place))
             elif keyword in _SIMPLE:
                 checks.append(self.simple(keyword, schema, path))
+                kind = checks[-1] if keyword == "type" else kind
             elif keyword not in ("additionalProperties", "items"):
                 known = [*_SIMPLE, *_COMBINERS, "properties", "items", "$ref"]
                 raise self.fail(path, f"the keyword '{keyword}' is not supported. {did_you_mean(str(keyword), known)}")
@@ -82,7 +83,8 @@ class _Compiler:
             checks.append(self.members(schema, path))
         if "items" in schema or "prefixItems" in schema:
             checks.append(self.elements(schema, path))
-        return _nullable(_all(checks)) if schema.get("nullable") is True else _all(checks)
+        together = _all(checks) if kind is None else _all(checks, kind, _classes(schema["type"]))
+        return _nullable(together) if schema.get("nullable") is True else together
 
     def reference(self, ref: Any, path: str, in_place: frozenset[str]) -> Check:
         if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
@@ -182,13 +184,15 @@ class _Compiler:
         return check
 
 
-def _all(checks: list[Check]) -> Check:
+def _all(checks: list[Check], kind: Check | None = None, usual: frozenset[type] = frozenset()) -> Check:
+    """All of these, but for ``kind`` where the value's class is a ``usual`` one, which says that it fits."""
     if len(checks) == 1:
         return checks[0]
+    others = [check for check in checks if check is not kind]
 
     def check(value: Any) -> list[Problem]:
         out: list[Problem] = []
-        for one in checks:
+        for one in others if type(value) in usual else checks:
             if wrong := one(value):
                 out += wrong
         return out
@@ -221,14 +225,16 @@ def _type(operand: Any) -> Check:
         raise ValueError(f"expected one or several of {', '.join(_TYPES)}")
     tests = [_TYPES[name] for name in names]
     expected = " or ".join(names)
-    usual = frozenset(_USUAL[name] for name in names if name in _USUAL)
+    if len(tests) == 1:
+        test = tests[0]
+        return lambda value: [] if test(value) else [((), f"must be {expected}, is {json_type(value)}")]
+    return lambda v: [] if any(test(v) for test in tests) else [((), f"must be {expected}, is {json_type(v)}")]
 
-    def check(value: Any) -> list[Problem]:
-        if type(value) in usual or any(test(value) for test in tests):
-            return []
-        return [((), f"must be {expected}, is {json_type(value)}")]
 
-    return check
+def _classes(operand: Any) -> frozenset[type]:
+    """Classes whose values have a type of JSON whatever they are; floats are integers at times only."""
+    names = [operand] if isinstance(operand, str) else operand
+    return frozenset(_CLASSES[name] for name in names if name in _CLASSES)
 
 
 def json_type(value: Any) -> str:

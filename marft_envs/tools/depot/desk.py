@@ -40,7 +40,17 @@ HARMLESS = frozenset((*READS, "calculate", "finish"))
 IDEMPOTENT = frozenset((*HARMLESS, "cancel_order", "change_address", "ship_order", *USER))
 
 _ORDER = ("customer", "item", "quantity", "total", "paid", "status", "city", "note", "confirmed", "approved")
-_SELECT_ORDER = f"select {', '.join(_ORDER)} from orders where id = ?"
+_SHOWN = f"select {', '.join(_ORDER)} from orders where id = ?"
+_STATUS = "select status, confirmed from orders where id = ?"
+_TO_SHIP = (
+    "select status, item, quantity, received - sent, sent from orders join stock on stock.id = item where orders.id = ?"
+)
+_PAID_BACK = """select total, approved, count(refunds.id), coalesce(sum(amount), 0)
+    from orders left join refunds on order_id = orders.id where orders.id = ? group by orders.id"""
+_CASES = """select count(cases.id)
+    from orders left join cases on order_id = orders.id where orders.id = ? group by orders.id"""
+_REFUNDS = """select refunds.id, amount
+    from orders left join refunds on order_id = orders.id where orders.id = ? order by refunds.id"""
 
 
 class Desk:
@@ -54,11 +64,12 @@ class Desk:
     def __init__(self, store: Store, dual: bool = False) -> None:
         self.store, self.dual = store, dual
 
-    def _row(self, order: int) -> dict[str, Any]:
-        found = self.store.select(_SELECT_ORDER, order)
+    def _of_order(self, query: str, order: int) -> list[tuple[Any, ...]]:
+        """The rows of a query that has some exactly if there is the order."""
+        found = self.store.select(query, order)
         if not found:
             raise ToolError(f"There is no order {order}.")
-        return dict(zip(_ORDER, found[0], strict=True))
+        return found
 
     def find_customer(self, name: Word) -> list[dict[str, Any]]:
         """Find customers whose name contains this text (at most five)."""
@@ -82,7 +93,7 @@ class Desk:
 
     def get_order(self, order: OrderId) -> dict[str, Any]:
         """Show an order."""
-        row = self._row(order)
+        row = dict(zip(_ORDER, self._of_order(_SHOWN, order)[0], strict=True))
         row["paid"] = bool(row["paid"])
         for name in ("note", "confirmed", "approved"):
             if not row[name]:
@@ -106,33 +117,31 @@ class Desk:
 
     def get_refunds(self, order: OrderId) -> list[dict[str, Any]]:
         """List an order's refunds."""
-        self._row(order)
-        rows = self.store.select("select id, amount from refunds where order_id = ? order by id", order)
-        return [{"refund": key, "amount": amount} for key, amount in rows]
+        rows = self._of_order(_REFUNDS, order)
+        return [{"refund": key, "amount": amount} for key, amount in rows if key is not None]
 
     def cancel_order(self, order: OrderId) -> dict[str, Any]:
         """Cancel a pending order."""
-        self._pending(order)
+        self._pending(_STATUS, order)
         self.store.update("orders", order, "status", "cancelled")
         return {"order": order, "status": "cancelled"}
 
     def change_address(self, order: OrderId, city: Word) -> dict[str, Any]:
         """Move a pending order to another city."""
-        row = self._pending(order)
+        _, confirmed = self._pending(_STATUS, order)
         self._city(city)
-        if self.dual and row["confirmed"] != city:
+        if self.dual and confirmed != city:
             raise ToolError(f"The customer has not confirmed {city} for order {order}.")
         self.store.update("orders", order, "city", city)
         return {"order": order, "city": city}
 
     def ship_order(self, order: OrderId, city: Word) -> dict[str, Any]:
         """Ship a pending order from stock to a city."""
-        row = self._pending(order)
+        _, item, quantity, left, sent = self._pending(_TO_SHIP, order)
         self._city(city)
-        [(left, sent)] = self.store.select("select received - sent, sent from stock where id = ?", row["item"])
-        if left < row["quantity"]:
-            raise ToolError(f"Order {order} needs {row['quantity']} of {row['item']}; stock is {left}.")
-        self.store.update("stock", row["item"], "sent", sent + row["quantity"])
+        if left < quantity:
+            raise ToolError(f"Order {order} needs {quantity} of {item}; stock is {left}.")
+        self.store.update("stock", item, "sent", sent + quantity)
         self.store.update("orders", order, "status", "shipped")
         made = {"city": city, "code": 1000 + order, "day": TODAY, "delivered": None}
         self.store.insert("shipments", order, made)
@@ -147,15 +156,12 @@ class Desk:
 
     def refund_order(self, order: OrderId, amount: Amount) -> dict[str, Any]:
         """Refund an amount of an order."""
-        row = self._row(order)
-        [(count, before)] = self.store.select(
-            "select count(*), coalesce(sum(amount), 0) from refunds where order_id = ?", order
-        )
-        if amount > row["total"] - before:
-            raise ToolError(f"Order {order} can be refunded by {row['total'] - before} at most.")
+        [(total, approved, count, before)] = self._of_order(_PAID_BACK, order)
+        if amount > total - before:
+            raise ToolError(f"Order {order} can be refunded by {total - before} at most.")
         if count >= 9:
             raise ToolError(f"Order {order} has nine refunds already.")
-        if self.dual and row["approved"] != amount:
+        if self.dual and approved != amount:
             raise ToolError(f"The customer has not approved a refund of {amount} for order {order}.")
         key = order * 10 + count + 1
         self.store.insert("refunds", key, {"order_id": order, "amount": amount})
@@ -165,8 +171,7 @@ class Desk:
         self, order: OrderId, reason: Reason, evidence: Annotated[int, Field(ge=0, le=99999)] = 0
     ) -> dict[str, Any]:
         """Refuse or pass on what is asked for an order, with the reason and its evidence."""
-        self._row(order)
-        [(count,)] = self.store.select("select count(*) from cases where order_id = ?", order)
+        [(count,)] = self._of_order(_CASES, order)
         if count >= 9:
             raise ToolError(f"Order {order} has nine cases already.")
         key = order * 10 + count + 1
@@ -183,21 +188,22 @@ class Desk:
 
     def confirm_address(self, order: OrderId, city: Word) -> dict[str, Any]:
         """Confirm the new city of an order (the customer's)."""
-        self._row(order)
+        self._of_order(_STATUS, order)
         self._city(city)
         self.store.update("orders", order, "confirmed", city)
         return {"order": order, "confirmed": city}
 
     def approve_refund(self, order: OrderId, amount: Amount) -> dict[str, Any]:
         """Approve the amount of a refund (the customer's)."""
-        self._row(order)
+        self._of_order(_STATUS, order)
         self.store.update("orders", order, "approved", amount)
         return {"order": order, "approved": amount}
 
-    def _pending(self, order: int) -> dict[str, Any]:
-        row = self._row(order)
-        if row["status"] != "pending":
-            raise ToolError(f"Order {order} is {row['status']}, not pending.")
+    def _pending(self, query: str, order: int) -> tuple[Any, ...]:
+        """What a query that begins with the status shows of a pending order."""
+        [row] = self._of_order(query, order)
+        if row[0] != "pending":
+            raise ToolError(f"Order {order} is {row[0]}, not pending.")
         return row
 
     def _item(self, item: str) -> None:

@@ -122,6 +122,7 @@ class Store:
     def __init__(self, start: Base) -> None:
         self.base = start
         self._connection: sqlite3.Connection | None = start.take()
+        self._cursor = self._connection.cursor()
         self._cells: dict[Cell, Any] = {}
         self._new: dict[tuple[str, Any], tuple[Any, ...]] = {}
         self._hash = ""
@@ -134,7 +135,7 @@ class Store:
         """
         if self._connection is None:
             raise RuntimeError("This world is closed. Open a new one with domain.open(problem).")
-        return self._connection.execute(query, values).fetchall()
+        return self._cursor.execute(query, values).fetchall()
 
     def update(self, table: str, key: Any, column: str, value: Any) -> None:
         """Sets one cell of a row that exists at the start."""
