@@ -128,10 +128,10 @@ class Reader(KnownTrunk):
                 seen, x = seen[keep[:, first:]], x[shared:].view(*own.shape, -1)[keep]
             else:
                 seen = torch.cat([before, seen.flatten(0, 1)]) if shared else seen.flatten(0, 1)
-            x = x + linear(f"layers.{i}.self_attn.o_proj", layer.self_attn.o_proj, seen.flatten(1))
+            x = linear(f"layers.{i}.self_attn.o_proj", layer.self_attn.o_proj, seen.flatten(1), x)
             y, mlp, name = self._norm(x, layer.post_attention_layernorm), layer.mlp, f"layers.{i}.mlp."
             gate, up = (linear(name + part, getattr(mlp, part), y) for part in ("gate_proj", "up_proj"))
-            x = x + linear(name + "down_proj", mlp.down_proj, _gated(mlp.act_fn, gate, up))
+            x = linear(name + "down_proj", mlp.down_proj, _gated(mlp.act_fn, gate, up), x)
         return self._norm(x, self.module.norm)
 
     def _project(
@@ -182,12 +182,19 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     return seen.transpose(1, 2)
 
 
-def _linear(adapter: Adapter | None, name: str, layer: nn.Linear, x: Tensor) -> Tensor:
+def _linear(adapter: Adapter | None, name: str, layer: nn.Linear, x: Tensor, onto: Tensor | None = None) -> Tensor:
     factors = None if adapter is None else adapter(name)
     if factors is None:
-        return F.linear(x, layer.weight, layer.bias)
-    adapted: Tensor = _Adapted.apply(x, layer.weight, layer.bias, *factors)
+        return linear_onto(x, layer.weight, layer.bias, onto)
+    adapted: Tensor = _Adapted.apply(x, layer.weight, layer.bias, onto, *factors)
     return adapted
+
+
+def linear_onto(x: Tensor, weight: Tensor, bias: Tensor | None, onto: Tensor | None) -> Tensor:
+    """Returns ``F.linear`` of [n, in], added to ``onto`` [n, out] on the way if that is given."""
+    if onto is None:
+        return F.linear(x, weight, bias)
+    return torch.addmm(onto if bias is None else onto + bias, x, weight.T)
 
 
 def _gated(act: nn.Module, gate: Tensor, up: Tensor) -> Tensor:
@@ -196,14 +203,23 @@ def _gated(act: nn.Module, gate: Tensor, up: Tensor) -> Tensor:
 
 
 class _Adapted(torch.autograd.Function):
-    """x (W + scale · B A)ᵀ + bias with gradients to x, A and B; W is frozen."""
+    """x (W + scale · B A)ᵀ + bias + onto with gradients to x, onto, A and B; W is frozen."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        onto: Tensor | None,
+        a: Tensor,
+        b: Tensor,
+        scale: float,
+    ) -> Tensor:
         whole = torch.addmm(weight, b, a, alpha=scale)
         ctx.save_for_backward(x, whole, a, b)
         ctx.scale = scale
-        return F.linear(x, whole, bias)
+        return linear_onto(x, whole, bias, onto)
 
     @staticmethod
     def backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, ...]:
@@ -211,7 +227,7 @@ class _Adapted(torch.autograd.Function):
         to_x = up @ whole if ctx.needs_input_grad[0] else None
         to_a = ((up @ b).T @ x).mul_(ctx.scale)
         to_b = ((x @ a.T).T @ up).T.mul(ctx.scale)  # this way round: the product is wide, not tall
-        return to_x, None, None, to_a, to_b, None
+        return to_x, None, None, up if ctx.needs_input_grad[3] else None, to_a, to_b, None
 
 
 class _SwiGLU(torch.autograd.Function):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from marft_algos.fused import LINEARS, PROBE, KnownTrunk, Unsupported, check_same, rms_inverse
+from marft_algos.fused import LINEARS, PROBE, KnownTrunk, Unsupported, check_same, linear_onto, rms_inverse
 from marft_algos.modeling import prefix_length
 from marft_algos.weights import Weights
 
@@ -51,10 +51,7 @@ class _Linear:
 
     def __call__(self, x: Tensor, own: Tensor | None, onto: Tensor | None = None) -> Tensor:
         """[n, in] -> [n, out], added to ``onto`` if that is given."""
-        if onto is None:
-            y = F.linear(x, self.weight, self.bias)
-        else:
-            y = torch.addmm(onto if self.bias is None else onto + self.bias, x, self.weight.T)
+        y = linear_onto(x, self.weight, self.bias, onto)
         if self.down is None or self.up is None:
             return y
         thin = F.linear(x, self.down)
@@ -120,6 +117,12 @@ class FusedTrunk(KnownTrunk):
         pairs = [policy.low_rank(name) for policy in policies for name in joined.names]
         if not any(pairs):
             return _Linear(joined.weight.to(self.dtype), bias)
+        if len(policies) == 1 and policies[0].merged:
+            weight = joined.weight.clone()
+            for part, pair in zip(weight.split(joined.sizes), pairs, strict=True):
+                if pair is not None:
+                    part.addmm_(pair[1], pair[0])
+            return _Linear(weight, bias)
         ends = torch.tensor([0, *joined.sizes]).cumsum(0).tolist()
         width = sum(len(pair[0]) for pair in pairs if pair is not None)
         up = torch.zeros(ends[-1], width, device=self.device)
@@ -130,8 +133,6 @@ class FusedTrunk(KnownTrunk):
                 up[ends[part] : ends[part + 1], column : column + rank] = pair[1]
                 column += rank
         down = torch.cat([pair[0] for pair in pairs if pair is not None])
-        if len(policies) == 1 and policies[0].merged:
-            return _Linear(joined.weight + up @ down, bias)
         return _Linear(joined.weight.to(self.dtype), bias, down.to(self.dtype), up.to(self.dtype))
 
 
@@ -162,7 +163,7 @@ class Past:
         self._position = self._position + 1
         self._column += 1
         mask = None if self._mask is None else self._mask[..., : self._column]
-        return self._forward(token[:, None], self._position, mask)
+        return self._forward(token[:, None], None if mask is None else self._position, mask)
 
     def keep(self, rows: Tensor) -> None:
         """Drops all rows but these."""
@@ -201,7 +202,7 @@ class Past:
         positions = shared + (steps - pads).clamp(min=0)
         self._position = positions[:, -1:]
         mask = F.pad(ahead[:, None], (shared, 0), value=True) if ragged or shared else None
-        return self._forward(ids, positions, mask)
+        return self._forward(ids, positions if ragged else None, mask)
 
     def read_each(self, groups: Sequence[tuple[Weights, list[list[int]]]]) -> Tensor:
         """Runs the prompts of several policies, each policy's by itself and into its rows of this batch."""
@@ -233,32 +234,37 @@ class Past:
         n, stores = len(ids), [layer.past for layer in self._layers]
         for layer in self._layers:
             layer.past = torch.zeros_like(layer.past[:1, :, :n])
-        positions = torch.arange(n, device=self._trunk.device)
         self._column = n
-        self._forward(torch.tensor([ids], device=positions.device), positions[None], None)
+        self._forward(torch.tensor([ids], device=self._trunk.device), None, None)
         for layer, store in zip(self._layers, stores, strict=True):
             store[:, :, :n] = layer.past
             layer.past = store
 
-    def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
-        """Runs the last ``ids`` [b, w] of what is seen, at ``positions``; without a mask, attention is causal.
+    def _forward(self, ids: Tensor, positions: Tensor | None, mask: Tensor | None) -> Tensor:
+        """Runs the last ids [b, w] of what is seen.
+
+        Args:
+            ids: the tokens.
+            positions: [b, w]; None where nothing is padded: their columns.
+            mask: of attention; None: causal.
 
         Returns:
             The final states [b, d] of the last column, for which alone the last layer goes beyond keys and values.
         """
         trunk, own, end = self._trunk, self._own, self._column
         b, w = ids.shape
-        cos, sin = (table[positions.flatten()][:, None] for table in self._angles)
+        places = slice(end - w, end) if positions is None else positions
+        cos, sin = (table[places].unsqueeze(-2) for table in self._angles)
         x = trunk.module.embed_tokens(ids.flatten()).to(trunk.dtype)
         for layer, module in zip(self._layers, trunk.module.layers, strict=True):
-            qkv = layer.qkv(trunk.norm(x, layer.norms[0]), own).view(b * w, -1, trunk.head_dim)
-            qk = qkv[:, : trunk.heads + trunk.kv_heads]
+            qkv = layer.qkv(trunk.norm(x, layer.norms[0]), own).view(b, w, -1, trunk.head_dim)
+            qk = qkv[:, :, : trunk.heads + trunk.kv_heads]
             if layer.head_norms is not None:
-                for part, scale in zip(qk.split([trunk.heads, trunk.kv_heads], dim=1), layer.head_norms, strict=True):
+                for part, scale in zip(qk.split([trunk.heads, trunk.kv_heads], dim=2), layer.head_norms, strict=True):
                     part.copy_(trunk.norm(part, scale))
             rolled = qk.roll(trunk.head_dim // 2, -1)
             qk.mul_(cos).addcmul_(rolled, sin)
-            rows = qkv.view(b, w, -1, trunk.head_dim).transpose(1, 2)
+            rows = qkv.transpose(1, 2)
             layer.past[:, :, end - w : end] = rows[:, trunk.heads :]
             queries = rows[:, : trunk.heads]
             if layer is self._layers[-1]:
