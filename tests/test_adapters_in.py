@@ -173,6 +173,34 @@ def test_the_winning_opponent_takes_its_row(tictactoe: Any) -> None:
     assert env.task.game.moves("player_1") == ["3", "6", "7", "8", "9"]  # looking ahead changes nothing
 
 
+def test_what_is_seen_is_never_out_of_date(tictactoe: Any) -> None:
+    """Observations are kept between two questions: a step, a new episode or a copy must not see the last ones."""
+    env = aec.wrap(tictactoe.env())
+    env.reset(seed=0)
+    game, twin = env.task.game, copy.deepcopy(env)
+    assert game.observe("player_2") == "1 2 3\n4 5 6\n7 8 9"
+    env.step("5")
+    assert (game.observe("player_1"), game.observe("player_2")) == ("1 2 3\n4 x 6\n7 8 9", "1 2 3\n4 o 6\n7 8 9")
+    assert "5" not in game.moves("player_2") and "5" in twin.task.game.moves("player_1")
+    env.reset(seed=0)
+    assert game.observe("player_2") == "1 2 3\n4 5 6\n7 8 9"
+
+
+def test_the_benchmark_shows_every_square_at_a_place_of_its_own(tictactoe: Any) -> None:
+    selfplay = pytest.importorskip("benchmarks.selfplay", reason="training is not installed")
+    env = marft_envs.make(selfplay.GAME, **selfplay.BOARD)
+    env.reset(seed=0)
+    for move, seen in (("5", "1234o6789"), ("9", "1234x678o"), ("1", "o234o678x")):
+        env.step(move)
+        assert env.task.observe(env.agent_selection) == seen
+    codecs = selfplay.places()
+    assert codecs["speaker_0"].show(np.array([0.15, 0.65, 0.15])) == "goal 1"
+    silent = np.zeros(11)
+    spoken = np.array([0, 0, -1.0, 1.0, 0, 0, 9, -9, 0, 0, 1])
+    assert codecs["listener_0"].show(silent) == "-\n44\n44\n44"
+    assert codecs["listener_0"].show(spoken) == "2\n27\n44\n90"
+
+
 def test_strangers_environments_need_no_code_of_ours(tictactoe: Any) -> None:
     """Three of PettingZoo's, as the documentation says: by their spaces, or with a codec of a few lines."""
     from pettingzoo.classic import connect_four_v3, go_v5, rps_v2
