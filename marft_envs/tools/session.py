@@ -123,7 +123,7 @@ class Session:
             refused = ToolResult(call, agent, False, None, *refusal)
             return self._enter(refused, shown(refused), self._repeated(refused), True)
         before = self._version()
-        if self.broken:
+        if before is None:
             lost = ToolResult(call, agent, False, None, "crashed", "the world failed")
             return self._enter(lost, shown(lost), False, False)
         key = (call.name, frozen(call.arguments), self.turn, before)
@@ -200,14 +200,15 @@ class Session:
             return cut, cut, "too_large", f"the result has {len(text)} characters; its first {len(cut)}: {cut}", False
         return value, text, "", "", False
 
-    def _version(self) -> str:
+    def _version(self) -> str | None:
+        """Hash of the world's state; None if that crashed it."""
         try:
             return self.world.state_hash()
         except ConfigError:
             raise
         except Exception as fault:  # a world that cannot say its state cannot be gone on with
             self._crashed(fault)
-            return ""
+            return None
 
     def _crashed(self, fault: Exception) -> None:
         self.broken = self.broken or "world_crashed"
