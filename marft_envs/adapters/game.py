@@ -65,9 +65,7 @@ class Game:
     def reset(self, seed: int, options: Mapping[str, Any]) -> None:
         """Starts an episode from its seed alone."""
         self._started, self._played = (seed, dict(options)), []
-        self._generators.seed(seed)
-        with self._generators.own():
-            self.begin(seed, options)
+        self._replay()
 
     def step(self, moves: Mapping[str, str]) -> Mapping[str, float]:
         """Takes a move of every ready seat; returns what it paid to whom."""
@@ -75,13 +73,20 @@ class Game:
         with self._generators.own():
             return self.play(moves)
 
+    def _replay(self) -> None:
+        """Starts the episode and plays what was played, in one go: the generators' states are slow to exchange."""
+        assert self._started is not None
+        seed, options = self._started
+        self._generators.seed(seed)
+        with self._generators.own():
+            self.begin(seed, options)
+            for moves in self._played:
+                self.play(moves)
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        played, started = self._played, self._started
-        if started is not None:
-            self.reset(*started)
-            for moves in played:
-                self.step(moves)
+        if self._started is not None:
+            self._replay()
 
 
 Player = Callable[[Game, str, np.random.Generator], str]
