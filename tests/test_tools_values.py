@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marft_envs.tools.values import copied, frozen, too_deep
+from marft_envs.tools.values import copied, encode, frozen, plain, too_deep
 
 scalars = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-2, 2) | st.sampled_from(("", "a", "b", "1"))
 values = st.recursive(
@@ -66,3 +66,25 @@ def test_depth_counts_levels_that_hold_something(levels: int) -> None:
     for i in range(levels):
         value = [value] if i % 2 else {"a": value}
     assert not too_deep(value, levels) and too_deep([value], levels)
+
+
+@given(values)
+def test_text_is_what_json_writes(value: Any) -> None:
+    assert encode(value) == json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def test_text_is_strict() -> None:
+    assert encode({"ß": ["\u2028", '"', 1e300, True]}) == '{"ß": ["\u2028", "\\"", 1e+300, true]}'
+    loop: list[Any] = []
+    loop.append(loop)
+    for value, error in ((float("nan"), ValueError), ({"a": {1}}, TypeError), (b"", TypeError), (loop, RecursionError)):
+        with pytest.raises(error):
+            encode([value])
+
+
+@given(values)
+def test_a_plain_object_needs_no_walk(value: Any) -> None:
+    if plain(value):
+        assert copied(value) == value.copy() and frozen(value) == ("dict", frozenset(value.items()))
+    elif isinstance(value, dict):
+        assert any(isinstance(item, dict | list | bool) for item in value.values())

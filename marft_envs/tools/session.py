@@ -7,7 +7,6 @@ there in this user turn, within budgets, with arguments that fit the schema, and
 from __future__ import annotations
 
 import copy
-import json
 import re
 import threading
 from collections import defaultdict
@@ -17,9 +16,8 @@ from typing import Any, NamedTuple
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.tools.schema import check_tool
 from marft_envs.tools.types import Tool, ToolCall, ToolError, ToolResult, World
-from marft_envs.tools.values import copied, frozen
+from marft_envs.tools.values import copied, encode, frozen, plain
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 # What ends a line, or turns its direction, without being an escape in JSON.
 _LINE_ENDS = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _LONGEST_MESSAGE = 400
@@ -62,11 +60,6 @@ class Entry(NamedTuple):
     """The same name, arguments and state version as an earlier call."""
     fault: bool = False
     """The call failed, and that is the agent's doing (a transient failure of a tool is not)."""
-
-    @property
-    def new(self) -> bool:
-        """Whether the call brought something: a change, or a value that was not there before."""
-        return self.result.changed or (self.result.ok and not self.duplicate)
 
 
 class Session:
@@ -126,9 +119,14 @@ class Session:
         if before is None:
             lost = ToolResult(call, agent, False, None, "crashed", "the world failed")
             return self._enter(lost, shown(lost), False, False)
-        key = (call.name, frozen(call.arguments), self.turn, before)
+        given: Any = call.arguments
+        if plain(given):
+            arguments, same = given.copy(), ("dict", frozenset(given.items()))  # as `frozen` has it
+        else:
+            arguments, same = copied(given), frozen(given)
+        key = (call.name, same, self.turn, before)
         duplicate = key in self._seen
-        value, text, error, message, transient = self._answer(call)
+        value, text, error, message, transient = self._answer(call.name, arguments)
         changed = self.broken != "world_hung" and self._version() != before
         if self.broken == "world_crashed" and not error:
             error, message = "crashed", "the world failed"
@@ -176,11 +174,11 @@ class Session:
         problems = self.toolbox.problems[name](call.arguments)
         return ("invalid_arguments", "; ".join(problems)) if problems else None
 
-    def _answer(self, call: ToolCall) -> tuple[Any, str, str, str, bool]:
+    def _answer(self, name: str, arguments: dict[str, Any]) -> tuple[Any, str, str, str, bool]:
         """What a permitted call gives: value and text of it, an error code and words, and whether that is passing."""
         try:
             ask = self._wait_for if getattr(self.world, "may_block", False) else self.world.call
-            value = ask(call.name, copied(call.arguments))
+            value = ask(name, arguments)
         except ToolError as refused:
             return None, "", "tool_error", str(refused), refused.transient
         except TimeoutError as late:  # the world's own deadline: it has given the call up
@@ -191,7 +189,7 @@ class Session:
             self._crashed(fault)
             return None, "", "crashed", "the tool failed", False
         try:
-            text = _encode(value)
+            text = encode(value)
         except (TypeError, ValueError, RecursionError) as fault:
             self._crashed(fault)
             return "", "", "crashed", "the tool returned what is not JSON", False
@@ -278,6 +276,6 @@ def shown(result: ToolResult) -> str:
     """Returns the one line that agents read: ``get_order: {"id": 3}`` or ``get_order: error (tool_error): …``."""
     name = one_line(result.call.name)[:64]
     if not result.error:
-        return f"{name}: {_escaped(_encode(result.value))}"
+        return f"{name}: {_escaped(encode(result.value))}"
     message = one_line(result.message)
     return f"{name}: error ({result.error}): {message if result.error == 'too_large' else message[:_LONGEST_MESSAGE]}"

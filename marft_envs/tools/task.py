@@ -287,7 +287,8 @@ class ToolTask:
             tally.faults[agent] += 1
             facts["failed"] = True
             tally.refusals[agent] += result.error in scoring.REFUSED
-        return entry.line, entry.new and call.name != FINISH
+        new = result.changed or (result.ok and not entry.duplicate)
+        return entry.line, new and call.name != FINISH
 
     def _controlled(self, agent: str, call: ToolCall, facts: dict[str, Any]) -> ToolResult:
         """``finish`` and handovers, which are the environment's own; and every call once the user's turn is over."""

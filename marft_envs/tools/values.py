@@ -1,24 +1,25 @@
-"""JSON values as agents pass them: copies, hashable stand-ins, and how deep they are nested."""
+"""JSON values as agents pass them and tools return them: copies, hashable stand-ins, depth, and text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
+from json import encoder
 from typing import Any
 
-PLAIN = frozenset((str, int, float, type(None)))
-"""Types of values that hold no others and equal what JSON calls equal. Nearly all arguments are such, so that an
-object's members need not be looked at one by one."""
+_PLAIN = frozenset((str, int, float, type(None)))
 
 
 def plain(value: Any) -> bool:
-    """Returns whether a value is an object that holds only :data:`PLAIN` ones."""
-    return type(value) is dict and PLAIN.issuperset(map(type, value.values()))
+    """Returns whether a value is an object whose members hold no others and are equal where JSON calls them equal.
+
+    Nearly all arguments are such: what walks over values can be spared them.
+    """
+    return type(value) is dict and _PLAIN.issuperset(map(type, value.values()))
 
 
 def copied(value: Any) -> Any:
     """Returns a copy of a JSON value."""
-    if plain(value):
-        return value.copy()
     if isinstance(value, Mapping):
         return {key: copied(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -28,10 +29,8 @@ def copied(value: Any) -> Any:
 
 def frozen(value: Any) -> Any:
     """Returns a hashable stand-in: equal for equal JSON values (1 and 1.0 are equal, 1 and true are not)."""
-    if type(value) in PLAIN:
+    if type(value) in _PLAIN:
         return value
-    if plain(value):
-        return ("dict", frozenset(value.items()))
     if isinstance(value, bool):
         return ("bool", value)
     if isinstance(value, Mapping):
@@ -55,3 +54,17 @@ def too_deep(value: Any, levels: int) -> bool:
             return False
         level = inner
     return True
+
+
+def _encoder() -> Callable[[Any], str]:
+    """Returns :class:`json.JSONEncoder`'s ``encode`` with its C part made once, not anew for every text."""
+    strict = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+    make = getattr(encoder, "c_make_encoder", None)
+    if make is None:  # an interpreter without it
+        return strict.encode
+    pieces = make(None, strict.default, encoder.encode_basestring, None, ": ", ", ", False, False, False)
+    return lambda value: "".join(pieces(value, 0))
+
+
+encode = _encoder()
+"""Returns a value as strict JSON text; raises TypeError, ValueError or RecursionError for what is none."""

@@ -1,8 +1,8 @@
 """The state: an SQLite database in memory, and beside it what has changed since the start.
 
 All writes go through :class:`Store`, which keeps the difference from the base. So the difference that grading needs,
-a snapshot, a restore, a copy and the hash all cost what was changed, not what there is; and a connection whose changes
-are undone serves the next episode without a reset of the database.
+a snapshot, a restore, a copy and the hash all cost what was changed, not what there is. Nothing is ever committed: an
+episode happens in one savepoint, and the connection that goes back to it serves the next episode.
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ _UPDATE = {
     for column in columns
 }
 _VALUES = {table: itemgetter(*columns) for table, columns in COLUMNS.items()}
-_DELETE = {table: f"delete from {table} where id = ?" for table in COLUMNS}
 
 
 class Base:
@@ -91,7 +90,7 @@ class Base:
             pass
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         connection.deserialize(self._image)
-        connection.execute("pragma journal_mode = memory")
+        connection.executescript("pragma journal_mode = memory; begin; savepoint start")
         return connection
 
     def give(self, connection: sqlite3.Connection) -> None:
@@ -184,10 +183,8 @@ class Store:
 
     def _undo(self) -> None:
         """Makes the database what it was at the start."""
-        for table, key, column in self._cells:
-            self.select(_UPDATE[table, column], self.base.rows[table][key][column], key)
-        for table, key in self._new:
-            self.select(_DELETE[table], key)
+        if self._cells or self._new:
+            self.select("rollback to start")
 
     def close(self) -> None:
         """Gives the connection to the next episode. The difference and the hash can still be read."""
