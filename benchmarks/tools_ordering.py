@@ -1,6 +1,6 @@
 """Rewards of tool use are ordered on every task: gold > part of it > silence >= farmers, under all seven teams.
 
-    python -m benchmarks tools_ordering [--data FOLDER] [--bfcl FOLDER] [--step 1] [--json]
+    python -m benchmarks tools_ordering [--data FOLDER] [--bfcl FOLDER] [--step 1] [--teams solo …] [--json]
 
 On every task whose gold changes the state, the team plays the gold calls; the gold up to each write that is not its
 last; nothing; and three farmers: up to twelve different reads that work, one of them twelve times, and handing the word
@@ -57,10 +57,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with tools/tau")
     parser.add_argument("--bfcl", type=Path, help="folder of the bfcl-eval package, if it is not installed")
     parser.add_argument("--step", type=int, default=1, help="every n-th task")
+    parser.add_argument("--teams", nargs="+", choices=TEAMS, default=list(TEAMS), help="some teams (all)")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     given = parser.parse_args()
     found: dict[str, dict[str, object]] = {}
-    for team in TEAMS:
+    for team in given.teams:
         for name, shape in shapes(team, given.data, given.bfcl):
             row = {"left out": shape} if isinstance(shape, str) else swept(shape, given.step)
             found.setdefault(team, {})[name] = row
