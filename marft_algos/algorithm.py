@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -71,6 +71,10 @@ class Critics(Protocol):
 class UpdateConfig:
     """Settings of the update step that every algorithm shares."""
 
+    one_step: ClassVar[bool] = False
+    """Whether episodes are good for one optimiser step only: without a ratio, a second would take them for the new
+    policy's."""
+
     lr: float | dict[str, float] = 3e-5
     """Adam step size of the policies: one number, or one per policy id. 3e-5: the authors' later LoRA runs; their
     paper has 1e-6, at which a bf16 or fp16 adapter hardly moves."""
@@ -127,6 +131,19 @@ class UpdateConfig:
     ratio_tolerance: float = 0.02
     """Largest allowed mean |log π_learner − log π_sampler| per token before the first step: beyond it, what is scored
     is not what was sampled, and the run stops. fp32 gives 1e-6, bf16 about 1e-2: raise it for off-policy data."""
+
+    @classmethod
+    def general(cls) -> frozenset[str]:
+        """Names of the settings that a preset or a grid may set for several algorithms at once."""
+        return frozenset(f.name for f in fields(cls)) - ({"epochs", "minibatches"} if cls.one_step else set())
+
+    def __post_init__(self) -> None:
+        """Raises ``ConfigError`` for more optimiser steps than the algorithm can make of one batch of episodes."""
+        if self.one_step and (self.epochs, self.minibatches) != (1, 1):
+            raise ConfigError(
+                f"epochs is {self.epochs} and minibatches {self.minibatches}; expected 1 and 1: this algorithm has no "
+                "ratio that would correct a second step. For more steps, take fewer episodes per iteration."
+            )
 
 
 @dataclass(frozen=True)

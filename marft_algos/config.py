@@ -214,7 +214,7 @@ def _carried(old: Any, settings: Any) -> Any:
     """What a base's settings of another algorithm say about this one's: a preset's learning rate is for every one."""
     if old is None:
         return None
-    plain, shared = type(old)(), {f.name for f in dataclasses.fields(settings)}
+    plain, shared = type(old)(), settings.general()
     changed = {f.name: getattr(old, f.name) for f in dataclasses.fields(old) if f.name in shared}
     return settings(**{key: value for key, value in changed.items() if value != getattr(plain, key)})
 

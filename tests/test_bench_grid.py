@@ -84,6 +84,7 @@ def test_settings_go_from_grid_to_environment_to_algorithm() -> None:
     deaf = {c.algorithm: c.config for c in found if c.env == "deaf" and c.seed == 0}
     assert deaf["marft"]["eval_episodes"] == 9 and deaf["marft"]["env_kwargs"] == {"dependency": "independent"}
     assert deaf["marft"]["algorithm"]["epochs"] == 3 and deaf["grpo"]["algorithm"]["epochs"] == 2
+    assert deaf["reinforce"]["algorithm"]["epochs"] == 1  # what is for all is not for who has no ratio
     assert next(c for c in found if c.env == "relay-v0").config["eval_episodes"] == 7
 
 
@@ -91,11 +92,12 @@ def test_an_algorithm_may_have_settings_on_one_environment() -> None:
     found = expand(
         envs=["relay-v0", "xor-v0"],
         settings={"algorithm": {"kl_coef": 0.2}},
-        algorithm={"reinforce": {"settings": {"momentum": 0.5}, "on": {"xor-v0": {"kl_coef": 0.05}}}},
+        algorithm={"reinforce": {"settings": {"momentum": 0.5}, "on": {"xor-v0": {"kl_coef": 0.05, "eval_every": 7}}}},
     )
     coefs = {(c.algorithm, c.env): c.config["algorithm"]["kl_coef"] for c in found if not c.skipped}
     assert coefs["reinforce", "xor-v0"] == 0.05 and coefs["reinforce", "relay-v0"] == coefs["grpo", "xor-v0"] == 0.2
     assert {c.config["algorithm"]["momentum"] for c in found if c.algorithm == "reinforce"} == {0.5}
+    assert {(c.algorithm, c.env) for c in found if c.config and c.config["eval_every"] == 7} == {("reinforce", "xor-v0")}
 
 
 def test_a_cells_name_is_its_content() -> None:

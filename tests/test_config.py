@@ -93,6 +93,17 @@ def test_the_papers_presets_are_its_tables(name: str, entropy: float) -> None:
     assert made.models == "Qwen/Qwen2.5-Coder-3B-Instruct" and made.env_kwargs["data"] == "math"
 
 
+@pytest.mark.parametrize("name", ["reinforce", "rloo", "magrpo", "spiral"])
+def test_without_a_ratio_there_is_one_step_whatever_a_preset_says_of_others(name: str) -> None:
+    quick = config.build(presets.get("quickstart"))
+    other, made = config.build({"algo": "grpo"}, quick).algorithm, config.build({"algo": name}, quick).algorithm
+    assert (other.epochs, other.minibatches, other.lr) == (2, 4, quick.algorithm.lr)
+    assert (made.epochs, made.minibatches, made.lr) == (1, 1, quick.algorithm.lr)
+    for setting in ("epochs", "minibatches"):
+        with pytest.raises(ConfigError, match="expected 1 and 1: this algorithm has no ratio"):
+            config.build({"algo": name, "algorithm": {setting: 2}}, quick)
+
+
 def test_presets_do_not_leak_into_each_other() -> None:
     presets.get("quickstart")["env_kwargs"]["levels"] = [5]
     assert presets.get("quickstart")["env_kwargs"] == {"levels": [0]}

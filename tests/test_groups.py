@@ -284,7 +284,7 @@ def test_facts_are_told_without_a_model(model: Path, tmp_path: Path) -> None:
     routed = settings(model, tmp_path, env="test/routed-v0")
     assert "static" not in setup.facts(routed, setup.make_env(routed, {})).offers
     with pytest.raises(ConfigError, match="magrpo needs a static schedule"):
-        Trainer(settings(Path("nowhere"), tmp_path, algo="magrpo", env="test/routed-v0"))
+        Trainer(settings(Path("nowhere"), tmp_path, algo="magrpo", env="test/routed-v0", algorithm=PLAIN))
 
 
 # --- groups in a run ----------------------------------------------------------------------------------------------

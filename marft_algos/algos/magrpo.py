@@ -29,6 +29,8 @@ from marft_algos.types import SamplingParams, Trajectory, Transition
 class MAGRPOConfig(GroupConfig):
     """Settings of MAGRPO; those it shares with every algorithm are inherited."""
 
+    one_step = True
+
     group_size: int = 4
     """Episodes of each start: the paper's."""
     gamma_turn: float = 1.0

@@ -8,7 +8,7 @@ turns, as the policy gradient theorem has it, and the loss divides by episodes.
 
 Departures: b starts as the first iteration's mean instead of 0, which would make the first step one on raw rewards; it
 is otherwise that of the iterations before, so that no episode is in its own baseline. No ratio and no clip: more than
-one epoch or minibatch would be off-policy without a correction, so both default to 1.
+one epoch or minibatch would be off-policy without a correction, so both are 1.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from marft_algos.types import SamplingParams, Trajectory
 @dataclass(frozen=True)
 class REINFORCEConfig(UpdateConfig):
     """Settings of REINFORCE; those it shares with every algorithm are inherited."""
+
+    one_step = True
 
     momentum: float = 0.9
     """Weight of the past in the running mean: about the last ten iterations."""

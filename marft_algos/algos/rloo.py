@@ -28,6 +28,8 @@ from marft_algos.types import Trajectory
 class RLOOConfig(GroupConfig):
     """Settings of RLOO; those it shares with every algorithm are inherited."""
 
+    one_step = True
+
     group_size: int = 4
     """k, episodes of each start: 2 and 4 in the paper."""
 

@@ -28,6 +28,8 @@ from marft_algos.types import SamplingParams, Trajectory
 class SPIRALConfig(UpdateConfig):
     """Settings of SPIRAL; those it shares with every algorithm are inherited."""
 
+    one_step = True
+
     decay: float = 0.95
     """Weight of the past in a role's baseline, per episode: the paper's."""
     credit: str | dict[str, Any] = "broadcast"

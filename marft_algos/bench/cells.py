@@ -252,17 +252,18 @@ def resolve(
     Of a preset made for one algorithm, others take the settings that they have too.
     """
     variant = grid.algorithm_entry(label)
-    layers = [grid.settings, entry.settings, variant.run]
+    there, of_runs = variant.on.get(env, {}), {f.name for f in dataclasses.fields(TrainConfig)}
+    layers = [grid.settings, entry.settings, variant.run, {k: v for k, v in there.items() if k in of_runs}]
     named = next((layer["preset"] for layer in reversed(layers) if "preset" in layer), presets.suited(entry.id))
     base = configs.build(presets.get(named))
-    known = {f.name for f in dataclasses.fields(algorithms.get(variant.algo).Config)}
+    known = algorithms.get(variant.algo).Config.general()
     own: dict[str, Any] = {}
     table: dict[str, Any] = {"iterations": ENDLESS, "env_kwargs": setup.keep_accepted(entry.id, base.env_kwargs)}
     for layer in layers:
         given = dict(layer)
         own |= _known_settings(grid, given.pop("algorithm", {}), known)
         table |= given | {"env_kwargs": table["env_kwargs"] | given.get("env_kwargs", {})}
-    own |= variant.settings | variant.on.get(env, {})
+    own |= variant.settings | {k: v for k, v in there.items() if k not in of_runs}
     own |= {"credit": grid.credit_rule(rule)} if rule else {}
     sweep = grid.sweep if stage == "sweep" else None
     budget = (sweep and sweep.token_budget) or entry.token_budget or grid.token_budget
@@ -273,7 +274,7 @@ def resolve(
     return configs.build({**table, **changes, "algorithm": own}, base)
 
 
-def _known_settings(grid: Grid, given: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
+def _known_settings(grid: Grid, given: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
     """Those of the grid's settings for all algorithms that this one has."""
     classes = [algorithms.get(grid.algorithm_entry(label).algo) for label in grid.trained]
     everybody = {f.name for found in classes for f in dataclasses.fields(found.Config)}

@@ -53,7 +53,7 @@ class AlgorithmEntry:
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the algorithm, as under ``[algorithm]`` in a run's config.toml."""
     on: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Label of an environment -> settings of the algorithm there."""
+    """Label of an environment -> settings there, of the algorithm or of the run."""
     run: dict[str, Any] = field(default_factory=dict)
     """Settings of the run that it needs, such as ``policies = "shared"``; over the environment's."""
 
