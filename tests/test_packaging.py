@@ -29,7 +29,7 @@ LEVELS = (
     ("functional", "groups"),
     ("policy", "modeling", "chat", "weights", "fused", "scoring", "critic", "engines"),
     ("rollout", "replay", "batching"),
-    ("credit", "algorithm", "ppo", "value_norm", "update"),
+    ("credit", "algorithm", "algorithm_config", "ppo", "value_norm", "update"),
     ("algos",),
     ("config", "presets", "runs", "records", "setup", "estimate", "selfplay", "hosting", "checkpoint", "loggers", "evaluate", "compare", "plots", "report", "trainer"),
     ("arguments", "play", "api", "commands", "bench", "cli", "__main__"),

@@ -6,11 +6,12 @@ against the policy.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from marft_envs.tools.depot import arithmetic
+from marft_envs.tools.arithmetic import evaluate
 from marft_envs.tools.depot.rows import CITIES, ITEMS, TODAY
 from marft_envs.tools.depot.state import Store
 from marft_envs.tools.types import ToolError
@@ -178,9 +179,10 @@ class Desk:
         self.store.insert("cases", key, {"order_id": order, "reason": reason, "evidence": evidence})
         return {"case": key}
 
-    def calculate(self, expression: Annotated[str, Field(max_length=arithmetic.LONGEST)]) -> int | float:
+    def calculate(self, expression: Annotated[str, Field(max_length=100)]) -> int | float:
         """Work out an expression with + - * / and parentheses."""
-        return arithmetic.calculate(expression)
+        value = round(evaluate(expression, Fraction), 6)
+        return int(value) if value.denominator == 1 else float(value)
 
     def finish(self, message: Annotated[str, Field(max_length=1000)] = "") -> dict[str, Any]:
         """End the work on the request."""

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from marft_envs.tools.tau.arithmetic import calculate
+from marft_envs.tools.arithmetic import evaluate
 from marft_envs.tools.tau.store import Record, Replaced, Store, Tables, clone
 from marft_envs.tools.types import ToolError
 
@@ -141,7 +141,7 @@ class TauWorld:
     # -- tools that read ---------------------------------------------------------------------------------------------
 
     def calculate(self, expression: str) -> float:
-        return calculate(expression)
+        return round(evaluate(expression, float), 2)
 
     def think(self, thought: str) -> str:
         return ""
