@@ -88,7 +88,11 @@ def main() -> None:
         for name, run in runs.items():
             if args.problems and iteration % 20 == 0:
                 scores[name][f"after {iteration}"] = run.score(args.problems)
+                print(f"{name} after {iteration}: {scores[name][f'after {iteration}']}", flush=True)
             run.iterate(iteration)
+        if iteration % 10 == 9:
+            shown = ", ".join(f"{name} {sum(map(sum, run.spent)):.0f} s" for name, run in runs.items())
+            print(f"{iteration + 1} of {args.iterations} iterations: {shown}", flush=True)
     rows = []
     for name, run in runs.items():
         if args.problems:
