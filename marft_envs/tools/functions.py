@@ -191,17 +191,13 @@ class FunctionDomain(Servable):
 
     def grade(self, problem: ToolProblem, world: FunctionWorld) -> Grade:
         """Judges the state."""
-        found = self._grade(world.state, problem)
-        if isinstance(found, Grade):
-            return found
-        return Grade(float(found) >= 1.0, min(max(float(found), 0.0), 1.0))
+        return Grade.of(self._grade(world.state, problem))
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns gold calls."""
         if self._oracle is not None:
             return self._oracle(problem)
-        if isinstance(problem.secret, Mapping) and "calls" in problem.secret:
-            calls: list[list[ToolCall]] = problem.secret["calls"]
+        if (calls := problem.gold_calls) is not None:
             return calls
         raise ConfigError(f"'{self.name}' has no oracle. Give oracle=…, or a problem with secret={{'calls': [[…]]}}.")
 

@@ -121,6 +121,11 @@ class Grade:
     info: Mapping[str, Any] = field(default_factory=dict)
     """JSON for ``infos`` and records; no gold values."""
 
+    @classmethod
+    def of(cls, found: Grade | float) -> Grade:
+        """What a function that grades may return: a grade, or how much is achieved, 1 being all of it."""
+        return found if isinstance(found, Grade) else cls(float(found) >= 1.0, min(max(float(found), 0.0), 1.0))
+
 
 @dataclass(frozen=True)
 class ToolProblem:
@@ -137,6 +142,11 @@ class ToolProblem:
     """Tools that are missing in user turn i."""
     secret: Any = field(default=None, repr=False)
     """The domain's own gold; never shown."""
+
+    @property
+    def gold_calls(self) -> list[list[ToolCall]] | None:
+        """Gold calls per user turn, where the secret is a mapping that has ``calls``."""
+        return self.secret.get("calls") if isinstance(self.secret, Mapping) else None
 
 
 @runtime_checkable

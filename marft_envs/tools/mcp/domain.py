@@ -186,16 +186,13 @@ class MCPToolDomain:
             found = _expected(world, problem) if self._grade is None else self._grade(world, problem)
         except (WorkerError, TimeoutError):
             return Grade(False, 0.0, {"server_lost": True})
-        if isinstance(found, Grade):
-            return found
-        return Grade(float(found) >= 1.0, min(max(float(found), 0.0), 1.0))
+        return Grade.of(found)
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns gold calls, if they were given here; a server does not tell them."""
         if self._oracle is not None:
             return self._oracle(problem)
-        if isinstance(problem.secret, Mapping) and "calls" in problem.secret:
-            calls: list[list[ToolCall]] = problem.secret["calls"]
+        if (calls := problem.gold_calls) is not None:
             return calls
         raise ConfigError(f"'{self.name}' has no oracle here: gold calls stay on the server. Give oracle=….")
 
