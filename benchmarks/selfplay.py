@@ -8,11 +8,11 @@
    players, a few minutes of supervised learning; nothing of the game but its rules. Beside it, it learns to keep the
    prompt in the state that a value head reads: a legal move can be named without telling whose stones are whose, and a
    critic that cannot see that explains next to nothing.
-2. Self-play on PettingZoo's ``tictactoe_v3`` with IPPO at the token level: one policy plays both seats, each paid for
-   its own result, half of the games against one of four past states of itself (copies of the warm start at first, one
-   of them replaced every 20 iterations). It never meets the fixed opponents. The KL to the warm start keeps its play
-   varied: without it the policy soon plays few lines only, and is beaten in others. MARFT itself cannot be used: its
-   chain has one return for the whole team, and here one's gain is the other's loss.
+2. Self-play on PettingZoo's ``tictactoe_v3`` with token-level MARFT and agent chains, which is IPPO number for number
+   (one return for the team has no meaning here): one policy plays both seats, each paid for its own result, half of the
+   games against one of four past states of itself (copies of the warm start at first, one of them replaced every 20
+   iterations). It never meets the fixed opponents. The KL to the warm start keeps its play
+   varied: without it the policy soon plays few lines only, and is beaten in others.
 3. 500 games each, greedy, against a random player and one that takes every win in a single move, seats drawn; Elo
    relative to the random player. Only wins count as won: draws and games that an illegal move ended do not.
 
@@ -58,9 +58,9 @@ READ = 24
 """Last tokens of a prompt that are read back from its last state."""
 Rows = list[tuple[list[int], list[int]]]
 SETTINGS = (
-    f"--env {GAME} --env-kwargs codec={BOARD['codec']} --policies shared --preset toy --max-new-tokens 1 "
-    "--iterations 100 --episodes-per-iteration 128 --eval-every 20 --save-every 20 --eval-kwargs opponents=random "
-    f"--eval-episodes {GAMES} --pool 4 --pool-every 20 --lr 2e-3 --anneal 100 --kl-coef 0.1 --epochs 2 --minibatches 4 "
+    f"--chain agent --value-clip 0.2 --level token --env {GAME} --env-kwargs codec={BOARD['codec']} "
+    "--policies shared --preset toy --max-new-tokens 1 --iterations 100 --episodes-per-iteration 128 --eval-every 20 "
+    f"--save-every 20 --eval-kwargs opponents=random --eval-episodes {GAMES} --pool 4 --pool-every 20 --lr 2e-3 --anneal 100 --kl-coef 0.1 --epochs 2 --minibatches 4 "
     "--kl-stop 0.1 --critic-lr 5e-3 --critic-epochs 4 --critic-minibatches 4 --gamma-turn 0.95"
 ).split()
 LISTENER = "pettingzoo:mpe2.simple_speaker_listener_v4"
@@ -114,7 +114,7 @@ def main() -> None:
     print(f"warm start: {warm:.0f} s CPU", flush=True)
     rows, games = [], []
     for seed in range(args.seeds):
-        job = Job(f"ttt-{seed}", ("ippo", *SETTINGS, "--models", str(args.out / "warm"), "--seed", str(seed)))
+        job = Job(f"ttt-{seed}", ("marft", *SETTINGS, "--models", str(args.out / "warm"), "--seed", str(seed)))
         done, spent = timed(job, args.out)
         games.append(done)
         rows += [[f"seed {seed}, {name}", *cells, ""] for name, cells in rated(done, args.out).items()]

@@ -194,6 +194,24 @@ def test_agent_chains_are_gae_over_each_agents_own_turns(name: str, seed: int) -
         assert [float(t.returns[0]) for t in own] == pytest.approx(returns.tolist(), abs=1e-5)
 
 
+@pytest.mark.parametrize("level", ["action", "token"])
+def test_MARFT_with_agent_chains_is_IPPO(level: str) -> None:
+    """In a zero-sum game too, which its team chain refuses."""
+    moved = []
+    for name, extra in (("marft", {"chain": "agent", "value_clip": 0.2}), ("ippo", {})):
+        policies, heads, data = Tabular(["a", "b"]), Heads(["a", "b"]), team(layers=[["a"], ["b"], ["a"]])
+        for d in data:
+            d.layers[-1].agents = {"a": d.layers[-1].team, "b": -d.layers[-1].team}
+            d.layers[-1].team = 0.0
+        stats = learner(name, policies, heads, level=level, lr=0.05, epochs=2, minibatches=2, **extra).update(
+            policies.play(data), 0
+        )
+        moved.append((policies.tables, stats))
+    assert all(torch.equal(moved[0][0][p], moved[1][0][p]) for p in "ab") and moved[0][1] == moved[1][1]
+    with pytest.raises(ConfigError, match="marft --chain agent"):
+        make("marft").credit(data)
+
+
 def test_what_others_are_paid_is_nothing_to_an_independent_learner() -> None:
     def returns(other: float) -> list[float]:
         data = team(n=1, layers=[["a"], ["b"], ["a"]])

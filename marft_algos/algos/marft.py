@@ -12,6 +12,8 @@ with ρ of a token, or of a whole action: exp of the difference of (1/Z)·Σ_t l
 Departures from the paper: layers may hold several turns (each is paid all of the layer's reward, and hands over to
 the mean of the next layer), γ and λ are separate for tokens and turns and default to 1 (0.99^512 is .006), and the
 critic's view is checked, because V of a successor's own observation is a bootstrap only if it sees its predecessor.
+In a game, where one seat's gain is another's loss, no return belongs to all: ``chain="agent"`` then gives every agent a
+chain of its own turns, which is IPPO's.
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ class MARFTConfig(PPOConfig):
 
     critic: View = "own"
     """What V sees: the agent's own observation (the paper), the team's transcript before the layer, or nothing."""
+    chain: Literal["team", "agent"] = "team"
+    """Whose turns a return runs over: the whole team's (the paper), or each agent's own, for games in which every seat
+    is paid for itself."""
     update: Literal["joint", "agent"] = "joint"
     """All policies every iteration, or one policy for ``interval`` iterations, then the next."""
     interval: int = 1
@@ -48,13 +53,14 @@ class MARFT(PPO):
 
     def __init__(self, config: MARFTConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
-        self.view = self.config.critic
+        self.view, self.chain = self.config.critic, self.config.chain
         if self.config.interval < 1:
             raise ConfigError(f"interval is {self.config.interval}; expected at least 1 iteration per policy.")
 
     def links(self, trajectory: Trajectory) -> credit.Links:
-        """The team chain: layer by layer through the whole episode."""
-        return credit.team_chain(trajectory, self.rule(trajectory))
+        """The team chain, layer by layer through the whole episode; or every agent's own."""
+        chain = credit.team_chain if self.chain == "team" else credit.agent_chain
+        return chain(trajectory, self.rule(trajectory))
 
     def order(self, rows: Mapping[str, Sequence[Transition]], iteration: int) -> list[list[str]]:
         """Every policy, or the one whose interval it is."""

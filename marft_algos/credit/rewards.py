@@ -170,7 +170,7 @@ def _common(agents: Mapping[str, float], names: set[str], layer: int) -> float:
     if len(set(per_agent.values())) > 1:
         raise ConfigError(
             f"Layer {layer} pays agents differently ({per_agent}), and a team chain has one return for all. "
-            "Use an algorithm with agent chains (IPPO, MAPPO), or let the task pay a team reward."
+            "Use agent chains (marft --chain agent, ippo, mappo), or let the task pay a team reward."
         )
     return next(iter(per_agent.values()))
 
