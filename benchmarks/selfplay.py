@@ -60,8 +60,9 @@ Rows = list[tuple[list[int], list[int]]]
 SETTINGS = (
     f"--chain agent --value-clip 0.2 --level token --env {GAME} --env-kwargs codec={BOARD['codec']} "
     "--policies shared --preset toy --max-new-tokens 1 --iterations 100 --episodes-per-iteration 128 --eval-every 20 "
-    f"--save-every 20 --eval-kwargs opponents=random --eval-episodes {GAMES} --pool 4 --pool-every 20 "
-    "--lr 2e-3 --anneal 100 --kl-coef 0.1 --epochs 2 --minibatches 4 --kl-stop 0.1 --critic-lr 5e-3 --critic-epochs 4 --critic-minibatches 4 --gamma-turn 0.95"
+    f"--save-every 20 --eval-kwargs opponents=random --eval-episodes {GAMES} --pool 4 --pool-every 20 --lr 2e-3 "
+    "--anneal 100 --kl-coef 0.1 --epochs 2 --minibatches 4 --kl-stop 0.1 --critic-lr 5e-3 --critic-epochs 4 "
+    "--critic-minibatches 4 --gamma-turn 0.95"
 ).split()
 LISTENER = "pettingzoo:mpe2.simple_speaker_listener_v4"
 COOPERATIVE: dict[str, Any] = {
