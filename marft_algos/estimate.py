@@ -224,11 +224,11 @@ class _Work:
         base, new = env.unwrapped, config.max_new_tokens
         method = algorithms.get(config.algo)(config.algorithm)
         said = max(sum(len(m["content"]) for m in base.messages(agent)) for agent in base.possible_agents)
-        each = base.max_rounds if base.max_turns is None else min(base.max_rounds, base.max_turns)
-        others = (len(base.team) * each - 1) * new
+        most = base.turn_limit
+        each = min(base.max_rounds, most)
+        others = (most - 1) * new
         prompt = max(min(said // CHARS_PER_TOKEN + others, context - new), 1)
         episodes = config.episodes_per_iteration
-        most = len(base.team) * each if base.max_turns is None else min(len(base.team) * each, base.max_turns)
         rows = 0 if method.view == "none" else episodes * most * (new if method.level == "token" else 1)
         micro = max(min(config.algorithm.micro_tokens, episodes * each * (prompt + new)), prompt + new)
         flying = min(config.engine_batch, config.num_envs or episodes, episodes)

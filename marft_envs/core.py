@@ -257,6 +257,13 @@ class FlexEnv(Rounds):
         return f"{self.state()}\n\n({self._specs[agent].role})"
 
     @property
+    def turn_limit(self) -> int:
+        """Most turns that an episode can have, by its own limits and the task's ``turn_limit`` if there is one."""
+        team, each = len(self.team), self.max_turns_per_agent or self.max_rounds
+        bounds = (team * self.max_rounds, team * each, self.max_turns, getattr(self.task, "turn_limit", None))
+        return min(bound for bound in bounds if bound is not None)
+
+    @property
     def tools(self) -> dict[str, list[dict[str, Any]]]:
         """Agent -> the tools that it can call now, as OpenAI's chat API takes them; here nobody has any."""
         return {}

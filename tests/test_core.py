@@ -100,6 +100,19 @@ def test_limits_end_the_episode_with_a_score(limits: dict[str, int], layers: lis
     assert sum(scored) == len(layers) and episode.team_return == len(episode.rounds)
 
 
+class _Short(PlainTask):
+    turn_limit = 4
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [({}, 3), ({"max_rounds": 4}, 12), ({"max_rounds": 4, "max_turns": 5}, 5), ({"max_rounds": 4, "max_turns_per_agent": 2}, 6)],
+)
+def test_the_most_turns_that_an_episode_can_have(limits: dict[str, int], most: int) -> None:
+    assert flex(3, **limits).turn_limit == most
+    assert flex(3, **limits, task=_Short()).turn_limit == min(most, 4)
+
+
 def test_a_layer_that_does_not_fit_is_not_begun() -> None:
     env = play(flex(3, Layered([["a_0"], ["b_0", "c_0"]]), max_turns=2))
     assert order(env) == ["a"] and env.episode.stop_reason == "max_turns"

@@ -53,6 +53,11 @@ def card(name: str, folder: Path, **changes: Any) -> TrainConfig:
     return config.build({**table, **changes, "models": str(folder / size)})
 
 
+@pytest.mark.parametrize("name", ["quickstart", "toy", "code", "tools"])
+def test_every_preset_of_an_embedded_model_fits_a_small_machine(name: str) -> None:
+    of(config.build(presets.get(name))).check(4 * GB)
+
+
 @pytest.mark.parametrize(("name", "room"), CARDS)
 def test_every_preset_of_a_card_fits_it(name: str, room: float, tmp_path: Path) -> None:
     of(card(name, tmp_path), "cuda").check(int(0.95 * room))

@@ -78,6 +78,11 @@ class ToolTask:
         self._problem: ToolProblem | None = None
         self._start()
 
+    @property
+    def turn_limit(self) -> int:
+        """Most turns of an episode on the present problem; :class:`FlexEnv` asks for it."""
+        return self.limits.max_turns * (len(self._problem.turns) if self._problem else 1)
+
     def _start(self) -> None:
         self.user_turn = 0
         self.over = False
