@@ -126,7 +126,7 @@ def run_perf(argv: list[str]) -> int:
     known = sorted(path.stem.removeprefix("perf_") for path in folder.glob("perf_*.py"))
     if not known:
         raise ConfigError("The measurements of speed are not here. Clone the repository and type it in its root.")
-    if not argv:
+    if not argv or argv[0] in ("-h", "--help"):
         print("\n".join(f"marft bench perf {name}" for name in known))
         return 0
     name, rest = argv[0], argv[1:]
