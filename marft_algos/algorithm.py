@@ -97,7 +97,7 @@ class Algorithm:
     view: View = "none"
     """Which observation the critic sees; ``none``: no critic."""
     chain: credit_rules.Chain = "team"
-    """What its returns run over: some credit rules make sense along some chains only."""
+    """What its returns run over (``links`` for team and agent chains): some credit rules make sense along some only."""
     rule: credit_rules.Rule = credit_rules.get("broadcast")
     """Who is paid what; an algorithm whose ``Config`` has ``credit`` sets it."""
     candidates: int = 1
@@ -118,6 +118,14 @@ class Algorithm:
     def refills(self) -> int:
         """How often unwanted groups are replaced."""
         return self.config.refills if isinstance(self.config, GroupConfig) else 0
+
+    def links(self, trajectory: Trajectory) -> credit_rules.Links:
+        """Whose values bootstrap which turn, and what is paid in between, along ``chain``.
+
+        ``team``: layer by layer through the whole episode. ``agent``: a turn's successor is its agent's own next turn.
+        """
+        chains = {"team": credit_rules.team_chain, "agent": credit_rules.agent_chain}
+        return chains[self.chain](trajectory, self.rule(trajectory))
 
     def wanted(self, group: Sequence[Trajectory]) -> bool:
         """Whether these episodes of one start are worth learning from; others are dropped, and refilled.

@@ -57,7 +57,7 @@ class PPOConfig(UpdateConfig):
 
 
 class PPO(Algorithm):
-    """Base of the algorithms with a critic; a subclass names its chain in ``links``."""
+    """Base of the algorithms with a critic; a subclass names its ``chain``."""
 
     Config = PPOConfig
     config: PPOConfig
@@ -76,10 +76,6 @@ class PPO(Algorithm):
                 "tokens: the first tokens get almost no signal. Use gamma_tok=1, or fewer new tokens.",
                 stacklevel=2,
             )
-
-    def links(self, trajectory: Trajectory) -> credit.Links:
-        """Whose values bootstrap which turn, and what is paid in between."""
-        raise NotImplementedError
 
     def traces(self, trajectory: Trajectory) -> list[float] | None:
         """Per turn the factor on λ_turn when it is looked back from; None: 1."""

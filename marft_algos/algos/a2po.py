@@ -27,7 +27,6 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from marft_algos import credit
 from marft_algos import functional as F
 from marft_algos.algorithm import Need, Rescore, View, register
 from marft_algos.batching import Batch
@@ -62,10 +61,6 @@ class A2PO(PPO):
         super().__init__(config, sampling)
         self.updated: list[str] = []
         self.scale = 1.0
-
-    def links(self, trajectory: Trajectory) -> credit.Links:
-        """The team chain: layer by layer through the whole episode."""
-        return credit.team_chain(trajectory, self.rule(trajectory))
 
     def traces(self, trajectory: Trajectory) -> list[float]:
         """The trace c = min(1, ρ) of turns whose policy has moved, 1 elsewhere."""

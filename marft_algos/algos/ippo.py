@@ -24,7 +24,6 @@ from typing import ClassVar
 from marft_algos import credit
 from marft_algos.algorithm import Need, View, register
 from marft_algos.ppo import PPO, PPOConfig
-from marft_algos.types import Trajectory
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,3 @@ class IPPO(PPO):
     needs: ClassVar[frozenset[Need]] = frozenset({"critic"})
     view: View = "own"
     chain: credit.Chain = "agent"
-
-    def links(self, trajectory: Trajectory) -> credit.Links:
-        """The agents' chains: a turn's successor is its agent's own next turn."""
-        return credit.agent_chain(trajectory, self.rule(trajectory))

@@ -22,10 +22,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from marft_algos import credit
 from marft_algos.algorithm import View, register
 from marft_algos.ppo import PPO, PPOConfig
-from marft_algos.types import SamplingParams, Trajectory, Transition
+from marft_algos.types import SamplingParams, Transition
 from marft_envs.errors import ConfigError
 
 
@@ -56,11 +55,6 @@ class MARFT(PPO):
         self.view, self.chain = self.config.critic, self.config.chain
         if self.config.interval < 1:
             raise ConfigError(f"interval is {self.config.interval}; expected at least 1 iteration per policy.")
-
-    def links(self, trajectory: Trajectory) -> credit.Links:
-        """The team chain, layer by layer through the whole episode; or every agent's own."""
-        chain = credit.team_chain if self.chain == "team" else credit.agent_chain
-        return chain(trajectory, self.rule(trajectory))
 
     def order(self, rows: Mapping[str, Sequence[Transition]], iteration: int) -> list[list[str]]:
         """Every policy, or the one whose interval it is."""

@@ -60,7 +60,7 @@ class MARSHAL(Algorithm):
         """Centre, sum to go, normalise; each player by itself."""
         turns = [t for d in trajectories for t in d.transitions]
         players = [t.agent for t in turns]
-        chains = [credit.agent_chain(d, self.rule(d)) for d in trajectories]
+        chains = [self.links(d) for d in trajectories]
         rewards = np.array([r for links in chains for r in links.rewards], dtype=np.float64)
         rest = rewards - groups.statistics(rewards, players).mean
         sums, start = np.zeros_like(rest), 0

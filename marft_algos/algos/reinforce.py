@@ -55,7 +55,6 @@ class REINFORCE(Algorithm):
         super().__init__(config, sampling)
         self.rule = credit.get(self.config.credit)
         self.chain = self.config.chain
-        self.links = credit.team_chain if self.config.chain == "team" else credit.agent_chain
         self.baseline: float | None = None
 
     def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -65,7 +64,7 @@ class REINFORCE(Algorithm):
             for d in trajectories
             for t, g in zip(
                 d.transitions,
-                credit.returns_to_go(d, self.links(d, self.rule(d)), self.config.gamma_turn),
+                credit.returns_to_go(d, self.links(d), self.config.gamma_turn),
                 strict=True,
             )
         ]

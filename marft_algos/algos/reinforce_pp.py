@@ -57,12 +57,11 @@ class REINFORCEPP(Algorithm):
         super().__init__(config, sampling)
         self.rule = credit.get(self.config.credit)
         self.chain = self.config.chain
-        self.links = credit.team_chain if self.config.chain == "team" else credit.agent_chain
 
     def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Rewards to go from each token, whitened over what is trained."""
         for d in trajectories:
-            returns = credit.returns_to_go(d, self.links(d, self.rule(d)), self.config.gamma_turn)
+            returns = credit.returns_to_go(d, self.links(d), self.config.gamma_turn)
             for t, g in zip(d.transitions, returns, strict=True):
                 t.returns = np.full(decision_points(t, self.level), g, dtype=np.float32)
                 if t.penalties is not None:

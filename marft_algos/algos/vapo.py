@@ -73,10 +73,6 @@ class VAPO(PPO):
         if self.config.alpha <= 0:
             raise ConfigError(f"alpha is {self.config.alpha}; expected more than 0 (the paper: 0.05).")
 
-    def links(self, trajectory: Trajectory) -> credit.Links:
-        """The agents' chains: a turn's successor is its agent's own next turn."""
-        return credit.agent_chain(trajectory, self.rule(trajectory))
-
     def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Returns by the critic's λ; advantages by the policy's, from what the last token is due."""
         self.run_chains(trajectories)
