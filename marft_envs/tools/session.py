@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.tools.schema import check_tool
 from marft_envs.tools.types import Tool, ToolCall, ToolError, ToolResult, World
-from marft_envs.tools.values import copied, encode, frozen, plain
+from marft_envs.tools.values import encode, frozen, taken
 
 # What ends a line, or turns its direction, without being an escape in JSON.
 _LINE_ENDS = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -119,11 +119,7 @@ class Session:
         if before is None:
             lost = ToolResult(call, agent, False, None, "crashed", "the world failed")
             return self._enter(lost, shown(lost), False, False)
-        given: Any = call.arguments
-        if plain(given):
-            arguments, same = given.copy(), ("dict", frozenset(given.items()))  # as `frozen` has it
-        else:
-            arguments, same = copied(given), frozen(given)
+        arguments, same = taken(call.arguments)
         key = (call.name, same, self.turn, before)
         duplicate = key in self._seen
         value, text, error, message, transient = self._answer(call.name, arguments)

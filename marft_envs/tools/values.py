@@ -40,6 +40,13 @@ def frozen(value: Any) -> Any:
     return value
 
 
+def taken(value: Any) -> tuple[Any, Any]:
+    """Returns a copy and a stand-in, ``(copied(value), frozen(value))``, without walking over a plain object."""
+    if plain(value):
+        return value.copy(), ("dict", frozenset(value.items()))
+    return copied(value), frozen(value)
+
+
 def too_deep(value: Any, levels: int) -> bool:
     """Returns whether lists and objects are nested deeper than ``levels``; does not recurse."""
     level = [value]
