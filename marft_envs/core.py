@@ -258,9 +258,9 @@ class FlexEnv(Rounds):
 
     @property
     def turn_limit(self) -> int:
-        """Most turns that an episode can have, by its own limits and the task's ``turn_limit`` if there is one."""
-        team, each = len(self.team), self.max_turns_per_agent or self.max_rounds
-        bounds = (team * self.max_rounds, team * each, self.max_turns, getattr(self.task, "turn_limit", None))
+        """Most turns that an episode can have if agents act once a round; no more than its task's ``turn_limit``."""
+        each = min(self.max_rounds, self.max_turns_per_agent or self.max_rounds)
+        bounds = (len(self.team) * each, self.max_turns, getattr(self.task, "turn_limit", None))
         return min(bound for bound in bounds if bound is not None)
 
     @property
