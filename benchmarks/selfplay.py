@@ -11,8 +11,8 @@
 2. Self-play on PettingZoo's ``tictactoe_v3`` with token-level MARFT and agent chains, which is IPPO number for number
    (one return for the team has no meaning here): one policy plays both seats, each paid for its own result, half of the
    games against one of four past states of itself (copies of the warm start at first, one of them replaced every 20
-   iterations). It never meets the fixed opponents. The KL to the warm start keeps its play
-   varied: without it the policy soon plays few lines only, and is beaten in others.
+   iterations). It never meets the fixed opponents. The KL to the warm start keeps its play varied: without it the
+   policy soon plays few lines only, and is beaten in others.
 3. 500 games each, greedy, against a random player and one that takes every win in a single move, seats drawn; Elo
    relative to the random player. Only wins count as won: draws and games that an illegal move ended do not.
 
@@ -31,7 +31,6 @@ import importlib.util
 import json
 import random
 import resource
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,6 +41,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
 import marft_envs
+from benchmarks.envs import loop_microseconds
 from benchmarks.runs import Done, Job, run_all, table
 from marft_algos import checkpoint, config, evaluate, hosting, selfplay, setup, stats
 from marft_algos.policy import PolicySet
@@ -134,12 +134,12 @@ def main() -> None:
 
 def timed(job: Job, folder: Path) -> tuple[Done, str]:
     """Runs a training; returns it, and in words how long it took, evaluations included, and on what a machine."""
-    before = _cpu(), _loop()
+    before = _cpu(), loop_microseconds()
     done = run_all([job], folder, 1)[job.name]
     file = folder / f"{job.name}-cpu.json"
-    _keep(file, {"seconds": _cpu() - before[0], "loop": [before[1], _loop()]})
+    _keep(file, {"seconds": _cpu() - before[0], "loop": [before[1], loop_microseconds()]})
     found = json.loads(file.read_text())
-    loop = " to ".join(f"{1e6 * seconds:.0f}" for seconds in sorted(found["loop"]))
+    loop = " to ".join(f"{microseconds:.0f}" for microseconds in sorted(found["loop"]))
     return done, f"{done.seconds:.0f} s wall, {found['seconds']:.0f} s CPU (loop: {loop} µs)"
 
 
@@ -263,17 +263,6 @@ def against(done: Done, path: Path | None, opponent: str) -> dict[str, int]:
 def _cpu() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def _loop() -> float:
-    """Processor seconds of ``sum(i * i for i in range(1000))``, the best of 50: how fast this machine is now."""
-
-    def once() -> float:
-        started = time.process_time()
-        sum(i * i for i in range(1000))
-        return time.process_time() - started
-
-    return min(once() for _ in range(50))
 
 
 def _keep(file: Path, found: dict[str, Any]) -> None:
