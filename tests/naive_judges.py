@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 Calls = Sequence[tuple[int, int, int]]
-TIMEOUT_S = 1.0
+TIMEOUT_S = 3.0  # on a busy machine the interpreter alone may take a second, and a program that never ran shows nothing
 
 
 def load(source: str) -> Callable[[int, int], Any]:
