@@ -23,7 +23,7 @@ def train(preset: str = "default", **settings: Any) -> RunFolder:
 
     Raises:
         ConfigError: A setting that cannot work, before any folder is made.
-        Interrupted: Ctrl-C; the state was saved, and ``marft train --resume`` goes on.
+        Interrupted: Ctrl-C or SIGTERM; the state was saved, and ``marft train --resume`` goes on.
     """
     base = configs.build(presets.get(preset))
     config = configs.build(settings, base)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -43,10 +45,13 @@ marft COMMAND --help lists every option. Commands: {commands}."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit code (130 after Ctrl-C)."""
+    """Runs a command; returns the exit code (130 after Ctrl-C or SIGTERM)."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    if threading.current_thread() is threading.main_thread():
+        # A scheduler's or `kill`'s request is Ctrl-C: what was started is ended too, what was learned is saved.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return _dispatch(words)
     except MarftError as error:

@@ -34,7 +34,7 @@ _PERMUTE = 3
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, after the state was saved."""
+    """Ctrl-C or SIGTERM, after the state was saved."""
 
 
 class Trainer:
@@ -115,7 +115,7 @@ class Trainer:
         """Runs the iterations that are left.
 
         Raises:
-            Interrupted: Ctrl-C was pressed; the state was saved if it was whole.
+            Interrupted: Ctrl-C was pressed, or SIGTERM came; the state was saved if it was whole.
         """
         config = self.config
         sinks = [loggers.make(name, run, self.progress.iteration) for name in config.loggers]
@@ -355,9 +355,9 @@ def _due(iteration: int, every: int) -> bool:
 
 
 class _Interrupt:
-    """Ctrl-C: at once while nothing that a checkpoint holds changes, else as soon as that is so.
+    """Ctrl-C or SIGTERM: at once while nothing that a checkpoint holds changes, else as soon as that is so.
 
-    A second Ctrl-C takes effect at once, and leaves the last checkpoint as it is.
+    A second one takes effect at once, and leaves the last checkpoint as it is.
     """
 
     def __init__(self) -> None:
@@ -386,12 +386,13 @@ class _Interrupt:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Receives Ctrl-C while inside."""
+        """Receives both signals while inside."""
         if threading.current_thread() is not threading.main_thread():
             yield  # signals reach the main thread only
             return
-        before = signal.signal(signal.SIGINT, self)
+        before = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)

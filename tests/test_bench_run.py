@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,30 @@ def test_a_killed_benchmark_goes_on_and_runs_nothing_twice(done: tuple[BenchFold
     assert sorted({(r["algorithm"], r["seed"]) for r in rows}) == [
         (a, s) for a in ("awr", "grpo", "marft", "untrained") for s in (0, 1)
     ]
+
+
+def test_a_terminated_benchmark_ends_its_runs_and_they_save_what_they_learned(tmp_path: Path) -> None:
+    grid, out = tmp_path / "long.toml", tmp_path / "long"
+    grid.write_text(GRID.replace("token_budget = 100", "token_budget = 1000000"))
+    process = start(grid, out)
+    try:
+        end = time.monotonic() + 120
+        while not any(len(file.read_text().splitlines()) > 2 for file in out.glob("runs/*/metrics.jsonl")):
+            assert time.monotonic() < end and process.poll() is None
+            time.sleep(0.1)
+        process.terminate()  # the benchmark alone, as a scheduler or `kill` does
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == 130 and "failed" not in said, said
+        with pytest.raises(ProcessLookupError):
+            for _ in range(300):  # the server of its processes ends a moment after it
+                os.killpg(process.pid, 0)
+                time.sleep(0.1)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert not [*out.glob("results/*.json")]
+    steps = {file.name for file in out.glob("runs/*/checkpoints/step_*")}
+    assert steps - {"step_000000"}, steps
 
 
 def test_rows_hold_outcomes_problem_by_problem_and_what_they_cost(done: tuple[BenchFolder, list[str], str]) -> None:

@@ -225,7 +225,10 @@ def test_a_folder_that_cannot_be_written_is_an_error(model: Path, tmp_path: Path
         Trainer(settings(model, tmp_path / "file")).start()
 
 
-def test_ctrl_c_writes_a_checkpoint(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_writes_a_checkpoint(
+    number: signal.Signals, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = settings(model, tmp_path, name="run", save_every=0, eval_every=0)
     trainer = Trainer(made)
     run = trainer.start()
@@ -233,7 +236,7 @@ def test_ctrl_c_writes_a_checkpoint(model: Path, tmp_path: Path, monkeypatch: py
 
     def interrupted(trajectories: Any, iteration: int) -> Any:
         if iteration == 1:
-            os.kill(os.getpid(), signal.SIGINT)  # in the middle of an update: it is finished first
+            os.kill(os.getpid(), number)  # in the middle of an update: it is finished first
         return update(trajectories, iteration)
 
     monkeypatch.setattr(trainer.learner, "update", interrupted)

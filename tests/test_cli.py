@@ -230,7 +230,8 @@ def test_a_run_on_two_files_is_evaluated_on_the_second(model: Path, here: Path, 
     }
 
 
-def test_ctrl_c_ends_with_130_and_a_checkpoint(model: Path, here: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_with_130_and_a_checkpoint(number: signal.Signals, model: Path, here: Path) -> None:
     command = [sys.executable, "-m", "marft_algos", "train", "--env", "relay-v0", "--models", str(model), *QUICK]
     process = subprocess.Popen(
         [*command, "--iterations", "100000", "--eval-every", "0", "--name", "stopped"],
@@ -243,7 +244,7 @@ def test_ctrl_c_ends_with_130_and_a_checkpoint(model: Path, here: Path) -> None:
     for line in process.stderr:
         if line.startswith("iteration 3/"):
             break
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "go on: marft train --resume" in out
