@@ -165,12 +165,13 @@ def test_the_sweep_is_equal_and_never_looks_at_test_problems() -> None:
     for cell in swept:
         tried.setdefault(cell.algorithm, set()).add(cell.lr)
         assert cell.config["eval_kwargs"]["split"] == "train" and cell.config["seed"] == 9
+        assert cell.config["eval_every"] == 0, "only the last score chooses"
     assert set(tried) == {"marft", "grpo", "reinforce", "rft", "single"}
     assert all(rates == {1e-3, 2e-3} for rates in tried.values())
     main = cells.expand(made, "main", {(a, "math-dual-v0"): 2e-3 for a in tried if a != "grpo"})
     assert {c.config["algorithm"]["lr"] for c in main if c.algorithm == "marft"} == {2e-3}
     assert all("no learning rate" in c.skipped for c in main if c.algorithm == "grpo")
-    assert all(c.config["eval_kwargs"] == {} for c in main if c.algorithm == "marft")
+    assert all(c.config["eval_kwargs"] == {} and c.config["eval_every"] for c in main if c.algorithm == "marft")
 
 
 @pytest.mark.parametrize(

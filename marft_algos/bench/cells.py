@@ -268,9 +268,11 @@ def resolve(
     sweep = grid.sweep if stage == "sweep" else None
     budget = (sweep and sweep.token_budget) or entry.token_budget or grid.token_budget
     table |= {"algo": variant.algo, "env": entry.id, "token_budget": budget, "keep": "last"}
-    if sweep is not None and setup.keep_accepted(entry.id, {"split": ""}):
-        # The main stage's problems are not looked at before it: rates are chosen on held-out *training* problems.
-        table["eval_kwargs"] = {**table.get("eval_kwargs", {}), "split": "train"}
+    if sweep is not None:
+        table["eval_every"] = 0  # a rate is chosen by its last score, and a grid's curves are those of its main stage
+        if setup.keep_accepted(entry.id, {"split": ""}):
+            # The main stage's problems are not looked at before it: rates are chosen on held-out *training* problems.
+            table["eval_kwargs"] = {**table.get("eval_kwargs", {}), "split": "train"}
     return configs.build({**table, **changes, "algorithm": own}, base)
 
 
