@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import toys_matrix
+from benchmarks import pack, toys_matrix
 from marft_algos.bench import check, report, tables
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.cli import main
@@ -140,6 +141,20 @@ def test_the_report_is_whole_and_stands_alone(done: tuple[BenchFolder, list[str]
     tasks = json.loads((folder.root / "marl_eval.json").read_text())["marft"]
     steps = tasks["relay-v0"]["grpo"]["seed_0"]
     assert steps["step_0"]["step_count"] == 0 and len(steps["absolute_metrics"]["return"]) == 8
+
+
+def test_packed_results_are_where_another_checkout_goes_on(done: tuple[BenchFolder, list[str], str], tmp_path: Path) -> None:
+    folder = done[0]
+    for name in ("one", "two"):
+        assert pack.pack(folder, tmp_path / name) == 8
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    with tarfile.open(tmp_path / "one") as archive:
+        archive.extractall(tmp_path, filter="data")
+    there = BenchFolder(tmp_path / folder.root.name)
+    assert there.rows() == folder.rows() and not there.runs.exists()
+    again = start(there.grid_file, there.root)
+    said, _ = again.communicate(timeout=120)
+    assert again.returncode == 0 and said.count("there already") == 8, said
 
 
 def test_another_versions_folder_is_refused(done: tuple[BenchFolder, list[str], str], tmp_path: Path) -> None:
