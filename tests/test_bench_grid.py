@@ -190,6 +190,7 @@ def test_the_sweep_is_equal_and_never_looks_at_test_problems() -> None:
         ({"credit": ["priced"], "rule": {"priced": {"rule": "lastt"}}}, "Did you mean 'last'"),
         ({"algorithm": {"marft": {"on": {"relai-v0": {}}}}}, r"marft.on.relai-v0\] is not in 'envs'. Did you mean"),
         ({"baseline": "happo"}, "baseline 'happo' is not in the grid"),
+        ({"reference": "relay"}, "reference 'relay' is not in .envs.. Did you mean"),
         ({"env": {"relai-v0": {}}}, r"\[env.relai-v0\] is not in 'envs'. Did you mean 'relay-v0'"),
         ({"env": {"relay-v0": {"trained_on": "xor-v0"}}}, "trained on 'xor-v0', which is no label"),
         ({"env": {"relay-v0": {"members": 1}}}, "two or more"),

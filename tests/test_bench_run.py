@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from benchmarks import pack, toys_matrix
-from marft_algos.bench import check, report, tables
+from marft_algos.bench import check, figures, report, tables
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.cli import main
 from marft_envs.errors import ConfigError
@@ -210,11 +211,9 @@ def test_tables_pair_with_the_baseline_and_count_failures() -> None:
     assert line.difference.low > 0 and line.seeds == 3 and line.failed == 1
     assert line.improvement is not None and line.improvement.mean == 1.0
     assert found["base"].difference is None
-    shown = tables.markdown(list(found.values()), "base")
+    shown = tables.markdown(tables.sheet(list(found.values()), "base"))
     assert "difference to base" in shown and "+30.0 [" in shown
-    assert r"\_" in tables.latex(
-        [found["a"].__class__(**{f: getattr(line, f) for f in line.__slots__} | {"algorithm": "a_b"})], "base"
-    )
+    assert r"a\_b" in tables.latex(tables.sheet([dataclasses.replace(line, algorithm="a_b")], "base"))
     with pytest.raises(ConfigError, match="no row 'bose'"):
         tables.lines(rows, "bose")
 
@@ -231,7 +230,30 @@ def test_runs_on_other_problems_are_not_paired() -> None:
 def test_a_row_that_could_not_run_says_why_in_the_table() -> None:
     rows = [*benchmark(0.8), row("mat", 0, [1.0], status="skipped", error="needs one policy")]
     line = next(x for x in tables.lines(rows, "base") if x.algorithm == "mat")
-    assert "needs one policy" in tables.printed(line)[2]
+    assert "needs one policy" in tables.sheet([line], "base")[1][2]
+
+
+def test_environments_of_one_task_set_are_compared_with_one_of_them_algorithm_by_algorithm(tmp_path: Path) -> None:
+    rows = [*benchmark(0.8), *(r | {"env": "deaf"} for r in benchmark(0.6))]
+    found = {(x.env, x.algorithm): x for x in tables.lines(rows, "base", "relay-v0")}
+    assert (deaf := found["deaf", "a"]).across is not None and deaf.across.mean == pytest.approx(-0.2)
+    assert deaf.across.high < 0 and deaf.difference is not None and deaf.difference.mean == pytest.approx(0.1)
+    assert (same := found["deaf", "base"].across) is not None and same.mean == 0
+    assert found["relay-v0", "a"].across is None and found[tables.EVERYTHING, "a"].across is None
+    head, *body = tables.sheet(list(found.values()), "base", "relay-v0")
+    cells = dict(zip(head, next(c for c in body if c[:2] == ["deaf", "a"]), strict=True))
+    assert cells["difference to relay-v0"].startswith("-20.0 [")
+    assert "difference to relay-v0" not in tables.sheet(list(found.values()), "base")[0]
+    assert {len(c) for c in body} == {len(head)}
+    drawn = figures.write(rows, list(found.values()), tmp_path)
+    assert "deaf" in drawn["environments"] and (tmp_path / "environments.png").is_file()
+    with pytest.raises(ConfigError, match=r"no environment 'dead' to compare with.*'deaf'"):
+        tables.lines(rows, "base", "dead")
+    for r in rows:
+        if r["env"] == "deaf":
+            r["problems"] = [f"q{i}" for i in range(40)]
+    with pytest.raises(ConfigError, match="not scored on the same problems"):
+        tables.lines(rows, "base", "relay-v0")
 
 
 def test_a_check_passes_on_the_same_runs_and_fails_on_worse_ones() -> None:

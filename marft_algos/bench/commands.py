@@ -99,6 +99,8 @@ class ReportArguments:
     """Folder of the benchmark."""
     baseline: str = ""
     """Differences are against this row; the grid's baseline by default."""
+    reference: str = ""
+    """Differences to this environment are told as well, each row's own; the grid's reference by default."""
     check: str = ""
     """Folder or results.jsonl of an earlier benchmark: exits with 3 when an interval excludes the new runs."""
 
@@ -110,7 +112,7 @@ def run_report(argv: list[str]) -> int:
     from marft_algos.bench.folder import BenchFolder
 
     folder = BenchFolder(given.folder)
-    page = report.write(folder, given.baseline)
+    page = report.write(folder, given.baseline, given.reference)
     print((folder.root / "summary.md").read_text(encoding="utf-8").rstrip())
     print(f"\nreport:  {page}")
     if not given.check:

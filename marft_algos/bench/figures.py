@@ -23,7 +23,7 @@ STYLES = ("-", "--", ":", "-.")
 
 
 def write(rows: Sequence[Row], lines: Sequence[Line], folder: Path) -> dict[str, str]:
-    """Writes all figures; returns name -> SVG text.
+    """Writes all figures; returns name -> SVG text. With a reference, environments are drawn side by side too.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -41,18 +41,21 @@ def write(rows: Sequence[Row], lines: Sequence[Line], folder: Path) -> dict[str,
     out: dict[str, str] = {}
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    drawn = {name: draw for name, draw in _figures(lines).items() if envs}
-    for name, draw in drawn.items():
-        columns = min(len(envs), 3)
-        height = -(-len(envs) // columns)
+    each = {env: [r for r in done if r["env"] == env] for env in envs}
+    drawn = {name: (draw, each) for name, draw in _figures(lines).items() if envs}
+    if any(line.across for line in lines):
+        drawn["environments"] = (lambda axes, rows, look: _environments(axes, look, lines), {"": done})
+    for name, (draw, parts) in drawn.items():
+        columns = min(len(parts), 3)
+        height = -(-len(parts) // columns)
         figure = Figure(figsize=(5.2 * columns, 3.6 * height), layout="constrained")
         FigureCanvasAgg(figure)
         shown = False
-        for i, env in enumerate(envs):
+        for i, (title, part) in enumerate(parts.items()):
             axes = figure.add_subplot(height, columns, i + 1)
-            draw(axes, [r for r in done if r["env"] == env], look)
+            draw(axes, part, look)
             shown = shown or axes.has_data()
-            _finish(axes, env)
+            _finish(axes, title)
         if not shown:
             continue
         with matplotlib.rc_context(
@@ -123,6 +126,24 @@ def _iqm(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], lines: Sequenc
         axes.plot([e.mean], [y], "|", color=color, markersize=12, markeredgewidth=2)
     axes.set_yticks(range(len(found)), [x.algorithm for x in reversed(found)], fontsize=7)
     axes.set_xlabel("IQM of the held-out score, 95 % interval")
+
+
+def _environments(axes: Any, look: Mapping[str, Any], lines: Sequence[Line]) -> None:
+    """Mean and its interval of every algorithm, one line per environment."""
+    found = [x for x in lines if x.mean is not None and x.env != EVERYTHING]
+    envs = list(dict.fromkeys(x.env for x in found))[::-1]
+    names = list(dict.fromkeys(x.algorithm for x in found))
+    for line in found:
+        e = line.mean
+        assert e is not None
+        color, _ = look[line.algorithm]
+        y = envs.index(line.env) - 0.6 * (names.index(line.algorithm) + 0.5) / len(names) + 0.3
+        if e.low == e.low:
+            axes.plot([e.low, e.high], [y, y], color=color, linewidth=2, alpha=0.5, solid_capstyle="butt")
+        first = line is next(x for x in found if x.algorithm == line.algorithm)
+        axes.plot([e.mean], [y], "o", color=color, markersize=4, label=line.algorithm if first else None)
+    axes.set_yticks(range(len(envs)), envs, fontsize=7)
+    axes.set_xlabel("mean held-out score, 95 % interval")
 
 
 def _profiles(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:

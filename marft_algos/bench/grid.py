@@ -84,6 +84,8 @@ class Grid:
     """Credit rules, by name or label; empty: each algorithm's own default."""
     baseline: str = "reinforce"
     """Differences are against it, paired."""
+    reference: str = ""
+    """Label in ``envs`` with the same problems as the others: each row's differences to it are told as well, paired."""
     single: str = ""
     """Algorithm that trains the single agent; the first one by default."""
     controls: tuple[Control, ...] = CONTROLS
@@ -195,6 +197,10 @@ def _check(grid: Grid) -> None:
     rows = [*grid.trained, *grid.controls]
     if grid.baseline not in rows:
         raise ConfigError(f"The baseline '{grid.baseline}' is not in the grid. {did_you_mean(grid.baseline, rows)}")
+    if grid.reference and grid.reference not in grid.envs:
+        raise ConfigError(
+            f"The reference '{grid.reference}' is not in 'envs'. {did_you_mean(grid.reference, grid.envs)}"
+        )
     for kind, key, used in (
         ("env", "envs", grid.envs),
         ("algorithm", "algorithms", [*grid.trained, grid.single_algorithm]),

@@ -23,6 +23,7 @@ _CAPTIONS = {
     "efficiency_tokens": "Sample efficiency: held-out score over tokens sampled for training, mean and range of seeds.",
     "efficiency_seconds": "The same over seconds of training (rollouts and updates, without evaluations).",
     "iqm": "Interquartile mean of seeds with its 95 % interval.",
+    "environments": "Mean score in each environment with its 95 % interval.",
     "profiles": "Performance profiles: share of runs that reach a score.",
     "contribution": "Per-agent contribution: score of the trained team with one policy frozen at its start.",
     "kl": "KL of the update, mean per token, to the policy that sampled.",
@@ -30,29 +31,34 @@ _CAPTIONS = {
 }
 
 
-def write(folder: BenchFolder, baseline: str = "") -> Path:
+def write(folder: BenchFolder, baseline: str = "", reference: str = "") -> Path:
     """Writes everything; returns the page's path.
 
     Args:
         folder: The benchmark.
         baseline: Row to compare with; the grid's by default.
+        reference: Environment to compare each row's other environments with; the grid's, if any, by default.
 
     Raises:
-        ConfigError: Another version's folder, nothing run yet, or no such baseline.
+        ConfigError: Another version's folder, nothing run yet, or no such baseline or reference.
         MissingExtraError: matplotlib is not installed.
     """
     described, rows = folder.described(), folder.rows()
     base = baseline or described["grid"].get("baseline", "reinforce")
-    lines = tables.lines(rows, base)
+    across = reference or described["grid"].get("reference", "")
+    lines = tables.lines(rows, base, across)
+    sheet = tables.sheet(lines, base, across)
     texts = {
         "results.jsonl": "".join(json.dumps(row) + "\n" for row in rows if not row["hidden"]),
-        "summary.md": tables.markdown(lines, base),
+        "summary.md": tables.markdown(sheet),
         "summary.csv": tables.as_csv(lines),
-        "summary.tex": tables.latex(lines, base),
+        "summary.tex": tables.latex(sheet),
         "marl_eval.json": json.dumps(tables.marl_eval(rows, "marft")) + "\n",
     }
     drawn = figures.write(rows, lines, folder.root / "figures")
-    texts["report.html"] = _page(folder, described["grid"], rows, lines, base, drawn)
+    command = f"marft bench report {shlex.quote(str(folder.root))} --baseline {shlex.quote(base)}"
+    command += f" --reference {shlex.quote(across)}" if across else ""
+    texts["report.html"] = _page(folder, described["grid"], rows, sheet, command, drawn)
     with writing(folder.root):
         for name, text in texts.items():
             aside = folder.root / f".{name}.tmp"
@@ -65,19 +71,19 @@ def _page(
     folder: BenchFolder,
     grid: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
-    lines: Sequence[tables.Line],
-    baseline: str,
+    sheet: Sequence[Sequence[str]],
+    command: str,
     drawn: Mapping[str, str],
 ) -> str:
     shown = [r for r in rows if not r["hidden"]]
     count = {s: sum(r["status"] == s for r in shown) for s in ("done", "failed", "skipped", "pending")}
     state = ", ".join(f"{n} {s}" for s, n in count.items() if n)
     source, where = shlex.quote(str(folder.grid_file)), shlex.quote(str(folder.root))
-    commands = f"marft bench run {source} --out {where}\nmarft bench report {where} --baseline {shlex.quote(baseline)}"
+    commands = f"marft bench run {source} --out {where}\n{command}"
     body = [
         f'<p class="note">{html.escape(state)}. Scores and differences in points with 95 % intervals over seeds and '
         "problems; differences are paired by seed and problem.</p>",
-        _table(lines, baseline),
+        _table(sheet),
         *(f"<figure><figcaption>{_CAPTIONS[n]}</figcaption>{_inline(svg)}</figure>" for n, svg in drawn.items()),
         _troubles(shown),
         f"<h2>Commands</h2><pre>{html.escape(commands)}</pre>",
@@ -96,12 +102,11 @@ def _inline(svg: str) -> str:
     return svg[svg.index("<svg") :]
 
 
-def _table(lines: Sequence[tables.Line], baseline: str) -> str:
-    head = "".join(f"<th>{html.escape(c)}</th>" for c in tables.header(baseline))
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in tables.printed(line)) + "</tr>" for line in lines
-    )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+def _table(sheet: Sequence[Sequence[str]]) -> str:
+    head, *body = sheet
+    titles = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+    rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
+    return f'<div class="scroll"><table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
 def _troubles(rows: Sequence[Mapping[str, Any]]) -> str:

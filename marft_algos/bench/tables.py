@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import math
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ COLUMNS = (
     "mean",
     "IQM",
     "difference",
+    "across",
     "P(improvement)",
     "seeds",
     "failed",
@@ -31,7 +33,7 @@ COLUMNS = (
     "seconds",
     "MiB",
 )
-"""Of the printed tables; scores and differences in points, with 95 % intervals."""
+"""Of the printed tables; scores and differences in points, with 95 % intervals. ``across`` only with a reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class Line:
     iqm: Estimate | None
     difference: Estimate | None
     """To the baseline, paired by seed and problem."""
+    across: Estimate | None
+    """To the same algorithm in the environment of reference, paired likewise."""
     improvement: Estimate | None
     seeds: int
     failed: int
@@ -92,11 +96,16 @@ def gaps(rows: Sequence[Row], base: Sequence[Row]) -> Panel | None:
     return np.array([ours[seeds.index(s)] - theirs[others.index(s)] for s in both])
 
 
-def lines(rows: Sequence[Row], baseline: str) -> list[Line]:
+def lines(rows: Sequence[Row], baseline: str, reference: str = "") -> list[Line]:
     """One line per environment and algorithm, and one per algorithm that was scored in all environments.
 
+    Args:
+        rows: Runs.
+        baseline: Algorithm that the others are compared with in each environment.
+        reference: Environment that the others are compared with for each algorithm; none: not. Same problems only.
+
     Raises:
-        ConfigError: No row has the baseline's label.
+        ConfigError: No row has the baseline's or the reference's label, or two rows to compare have other problems.
     """
     shown = [r for r in rows if not r["hidden"]]
     cells: dict[tuple[str, str], list[Row]] = {}
@@ -106,8 +115,14 @@ def lines(rows: Sequence[Row], baseline: str) -> list[Line]:
     base_label = next((name for name in labels if name == baseline or name.split(" / ")[0] == baseline), None)
     if base_label is None:
         raise ConfigError(f"There is no row '{baseline}' to compare with. {did_you_mean(baseline, labels)}")
-    out = [_line(env, [cells[env, name]], [cells.get((env, base_label), [])], name) for env, name in cells]
     envs = list(dict.fromkeys(env for env, _ in cells))
+    if reference and reference not in envs:
+        raise ConfigError(f"There is no environment '{reference}' to compare with. {did_you_mean(reference, envs)}")
+    out = []
+    for (env, name), own in cells.items():
+        line = _line(env, [own], [cells.get((env, base_label), [])], name)
+        away = cells.get((reference, name), []) if env != reference else []
+        out.append(dataclasses.replace(line, across=_difference([own], [away])))
     for name in labels if len(envs) > 1 else []:
         parts = [cells.get((env, name), []) for env in envs]
         if all(any(r["status"] == "done" for r in part) for part in parts):
@@ -121,22 +136,19 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
     failed, pending = (sum(r["status"] == s for r in everyone) for s in ("failed", "pending"))
     if not done:
         why = next((r["error"] for r in everyone if r["status"] in ("skipped", "failed")), "not run yet")
-        return Line(env, name, None, None, None, None, 0, failed, pending, math.nan, math.nan, math.nan, why)
+        return Line(env, name, None, None, None, None, None, 0, failed, pending, math.nan, math.nan, math.nan, why)
     panels = [panel(part)[1] for part in parts]
-    difference = improvement = None
-    if all(any(r["status"] == "done" for r in base) for base in bases):
-        paired = [gaps(part, base) for part, base in zip(parts, bases, strict=True)]
-        if parts != bases:
-            improvement = statistics.probability_of_improvement(panels, [panel(base)[1] for base in bases])
-            known = [p for p in paired if p is not None]
-            difference = statistics.estimate(known) if len(known) == len(paired) else None
+    improvement = None
+    if parts != bases and _all_done(bases):
+        improvement = statistics.probability_of_improvement(panels, [panel(base)[1] for base in bases])
     note = "" if statistics.enough(panels) else f"no interval: {min(map(len, panels))} of {statistics.MIN_SEEDS} seeds"
     return Line(
         env,
         name,
         statistics.estimate(panels),
         statistics.estimate(panels, statistics.iqm),
-        difference,
+        _difference(parts, bases) if parts != bases else None,
+        None,
         improvement,
         min(map(len, panels)),
         failed,
@@ -146,6 +158,20 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
         float(max(r["peak_memory"] for r in done)),
         note,
     )
+
+
+def _all_done(parts: Sequence[Sequence[Row]]) -> bool:
+    """Whether every part has a finished run."""
+    return all(any(r["status"] == "done" for r in part) for part in parts)
+
+
+def _difference(parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row]]) -> Estimate | None:
+    """Mean difference of parts to bases; None where something is not there to be paired."""
+    if not (_all_done(parts) and _all_done(bases)):
+        return None
+    paired = [gaps(part, base) for part, base in zip(parts, bases, strict=True)]
+    known = [p for p in paired if p is not None]
+    return statistics.estimate(known) if len(known) == len(paired) else None
 
 
 # Printed ------------------------------------------------------------------------------------------
@@ -167,17 +193,18 @@ def share(e: Estimate | None) -> str:
     return f"{e.mean:.2f}" if math.isnan(e.low) else f"{e.mean:.2f} [{e.low:.2f}, {e.high:.2f}]"
 
 
-def printed(line: Line) -> list[str]:
-    """The cells of one line of a table; a line without runs says why in the place of its mean."""
+def _cells(line: Line) -> list[str]:
+    """One line of a table, in the order of ``COLUMNS``; a line without runs says why in the place of its mean."""
     if line.mean is None:
         waiting = f" ({line.pending} pending)" if line.pending else ""
-        return [line.env, line.algorithm, f"{line.note}{waiting}", *["–"] * 3, "0", str(line.failed), *["–"] * 3]
+        return [line.env, line.algorithm, f"{line.note}{waiting}", *["–"] * 4, "0", str(line.failed), *["–"] * 3]
     return [
         line.env,
         line.algorithm,
         points(line.mean) + (f" ({line.note})" if line.note else ""),
         points(line.iqm),
         points(line.difference, signed=True),
+        points(line.across, signed=True),
         share(line.improvement),
         str(line.seeds) + (f" (+{line.pending} pending)" if line.pending else ""),
         str(line.failed),
@@ -187,37 +214,33 @@ def printed(line: Line) -> list[str]:
     ]
 
 
-def header(baseline: str) -> list[str]:
-    """Titles of the columns."""
-    return [f"difference to {baseline}" if c == "difference" else c for c in COLUMNS]
+def sheet(found: Sequence[Line], baseline: str, reference: str = "") -> list[list[str]]:
+    """The table's cells, its head first; without a reference there is no column for it."""
+    titles = {"difference": f"difference to {baseline}", "across": f"difference to {reference}"}
+    rows = [[titles.get(c, c) for c in COLUMNS], *map(_cells, found)]
+    left_out = None if reference else COLUMNS.index("across")
+    return [[cell for i, cell in enumerate(row) if i != left_out] for row in rows]
 
 
-def markdown(found: Sequence[Line], baseline: str) -> str:
-    """The table as Markdown."""
-    head = header(baseline)
-    body = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in printed(x)] for x in found)]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in body) + "\n"
+def markdown(cells: Sequence[Sequence[str]]) -> str:
+    """A sheet as Markdown."""
+    head, *body = ([cell.replace("|", "\\|") for cell in row] for row in cells)
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body)) + "\n"
 
 
 _TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {"–": "--", "\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"}
 
 
-def latex(found: Sequence[Line], baseline: str) -> str:
-    """The table as LaTeX's tabular (package booktabs)."""
-
-    def escaped(text: str) -> str:
-        return "".join(_TEX.get(c, c) for c in text)
-
-    head = header(baseline)
-    body = [" & ".join(map(escaped, printed(x))) + r" \\" for x in found]
-    top = " & ".join(map(escaped, head)) + r" \\"
-    opened = [rf"\begin{{tabular}}{{ll{'r' * (len(head) - 2)}}}", r"\toprule", top, r"\midrule"]
+def latex(cells: Sequence[Sequence[str]]) -> str:
+    """A sheet as LaTeX's tabular (package booktabs)."""
+    top, *body = (" & ".join("".join(_TEX.get(c, c) for c in cell) for cell in row) + r" \\" for row in cells)
+    opened = [rf"\begin{{tabular}}{{ll{'r' * (len(cells[0]) - 2)}}}", r"\toprule", top, r"\midrule"]
     return "\n".join([*opened, *body, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
 def as_csv(found: Sequence[Line]) -> str:
     """The table as CSV, unrounded; empty where there is no number."""
-    estimates = ("mean", "iqm", "difference", "improvement")
+    estimates = ("mean", "iqm", "difference", "across", "improvement")
     plain = ("seeds", "failed", "pending", "tokens", "seconds", "memory", "note")
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
