@@ -11,7 +11,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -49,11 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    if threading.current_thread() is threading.main_thread():
-        # A scheduler's or `kill`'s request is Ctrl-C: what was started is ended too, what was learned is saved.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return _dispatch(words)
+        with _terminable():
+            return _dispatch(words)
     except MarftError as error:
         if debug:
             raise
@@ -65,6 +64,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone: `marft envs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Makes a scheduler's or ``kill``'s SIGTERM a Ctrl-C: what was started is ended too, what was learned is saved."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # handlers can be set in the main thread only
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if before is not None:  # None: not set by Python, and nothing that it could put back
+            signal.signal(signal.SIGTERM, before)
 
 
 def _dispatch(words: list[str]) -> int:

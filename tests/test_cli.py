@@ -230,6 +230,15 @@ def test_a_run_on_two_files_is_evaluated_on_the_second(model: Path, here: Path, 
     }
 
 
+def test_a_program_that_calls_a_command_keeps_its_own_signal_handler(capsys: pytest.CaptureFixture[str]) -> None:
+    own = signal.signal(signal.SIGTERM, handler := lambda number, frame: None)
+    try:
+        assert main(["--version"]) == 0
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, own)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_with_130_and_a_checkpoint(number: signal.Signals, model: Path, here: Path) -> None:
     command = [sys.executable, "-m", "marft_algos", "train", "--env", "relay-v0", "--models", str(model), *QUICK]
