@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from benchmarks import pack, toys_matrix
-from marft_algos.bench import check, figures, report, tables
+from marft_algos.bench import check, figures, report, run, tables
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.cli import main
 from marft_envs.errors import ConfigError
@@ -110,6 +111,15 @@ def test_a_terminated_benchmark_ends_its_runs_and_they_save_what_they_learned(tm
     assert not [*out.glob("results/*.json")]
     steps = {file.name for file in out.glob("runs/*/checkpoints/step_*")}
     assert steps - {"step_000000"}, steps
+
+
+def test_runs_that_end_while_others_start_keep_their_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A status that two threads read at once is lost to one of them: a finished run was told to have failed with 255."""
+    monkeypatch.setattr(run, "worker_process", max)  # ends at once, well
+    stage = run._Stage(BenchFolder(tmp_path), [], print)
+    stage._context.set_forkserver_preload([])
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(lambda i: stage._process(str(i)), range(150))) == {0}
 
 
 def test_rows_hold_outcomes_problem_by_problem_and_what_they_cost(done: tuple[BenchFolder, list[str], str]) -> None:

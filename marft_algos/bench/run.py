@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
 import os
 import sys
 import threading
@@ -154,8 +155,10 @@ class _Stage:
                 return 1
             child.start()
             self._children.add(child)
-        child.join()
+        multiprocessing.connection.wait([child.sentinel])
+        # An exit status can be read once, and starting a process reads those of all others: not beside each other.
         with self._lock:
+            child.join()
             self._children.discard(child)
         return child.exitcode or 0
 
