@@ -86,6 +86,16 @@ def test_a_solved_panel_is_bounded_by_its_number_of_problems() -> None:
     assert same.low == -same.high < 0
 
 
+def test_an_interval_ends_where_no_score_can_be() -> None:
+    panel = np.ones((5, 100))
+    panel[0, 50:] = 0  # four seeds solve all, one solves half
+    found = st.estimate([panel])
+    assert found.mean == pytest.approx(0.9) and found.low < 0.8 and found.high == 1.0
+    assert st.estimate([1 - panel]).low == 0.0
+    assert st.estimate([panel - 1]).high < 0.1 and st.estimate([2 * panel[::-1] - panel - 1]).low >= -1.0  # differences
+    assert st.estimate([10 * panel]).high > 10.0  # returns have no such end
+
+
 def test_environments_count_alike_and_their_variances_add_up() -> None:
     rng = np.random.default_rng(6)
     a, b = crossed(5, 100, (0.5, 1.0, 1.0), rng), 3 + crossed(4, 50, (0.1, 1.0, 1.0), rng)

@@ -20,6 +20,8 @@ Draw = Callable[[Any, Sequence[Row], Mapping[str, Any]], None]
 """Draws on axes what the rows of one environment say; label -> color and line."""
 STYLES = ("-", "--", ":", "-.")
 """Colors repeat after eight algorithms; the lines differ."""
+BANDS = 6
+"""With more algorithms than this there are lines alone: bands upon bands hide them."""
 
 
 def write(rows: Sequence[Row], lines: Sequence[Line], folder: Path) -> dict[str, str]:
@@ -58,6 +60,10 @@ def write(rows: Sequence[Row], lines: Sequence[Line], folder: Path) -> dict[str,
             _finish(axes, title)
         if not shown:
             continue
+        told = [pair for axes in figure.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
+        if told:  # one for all panels, beside them: twenty algorithms would cover what they are about
+            by_name = {text: line for line, text in told}
+            figure.legend(by_name.values(), by_name.keys(), loc="outside right upper", fontsize=7, frameon=False)
         with matplotlib.rc_context(
             {"svg.hashsalt": "marft", "svg.fonttype": "none"}
         ):  # the same rows give the same file
@@ -86,8 +92,6 @@ def _finish(axes: Any, title: str) -> None:
     axes.set_title(title, fontsize=10, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.25)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=7, frameon=False)
 
 
 def _by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -108,7 +112,8 @@ def _efficiency(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], unit: s
         read = np.array([np.interp(grid, [p[unit] for p in c], [p["score"] for p in c]) for c in curves])
         color, style = look[name]
         axes.plot(grid, read.mean(0), style, color=color, label=name, linewidth=1.5)
-        axes.fill_between(grid, read.min(0), read.max(0), color=color, alpha=0.1, linewidth=0)
+        if len(look) <= BANDS:
+            axes.fill_between(grid, read.min(0), read.max(0), color=color, alpha=0.1, linewidth=0)
     axes.set_xlabel("tokens sampled" if unit == "tokens" else "seconds of training")
     axes.set_ylabel("held-out score")
 
@@ -153,7 +158,7 @@ def _profiles(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
         share = statistics.profile([panel(own)[1]], levels)
         color, style = look[name]
         axes.step(levels, share[0], style, where="post", color=color, label=name, linewidth=1.4)
-        if not np.isnan(share[1]).all():
+        if len(look) <= BANDS and not np.isnan(share[1]).all():
             axes.fill_between(levels, share[1], share[2], step="post", color=color, alpha=0.1, linewidth=0)
     axes.set_xlabel("score τ")
     axes.set_ylabel("share of runs with score ≥ τ")

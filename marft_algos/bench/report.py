@@ -20,7 +20,8 @@ from marft_algos.report import STYLE
 from marft_algos.runs import writing
 
 _CAPTIONS = {
-    "efficiency_tokens": "Sample efficiency: held-out score over tokens sampled for training, mean and range of seeds.",
+    "efficiency_tokens": "Sample efficiency: held-out score over tokens sampled for training, mean of seeds (and their "
+    "range, where few are drawn).",
     "efficiency_seconds": "The same over seconds of training (rollouts and updates, without evaluations).",
     "iqm": "Interquartile mean of seeds with its 95 % interval.",
     "environments": "Mean score in each environment with its 95 % interval.",

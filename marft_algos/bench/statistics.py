@@ -134,12 +134,21 @@ def estimate(panels: Sequence[Panel], statistic: Statistic = mean_of_runs) -> Es
     wide = float(mean_of_runs(resampled, weights).std())
     stretch = student_quantile(0.975, round(df, 1)) * math.sqrt(variance) / (Z95 * wide)
     low, high = (value + stretch * float(q - around.mean()) for q in np.quantile(around, [0.025, 0.975]))
-    return Estimate(value, low, high, len(runs))
+    least, most = _range(panels)
+    return Estimate(value, max(low, least), min(high, most), len(runs))
 
 
 def enough(panels: Sequence[Panel]) -> bool:
     """Whether an interval can be given."""
     return min(len(p) for p in panels) >= MIN_SEEDS and min(p.shape[1] for p in panels) >= 2
+
+
+def _range(panels: Sequence[Panel]) -> tuple[float, float]:
+    """Where a mean can lie: shares of problems in [0, 1], their differences in [-1, 1], other outcomes anywhere."""
+    low, high = min(p.min() for p in panels), max(p.max() for p in panels)
+    if low >= -1 and high <= 1:
+        return (0.0 if low >= 0 else -1.0), 1.0
+    return -math.inf, math.inf
 
 
 def _constant(value: float, panels: Sequence[Panel]) -> tuple[float, float]:
