@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import pack, toys_matrix
+from benchmarks import pack, population, toys_matrix
 from marft_algos.bench import check, figures, report, run, tables
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.cli import main
@@ -329,3 +329,19 @@ def test_bad_calls_say_what_to_type(
     (tmp_path / "something").write_text("")
     with pytest.raises(ConfigError, match="no benchmark"):
         BenchFolder(tmp_path).prepare({})
+
+
+def test_team_sizes_are_told_with_the_memory_beyond_one_agent(tmp_path: Path) -> None:
+    rows = [
+        r | {"env": env}
+        for env, level in (("agents-1", 0.8), ("agents-12-own", 0.7), ("agents-12-shared", 0.6))
+        for r in benchmark(level)
+    ]
+    lines = [x for x in tables.lines(rows, "base") if x.algorithm == "a" and x.env != tables.EVERYTHING]
+    needed = {"agents-1": 700.0, "agents-12-own": 840.0, "agents-12-shared": 690.0}
+    found = population.rows(lines, needed)
+    assert [(r[0], r[1], r[-1]) for r in found] == [("1", "own", "+0"), ("12", "own", "+140"), ("12", "shared", "-10")]
+    assert found[1][2].startswith("70.0 [") and found[1][3].startswith("+20.0 [")
+    assert {len(r) for r in found} == {len(population.COLUMNS)}
+    population.draw(lines, needed, tmp_path / "images" / "population.png")
+    assert (tmp_path / "images" / "population.png").stat().st_size > 5000
