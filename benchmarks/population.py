@@ -27,12 +27,9 @@ from matplotlib.figure import Figure
 from benchmarks import shapes
 from benchmarks.runs import table
 from marft_algos import toml
-from marft_algos.bench import grid as grids
 from marft_algos.bench import tables
-from marft_algos.bench.cells import expand
 from marft_algos.bench.folder import BenchFolder
 
-GRID = Path("examples/configs/population.toml")
 SHAPE = shapes.tiny(512, 8)
 SHORT = {
     "iterations": 1, "token_budget": None, "episodes_per_iteration": 4, "eval_every": 0, "eval_episodes": 4,
@@ -69,18 +66,18 @@ def peak(model: Path, settings: Mapping[str, Any], folder: Path) -> float:
     return usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
-def memory() -> dict[str, float]:
-    """MiB that each of the grid's teams needs with a larger base."""
-    planned = expand(grids.load(GRID), "main")
+def memory(folder: BenchFolder) -> dict[str, float]:
+    """MiB that each of the benchmark's teams needs with a larger base."""
     found = {}
     with tempfile.TemporaryDirectory() as name:
         model = shapes.save(Path(name) / "base", SHAPE)
-        for cell in planned:
-            if cell.algorithm == "marft" and cell.seed == 0 and not cell.skipped:
-                inside = Path(name) / cell.env
+        for row in folder.rows():
+            if row["algorithm"] == "marft" and row["seed"] == 0:
+                env = row["env"]
+                inside = Path(name) / env
                 inside.mkdir()
-                found[cell.env] = peak(model, cell.config, inside)
-                print(f"{cell.env}: {found[cell.env]:.0f} MiB", flush=True)
+                found[env] = peak(model, folder.job(row["key"])["config"], inside)
+                print(f"{env}: {found[env]:.0f} MiB", flush=True)
     return found
 
 
@@ -107,12 +104,10 @@ def draw(lines: Sequence[tables.Line], needed: Mapping[str, float], path: Path) 
     for kind in ("own", "shared"):
         own = [x for x in lines if teams(x.env)[1] == kind or teams(x.env)[0] == 1]
         sizes = [teams(x.env)[0] for x in own]
-        scores = [x.mean for x in own]
-        assert all(s is not None for s in scores)
-        known = [s for s in scores if s is not None]
-        around = [[s.mean - s.low for s in known], [s.high - s.mean for s in known]]
+        scores = [x.mean for x in own if x.mean is not None]
+        around = [[s.mean - s.low for s in scores], [s.high - s.mean for s in scores]]
         name = "an adapter each" if kind == "own" else "one adapter"
-        panels[0].errorbar(sizes, [s.mean for s in known], yerr=around, marker="o", capsize=3, label=name)
+        panels[0].errorbar(sizes, [s.mean for s in scores], yerr=around, marker="o", capsize=3, label=name)
         panels[1].plot(sizes, [x.seconds for x in own], marker="o", label=name)
         panels[2].plot(sizes, [needed[x.env] for x in own], marker="o", label=name)
     for panel, title in zip(panels, ("held-out score", "seconds of training", "peak MiB, base of 126 MB"), strict=True):
@@ -128,11 +123,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="folder of the benchmark")
     parser.add_argument("--plot", type=Path, help="default: population.png in the folder")
     args = parser.parse_args()
-    lines = [x for x in tables.lines(BenchFolder(args.folder).rows(), "untrained") if x.algorithm == "marft"]
+    folder = BenchFolder(args.folder)
+    lines = [x for x in tables.lines(folder.rows(), "untrained") if x.algorithm == "marft" and x.mean is not None]
     lines = [x for x in lines if x.env != tables.EVERYTHING]
     kept = args.folder / "memory.json"
     if not kept.is_file():
-        kept.write_text(json.dumps(memory(), indent=1) + "\n", encoding="utf-8")
+        kept.write_text(json.dumps(memory(folder), indent=1) + "\n", encoding="utf-8")
     needed = json.loads(kept.read_text(encoding="utf-8"))
     print(table(COLUMNS, rows(lines, needed)))
     draw(lines, needed, args.plot or args.folder / "population.png")

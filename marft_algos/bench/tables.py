@@ -125,7 +125,7 @@ def lines(rows: Sequence[Row], baseline: str, reference: str = "") -> list[Line]
         out.append(dataclasses.replace(line, across=_difference([own], [away])))
     for name in labels if len(envs) > 1 else []:
         parts = [cells.get((env, name), []) for env in envs]
-        if all(any(r["status"] == "done" for r in part) for part in parts):
+        if _all_done(parts):
             out.append(_line(EVERYTHING, parts, [cells.get((env, base_label), []) for env in envs], name))
     return out
 
@@ -167,8 +167,6 @@ def _all_done(parts: Sequence[Sequence[Row]]) -> bool:
 
 def _difference(parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row]]) -> Estimate | None:
     """Mean difference of parts to bases; None where something is not there to be paired."""
-    if not (_all_done(parts) and _all_done(bases)):
-        return None
     paired = [gaps(part, base) for part, base in zip(parts, bases, strict=True)]
     known = [p for p in paired if p is not None]
     return statistics.estimate(known) if len(known) == len(paired) else None
