@@ -20,14 +20,17 @@ from pathlib import Path
 from marft_algos.bench.folder import BenchFolder
 
 RESULTS = Path(__file__).parent / "results"
+BESIDE = ("memory.json",)
+"""What other commands have measured of a benchmark's teams, where they have (``benchmarks.population``)."""
 
 
 def pack(folder: BenchFolder, out: Path) -> int:
     """Writes the archive; returns how many results it holds."""
     results = sorted((folder.root / "results").glob("*.json"))
     jobs = [folder.job_file(result.stem) for result in results]
+    beside = [file for name in BESIDE if (file := folder.root / name).is_file()]
     with tarfile.open(out, "w:xz") as archive:
-        for file in (folder.bench_file, folder.grid_file, *jobs, *results):
+        for file in (folder.bench_file, folder.grid_file, *beside, *jobs, *results):
             content = file.read_bytes()
             entry = tarfile.TarInfo(str(Path(folder.root.name) / file.relative_to(folder.root)))  # nobody's, of no time
             entry.size = len(content)
