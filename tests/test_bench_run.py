@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 import os
 import signal
@@ -14,14 +13,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from benchmarks import pack, population, toys_matrix
-from marft_algos.bench import check, figures, report, run, tables
+from benchmarks import pack
+from marft_algos.bench import report, run
 from marft_algos.bench.folder import BenchFolder
-from marft_algos.cli import main
 from marft_envs.errors import ConfigError
 
 pytestmark = pytest.mark.slow  # real processes, killed and started again
@@ -178,170 +175,3 @@ def test_another_versions_folder_is_refused(done: tuple[BenchFolder, list[str], 
 
 
 # Without running anything --------------------------------------------------------------------------
-
-
-def row(algorithm: str, seed: int, outcomes: list[float], **changes: Any) -> dict[str, Any]:
-    return {
-        "key": f"{algorithm}{seed}",
-        "algorithm": algorithm,
-        "env": "relay-v0",
-        "credit": "",
-        "seed": seed,
-        "kind": "train",
-        "hidden": False,
-        "status": "done",
-        "error": "",
-        "problems": [f"p{i}" for i in range(len(outcomes))],
-        "outcomes": outcomes,
-        "score": sum(outcomes) / len(outcomes),
-        "tokens": 100,
-        "seconds": 2.0,
-        "peak_memory": 2**20,
-        "curve": [],
-        "drift": [],
-    } | changes
-
-
-def benchmark(level: float, names: tuple[str, ...] = ("a", "base"), problems: int = 40) -> list[dict[str, Any]]:
-    """Three seeds that solve about ``level`` of the problems; the baseline half of them."""
-    made = []
-    for name in names:
-        share = level if name != "base" else 0.5
-        for seed in range(3):
-            solved = round(share * problems) + seed - 1
-            made.append(row(name, seed, [1.0] * solved + [0.0] * (problems - solved)))
-    return made
-
-
-def test_tables_pair_with_the_baseline_and_count_failures() -> None:
-    rows = [*benchmark(0.8), row("a", 3, [0.0], status="failed", error="out of memory")]
-    found = {x.algorithm: x for x in tables.lines(rows, "base")}
-    line = found["a"]
-    assert line.difference is not None and line.difference.mean == pytest.approx(0.3)
-    assert line.difference.low > 0 and line.seeds == 3 and line.failed == 1
-    assert line.improvement is not None and line.improvement.mean == 1.0
-    assert found["base"].difference is None
-    shown = tables.markdown(tables.sheet(list(found.values()), "base"))
-    assert "difference to base" in shown and "+30.0 [" in shown
-    assert r"a\_b" in tables.latex(tables.sheet([dataclasses.replace(line, algorithm="a_b")], "base"))
-    with pytest.raises(ConfigError, match="no row 'bose'"):
-        tables.lines(rows, "bose")
-
-
-def test_runs_on_other_problems_are_not_paired() -> None:
-    rows = benchmark(0.8)
-    for r in rows:
-        if r["algorithm"] == "base":
-            r["problems"] = [f"q{i}" for i in range(40)]
-    with pytest.raises(ConfigError, match="same problems"):
-        tables.lines(rows, "base")
-
-
-def test_a_row_that_could_not_run_says_why_in_the_table() -> None:
-    rows = [*benchmark(0.8), row("mat", 0, [1.0], status="skipped", error="needs one policy")]
-    line = next(x for x in tables.lines(rows, "base") if x.algorithm == "mat")
-    assert "needs one policy" in tables.sheet([line], "base")[1][2]
-
-
-def test_environments_of_one_task_set_are_compared_with_one_of_them_algorithm_by_algorithm(tmp_path: Path) -> None:
-    rows = [*benchmark(0.8), *(r | {"env": "deaf"} for r in benchmark(0.6))]
-    found = {(x.env, x.algorithm): x for x in tables.lines(rows, "base", "relay-v0")}
-    assert (deaf := found["deaf", "a"]).across is not None and deaf.across.mean == pytest.approx(-0.2)
-    assert deaf.across.high < 0 and deaf.difference is not None and deaf.difference.mean == pytest.approx(0.1)
-    assert (same := found["deaf", "base"].across) is not None and same.mean == 0
-    assert found["relay-v0", "a"].across is None and found[tables.EVERYTHING, "a"].across is None
-    head, *body = tables.sheet(list(found.values()), "base", "relay-v0")
-    cells = dict(zip(head, next(c for c in body if c[:2] == ["deaf", "a"]), strict=True))
-    assert cells["difference to relay-v0"].startswith("-20.0 [")
-    assert "difference to relay-v0" not in tables.sheet(list(found.values()), "base")[0]
-    assert {len(c) for c in body} == {len(head)}
-    drawn = figures.write(rows, list(found.values()), tmp_path)
-    assert "deaf" in drawn["environments"] and (tmp_path / "environments.png").is_file()
-    with pytest.raises(ConfigError, match=r"no environment 'dead' to compare with.*'deaf'"):
-        tables.lines(rows, "base", "dead")
-    for r in rows:
-        if r["env"] == "deaf":
-            r["problems"] = [f"q{i}" for i in range(40)]
-    with pytest.raises(ConfigError, match="not scored on the same problems"):
-        tables.lines(rows, "base", "relay-v0")
-
-
-def test_a_check_passes_on_the_same_runs_and_fails_on_worse_ones() -> None:
-    old = benchmark(0.8)
-    assert not check.compare(benchmark(0.8), old).departed
-    worse = check.compare(benchmark(0.4), old)
-    assert worse.departed == ["a · relay-v0"] and any("worse" in line for line in worse.lines)
-    assert check.compare(benchmark(0.8, ("base",)), old).departed == ["a · relay-v0"], "a row that is gone"
-    few = [r for r in old if r["seed"] < 2]
-    assert "no interval" in check.compare(benchmark(0.4), few).lines[0]
-    with pytest.raises(ConfigError, match="no finished row in common"):
-        check.compare([], [])
-
-
-def test_checks_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder of stored rows: the command reports, and 3 says that something has departed."""
-    folder = BenchFolder(tmp_path / "bench")
-    folder.prepare({"baseline": "base"})
-    rows = benchmark(0.8)
-    folder.write_stage("main", [{**r, "skipped": ""} for r in rows])
-    for r in rows:
-        folder.write_result(
-            r["key"],
-            {k: r[k] for k in ("problems", "outcomes", "score", "tokens", "seconds", "curve", "drift", "peak_memory")},
-        )
-    stored = tmp_path / "results.jsonl"
-    stored.write_text("".join(json.dumps(r) + "\n" for r in benchmark(0.8)))
-    assert main(["bench", "report", str(folder.root), "--check", str(stored)]) == 0
-    stored.write_text("".join(json.dumps(r) + "\n" for r in benchmark(0.2)))
-    assert main(["bench", "report", str(folder.root), "--check", str(stored)]) == 3
-    assert "better" in capsys.readouterr().out
-
-
-def test_the_toy_matrix_wants_four_seeds_of_five_or_a_reason_given_before() -> None:
-    def runs(algorithm: str, env: str, scores: list[float]) -> list[dict[str, Any]]:
-        return [row(algorithm, s, [1.0], env=env, score=score) for s, score in enumerate(scores)]
-
-    shares, learnt = toys_matrix.verdict("grpo", "relay-v0", runs("grpo", "relay-v0", [1.0, 0.85, 0.9, 1.0, 0.3]))
-    assert learnt and shares[2] == "4 of 5" and shares[3].split() == ["1.00", "0.80", "0.87", "1.00", "0.07"]
-    assert not toys_matrix.verdict("grpo", "relay-v0", runs("grpo", "relay-v0", [1.0, 1.0, 1.0, 0.84, 0.3]))[1]
-    few, learnt = toys_matrix.verdict("grpo", "relay-v0", runs("grpo", "relay-v0", [1.0, 1.0]))
-    assert not learnt and few[-1] == "2 of 5 seeds so far", "too few to say either"
-    pair = next(iter(toys_matrix.EXCEPTIONS))
-    assert toys_matrix.verdict(*pair, runs(*pair, [0.5] * 5))[1]
-    assert toys_matrix.verdict("mat", "relay-v0", [row("mat", 0, [1.0], status="skipped", error="shared")])[1]
-
-
-def test_bad_calls_say_what_to_type(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert main(["bench"]) == 0
-    assert "marft bench run" in capsys.readouterr().out
-    assert main(["bench", "reprot"]) == 1
-    assert main(["bench", "report", str(tmp_path)]) == 1
-    said = capsys.readouterr().err
-    assert "Did you mean 'report'" in said and "is no benchmark" in said
-    monkeypatch.chdir(tmp_path)
-    assert main(["bench", "perf"]) == 1
-    assert "Clone the repository" in capsys.readouterr().err
-    monkeypatch.chdir(ROOT)
-    for asked in ([], ["--help"]):
-        assert main(["bench", "perf", *asked]) == 0 and "marft bench perf " in capsys.readouterr().out
-    (tmp_path / "something").write_text("")
-    with pytest.raises(ConfigError, match="no benchmark"):
-        BenchFolder(tmp_path).prepare({})
-
-
-def test_team_sizes_are_told_with_the_memory_beyond_one_agent(tmp_path: Path) -> None:
-    rows = [
-        r | {"env": env}
-        for env, level in (("agents-1", 0.8), ("agents-12-own", 0.7), ("agents-12-shared", 0.6))
-        for r in benchmark(level)
-    ]
-    lines = [x for x in tables.lines(rows, "base") if x.algorithm == "a" and x.env != tables.EVERYTHING]
-    needed = {"agents-1": 700.0, "agents-12-own": 840.0, "agents-12-shared": 690.0}
-    found = population.rows(lines, needed)
-    assert [(r[0], r[1], r[-1]) for r in found] == [("1", "own", "+0"), ("12", "own", "+140"), ("12", "shared", "-10")]
-    assert found[1][2].startswith("70.0 [") and found[1][3].startswith("+20.0 [")
-    assert {len(r) for r in found} == {len(population.COLUMNS)}
-    population.draw(lines, needed, tmp_path / "images" / "population.png")
-    assert (tmp_path / "images" / "population.png").stat().st_size > 5000

@@ -97,7 +97,7 @@ def gaps(rows: Sequence[Row], base: Sequence[Row]) -> Panel | None:
 
 
 def lines(rows: Sequence[Row], baseline: str, reference: str = "") -> list[Line]:
-    """One line per environment and algorithm, and one per algorithm that was scored in all environments.
+    """One line per algorithm, environment by environment, and one per algorithm that was scored in all of them.
 
     Args:
         rows: Runs.
@@ -119,7 +119,8 @@ def lines(rows: Sequence[Row], baseline: str, reference: str = "") -> list[Line]
     if reference and reference not in envs:
         raise ConfigError(f"There is no environment '{reference}' to compare with. {did_you_mean(reference, envs)}")
     out = []
-    for (env, name), own in cells.items():
+    for env, name in sorted(cells, key=lambda cell: envs.index(cell[0])):  # votes were made last, of finished runs
+        own = cells[env, name]
         line = _line(env, [own], [cells.get((env, base_label), [])], name)
         away = cells.get((reference, name), []) if env != reference else []
         out.append(dataclasses.replace(line, across=_difference([own], [away])))
