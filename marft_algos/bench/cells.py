@@ -266,7 +266,9 @@ def resolve(
     own |= variant.settings | {k: v for k, v in there.items() if k not in of_runs}
     own |= {"credit": grid.credit_rule(rule)} if rule else {}
     sweep = grid.sweep if stage == "sweep" else None
-    budget = (sweep and sweep.token_budget) or entry.token_budget or grid.token_budget
+    budget = entry.token_budget or grid.token_budget
+    if sweep is not None:
+        budget = entry.sweep_budget or sweep.token_budget or budget
     table |= {"algo": variant.algo, "env": entry.id, "token_budget": budget, "keep": "last"}
     if sweep is not None:
         table["eval_every"] = 0  # a rate is chosen by its last score, and a grid's curves are those of its main stage
