@@ -174,17 +174,14 @@ def test_the_sweep_is_equal_and_never_looks_at_test_problems() -> None:
     assert all(c.config["eval_kwargs"] == {} and c.config["eval_every"] for c in main if c.algorithm == "marft")
 
 
-def test_an_environment_s_sweep_may_have_a_budget_of_its_own() -> None:
-    changes = {
-        "envs": ["relay-v0", "xor-v0"],
-        "env": {"relay-v0": {"token_budget": 70, "sweep_budget": 50}},
-        "sweep": {"lr": [1e-3], "seeds": [9], "token_budget": 30},
-    }
-    made = grid.build(table(**changes))
-    swept = {(c.env, c.config["token_budget"]) for c in cells.expand(made, "sweep") if not c.skipped}
-    assert swept == {("relay-v0", 50), ("xor-v0", 30)}
-    main = cells.expand(made, "main", dict.fromkeys(((a, e) for a in made.trained for e in made.envs), 1e-3))
-    assert {c.config["token_budget"] for c in main if c.env == "relay-v0" and not c.skipped} == {70}
+def test_an_environment_may_be_swept_over_rates_of_its_own() -> None:
+    changes = {"envs": ["relay-v0", "xor-v0"], "env": {"relay-v0": {"sweep_lr": [2e-3, 4e-3]}}}
+    made = grid.build(table(**changes, sweep={"lr": [1e-3], "seeds": [9]}))
+    tried: dict[tuple[str, str], set[float | None]] = {}
+    for cell in cells.expand(made, "sweep"):
+        tried.setdefault((cell.algorithm, cell.env), set()).add(cell.lr)
+    assert {env for _, env in tried} == {"relay-v0", "xor-v0"}
+    assert all(rates == ({2e-3, 4e-3} if env == "relay-v0" else {1e-3}) for (_, env), rates in tried.items())
 
 
 @pytest.mark.parametrize(
@@ -208,7 +205,7 @@ def test_an_environment_s_sweep_may_have_a_budget_of_its_own() -> None:
         ({"env": {"relay-v0": {"trained_on": "xor-v0"}}}, "trained on 'xor-v0', which is no label"),
         ({"env": {"relay-v0": {"members": 1}}}, "two or more"),
         ({"sweep": {"lr": [1e-3], "seeds": [1]}}, "in both stages"),
-        ({"env": {"relay-v0": {"sweep_budget": 9}}}, "no sweep of its own"),
+        ({"env": {"relay-v0": {"sweep_lr": [1e-3]}}}, "has sweep_lr, and no sweep"),
     ],
 )
 def test_a_wrong_grid_says_what_is_wrong(changes: Mapping[str, Any], message: str) -> None:

@@ -125,7 +125,7 @@ class _Expansion:
     def _swept(self, env: str, entry: EnvEntry) -> Iterator[Cell]:
         assert self.grid.sweep is not None
         single = self.grid.single_algorithm if "single" in self.grid.controls and entry.single else ""
-        for lr in self.grid.sweep.lr:
+        for lr in entry.sweep_lr or self.grid.sweep.lr:
             for seed in self.grid.sweep.seeds:
                 for label in self.grid.trained:
                     yield self._cell(label, env, entry, "", seed, lr)
@@ -266,9 +266,7 @@ def resolve(
     own |= variant.settings | {k: v for k, v in there.items() if k not in of_runs}
     own |= {"credit": grid.credit_rule(rule)} if rule else {}
     sweep = grid.sweep if stage == "sweep" else None
-    budget = entry.token_budget or grid.token_budget
-    if sweep is not None:
-        budget = entry.sweep_budget or sweep.token_budget or budget
+    budget = (sweep and sweep.token_budget) or entry.token_budget or grid.token_budget
     table |= {"algo": variant.algo, "env": entry.id, "token_budget": budget, "keep": "last"}
     if sweep is not None:
         table["eval_every"] = 0  # a rate is chosen by its last score, and a grid's curves are those of its main stage

@@ -40,8 +40,8 @@ class EnvEntry:
     """Another label: its trained teams are only scored here (with D ablated, say)."""
     token_budget: int | None = None
     """Instead of the grid's."""
-    sweep_budget: int | None = None
-    """Instead of the sweep's, where a run that is cut short could not yet tell the rates apart."""
+    sweep_lr: tuple[float, ...] = ()
+    """Instead of the sweep's learning rates, for every algorithm alike."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the run, as in a run's config.toml."""
 
@@ -234,5 +234,5 @@ def _check_envs(grid: Grid) -> None:
             )
         if entry.members == 1 or entry.members < 0 or (entry.members and source):
             raise ConfigError(f"[env.{label}]: members is {entry.members}; a vote takes two or more, trained here.")
-        if entry.sweep_budget is not None and (grid.sweep is None or source):
-            raise ConfigError(f"[env.{label}] has a sweep_budget, and no sweep of its own.")
+        if entry.sweep_lr and (grid.sweep is None or source):
+            raise ConfigError(f"[env.{label}] has sweep_lr, and no sweep.")
