@@ -6,7 +6,8 @@
     mkdir -p runs && tar -xf benchmarks/results/toys.tar.xz -C runs
     marft bench run examples/configs/bench_toys.toml --out runs/toys
 
-What failed is left out, and is tried again. Equal results make an equal file.
+What failed is left out, and is tried again; so are results of cells that the grid no longer has. Equal results make an
+equal file.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ BESIDE = ("memory.json",)
 
 def pack(folder: BenchFolder, out: Path) -> int:
     """Writes the archive; returns how many results it holds."""
-    results = sorted((folder.root / "results").glob("*.json"))
+    keys = sorted({cell["key"] for cells in folder.described()["stages"].values() for cell in cells})
+    results = [result for key in keys if (result := folder.result_file(key)).is_file()]
     jobs = [folder.job_file(result.stem) for result in results]
     beside = [file for name in BESIDE if (file := folder.root / name).is_file()]
     with tarfile.open(out, "w:xz") as archive:
@@ -45,7 +47,6 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="the archive; benchmarks/results/NAME.tar.xz if not given")
     args = parser.parse_args()
     folder = BenchFolder(args.folder.resolve())
-    folder.described()  # an error if it is no benchmark, or another version's
     out = args.out or RESULTS / f"{folder.root.name}.tar.xz"
     print(f"{pack(folder, out)} results: {out}, {out.stat().st_size / 1024:.0f} KiB")
     return 0

@@ -153,8 +153,11 @@ def test_the_report_is_whole_and_stands_alone(done: tuple[BenchFolder, list[str]
 
 def test_packed_results_are_where_another_checkout_goes_on(done: tuple[BenchFolder, list[str], str], tmp_path: Path) -> None:
     folder = done[0]
+    stray = folder.result_file("of-a-cell-that-was-in-the-grid-before")
+    stray.write_text("{}")
     for name in ("one", "two"):
         assert pack.pack(folder, tmp_path / name) == 8
+    stray.unlink()
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     with tarfile.open(tmp_path / "one") as archive:
         archive.extractall(tmp_path, filter="data")
