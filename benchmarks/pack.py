@@ -21,8 +21,8 @@ from pathlib import Path
 from marft_algos.bench.folder import BenchFolder
 
 RESULTS = Path(__file__).parent / "results"
-BESIDE = ("memory.json",)
-"""What other commands have measured of a benchmark's teams, where they have (``benchmarks.population``)."""
+MEMORY = "memory.json"
+"""In a benchmark's folder: what ``benchmarks.population`` has measured of its teams, where it has."""
 
 
 def pack(folder: BenchFolder, out: Path) -> int:
@@ -30,7 +30,7 @@ def pack(folder: BenchFolder, out: Path) -> int:
     keys = sorted({cell["key"] for cells in folder.described()["stages"].values() for cell in cells})
     results = [result for key in keys if (result := folder.result_file(key)).is_file()]
     jobs = [folder.job_file(result.stem) for result in results]
-    beside = [file for name in BESIDE if (file := folder.root / name).is_file()]
+    beside = [memory] if (memory := folder.root / MEMORY).is_file() else []
     with tarfile.open(out, "w:xz") as archive:
         for file in (folder.bench_file, folder.grid_file, *beside, *jobs, *results):
             content = file.read_bytes()

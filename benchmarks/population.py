@@ -26,6 +26,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from benchmarks import shapes
+from benchmarks.pack import MEMORY
 from benchmarks.runs import table
 from marft_algos import toml
 from marft_algos.bench import tables
@@ -129,9 +130,9 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="default: population.png in the folder")
     args = parser.parse_args()
     folder = BenchFolder(args.folder)
-    lines = [x for x in tables.lines(folder.rows(), "untrained") if x.algorithm == "marft" and x.mean is not None]
-    lines = [x for x in lines if x.env != tables.EVERYTHING]
-    kept = args.folder / "memory.json"
+    found = [x for x in tables.lines(folder.rows(), "untrained") if x.env != tables.EVERYTHING]
+    lines = [x for x in found if x.algorithm == "marft" and x.mean is not None]
+    kept = args.folder / MEMORY
     if not kept.is_file():
         kept.write_text(json.dumps(memory(folder), indent=1) + "\n", encoding="utf-8")
     needed = json.loads(kept.read_text(encoding="utf-8"))
