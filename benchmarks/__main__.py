@@ -5,6 +5,8 @@ from __future__ import annotations
 import runpy
 import sys
 
+from marft_envs.errors import MarftError
+
 NAMES = ("envs", "grader", "mutations", "ladder", "levels", "real")
 NAMES += ("sandbox", "code_real", "reflection", "attacks", "tools_real", "depot", "overlap", "statistics")
 NAMES += ("toys_matrix", "pack", "population")
@@ -14,4 +16,7 @@ NAMES += ("perf_decode", "perf_gpu", "perf_iteration", "perf_quickstart", "perf_
 if __name__ == "__main__":
     given = {name.removeprefix("perf_"): name for name in NAMES} | {name: name for name in NAMES}
     name = given[sys.argv.pop(1)] if len(sys.argv) > 1 and sys.argv[1] in given else "envs"
-    runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
+    except MarftError as error:  # a folder that is none, a wrong grid: as `marft` says it
+        sys.exit(f"error: {error}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +192,13 @@ def test_team_sizes_are_told_with_the_memory_beyond_one_agent(tmp_path: Path) ->
     assert {len(r) for r in found} == {len(population.COLUMNS)}
     population.draw(lines, needed, tmp_path / "images" / "population.png")
     assert (tmp_path / "images" / "population.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize("command", ["pack", "population", "toys_matrix"])
+def test_a_folder_that_is_no_benchmark_is_told_in_one_line(command: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "benchmarks", command, str(tmp_path / "nowhere")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("error: ")
+    assert "is no benchmark" in done.stderr
+    assert "Traceback" not in done.stderr
