@@ -19,6 +19,7 @@ import pytest
 from benchmarks import pack
 from marft_algos.bench import report, run
 from marft_algos.bench.folder import BenchFolder
+from marft_algos.runs import RunFolder
 from marft_envs.errors import ConfigError
 
 pytestmark = pytest.mark.slow  # real processes, killed and started again
@@ -127,11 +128,14 @@ def test_rows_hold_outcomes_problem_by_problem_and_what_they_cost(done: tuple[Be
         assert row["score"] == pytest.approx(sum(row["outcomes"]) / 8)
         assert row["peak_memory"] > 2**20
         if row["algorithm"] == "untrained":
-            assert row["tokens"] == row["iterations"] == 0
+            assert row["tokens"] == row["iterations"] == row["train_score"] == 0
         else:
             # Two turns of at most two tokens in 16 episodes: the budget ends the run, an iteration at most above it.
             assert 100 <= row["tokens"] < 100 + 64 and row["iterations"] == 2
             assert set(row["contribution"]) == {"", "planner_0", "solver_0"}
+            played = RunFolder.open(done[0].runs / row["key"]).metrics()[1:]
+            area = sum(line["tokens_played"] * line["success"] for line in played) / row["tokens"]
+            assert row["train_score"] == pytest.approx(area)
 
 
 def test_the_report_is_whole_and_stands_alone(done: tuple[BenchFolder, list[str], str]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks import population, toys_matrix
-from marft_algos.bench import check, figures, tables
+from marft_algos.bench import check, figures, report, tables
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.cli import main
 from marft_envs.errors import ConfigError
@@ -142,6 +142,34 @@ def test_checks_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     stored.write_text("".join(json.dumps(r) + "\n" for r in benchmark(0.2)))
     assert main(["bench", "report", str(folder.root), "--check", str(stored)]) == 3
     assert "better" in capsys.readouterr().out
+
+
+def test_several_environments_make_a_matrix_and_a_sweep_its_table(tmp_path: Path) -> None:
+    """The overview: algorithms down, environments across; a cell without runs is a dash."""
+    folder = BenchFolder(tmp_path / "bench")
+    folder.prepare({"baseline": "base"})
+    main_rows = [
+        row(name, seed, [score] * 4, env=env, key=f"{name}-{env}-{seed}", skipped="", lr=1e-3)
+        for name, env, score in (("base", "one", 0.5), ("base", "two", 0.25), ("new", "one", 1.0))
+        for seed in range(3)
+    ]
+    swept = [
+        row("new", 9, [lr], env="one", key=f"swept-{lr}", skipped="", lr=lr, score=lr, train_score=lr / 2)
+        for lr in (0.1, 0.2, 0.3)
+    ]
+    for stage, rows in (("main", main_rows), ("sweep", swept)):
+        folder.write_stage(stage, rows)
+        for made in rows[: len(rows) - (stage == "sweep")]:  # the sweep's last run is still to come
+            folder.write_result(made["key"], made)
+    page = report.write(folder).read_text()
+    means, differences, rates = ((folder.root / f"{n}.md").read_text() for n in ("means", "differences", "rates"))
+    assert [line.split(" [")[0] for line in means.splitlines()[2:]] == ["| base | 50.0", "| new | 100.0"]
+    assert means.splitlines()[0] == "| algorithm | one | two | all environments |"
+    assert means.endswith("] | – | – |\n"), "new has no run in two"
+    assert "| new | +50.0 [" in differences and "| base | – | – | – |" in differences
+    assert rates.splitlines()[-1] == "| one | new | 10.0 (5.0) | 20.0 (10.0) | – | pending |"
+    assert all(title in page for title in ("Mean scores", "Differences to the baseline", "In full", "Learning rates"))
+    assert (folder.root / "means.tex").read_text().startswith(r"\begin{tabular}{llrr}")
 
 
 def test_the_toy_matrix_wants_four_seeds_of_five_or_a_reason_given_before() -> None:

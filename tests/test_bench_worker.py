@@ -10,7 +10,7 @@ import pytest
 from runs import settings
 from tiny import save_tiny
 
-from marft_algos.bench import grid, run, worker
+from marft_algos.bench import grid, sweep, worker
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.types import StopReason, Trajectory, Transition
 from marft_envs.errors import ConfigError
@@ -82,7 +82,7 @@ def test_the_contribution_of_no_policy_is_the_teams_score(folder: tuple[BenchFol
     assert set(made["contribution"]) == {"", "planner_0", "solver_0"}
 
 
-def test_the_sweep_chooses_the_best_mean_and_the_smaller_of_equals(tmp_path: Path) -> None:
+def test_the_sweep_chooses_the_best_mean_and_of_equals_who_learnt_faster_then_the_smaller(tmp_path: Path) -> None:
     made = grid.build(
         {
             "algorithms": ["marft"],
@@ -105,9 +105,17 @@ def test_the_sweep_chooses_the_best_mean_and_the_smaller_of_equals(tmp_path: Pat
     bench.write_stage("sweep", rows)
     for lr, found in scores.items():
         for i, score in enumerate(found):
-            bench.write_result(f"{lr}-{i}", {"score": score})
+            bench.write_result(f"{lr}-{i}", {"score": score, "train_score": 0.2})
     with pytest.raises(ConfigError, match="sweep is not over"):
-        run.chosen(made, bench)
+        sweep.chosen(made, bench)
     bench.error_file("0.01-1").write_text("out of memory")
-    assert run.chosen(made, bench) == {("marft", "relay-v0"): 1e-4, ("marft", "deaf"): 1e-4}
-    assert run.chosen(dataclasses.replace(made, sweep=None), bench) is None
+    assert sweep.chosen(made, bench) == {("marft", "relay-v0"): 1e-4, ("marft", "deaf"): 1e-4}
+    assert sweep.sheet(bench.rows("sweep")) == [
+        ["environment", "algorithm", "0.0001", "0.001", "0.01", "chosen"],
+        ["relay-v0", "marft", "60.0 (20.0)", "60.0 (20.0)", "–", "0.0001 (the smallest)"],
+    ]
+    for i, score in enumerate(scores[1e-3]):
+        bench.write_result(f"{1e-3}-{i}", {"score": score, "train_score": 0.3})
+    assert sweep.chosen(made, bench) == {("marft", "relay-v0"): 1e-3, ("marft", "deaf"): 1e-3}
+    assert sweep.sheet(bench.rows("sweep"))[1][-1] == "0.001"
+    assert sweep.chosen(dataclasses.replace(made, sweep=None), bench) is None

@@ -19,13 +19,12 @@ from marft_algos import algorithm as algorithms
 from marft_algos import config as configs
 from marft_algos import evaluate, presets, setup
 from marft_algos.bench.grid import EnvEntry, Grid
+from marft_algos.bench.sweep import Rates
 from marft_algos.config import TrainConfig
 from marft_envs.errors import ConfigError, did_you_mean
 
 Stage = Literal["sweep", "main"]
 Kind = Literal["train", "vote", "ablation"]
-Rates = Mapping[tuple[str, str], float | None]
-"""(algorithm label, environment label) -> learning rate that the sweep chose; None: no run of the sweep ended well."""
 ENDLESS = 1_000_000
 """Iterations of a run that its budget ends."""
 MEMBER_SEEDS = 1000

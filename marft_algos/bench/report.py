@@ -14,11 +14,17 @@ from string import Template
 from typing import Any
 
 from marft_algos import toml
-from marft_algos.bench import figures, tables
+from marft_algos.bench import figures, sweep, tables
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.report import STYLE
 from marft_algos.runs import writing
 
+_TITLES = {
+    "means": "Mean scores",
+    "differences": "Differences to the baseline",
+    "summary": "In full",
+    "rates": "Learning rates: final score of each in the sweep (score while training), and the choice",
+}
 _CAPTIONS = {
     "efficiency_tokens": "Sample efficiency: held-out score over tokens sampled for training, mean of seeds (and their "
     "range, where few are drawn).",
@@ -48,18 +54,22 @@ def write(folder: BenchFolder, baseline: str = "", reference: str = "") -> Path:
     base = baseline or described["grid"].get("baseline", "reinforce")
     across = reference or described["grid"].get("reference", "")
     lines = tables.lines(rows, base, across)
-    sheet = tables.sheet(lines, base, across)
+    sheets = {"summary": tables.sheet(lines, base, across)}
+    if len({line.env for line in lines}) > 1:
+        sheets = {"means": tables.matrix(lines, "mean"), "differences": tables.matrix(lines, "difference")} | sheets
+    if "sweep" in described["stages"]:
+        sheets["rates"] = sweep.sheet(folder.rows("sweep"))
     texts = {
         "results.jsonl": "".join(json.dumps(row) + "\n" for row in rows if not row["hidden"]),
-        "summary.md": tables.markdown(sheet),
+        **{f"{name}.md": tables.markdown(sheet) for name, sheet in sheets.items()},
+        **{f"{name}.tex": tables.latex(sheet) for name, sheet in sheets.items()},
         "summary.csv": tables.as_csv(lines),
-        "summary.tex": tables.latex(sheet),
         "marl_eval.json": json.dumps(tables.marl_eval(rows, "marft")) + "\n",
     }
     drawn = figures.write(rows, lines, folder.root / "figures")
     command = f"marft bench report {shlex.quote(str(folder.root))} --baseline {shlex.quote(base)}"
     command += f" --reference {shlex.quote(across)}" if across else ""
-    texts["report.html"] = _page(folder, described["grid"], rows, sheet, command, drawn)
+    texts["report.html"] = _page(folder, described["grid"], rows, sheets, command, drawn)
     with writing(folder.root):
         for name, text in texts.items():
             aside = folder.root / f".{name}.tmp"
@@ -72,7 +82,7 @@ def _page(
     folder: BenchFolder,
     grid: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
-    sheet: Sequence[Sequence[str]],
+    sheets: Mapping[str, Sequence[Sequence[str]]],
     command: str,
     drawn: Mapping[str, str],
 ) -> str:
@@ -84,7 +94,7 @@ def _page(
     body = [
         f'<p class="note">{html.escape(state)}. Scores and differences in points with 95 % intervals over seeds and '
         "problems; differences are paired by seed and problem.</p>",
-        _table(sheet),
+        *(f"<h2>{_TITLES[name]}</h2>{_table(sheet)}" for name, sheet in sheets.items()),
         *(f"<figure><figcaption>{_CAPTIONS[n]}</figcaption>{_inline(svg)}</figure>" for n, svg in drawn.items()),
         _troubles(shown),
         f"<h2>Commands</h2><pre>{html.escape(commands)}</pre>",

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from marft_algos.bench.cells import Cell, Rates, Stage, expand
+from marft_algos.bench.cells import Cell, Stage, expand
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.bench.grid import Grid
+from marft_algos.bench.sweep import chosen
 from marft_envs.errors import ConfigError
 
 Report = Callable[[str], None]
@@ -49,38 +50,6 @@ def run(grid: Grid, table: dict[str, Any], folder: BenchFolder, stages: Sequence
         folder.write_stage(stage, [cell.row() for cell in cells])
         failed += _Stage(folder, cells, say).run(jobs)
     return failed
-
-
-def chosen(grid: Grid, folder: BenchFolder) -> Rates | None:
-    """The learning rate of each algorithm and environment: the best mean score over the sweep's seeds.
-
-    Equal scores: the smaller rate. Rates of which a run failed do not stand.
-
-    Raises:
-        ConfigError: The sweep is not over.
-    """
-    if grid.sweep is None:
-        return None
-    scores: dict[tuple[str, str], dict[float, list[float]]] = {}
-    out: dict[tuple[str, str], float | None] = {}
-    for row in folder.rows("sweep"):
-        if row["hidden"]:
-            continue
-        if row["status"] == "pending":
-            raise ConfigError(
-                f"The sweep is not over. Type: marft bench run {folder.grid_file} --out {folder.root} --stage sweep"
-            )
-        out[row["algorithm"], row["env"]] = None
-        if row["status"] == "done":
-            scores.setdefault((row["algorithm"], row["env"]), {}).setdefault(row["lr"], []).append(row["score"])
-    for pair, by_rate in scores.items():
-        whole = {lr: sum(s) / len(s) for lr, s in by_rate.items() if len(s) == len(grid.sweep.seeds)}
-        if whole:
-            out[pair] = max(whole, key=lambda lr: (whole[lr], -lr))
-    for label in grid.envs:
-        source = grid.env_entry(label).trained_on
-        out |= {(a, label): lr for (a, e), lr in out.items() if source and e == source}
-    return out
 
 
 def worker_process(root: str, key: str, log: str) -> None:

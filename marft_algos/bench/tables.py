@@ -8,7 +8,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -219,6 +219,14 @@ def sheet(found: Sequence[Line], baseline: str, reference: str = "") -> list[lis
     rows = [[titles.get(c, c) for c in COLUMNS], *map(_cells, found)]
     left_out = None if reference else COLUMNS.index("across")
     return [[cell for i, cell in enumerate(row) if i != left_out] for row in rows]
+
+
+def matrix(found: Sequence[Line], value: Literal["mean", "difference"]) -> list[list[str]]:
+    """Algorithms down, environments across: means, or differences to the baseline; its head first."""
+    envs, names = (list(dict.fromkeys(getattr(line, key) for line in found)) for key in ("env", "algorithm"))
+    by_cell = {(line.algorithm, line.env): getattr(line, value) for line in found}
+    rows = [[name, *(points(by_cell.get((name, env)), signed=value != "mean") for env in envs)] for name in names]
+    return [["algorithm", *envs], *rows]
 
 
 def markdown(cells: Sequence[Sequence[str]]) -> str:

@@ -91,14 +91,19 @@ def train(config: TrainConfig, contribution: int) -> dict[str, Any]:
 
 
 def measured(run: RunFolder) -> dict[str, Any]:
-    """What a finished run says: final outcomes problem by problem, its curve, what it cost."""
+    """What a finished run says: final outcomes problem by problem, its curve, what it cost.
+
+    ``train_score`` is the mean score of the episodes that were sampled for training, weighted by tokens: the area under
+    the learning curve, which tells runs apart that end alike.
+    """
     metrics = run.metrics()
     last = run.recorded("eval")[-1]
     final = run.evaluation(last)
-    tokens, seconds = 0, 0.0
+    tokens, seconds, learnt = 0, 0.0, 0.0
     curve, drift = [], []
     for line in metrics:
-        tokens = int(line.get("tokens_total", tokens))
+        before, tokens = tokens, int(line.get("tokens_total", tokens))
+        learnt += (tokens - before) * line.get("success", line.get("score", 0.0))
         seconds += line.get("time_rollout", 0.0) + line.get("time_update", 0.0)
         if "eval/success" in line:
             outcomes = [e.outcome for e in run.evaluation(line["iteration"])]
@@ -110,6 +115,7 @@ def measured(run: RunFolder) -> dict[str, Any]:
         "problems": [e.task_id for e in final],
         "outcomes": [e.outcome for e in final],
         "score": metrics[-1]["eval/success"],
+        "train_score": learnt / tokens if tokens else 0.0,
         "tokens": tokens,
         "seconds": seconds,
         "iterations": metrics[-1]["iteration"],

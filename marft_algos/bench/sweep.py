@@ -1,0 +1,95 @@
+"""The sweep over learning rates: what each rate scored, and which was chosen. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from marft_algos.bench.folder import BenchFolder
+from marft_envs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from marft_algos.bench.grid import Grid
+
+Pair = tuple[str, str]
+"""Algorithm's label, environment's label."""
+Rates = Mapping[Pair, float | None]
+"""Learning rate that the sweep chose; None: no run of the sweep ended well."""
+Tried = Mapping[float, tuple[float, float] | None]
+"""Of each rate: final score and score while training, means over the sweep's seeds; None where a run is not done."""
+
+
+def tried(rows: Sequence[Mapping[str, Any]]) -> dict[Pair, Tried]:
+    """What each learning rate came to, from the rows of the stage ``sweep``."""
+    found: dict[Pair, dict[float, list[Mapping[str, Any]]]] = {}
+    for row in rows:
+        if not row["hidden"]:
+            found.setdefault((row["algorithm"], row["env"]), {}).setdefault(row["lr"], []).append(row)
+    return {pair: {lr: _means(seeds) for lr, seeds in by_rate.items()} for pair, by_rate in found.items()}
+
+
+def _means(seeds: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
+    if any(row["status"] != "done" for row in seeds):
+        return None
+    score, learnt = (sum(row[name] for row in seeds) / len(seeds) for name in ("score", "train_score"))
+    return score, learnt
+
+
+def best(by_rate: Tried) -> float | None:
+    """The rate with the best final score; of equals the one that scored more while training, then the smaller.
+
+    Where several rates reach the optimum, the one that got there with fewer tokens has more to spare on other seeds.
+    Rates of which a run failed do not stand.
+    """
+    whole = {lr: means for lr, means in by_rate.items() if means is not None}
+    return max(whole, key=lambda lr: (*whole[lr], -lr)) if whole else None
+
+
+def chosen(grid: Grid, folder: BenchFolder) -> Rates | None:
+    """The learning rate of each algorithm and environment; None without a sweep.
+
+    Raises:
+        ConfigError: The sweep is not over.
+    """
+    if grid.sweep is None:
+        return None
+    rows = folder.rows("sweep")
+    if any(row["status"] == "pending" and not row["hidden"] for row in rows):
+        raise ConfigError(
+            f"The sweep is not over. Type: marft bench run {folder.grid_file} --out {folder.root} --stage sweep"
+        )
+    out = {pair: best(by_rate) for pair, by_rate in tried(rows).items()}
+    for label in grid.envs:
+        source = grid.env_entry(label).trained_on
+        out |= {(a, label): lr for (a, e), lr in out.items() if source and e == source}
+    return out
+
+
+def sheet(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A table of the sweep, its head first: of each rate the final score, and the score while training, in points.
+
+    A choice at the edge of what was tried says so: a better one may lie beyond.
+    """
+    found = tried(rows)
+    rates = sorted({lr for by_rate in found.values() for lr in by_rate})
+    pending = {(row["algorithm"], row["env"]) for row in rows if row["status"] == "pending"}
+    out = [["environment", "algorithm", *(f"{lr:g}" for lr in rates), "chosen"]]
+    envs = list(dict.fromkeys(env for _, env in found))
+    for algorithm, env in sorted(found, key=lambda pair: envs.index(pair[1])):
+        by_rate = found[algorithm, env]
+        cells = [_points(by_rate.get(lr)) for lr in rates]
+        choice = "pending" if (algorithm, env) in pending else _choice(by_rate)
+        out.append([env, algorithm, *cells, choice])
+    return out
+
+
+def _points(means: tuple[float, float] | None) -> str:
+    return "–" if means is None else f"{100 * means[0]:.1f} ({100 * means[1]:.1f})"
+
+
+def _choice(by_rate: Tried) -> str:
+    rate = best(by_rate)
+    if rate is None:
+        return "none ended well"
+    edge = " (the smallest)" if rate == min(by_rate) else " (the largest)" if rate == max(by_rate) else ""
+    return f"{rate:g}{edge if len(by_rate) > 1 else ''}"
