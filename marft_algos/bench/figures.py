@@ -48,8 +48,8 @@ def write(rows: Sequence[Row], lines: Sequence[Line], folder: Path) -> dict[str,
     if any(line.across for line in lines):
         drawn["environments"] = (lambda axes, rows, look: _environments(axes, look, lines), {"": done})
     for name, (draw, parts) in drawn.items():
-        columns = 2 if len(parts) == 4 else min(len(parts), 3)
-        height = -(-len(parts) // columns)
+        height = -(-len(parts) // 3)
+        columns = -(-len(parts) // height)
         figure = Figure(figsize=(5.2 * columns, 3.6 * height), layout="constrained")
         FigureCanvasAgg(figure)
         shown = False
