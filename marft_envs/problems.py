@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, overload
@@ -30,6 +30,8 @@ class Levelled(Identified, Protocol):
         """How hard it is; None where its set does not say."""
 
 
+_SETS_KEPT = 16
+"""Sets of a catalogue that are kept for the next environment that asks for them."""
 P = TypeVar("P", bound=Identified)
 L = TypeVar("L", bound=Levelled)
 
@@ -154,6 +156,12 @@ class Catalogue(Generic[L]):
     """The kinds of a problem."""
     kinds: Sequence[str]
     """Those of problems that are made here."""
+    check: Callable[[L], str] = lambda problem: ""
+    """Why a problem cannot be used, or nothing."""
+    _selected: OrderedDict[Hashable, tuple[Sequence[L], ProblemSet[L]]] = field(
+        default_factory=OrderedDict, init=False, repr=False, compare=False
+    )
+    """Conditions -> what they chose from, and the set: hundreds of environments share one."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -172,6 +180,9 @@ class Catalogue(Generic[L]):
     ) -> ProblemSet[L]:
         """Returns the problems of a split that meet all conditions.
 
+        Equal conditions give one and the same set, as long as what they choose from is the same (a file that was
+        edited is read again). A ``filter`` is a condition that cannot be compared: with one, the set is a new one.
+
         Args:
             name: One of ``names``, a hub id, or a path, in which ``{split}`` is replaced.
             split: Of the set.
@@ -185,6 +196,30 @@ class Catalogue(Generic[L]):
             DataError: Unknown name, no file, a bad row, an unreachable hub, or nothing left.
         """
         had = self._everything(name, split, levels)
+        if filter is not None:
+            return self._choose(had, name, split, kinds, levels, filter, limit, None)
+        conditions = (name, split, None if kinds is None else tuple(kinds), None if levels is None else tuple(levels))
+        known = self._selected.get((*conditions, limit))
+        if known is None or known[0] is not had:
+            known = had, self._choose(had, name, split, kinds, levels, None, limit, reload)
+        self._selected[(*conditions, limit)] = known
+        self._selected.move_to_end((*conditions, limit))
+        if len(self._selected) > _SETS_KEPT:
+            self._selected.popitem(last=False)
+        return known[1]
+
+    def _choose(
+        self,
+        had: Sequence[L],
+        name: str,
+        split: str,
+        kinds: Sequence[str] | None,
+        levels: Sequence[int] | None,
+        filter: Callable[[L], bool] | None,
+        limit: int | None,
+        reload: tuple[Callable[..., ProblemSet[L]], tuple[Any, ...]] | None,
+    ) -> ProblemSet[L]:
+        """Those of ``had`` that meet the conditions, as a new set."""
         kept = [
             p
             for p in had
@@ -194,8 +229,11 @@ class Catalogue(Generic[L]):
         ]
         if not kept:
             raise DataError(self._nothing_left(name, split, kinds, levels, had))
-        cheap = name == "procedural" and filter is None
-        return ProblemSet(spread(kept, limit), name, self._regenerate, reload if cheap else None)
+        chosen = spread(kept, limit)
+        for problem in chosen:
+            if why := self.check(problem):
+                raise DataError(f"'{name}': problem '{problem.id}' {why}")
+        return ProblemSet(chosen, name, self._regenerate, reload if name == "procedural" else None)
 
     def _regenerate(self, problem_id: str) -> L | None:
         """An id of a procedural problem works in every set."""
