@@ -4,9 +4,10 @@
 
     python -m benchmarks gpu
 
-A randomly initialised model with Qwen2.5-3B's shape, a dual team with an adapter each, 64 episodes, 400 prompt and 512
-new tokens an agent; the second agent reads the first one's reply, too. Decoding and update as in ``perf_throughput``;
-an iteration is rollout, old log-probs, features, credit, one epoch of policies and value heads, as a run has it.
+A randomly initialised model with Qwen2.5-3B's shape, a dual team with an adapter each, 64 episodes, some 400 prompt and
+512 new tokens an agent; the second agent reads the first one's reply, too. Environment, chat prompts and Collector are
+those of a run, so prompts share their profile. Decoding and update as in ``perf_throughput``; an iteration is rollout,
+old log-probs, features, credit, one epoch of policies and value heads.
 Without a GPU a tiny shape runs through the same code, on a CPU thread: that shows that it runs, and nothing of a GPU.
 """
 
@@ -22,7 +23,6 @@ from typing import Any
 import torch
 
 from benchmarks.paired import publish
-from benchmarks.perf_iteration import play
 from benchmarks.perf_throughput import Bench
 from marft_algos.algos.marft import MARFT, MARFTConfig
 from marft_algos.update import Learner
@@ -53,8 +53,7 @@ def iterations(bench: Bench) -> list[float]:
     learner = Learner(MARFT(config), policies, bench.critics)
 
     def one(iteration: int) -> None:
-        played = play(bench.engine, policies.policies, args.episodes, args.new, iteration, args.prompt)
-        learner.update(played, iteration)
+        learner.update(bench.stage.play(iteration), iteration)
 
     return [bench.seconds(lambda i=i: one(i)) for i in range(args.repeats + 1)][1:]
 

@@ -4,8 +4,9 @@
 
     python -m benchmarks perf_scaling --plot docs/images/scaling.png
 
-A tiny Qwen2 (2 layers, hidden 64, vocabulary 1,024), 48 prompt tokens, token-level MARFT, one epoch. One thing grows,
-the others stay at 8 episodes, 2 agents, 64 tokens; each agent reads the reply before it. CPU µs of one thread
+A tiny Qwen2 (2 layers, hidden 64, vocabulary 1,024), some 48 prompt tokens, token-level MARFT, one epoch. One thing
+grows, the others stay at 8 episodes, 2 agents, 64 tokens; each agent reads the reply before it, by the real environment
+and Collector. CPU µs of one thread
 per sampled token, rollout and update apart; the least of a few repetitions, since others use the machine, too.
 """
 
@@ -22,7 +23,10 @@ from matplotlib.figure import Figure
 
 from benchmarks import shapes
 from benchmarks.paired import publish
-from benchmarks.perf_iteration import learner, play
+from benchmarks.team import Stage, build
+from marft_algos.algos.marft import MARFT, MARFTConfig
+from marft_algos.critic import Critics
+from marft_algos.update import Learner
 
 AXES = {
     "episodes": (2, 8, 32, 128),
@@ -30,6 +34,7 @@ AXES = {
     "tokens": (64, 256, 1024, 2048),
     "vocabulary": (1024, 8192, 32768, 131072),
 }
+PROMPT = 48
 USUAL = {"episodes": 8, "agents": 2, "tokens": 64, "vocabulary": 1024}
 
 
@@ -39,14 +44,15 @@ def measure(folder: Path, axis: str, value: int, repeats: int) -> dict[str, Any]
     model = folder / str(size["vocabulary"])
     if not model.exists():
         shapes.save(model, shapes.tiny(64, 2, size["vocabulary"]))
-    agents = [f"agent_{i}" for i in range(size["agents"])]
-    engine, learning = learner(str(model), "token", agents)
+    policies = build(str(model), size["agents"])
+    stage = Stage(policies, size["episodes"], PROMPT, size["tokens"])
+    learner = Learner(MARFT(MARFTConfig(lr=1e-4)), policies, Critics(policies))
     rollout, update = [], []
     for i in range(repeats + 1):
         start = time.process_time()
-        played = play(engine, agents, size["episodes"], size["tokens"], i)
+        played = stage.play(i)
         middle = time.process_time()
-        learning.update(played, i)
+        learner.update(played, i)
         rollout.append(middle - start)
         update.append(time.process_time() - middle)
     tokens = size["episodes"] * size["agents"] * size["tokens"] / 1e6

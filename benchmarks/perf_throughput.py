@@ -6,11 +6,12 @@
     marft bench perf throughput --shape qwen2.5-3b --episodes 64 --prompt 400 --new 512 --micro 16384      # one GPU
     marft bench perf throughput --against HEAD~5               # this tree and that commit, in turn
 
-Both agents of a dual team, a policy each, on random prompts; replies have full length. CPU seconds of one thread on
-a CPU, wall seconds on a GPU; the median of the repetitions. The roofline of decoding is what reading the weights once
+Both agents of a dual team, a policy each, the second reading the first, in a real environment with chat prompts that
+share their profile, as a run has them; replies have full length. CPU seconds of one thread on a CPU, wall seconds on a
+GPU; the median of the repetitions. The roofline of decoding is what reading the weights once
 and every row's keys and values once a step takes at the reading bandwidth measured here; the utilisation of the
-update counts 4 · N floating-point operations a token (forward, and backward without the frozen weights' gradients) at
-the rate of a matrix product measured here.
+update counts 4 · N floating-point operations a token (forward, and backward without the frozen weights' gradients), of
+the head's only those of sampled tokens, at the rate of a product of random matrices measured here.
 """
 
 from __future__ import annotations
@@ -33,11 +34,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import shapes
 from benchmarks.paired import publish, ratios
+from benchmarks.team import Stage, build
 from marft_algos.batching import micro_batches, pack
 from marft_algos.critic import Critics
-from marft_algos.engines import NativeEngine, row_seed
-from marft_algos.policy import PolicySet
-from marft_algos.types import GenerationRequest, SamplingParams, StopReason, Transition
+from marft_algos.types import Transition
 
 SHAPES = {"tiny": shapes.tiny(64), "qwen2.5-3b": shapes.QWEN_3B}
 PHASES = ("rollout", "features", "update")
@@ -55,29 +55,16 @@ class Bench:
         dtype = torch.bfloat16 if self.cuda else torch.float32
         with tempfile.TemporaryDirectory() as folder:
             model = str(shapes.save(Path(folder), SHAPES[args.shape], dtype, args.device))
-            self.policies = PolicySet.build(model, shapes.TEAM, device=args.device)
-        for policy in self.policies.policies:
-            self.policies.base(policy).end_ids = ()
-        generator = torch.Generator().manual_seed(0)
-        ids = torch.randint(40, 400, (2 * args.episodes, args.prompt), generator=generator).tolist()
-        names = self.policies.policies
-        self.asked = [GenerationRequest(names[i % 2], row, row_seed(0, 0, i, 0)) for i, row in enumerate(ids)]
-        self.engine, self.critics = NativeEngine(self.policies, max_batch=args.episodes), Critics(self.policies)
+            self.policies = build(model, 2, args.device)
+        self.stage = Stage(self.policies, args.episodes, args.prompt, args.new)
+        self.critics = Critics(self.policies)
         self.turns: list[Transition] = []
 
     def rollout(self) -> None:
-        """Samples every turn, an agent after the other."""
-        self.turns = []
-        for policy in self.policies.policies:
-            asked = [request for request in self.asked if request.policy == policy]
-            for q, a in zip(asked, self.engine.generate(asked, SamplingParams(self.args.new)), strict=True):
-                turn = Transition(
-                    index=0, round=0, layer=0, agent=policy, role=policy, policy=policy, sees=(),
-                    prompt_ids=q.prompt_ids, action_ids=a.action_ids, logprobs=a.logprobs, text="",
-                    stop_reason=StopReason.LENGTH, version=0,
-                )  # fmt: skip
-                turn.advantages = a.logprobs
-                self.turns.append(turn)
+        """Plays every episode: environment, prompts, sampling."""
+        self.turns = [turn for trajectory in self.stage.play(0) for turn in trajectory.transitions]
+        for turn in self.turns:
+            turn.advantages = turn.logprobs
 
     def features(self) -> None:
         """One pass of the frozen trunk."""
@@ -113,13 +100,14 @@ class Bench:
         every = new + sum(len(t.prompt_ids) for t in self.turns)
         model = self.policies.base(self.policies.policies[0]).model
         weights = sum(p.numel() for p in model.parameters())
+        head = model.get_output_embeddings().weight.numel()
         copy, flops = self.machine()
         return {
             "device": torch.cuda.get_device_name() if self.cuda else "cpu, one thread",
             "rollout tokens/s": new / middle["rollout"],
             "share of decoding's roofline": new / middle["rollout"] / self._roofline(model, copy),
             "update tokens/s": every / middle["update"],
-            "utilisation of the update": 4 * weights * every / middle["update"] / flops,
+            "utilisation of the update": 4 * ((weights - head) * every + head * new) / middle["update"] / flops,
             "measured reading, GB/s": copy / 1e9,
             "measured product, GFLOP/s": flops / 1e9,
             **{f"{phase}, s": middle[phase] for phase in PHASES},
@@ -139,8 +127,9 @@ class Bench:
         """Bytes read a second by a sum over 256 MB, and operations a second of a square product."""
         size = 8192 if self.cuda else 1024
         dtype = torch.bfloat16 if self.cuda else torch.float32
-        data = torch.ones(1 << 26, device=self.args.device)
-        a = torch.ones(size, size, dtype=dtype, device=self.args.device)
+        data = torch.randn(1 << 26, device=self.args.device)
+        # Random numbers: a device may clock higher on constant ones.
+        a = torch.randn(size, size, device=self.args.device).to(dtype)
         data.sum(), a @ a
         copy = min(self.seconds(data.sum) for _ in range(5))
         product = min(self.seconds(partial(torch.mm, a, a)) for _ in range(5))

@@ -5,17 +5,17 @@
     python -m venv TRL && TRL/bin/pip install -c constraints.txt torch && TRL/bin/pip install trl==1.16.0 peft datasets
     python -m benchmarks perf_trl --python TRL/bin/python
 
-One agent, 8 prompts of 32 characters, groups of 8, 64 new tokens, LoRA of rank 8 on all linear layers, one optimiser
+One agent, 8 prompts of some 48 tokens, groups of 8, 64 new tokens, LoRA of rank 8 on all linear layers, one optimiser
 step a batch, no KL term (so neither scores a reference, and TRL needs no old log-probs either), one thread. Ours is
-the algorithm ``grpo``. Each repetition runs a few steps of both, in turn; a step's CPU seconds are the
-mean of all but the first.
+the algorithm ``grpo`` with environment, chat template and Collector, without logs and checkpoints; TRL's is its
+trainer, which gets the same prompts as text. Each repetition runs a few steps of both, in turn; a step's CPU seconds
+are the mean of all but the first.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
 import statistics
 import subprocess
 import sys
@@ -27,42 +27,30 @@ import torch
 
 from benchmarks import shapes
 from benchmarks.paired import publish, ratios
+from benchmarks.team import Stage, build
 from marft_algos.algos.grpo import GRPO, GRPOConfig
-from marft_algos.engines import NativeEngine, row_seed
-from marft_algos.policy import PolicySet
-from marft_algos.types import GenerationRequest, LayerReward, SamplingParams, Trajectory, Transition
 from marft_algos.update import Learner
 
-GROUPS, SIZE, NEW = 8, 8, 64
+GROUPS, SIZE, PROMPT, NEW = 8, 8, 48, 64
 
 
-def ours(model: str, prompts: list[str], steps: int) -> list[float]:
+def prompts_of(model: str) -> list[str]:
+    """The prompts of one step, as text."""
+    policies = build(model, 1)
+    played = Stage(policies, GROUPS, PROMPT, 1).play(0)
+    tokenizer = policies.tokenizer(policies.policies[0])
+    return [tokenizer.decode(t.transitions[0].prompt_ids) for t in played]
+
+
+def ours(model: str, steps: int) -> list[float]:
     """CPU seconds of each step after the first."""
-    policies = PolicySet.build(model, {"solver": "solver"}, device="cpu")
-    engine, tokenizer = NativeEngine(policies), policies.tokenizer("solver")
+    policies = build(model, 1)
+    stage = Stage(policies, GROUPS * SIZE, PROMPT, NEW)
     learner = Learner(GRPO(GRPOConfig(lr=1e-4, kl_coef=0.0)), policies)
     spent = []
     for step in range(steps):
         start = time.process_time()
-        asked = [
-            GenerationRequest("solver", tokenizer(prompts[i // SIZE]).input_ids, row_seed(0, step, i, 0))
-            for i in range(GROUPS * SIZE)
-        ]
-        played = []
-        for i, (q, a) in enumerate(zip(asked, engine.generate(asked, SamplingParams(NEW)), strict=True)):
-            score = float(len(a.text) % 7)
-            turn = Transition(
-                index=0, round=0, layer=0, agent="solver", role="solver", policy="solver", sees=(),
-                prompt_ids=q.prompt_ids, action_ids=a.action_ids, logprobs=a.logprobs, text=a.text,
-                stop_reason=a.stop_reason, version=0,
-            )  # fmt: skip
-            played.append(
-                Trajectory(
-                    episode=i, seed=i // SIZE, task_id=str(i // SIZE), transitions=[turn], terminated=True,
-                    truncated=False, success=False, score=score, group=i // SIZE, layers=[LayerReward((0,), score, {})],
-                )
-            )  # fmt: skip
-        learner.update(played, step)
+        learner.update(stage.play(step, repeats=SIZE), step)
         spent.append(time.process_time() - start)
     return spent[1:]
 
@@ -89,15 +77,13 @@ def main() -> None:
     if args.python is None or not args.python.exists():
         print(f"Skipped: no TRL at --python {args.python}. The first lines of --help make its environment.")
         sys.exit(0)
-    drawn = random.Random(0)
-    prompts = ["".join(drawn.choices("0123456789+", k=32)) for _ in range(GROUPS)]
     seconds: dict[str, list[float]] = {"trl": [], "marft": []}
     with tempfile.TemporaryDirectory() as folder:
         model, file = str(shapes.save(Path(folder) / "model", shapes.tiny(128, 4))), Path(folder) / "prompts.json"
-        file.write_text(json.dumps(prompts))
+        file.write_text(json.dumps(prompts_of(model)))
         for _ in range(args.repeats):
             seconds["trl"].append(statistics.mean(trl(args.python, model, file, args.steps)))
-            seconds["marft"].append(statistics.mean(ours(model, prompts, args.steps)))
+            seconds["marft"].append(statistics.mean(ours(model, args.steps)))
     middle = {name: statistics.median(spent) for name, spent in seconds.items()}
     row = {
         "TRL, samples/s": GROUPS * SIZE / middle["trl"],
