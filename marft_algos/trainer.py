@@ -28,6 +28,7 @@ from marft_algos.runs import UNTRAINED, RunFolder, compare
 from marft_algos.stats import mean
 from marft_algos.types import StopReason, Trajectory
 from marft_algos.update import Learner
+from marft_algos.variety import Variety
 
 _PERMUTE = 3
 """Stream of seeds of the control that permutes rewards."""
@@ -82,6 +83,7 @@ class Trainer:
         )
         self.publisher = Publisher(self.engine, self.policies, config.adapter_dir or None)
         self.progress = checkpoint.Progress()
+        self._variety = Variety(algorithm.group_size)
         self._saved = setup.saved_policies(config, self.policies)
 
     def start(self) -> RunFolder:
@@ -211,7 +213,7 @@ class Trainer:
         judged = diagnostics.judge(whole[:judge], self.replayer, iteration)
         self.replayer.charge(played)
         metrics = summary(played[: config.episodes_per_iteration])
-        metrics["episodes_played"] = len(played)
+        metrics |= self._variety.measure(played)
         metrics["tokens_played"] = sum(trajectory.tokens for trajectory in played)
         if replayed := sum(trajectory.replayed_tokens for trajectory in played):
             metrics["tokens_replayed"] = replayed

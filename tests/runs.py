@@ -35,6 +35,9 @@ class Letters:
         share = sum("a" <= c <= "z" for c in turns[-1].text) / max(len(turns[-1].text), 1)
         return marft_envs.Outcome(team_reward=share, success=share > 0.5, terminated=True)
 
+    def answer_key(self, text: str) -> str:
+        return text
+
     def sample_actions(self, agent: str) -> Sequence[str]:
         return ("a", "A")
 

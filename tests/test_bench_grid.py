@@ -10,8 +10,9 @@ import pytest
 
 from marft_algos import algorithm as algorithms
 from marft_algos import config as configs
-from marft_algos.bench import cells, grid
+from marft_algos.bench import cells, grid, sweep
 from marft_algos.bench.cells import Cell
+from marft_algos.bench.folder import BenchFolder
 from marft_envs.errors import ConfigError
 
 CONFIGS = Path(__file__).resolve().parent.parent / "examples" / "configs"
@@ -172,6 +173,33 @@ def test_the_sweep_is_equal_and_never_looks_at_test_problems() -> None:
     assert {c.config["algorithm"]["lr"] for c in main if c.algorithm == "marft"} == {2e-3}
     assert all("no learning rate" in c.skipped for c in main if c.algorithm == "grpo")
     assert all(c.config["eval_kwargs"] == {} and c.config["eval_every"] for c in main if c.algorithm == "marft")
+
+
+def test_the_best_of_several_algorithms_trains_the_single_agent(tmp_path: Path) -> None:
+    env = {"envs": ["math-dual-v0"], "env": {"math-dual-v0": {"single": "math-solo-v0"}}}
+    made = grid.build(table(**env, sweep={"lr": [1e-3, 2e-3], "seeds": [9]}, single=["marft", "rft"]))
+    swept = cells.expand(made, "sweep")
+    alone = {(c.algorithm, c.config["algo"], c.lr) for c in swept if c.algorithm.startswith("single")}
+    assert alone == {(f"single ({a})", a, lr) for a in ("marft", "rft") for lr in (1e-3, 2e-3)}
+    bench = BenchFolder(tmp_path / "bench")
+    bench.prepare({})
+    bench.write_stage("sweep", [c.row() for c in swept])
+    for c in swept:
+        best = c.algorithm == "single (rft)" and c.lr == 1e-3
+        bench.write_result(c.key, {"score": 0.9 if best else 0.5, "train_score": 0.4})
+    main = [c for c in cells.expand(made, "main", sweep.chosen(made, bench)) if not c.hidden]
+    rows = {c.algorithm for c in main}
+    assert "single (rft)" in rows and "single (marft)" not in rows and "single" not in rows
+    chosen = next(c for c in main if c.algorithm == "single (rft)")
+    assert chosen.config["algo"] == "rft" and chosen.config["algorithm"]["lr"] == 1e-3
+    vote = next(c for c in main if c.algorithm == "vote" and c.seed == chosen.seed)
+    assert vote.sources == (chosen.key,)
+
+
+def test_replies_are_voted_on_only_where_the_task_says_what_they_answer() -> None:
+    env = {"envs": ["code-dual-v0"], "env": {"code-dual-v0": {"single": "code-solo-v0"}}, "controls": ["vote"]}
+    votes = [c for c in expand(**env, baseline="marft") if c.algorithm == "vote"]
+    assert votes and all("code-solo-v0 has no answer_key(text)" in c.skipped for c in votes)
 
 
 def test_an_environment_may_be_swept_over_rates_of_its_own() -> None:

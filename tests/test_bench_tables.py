@@ -68,6 +68,28 @@ def test_tables_pair_with_the_baseline_and_count_failures() -> None:
         tables.lines(rows, "bose")
 
 
+def test_what_was_processed_and_visited_is_told_and_not_made_up_for_older_runs() -> None:
+    counted = [r | {"processed": 350_000, "starts": 640} for r in benchmark(0.8, ("a",))]
+    head, *body = tables.sheet(tables.lines([*counted, *benchmark(0.5, ("base",))], "base"), "base")
+    shown = {cells[1]: dict(zip(head, cells, strict=True)) for cells in body}
+    assert (shown["a"]["processed"], shown["a"]["starts"]) == ("350 000", "640")
+    assert (shown["base"]["processed"], shown["base"]["starts"]) == ("–", "–")
+
+
+def test_a_vote_of_one_is_no_row_of_scores(tmp_path: Path) -> None:
+    bench = BenchFolder(tmp_path / "bench")
+    bench.prepare({})
+    made = [r | {"skipped": ""} for r in [*benchmark(0.9, ("vote",)), *benchmark(0.5, ("base",))]]
+    bench.write_stage("main", made)
+    for r in made:
+        bench.write_result(r["key"], r | {"votes": 1 if r["algorithm"] == "vote" else None})
+    line = next(x for x in tables.lines(bench.rows(), "base") if x.algorithm == "vote")
+    assert line.mean is None and "no vote" in line.note
+    for r in made:
+        bench.write_result(r["key"], r | {"votes": 3})
+    assert next(x for x in tables.lines(bench.rows(), "base") if x.algorithm == "vote").mean is not None
+
+
 def test_an_environment_s_rows_stand_together_though_votes_are_made_after_all_runs() -> None:
     late = benchmark(0.9, ("vote",))
     rows = [*benchmark(0.8), *(r | {"env": "deaf"} for r in benchmark(0.6)), *late]

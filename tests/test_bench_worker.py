@@ -10,6 +10,7 @@ import pytest
 from runs import settings
 from tiny import save_tiny
 
+import marft_envs
 from marft_algos.bench import grid, sweep, worker
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.types import StopReason, Trajectory, Transition
@@ -44,9 +45,11 @@ def turn(text: str) -> Transition:
 
 
 def test_the_majority_is_of_answers_not_of_texts_and_the_earliest_of_equals() -> None:
-    assert worker.majority(said(r"so \boxed{4}", r"\boxed{ 4 }", r"\boxed{5}")) == 1.0
-    assert worker.majority(said(r"4 is wrong: \boxed{5}", "x", "y")) == 1.0, "the earliest decides a tie"
-    assert worker.majority(said("5", "5", "4")) == 0.0
+    env = marft_envs.make("math-solo-v0", levels=[0])
+    key = env.task.answer_key
+    assert worker.majority(said(r"so \boxed{4}", r"\boxed{ 4 }", r"\boxed{5}"), key) == 1.0
+    assert worker.majority(said(r"4 is wrong: \boxed{5}", "x", "y"), key) == 1.0, "the earliest decides a tie"
+    assert worker.majority(said("5", "5", "4"), key) == 0.0
 
 
 def test_members_answer_once_each_and_cost_together(folder: tuple[BenchFolder, dict[str, Any]]) -> None:

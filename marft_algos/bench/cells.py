@@ -123,14 +123,14 @@ class _Expansion:
 
     def _swept(self, env: str, entry: EnvEntry) -> Iterator[Cell]:
         assert self.grid.sweep is not None
-        single = self.grid.single_algorithm if "single" in self.grid.controls and entry.single else ""
+        singles = self.grid.singles if {"single", "vote"} & set(self.grid.controls) and entry.single else ()
         for lr in entry.sweep_lr or self.grid.sweep.lr:
             for seed in self.grid.sweep.seeds:
                 for label in self.grid.trained:
                     yield self._cell(label, env, entry, "", seed, lr)
-                if single and not entry.members:
-                    alone = self._cell(single, env, single_entry(entry), "", seed, lr)
-                    yield dataclasses.replace(alone, algorithm="single")
+                for label in () if entry.members else singles:
+                    alone = self._cell(label, env, single_entry(entry), "", seed, lr)
+                    yield dataclasses.replace(alone, algorithm=self.grid.single_row(label))
 
     def _team(self, label: str, env: str, entry: EnvEntry, rule: str, seed: int) -> Iterator[Cell]:
         lr = self._rate(label, env)
@@ -143,9 +143,8 @@ class _Expansion:
             members = [self._member(label, env, entry, rule, seed, lr, m) for m in range(entry.members)]
             yield from (m for m in members if not m.skipped)
             keys = tuple(m.key for m in members)
-            yield dataclasses.replace(
-                members[0], kind="vote", seed=seed, sources=keys, hidden=False, skipped=members[0].skipped
-            )
+            why = members[0].skipped or _unvotable(members[0])
+            yield dataclasses.replace(members[0], kind="vote", seed=seed, sources=keys, hidden=False, skipped=why)
         else:
             yield self._cell(label, env, entry, rule, seed, lr)
 
@@ -158,7 +157,7 @@ class _Expansion:
     def _controls(self, env: str, entry: EnvEntry, seed: int) -> Iterator[Cell]:
         grid = self.grid
         if "untrained" in grid.controls:
-            start = self._cell(grid.single_algorithm, env, entry, "", seed, None, iterations=0)
+            start = self._cell(grid.algorithms[0], env, entry, "", seed, None, iterations=0)
             yield dataclasses.replace(start, algorithm="untrained", contribution=0)
         if not entry.single:
             why = f"[env.{env}] names no environment for a single agent"
@@ -168,12 +167,14 @@ class _Expansion:
             return
         if not {"single", "vote"} & set(grid.controls):
             return
-        alone = self._cell(grid.single_algorithm, env, single_entry(entry), "", seed, self._rate("single", env))
-        alone = dataclasses.replace(alone, algorithm="single", contribution=0, hidden="single" not in grid.controls)
+        label = self._best_single(env)
+        row = grid.single_row(label)
+        alone = self._cell(label, env, single_entry(entry), "", seed, self._rate(row, env))
+        alone = dataclasses.replace(alone, algorithm=row, contribution=0, hidden="single" not in grid.controls)
         yield alone
         if "vote" in grid.controls:
             rule = (grid.credit or ("",))[0]
-            team = next(self._team(grid.single_algorithm, env, entry, rule, seed))
+            team = next(self._team(grid.algorithms[0], env, entry, rule, seed))
             yield dataclasses.replace(
                 alone,
                 algorithm="vote",
@@ -181,10 +182,13 @@ class _Expansion:
                 sources=(alone.key,),
                 reference=team.key,
                 hidden=False,
-                skipped=alone.skipped or team.skipped,
+                skipped=alone.skipped or team.skipped or _unvotable(alone),
             )
-            if grid.single_algorithm not in grid.trained:
-                yield dataclasses.replace(team, hidden=True)
+
+    def _best_single(self, env: str) -> str:
+        """Of the algorithms that may train the single agent, the one that the sweep's choice left."""
+        left = [label for label in self.grid.singles if self._rate(self.grid.single_row(label), env) is not None]
+        return (left or list(self.grid.singles))[0]
 
     def _rate(self, label: str, env: str) -> float | None:
         return None if self.rates is None else self.rates.get((label, env))
@@ -217,6 +221,15 @@ class _Expansion:
             config = resolve(self.grid, label, env, entry, rule, self.stage, changes)
             self._resolved[case] = config, misfit(config)
         return self._resolved[case]
+
+
+def _unvotable(cell: Cell) -> str:
+    """Why answers to a cell's task cannot be voted on, or nothing."""
+    if cell.skipped:
+        return ""
+    with closing(setup.make_env(configs.build(cell.config), cell.config["env_kwargs"])) as env:
+        votable = hasattr(env.unwrapped.task, "answer_key")
+    return "" if votable else f"the task of {cell.config['env']} has no answer_key(text): replies cannot be voted on"
 
 
 def misfit(config: TrainConfig) -> str:

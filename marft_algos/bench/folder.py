@@ -19,6 +19,8 @@ from marft_algos.runs import writing
 from marft_envs.errors import ConfigError
 
 FORMAT = 1
+ONE_VOTER = "no vote: the tokens of a team's answer pay for one answer of the agent"
+"""Why a row ``vote`` has no score: one sampled answer controls nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,10 @@ class BenchFolder:
         if cell["skipped"]:
             return row | {"status": "skipped", "error": cell["skipped"]}
         if self.result_file(key).is_file():
-            return row | {"status": "done", "error": ""} | self.result(key)
+            found = self.result(key)
+            if found.get("votes") == 1:
+                return row | {"status": "skipped", "error": ONE_VOTER}
+            return row | {"status": "done", "error": ""} | found
         if self.error_file(key).is_file():
             return row | {"status": "failed", "error": self.error_file(key).read_text(encoding="utf-8").strip()}
         return row | {"status": "pending", "error": "not run yet"}

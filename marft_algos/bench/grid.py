@@ -88,8 +88,8 @@ class Grid:
     """Differences are against it, paired."""
     reference: str = ""
     """Label in ``envs`` with the same problems as the others: each row's differences to it are told as well, paired."""
-    single: str = ""
-    """Algorithm that trains the single agent; the first one by default."""
+    single: str | tuple[str, ...] = ()
+    """Algorithms that may train the single agent; the sweep chooses the best, with its rate. Default: the first one."""
     controls: tuple[Control, ...] = CONTROLS
     """Rows that a comparison without would mislead; leave some out only where they stand elsewhere."""
     contribution: int = 0
@@ -124,9 +124,14 @@ class Grid:
         return tuple(dict.fromkeys(wanted))
 
     @property
-    def single_algorithm(self) -> str:
-        """Label of the algorithm that trains the single agent."""
-        return self.single or self.algorithms[0]
+    def singles(self) -> tuple[str, ...]:
+        """Labels of the algorithms that may train the single agent."""
+        named = (self.single,) if isinstance(self.single, str) else self.single
+        return tuple(filter(None, named)) or self.algorithms[:1]
+
+    def single_row(self, label: str) -> str:
+        """What the single agent's row is called if this algorithm trains it."""
+        return "single" if len(self.singles) == 1 else f"single ({label})"
 
 
 def load(path: Path | str) -> Grid:
@@ -192,7 +197,10 @@ def _check(grid: Grid) -> None:
             raise ConfigError(f"'{key}' is {list(found)}; expected at least one, and none twice.")
     if grid.token_budget < 1:
         raise ConfigError(f"token_budget is {grid.token_budget}; expected at least 1.")
-    for label in [*grid.trained, grid.single_algorithm]:
+    if len(grid.singles) > 1 and grid.sweep is None:
+        named = ", ".join(grid.singles)
+        raise ConfigError(f"'single' names {named}, and there is no [sweep] to choose among them. Name one, or add it.")
+    for label in [*grid.trained, *grid.singles]:
         algorithms.get(grid.algorithm_entry(label).algo)
     for label in grid.credit:
         credits_.get(grid.credit_rule(label))
@@ -205,7 +213,7 @@ def _check(grid: Grid) -> None:
         )
     for kind, key, used in (
         ("env", "envs", grid.envs),
-        ("algorithm", "algorithms", [*grid.trained, grid.single_algorithm]),
+        ("algorithm", "algorithms", [*grid.trained, *grid.singles]),
         ("rule", "credit", grid.credit),
     ):
         for label in getattr(grid, kind):

@@ -45,8 +45,14 @@ def best(by_rate: Tried) -> float | None:
     return max(whole, key=lambda lr: (*whole[lr], -lr)) if whole else None
 
 
+def _score(by_rate: Tried, lr: float) -> tuple[float, float]:
+    means = by_rate[lr]
+    assert means is not None, "a rate of which a run failed is not chosen"
+    return means
+
+
 def chosen(grid: Grid, folder: BenchFolder) -> Rates | None:
-    """The learning rate of each algorithm and environment; None without a sweep.
+    """The learning rate of each algorithm and environment, of single agents only the best one's; None without a sweep.
 
     Raises:
         ConfigError: The sweep is not over.
@@ -58,7 +64,15 @@ def chosen(grid: Grid, folder: BenchFolder) -> Rates | None:
         raise ConfigError(
             f"The sweep is not over. Type: marft bench run {folder.grid_file} --out {folder.root} --stage sweep"
         )
-    out = {pair: best(by_rate) for pair, by_rate in tried(rows).items()}
+    found = tried(rows)
+    out = {pair: best(by_rate) for pair, by_rate in found.items()}
+    for env in grid.envs:
+        # Of several algorithms that may train the single agent, the best stands, each at its best rate.
+        rated = [(pair, out[pair]) for label in grid.singles if (pair := (grid.single_row(label), env)) in out]
+        scored = {pair: _score(found[pair], lr) for pair, lr in rated if lr is not None}
+        for pair in scored:
+            if pair != max(scored, key=lambda p: scored[p]):
+                del out[pair]
     for label in grid.envs:
         source = grid.env_entry(label).trained_on
         out |= {(a, label): lr for (a, e), lr in out.items() if source and e == source}

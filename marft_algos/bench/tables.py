@@ -30,6 +30,8 @@ COLUMNS = (
     "seeds",
     "failed",
     "tokens",
+    "processed",
+    "starts",
     "seconds",
     "MiB",
 )
@@ -53,7 +55,11 @@ class Line:
     failed: int
     pending: int
     tokens: float
-    """Mean per run."""
+    """Sampled for training, mean per run."""
+    processed: float
+    """The same with prompts; NaN where a run was made before this was counted."""
+    starts: float
+    """Visits to a start, a group of episodes being one; NaN likewise."""
     seconds: float
     memory: float
     """Largest of a process, bytes."""
@@ -131,13 +137,18 @@ def lines(rows: Sequence[Row], baseline: str, reference: str = "") -> list[Line]
     return out
 
 
+def _mean(done: Sequence[Row], name: str) -> float:
+    return float(np.mean([r.get(name, math.nan) for r in done]))
+
+
 def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row]], name: str) -> Line:
     everyone = [r for part in parts for r in part]
     done = [r for r in everyone if r["status"] == "done"]
     failed, pending = (sum(r["status"] == s for r in everyone) for s in ("failed", "pending"))
     if not done:
         why = next((r["error"] for r in everyone if r["status"] in ("skipped", "failed")), "not run yet")
-        return Line(env, name, None, None, None, None, None, 0, failed, pending, math.nan, math.nan, math.nan, why)
+        nan = math.nan
+        return Line(env, name, None, None, None, None, None, 0, failed, pending, nan, nan, nan, nan, nan, why)
     panels = [panel(part)[1] for part in parts]
     improvement = None
     if parts != bases and _all_done(bases):
@@ -154,8 +165,10 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
         min(map(len, panels)),
         failed,
         pending,
-        float(np.mean([r["tokens"] for r in done])),
-        float(np.mean([r["seconds"] for r in done])),
+        _mean(done, "tokens"),
+        _mean(done, "processed"),
+        _mean(done, "starts"),
+        _mean(done, "seconds"),
         float(max(r["peak_memory"] for r in done)),
         note,
     )
@@ -192,11 +205,16 @@ def share(e: Estimate | None) -> str:
     return f"{e.mean:.2f}" if math.isnan(e.low) else f"{e.mean:.2f} [{e.low:.2f}, {e.high:.2f}]"
 
 
+def _count(number: float) -> str:
+    """``98 304``; a dash where it was not counted."""
+    return "–" if math.isnan(number) else f"{number:,.0f}".replace(",", " ")
+
+
 def _cells(line: Line) -> list[str]:
     """One line of a table, in the order of ``COLUMNS``; a line without runs says why in the place of its mean."""
     if line.mean is None:
         waiting = f" ({line.pending} pending)" if line.pending else ""
-        return [line.env, line.algorithm, f"{line.note}{waiting}", *["–"] * 4, "0", str(line.failed), *["–"] * 3]
+        return [line.env, line.algorithm, f"{line.note}{waiting}", *["–"] * 4, "0", str(line.failed), *["–"] * 5]
     return [
         line.env,
         line.algorithm,
@@ -207,7 +225,7 @@ def _cells(line: Line) -> list[str]:
         share(line.improvement),
         str(line.seeds) + (f" (+{line.pending} pending)" if line.pending else ""),
         str(line.failed),
-        f"{line.tokens:,.0f}".replace(",", " "),
+        *(_count(n) for n in (line.tokens, line.processed, line.starts)),
         f"{line.seconds:.0f}",
         f"{line.memory / 2**20:.0f}",
     ]
@@ -248,7 +266,7 @@ def latex(cells: Sequence[Sequence[str]]) -> str:
 def as_csv(found: Sequence[Line]) -> str:
     """The table as CSV, unrounded; empty where there is no number."""
     estimates = ("mean", "iqm", "difference", "across", "improvement")
-    plain = ("seeds", "failed", "pending", "tokens", "seconds", "memory", "note")
+    plain = ("seeds", "failed", "pending", "tokens", "processed", "starts", "seconds", "memory", "note")
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     bounds = [f"{name}{end}" for name in estimates for end in ("", "_low", "_high")]

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,7 @@ from marft_algos.runs import RunFolder, outcome
 from marft_algos.setup import Panel
 from marft_algos.trainer import Trainer
 from marft_algos.types import Trajectory
-from marft_envs.errors import MarftError
-from marft_envs.math.grader import extract_boxed
+from marft_envs.errors import ConfigError, MarftError
 
 VOTE_SEEDS = 7919
 """Between the seeds of the samples that vote."""
@@ -94,7 +93,8 @@ def measured(run: RunFolder) -> dict[str, Any]:
     """What a finished run says: final outcomes problem by problem, its curve, what it cost.
 
     ``train_score`` is the mean score of the episodes that were sampled for training, weighted by tokens: the area under
-    the learning curve, which tells runs apart that end alike.
+    the learning curve, which tells runs apart that end alike. ``processed`` counts prompts, too; ``starts`` are visits
+    to a start, where a group of episodes is one.
     """
     metrics = run.metrics()
     last = run.recorded("eval")[-1]
@@ -117,6 +117,8 @@ def measured(run: RunFolder) -> dict[str, Any]:
         "score": metrics[-1]["eval/success"],
         "train_score": learnt / tokens if tokens else 0.0,
         "tokens": tokens,
+        "processed": sum(int(line.get("tokens_processed", 0)) for line in metrics),
+        "starts": sum(int(line.get("starts", 0)) for line in metrics),
         "seconds": seconds,
         "iterations": metrics[-1]["iteration"],
         "eval_tokens": int(metrics[-1]["eval/tokens"]),
@@ -159,6 +161,7 @@ class _Table:
         panel = setup.problems(config, env, held_out).held_out
         self.panel = panel if episodes is None else Panel(panel.seeds[:episodes], panel.options[:episodes])
         self.policies: PolicySet = setup.make_policies(config, env)
+        self.answer_key: Callable[[str], str] | None = getattr(held_out.unwrapped.task, "answer_key", None)
         for made in (env, held_out):
             made.close()
 
@@ -192,6 +195,8 @@ def vote(folder: BenchFolder, config: TrainConfig, sources: Sequence[str], refer
     without, each source answers once, greedily.
     """
     started, tables = time.monotonic(), _Table(config)
+    if tables.answer_key is None:
+        raise ConfigError(f"The task of {config.env} has no answer_key(text): replies cannot be voted on.")
     answers: list[list[Trajectory]] = []
     for source in sources:
         tables.load(RunFolder.open(folder.runs / source))
@@ -206,24 +211,17 @@ def vote(folder: BenchFolder, config: TrainConfig, sources: Sequence[str], refer
             if answers and spent > allowed:
                 break
             answers.append(fresh)
-    chosen = [majority(votes) for votes in zip(*answers, strict=True)]
+    chosen = [majority(votes, tables.answer_key) for votes in zip(*answers, strict=True)]
     made = _scored(folder, [t for played in answers for t in played], chosen, sources, started)
     return made | {"problems": [t.task_id for t in answers[0]], "votes": len(answers)}
 
 
-def majority(votes: Sequence[Trajectory]) -> float:
-    """Outcome of the commonest answer (the earliest of equals): the last box of the last turn, else its whole text."""
-    said = [answer(t) for t in votes]
+def majority(votes: Sequence[Trajectory], answer_key: Callable[[str], str]) -> float:
+    """Outcome of the commonest answer, the earliest of equals; the task says which replies answer the same."""
+    said = [answer_key(t.transitions[-1].text if t.transitions else "") for t in votes]
     common = Counter(said).most_common(1)[0][0]
     chosen = votes[said.index(common)]
     return outcome(chosen.success, chosen.score)
-
-
-def answer(trajectory: Trajectory) -> str:
-    """What a team answers, as text that can be compared."""
-    text = trajectory.transitions[-1].text if trajectory.transitions else ""
-    boxed = extract_boxed(text)
-    return "".join((text if boxed is None else boxed).split())
 
 
 def _tokens(played: Sequence[Trajectory]) -> int:
@@ -239,7 +237,7 @@ def _scored(
         "problems": [t.task_id for t in played],
         "outcomes": list(outcomes),
         "score": sum(outcomes) / len(outcomes),
-        "tokens": sum(int(c["tokens"]) for c in costs),
+        **{name: sum(int(c[name]) for c in costs) for name in ("tokens", "processed", "starts") if name in costs[0]},
         "seconds": sum(float(c["seconds"]) for c in costs) + time.monotonic() - started,
         "iterations": max(int(c["iterations"]) for c in costs),
         "eval_tokens": _tokens(played),

@@ -9,7 +9,7 @@ import numpy as np
 
 from marft_envs.errors import ConfigError
 from marft_envs.math.data import ProblemSet
-from marft_envs.math.grader import grade
+from marft_envs.math.grader import extract_boxed, grade
 from marft_envs.math.problem import Problem
 from marft_envs.types import Outcome, TurnRecord
 
@@ -84,6 +84,11 @@ class MathTask:
         """Returns replies as models give them: right, wrong, and without a closed box."""
         gold = self.problem.answer
         return (f"Therefore \\boxed{{{gold}}}.", "\\boxed{0}", "First add the two numbers.", "So \\boxed{12", "")
+
+    def answer_key(self, text: str) -> str:
+        """Returns what a reply answers, without spaces: its last box, else its whole text. Votes count equal ones."""
+        boxed = extract_boxed(text)
+        return "".join((text if boxed is None else boxed).split())
 
     def gold(self) -> str:
         """Returns the gold answer, for conformance tests; no observation may hold it."""

@@ -1,0 +1,46 @@
+"""What an iteration's episodes have to show: visits to starts, processed tokens, distinct transcripts of a group."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from marft_algos.types import StopReason, Trajectory, Transition
+from marft_algos.variety import Variety
+
+
+def episode(*texts: str) -> Trajectory:
+    turns = [
+        Transition(
+            index=i, round=0, layer=i, agent=f"a_{i}", role="a", policy="a", sees=(), prompt_ids=[1, 2, 3],
+            action_ids=list(range(len(text))), logprobs=np.zeros(len(text), np.float32), text=text,
+            stop_reason=StopReason.EOS, version=0,
+        )
+        for i, text in enumerate(texts)
+    ]  # fmt: skip
+    return Trajectory(0, 0, "t", turns, [], True, False, False, 0.0)
+
+
+def test_groups_are_one_start_and_their_transcripts_are_compared_whole() -> None:
+    group = [episode("4", "so 4"), episode("4", "so 5"), episode("4", "so 4"), episode("3", "so 4")]
+    other = [episode("1", "1"), episode("2", "2"), episode("3", "3"), episode("4", "4")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = Variety(4).measure([*group, *other])
+    assert found == {"episodes_played": 8, "starts": 2, "distinct": 3.5, "tokens_processed": 48 + 4 * 5 + 4 * 2}
+
+
+def test_without_groups_every_episode_is_a_start() -> None:
+    found = Variety(1).measure([episode("4"), episode("4")])
+    assert found["starts"] == 2 and "distinct" not in found
+
+
+def test_groups_that_repeat_themselves_are_told_once() -> None:
+    counted = Variety(4)
+    with pytest.warns(UserWarning, match=r"group of 4 episodes holds 1\.0 different transcripts.*--temperature"):
+        counted.measure([episode("4")] * 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        counted.measure([episode("4")] * 4)
