@@ -76,6 +76,16 @@ def test_what_was_processed_and_visited_is_told_and_not_made_up_for_older_runs()
     assert (shown["base"]["processed"], shown["base"]["starts"]) == ("–", "–")
 
 
+def test_sampled_answers_stand_beside_greedy_ones_where_there_are_any() -> None:
+    rows = benchmark(0.8)
+    head = tables.sheet(tables.lines(rows, "base"), "base")[0]
+    assert "sampled" not in head
+    both = [r | {"sampled": [0.5 * x for x in r["outcomes"]]} if r["algorithm"] == "a" else r for r in rows]
+    head, *body = tables.sheet(tables.lines(both, "base"), "base")
+    shown = {cells[1]: cells[head.index("sampled")] for cells in body}
+    assert shown["a"].startswith("40.0 [") and shown["base"] == "–"
+
+
 def test_a_vote_of_one_is_no_row_of_scores(tmp_path: Path) -> None:
     bench = BenchFolder(tmp_path / "bench")
     bench.prepare({})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[BenchFolder, dict[
 
 
 def job(config: dict[str, Any], key: str, kind: str = "train", **changes: Any) -> dict[str, Any]:
-    return {"key": key, "kind": kind, "config": config, "contribution": 0, "sources": [], "reference": ""} | changes
+    return {"key": key, "kind": kind, "config": config, "contribution": 0, "samples": 0, "sources": [], "reference": ""} | changes
 
 
 def said(*texts: str) -> list[Trajectory]:
@@ -70,6 +71,23 @@ def test_a_vote_spends_no_more_than_the_teams_inference_tokens(folder: tuple[Ben
     assert made["votes"] >= 2 and made["eval_tokens"] <= allowed
     bench.write_result("poor", bench.result("one") | {"eval_tokens": 1})
     assert worker.make(bench, job(table, "v", "vote", sources=["one"], reference="poor"))["votes"] == 1
+
+
+def test_sampled_answers_are_added_to_a_finished_run_without_training_it_again(
+    folder: tuple[BenchFolder, dict[str, Any]],
+) -> None:
+    bench, table = folder
+    asked = job(table | {"seed": 0}, "one") | {"samples": 3}
+    bench.job_file("one").write_text(json.dumps(asked))
+    before, trained = bench.result("one"), bench.runs / "one" / "metrics.jsonl"
+    stamp = trained.stat().st_mtime_ns
+    assert not bench.complete(asked)
+    assert worker.main([str(bench.root), "one"]) == 0
+    made = bench.result("one")
+    assert bench.complete(asked) and trained.stat().st_mtime_ns == stamp
+    assert {k: v for k, v in made.items() if k != "sampled"} == before
+    assert len(made["sampled"]) == len(made["problems"]) and all(0 <= share <= 1 for share in made["sampled"])
+    assert {round(3 * share, 6) for share in made["sampled"]} <= {0, 1, 2, 3}
 
 
 def test_an_ablation_plays_the_sources_policies_elsewhere(folder: tuple[BenchFolder, dict[str, Any]]) -> None:

@@ -49,6 +49,8 @@ class Cell:
     config: dict[str, Any] = field(default_factory=dict)
     """The resolved settings, as ``config.build`` takes them."""
     contribution: int = 0
+    samples: int = 0
+    """Sampled answers to each problem; an addition to a result, not a part of what the cell is."""
     sources: tuple[str, ...] = ()
     """Keys of the trained cells it is made of."""
     reference: str = ""
@@ -137,7 +139,7 @@ class _Expansion:
         if entry.trained_on:
             source = self._cell(label, entry.trained_on, self.grid.env_entry(entry.trained_on), rule, seed, lr)
             here = self._cell(label, env, dataclasses.replace(entry, trained_on=""), rule, seed, lr)
-            made = dataclasses.replace(here, kind="ablation", sources=(source.key,), contribution=0)
+            made = dataclasses.replace(here, kind="ablation", sources=(source.key,), contribution=0, samples=0)
             yield dataclasses.replace(made, skipped=source.skipped or here.skipped)
         elif entry.members:
             members = [self._member(label, env, entry, rule, seed, lr, m) for m in range(entry.members)]
@@ -152,7 +154,7 @@ class _Expansion:
         budget = (entry.token_budget or self.grid.token_budget) // entry.members
         part = dataclasses.replace(entry, token_budget=budget)
         cell = self._cell(label, env, part, rule, seed + MEMBER_SEEDS * m, lr)
-        return dataclasses.replace(cell, hidden=True, contribution=0)
+        return dataclasses.replace(cell, hidden=True, contribution=0, samples=0)
 
     def _controls(self, env: str, entry: EnvEntry, seed: int) -> Iterator[Cell]:
         grid = self.grid
@@ -179,6 +181,7 @@ class _Expansion:
                 alone,
                 algorithm="vote",
                 kind="vote",
+                samples=0,
                 sources=(alone.key,),
                 reference=team.key,
                 hidden=False,
@@ -209,8 +212,11 @@ class _Expansion:
             raise ConfigError(f"{cell.title}: {error}") from error
         rate = {} if lr is None else {"lr": lr}
         config = dataclasses.replace(config, seed=seed, algorithm=dataclasses.replace(config.algorithm, **rate))
-        contribution = self.grid.contribution if self.stage == "main" else 0
-        return dataclasses.replace(cell, config=config.table(), contribution=contribution, skipped=why)
+        main = self.stage == "main"
+        contribution, samples = (self.grid.contribution, self.grid.samples) if main else (0, 0)
+        return dataclasses.replace(
+            cell, config=config.table(), contribution=contribution, samples=samples, skipped=why
+        )
 
     def _settings(
         self, label: str, env: str, entry: EnvEntry, rule: str, changes: Mapping[str, Any]

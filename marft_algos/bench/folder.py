@@ -129,6 +129,13 @@ class BenchFolder:
         found: dict[str, Any] = json.loads(self.result_file(key).read_text(encoding="utf-8"))
         return found
 
+    def complete(self, job: Mapping[str, Any]) -> bool:
+        """Whether a cell's result is there, with everything that its job asks for."""
+        file = self.result_file(job["key"])
+        if not file.is_file():
+            return False
+        return not job.get("samples") or "sampled" in self.result(job["key"])
+
     def write_result(self, key: str, result: Mapping[str, Any]) -> None:
         """Writes the result of a cell, whole or not at all."""
         with writing(self.result_file(key)):

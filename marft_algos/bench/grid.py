@@ -92,6 +92,9 @@ class Grid:
     """Algorithms that may train the single agent; the sweep chooses the best, with its rate. Default: the first one."""
     controls: tuple[Control, ...] = CONTROLS
     """Rows that a comparison without would mislead; leave some out only where they stand elsewhere."""
+    samples: int = 0
+    """Answers sampled to each problem of the panel by a trained team, for ``avg@k`` beside the greedy score; 0: none.
+    Finished runs whose folders are there are sampled, too, without being trained again."""
     contribution: int = 0
     """Episodes on which the team is scored with each policy set back to its start, one at a time; 0: not."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -197,6 +200,8 @@ def _check(grid: Grid) -> None:
             raise ConfigError(f"'{key}' is {list(found)}; expected at least one, and none twice.")
     if grid.token_budget < 1:
         raise ConfigError(f"token_budget is {grid.token_budget}; expected at least 1.")
+    if grid.samples < 0:
+        raise ConfigError(f"samples is {grid.samples}; expected 0 (none) or more.")
     if len(grid.singles) > 1 and grid.sweep is None:
         named = ", ".join(grid.singles)
         raise ConfigError(f"'single' names {named}, and there is no [sweep] to choose among them. Name one, or add it.")

@@ -100,7 +100,7 @@ class _Stage:
 
     def _cell(self, cell: Cell) -> None:
         folder, key = self.folder, cell.key
-        if folder.result_file(key).is_file():
+        if folder.complete(cell.row()):
             self._report(cell, "there already")
             return
         if self.stopped:

@@ -23,6 +23,7 @@ COLUMNS = (
     "environment",
     "algorithm",
     "mean",
+    "sampled",
     "IQM",
     "difference",
     "across",
@@ -35,7 +36,8 @@ COLUMNS = (
     "seconds",
     "MiB",
 )
-"""Of the printed tables; scores and differences in points, with 95 % intervals. ``across`` only with a reference."""
+"""Of the printed tables; scores and differences in points, with 95 % intervals. ``across`` only with a reference,
+``sampled``, ``processed`` and ``starts`` only where some run has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Line:
     """Largest of a process, bytes."""
     note: str = ""
     """Why there is no number, or no interval."""
+    sampled: Estimate | None = None
+    """Mean outcome of sampled answers (avg@k), where the grid asks for them and every run has them."""
 
 
 def label(row: Row) -> str:
@@ -171,7 +175,15 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
         _mean(done, "seconds"),
         float(max(r["peak_memory"] for r in done)),
         note,
+        _sampled(parts),
     )
+
+
+def _sampled(parts: Sequence[Sequence[Row]]) -> Estimate | None:
+    done = [[r for r in part if r["status"] == "done"] for part in parts]
+    if not all("sampled" in r for part in done for r in part):
+        return None
+    return statistics.estimate([np.array([r["sampled"] for r in part], dtype=np.float64) for part in done])
 
 
 def _all_done(parts: Sequence[Sequence[Row]]) -> bool:
@@ -214,11 +226,12 @@ def _cells(line: Line) -> list[str]:
     """One line of a table, in the order of ``COLUMNS``; a line without runs says why in the place of its mean."""
     if line.mean is None:
         waiting = f" ({line.pending} pending)" if line.pending else ""
-        return [line.env, line.algorithm, f"{line.note}{waiting}", *["–"] * 4, "0", str(line.failed), *["–"] * 5]
+        return [line.env, line.algorithm, f"{line.note}{waiting}", *["–"] * 5, "0", str(line.failed), *["–"] * 5]
     return [
         line.env,
         line.algorithm,
         points(line.mean) + (f" ({line.note})" if line.note else ""),
+        points(line.sampled),
         points(line.iqm),
         points(line.difference, signed=True),
         points(line.across, signed=True),
@@ -232,11 +245,13 @@ def _cells(line: Line) -> list[str]:
 
 
 def sheet(found: Sequence[Line], baseline: str, reference: str = "") -> list[list[str]]:
-    """The table's cells, its head first; without a reference there is no column for it."""
+    """The table's cells, its head first; a column that would be empty is left out."""
     titles = {"difference": f"difference to {baseline}", "across": f"difference to {reference}"}
     rows = [[titles.get(c, c) for c in COLUMNS], *map(_cells, found)]
-    left_out = None if reference else COLUMNS.index("across")
-    return [[cell for i, cell in enumerate(row) if i != left_out] for row in rows]
+    lacking = {"across": not reference, "sampled": not any(line.sampled for line in found)}
+    lacking |= {name: all(math.isnan(getattr(line, name)) for line in found) for name in ("processed", "starts")}
+    left_out = {COLUMNS.index(name) for name, absent in lacking.items() if absent}
+    return [[cell for i, cell in enumerate(row) if i not in left_out] for row in rows]
 
 
 def matrix(found: Sequence[Line], value: Literal["mean", "difference"]) -> list[list[str]]:
@@ -265,7 +280,7 @@ def latex(cells: Sequence[Sequence[str]]) -> str:
 
 def as_csv(found: Sequence[Line]) -> str:
     """The table as CSV, unrounded; empty where there is no number."""
-    estimates = ("mean", "iqm", "difference", "across", "improvement")
+    estimates = ("mean", "sampled", "iqm", "difference", "across", "improvement")
     plain = ("seeds", "failed", "pending", "tokens", "processed", "starts", "seconds", "memory", "note")
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")

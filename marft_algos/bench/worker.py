@@ -43,16 +43,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     require_training()
     with folder.lock_file(key).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.result_file(key).is_file():
+        job = folder.job(key)
+        if folder.complete(job):
             return 0
         try:
-            made = make(folder, folder.job(key))
+            made = folder.result(key) if folder.result_file(key).is_file() else make(folder, job)
+            if job["samples"]:
+                made["sampled"] = sampled(folder, job)
         except MarftError as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             return 1
         # In KiB on Linux, in bytes on macOS.
         unit = 1 if sys.platform == "darwin" else 1024
-        made["peak_memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        made.setdefault("peak_memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
         folder.write_result(key, made)
     return 0
 
@@ -147,6 +150,19 @@ def contributions(config: TrainConfig, run: RunFolder, episodes: int) -> dict[st
             found[name] = table.score(table.play(config))
             table.policies.load_adapter(name, trained / name)
     return found
+
+
+def sampled(folder: BenchFolder, job: Mapping[str, Any]) -> list[float]:
+    """Mean outcome of each problem of the panel over so many sampled answers of the trained team."""
+    config = configs.build(job["config"])
+    table = _Table(config)
+    if config.iterations:
+        table.load(RunFolder.open(folder.runs / job["key"]))
+    outcomes = []
+    for i in range(job["samples"]):
+        drawn = dataclasses.replace(config, eval_greedy=False, seed=config.seed + VOTE_SEEDS * (i + 1))
+        outcomes.append([outcome(t.success, t.score) for t in table.play(drawn)])
+    return [sum(each) / len(each) for each in zip(*outcomes, strict=True)]
 
 
 # Made of trained cells ------------------------------------------------------------------------------
