@@ -81,7 +81,7 @@ class Part:
     round: int
     text: str
     index: int
-    """History index; -1 for feedback."""
+    """History index of the action, or of the one that this is the result of; -1 for feedback."""
     own: bool = False
 
 
@@ -104,6 +104,15 @@ class RolloutObservation:
     parts: list[Part]
     cuts: list[tuple[int, int]]
     """``(history index, characters)`` that were cut to make it fit."""
+
+    @property
+    def seen(self) -> set[int]:
+        """History indices of which anything is shown: the words, or what came of them.
+
+        An action that was cut away whole is not seen, though its author's tag stays; one that was empty is.
+        """
+        cut = {index for index, _ in self.cuts}
+        return {part.index for part in self.parts if part.index >= 0 and (part.text or part.index not in cut)}
 
 
 def fit(task: str, parts: list[Part], max_chars: int) -> tuple[str, list[Part], list[tuple[int, int]]]:

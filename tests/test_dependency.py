@@ -268,7 +268,7 @@ def unknown(view: View) -> list[str]:
     [("fallback", ["a", "b", "c"], 0.0), ("end_round", ["a"], 0.0), (0.25, ["a", "b", "c"], -0.25)],
 )
 def test_bad_routing_follows_on_invalid_and_is_counted(policy: str | float, layers: list[str], paid: float) -> None:
-    env = play(flex(3, Router(unknown), on_invalid=policy))
+    env = play(flex(3, Router(unknown, from_words=True), on_invalid=policy))
     assert order(env) == layers and env.episode.invalid == 1
     assert env.episode.team_return == paid
 
@@ -285,7 +285,7 @@ def test_an_unparsable_boss_with_default() -> None:
 
 
 def test_a_penalty_before_anybody_acted_is_booked_to_the_first_layer() -> None:
-    d = Router(lambda view: ["nobody_1", "a_0"] if view.layer == 0 else [])
+    d = Router(lambda view: ["nobody_1", "a_0"] if view.layer == 0 else [], from_words=True)
     env = flex(2, d, on_invalid=2.0)
     env.reset(seed=0)
     env.step("x")
@@ -300,7 +300,7 @@ def test_a_penalty_does_not_hide_the_tasks_last_word() -> None:
         return [["a_0"], ["nobody_0", "b_0"], []][view.layer]
 
     task = PlainTask(lambda turns: Outcome(metrics={"turn": float(turns[0].index)}))
-    play(flex(2, Router(fn), task, on_invalid=1.0))
+    play(flex(2, Router(fn, from_words=True), task, on_invalid=1.0))
     assert seen == [{}, {"turn": 0.0}, {"turn": 1.0}]
 
 
