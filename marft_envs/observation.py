@@ -81,8 +81,10 @@ class Part:
     round: int
     text: str
     index: int
-    """History index of the action, or of the one that this is the result of; -1 for feedback."""
+    """History index; -1 for feedback."""
     own: bool = False
+    of: int = -1
+    """History index of the action that this feedback is the result of; -1 if it is none's."""
 
 
 def own(part: Part) -> Part:
@@ -109,10 +111,14 @@ class RolloutObservation:
     def seen(self) -> set[int]:
         """History indices of which anything is shown: the words, or what came of them.
 
-        An action that was cut away whole is not seen, though its author's tag stays; one that was empty is.
+        What was cut away whole is not seen, though its author's tag stays; an action that said nothing is.
         """
         cut = {index for index, _ in self.cuts}
-        return {part.index for part in self.parts if part.index >= 0 and (part.text or part.index not in cut)}
+        left, silent, gone = set[int](), set[int](), set[int]()
+        for part in self.parts:
+            index = part.of if part.index < 0 else part.index
+            (left if part.text else gone if part.index < 0 or index in cut else silent).add(index)
+        return (left | (silent - gone)) - {-1}
 
 
 def fit(task: str, parts: list[Part], max_chars: int) -> tuple[str, list[Part], list[tuple[int, int]]]:
@@ -131,7 +137,7 @@ def fit(task: str, parts: list[Part], max_chars: int) -> tuple[str, list[Part], 
             rest = "…" + part.text[gone:] if gone < len(part.text) else ""
             excess -= len(part.text) - len(rest)
             cuts.append((part.index, gone))
-            part = Part(part.agent, part.role, part.round, rest, part.index, part.own)
+            part = Part(part.agent, part.role, part.round, rest, part.index, part.own, part.of)
         kept.append(part)
     if excess > 0:
         cuts.append((-2, excess))

@@ -325,7 +325,8 @@ class Rounds(AECEnv):
         record = history[index]
         record.result = text
         action, said = self._shown[index][0], obs_mod.neutralise(text, self._tags)
-        self._shown[index] = (action, obs_mod.Part("", "feedback", record.round, said, index)) if said else (action,)
+        came = obs_mod.Part("", "feedback", record.round, said, -1, of=index)
+        self._shown[index] = (action, came) if said else (action,)
         self._own.pop(index, None)
 
     def _seen_by(self, agent: str, sees: Sequence[int]) -> list[tuple[obs_mod.Part, ...]]:

@@ -36,7 +36,7 @@ class Scheduled(DependencyFunction):
     def next_layer(self, view: View) -> list[Turn]:
         """Asks ``fn`` at the round's start, then follows its plan."""
         if view.layer == 0:
-            self._current = Layered([])  # where words cannot be followed, nobody acts after the fallback
+            self._current = None  # where words cannot be followed, nobody acts after the fallback
             plan = self.fn(view)
             if isinstance(plan, Sequence) and not isinstance(plan, str):
                 plan = [row for row in plan if not isinstance(row, Sequence) or row] or Layered([])
@@ -44,9 +44,7 @@ class Scheduled(DependencyFunction):
             current.bind(self.agents)
             current.reset()
             self._current = current
-        if self._current is None:
-            raise DependencyError("Scheduled was asked for a later layer before the round's first.")
-        return self._current.next_layer(view)
+        return self._current.next_layer(view) if self._current is not None else []
 
 
 class Router(DependencyFunction):
