@@ -190,7 +190,8 @@ class _Branched(FlexWrapper):
         if now.view.round > self._round:
             return True
         layers, turns = now.episode.layers[self._layers :], now.view.history[self._turns :]
-        return any(x.team_reward or any(x.agent_rewards.values()) for x in layers) or any(t.reward for t in turns)
+        paid = any(x.team_reward or any(x.agent_rewards.values()) or any(x.late_rewards.values()) for x in layers)
+        return paid or any(t.reward for t in turns)
 
     def close(self) -> None:
         """Nothing: worker processes belong to the original."""

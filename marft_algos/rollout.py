@@ -225,7 +225,10 @@ class Collector:
             seed=episode.seed or 0,
             task_id=episode.task_id,
             transitions=transitions,
-            layers=[LayerReward(layer.turns, layer.team_reward, layer.agent_rewards) for layer in episode.layers],
+            layers=[
+                LayerReward(layer.turns, layer.team_reward, layer.agent_rewards, layer.late_rewards)
+                for layer in episode.layers
+            ],
             terminated=episode.terminated,
             truncated=episode.truncated,
             success=episode.success,

@@ -17,7 +17,7 @@ from marft_algos.config import TrainConfig
 from marft_algos.endpoints import parse_all
 from marft_algos.modeling import ModelSettings
 from marft_algos.policy import LoraSettings, PolicySet, assign
-from marft_envs import FlexEnv, StaticDAG
+from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError, MarftError
 
 _TRAIN, _EVAL = 1, 2
@@ -158,7 +158,7 @@ def facts(config: TrainConfig, env: FlexEnv) -> Facts:
     if distinct == len(policies):
         offers |= {"unshared", "blocks"}
     offers.add("shared" if distinct == 1 else "blocks")
-    if isinstance(env.unwrapped.dependency, StaticDAG):
+    if env.unwrapped.dependency.is_static:
         offers.add("static")
     return Facts(frozenset(offers), config.episodes_per_iteration, env.unwrapped.team)
 

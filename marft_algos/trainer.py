@@ -337,7 +337,7 @@ def permute_rewards(trajectories: Sequence[Trajectory], rng: np.random.Generator
         for transition in trajectory.transitions:
             transition.reward = 0.0
         for layer in trajectory.layers:
-            layer.team, layer.agents = 0.0, {}
+            layer.team, layer.agents, layer.late = 0.0, {}, {}
         score, trajectory.success = earned[other]
         if trajectory.layers:
             trajectory.layers[-1].team = score

@@ -94,7 +94,7 @@ class Transition:
     stop_reason: StopReason
     version: int
     reward: float = 0.0
-    """The turn's own reward channel."""
+    """The turn's own reward channel, all of it; what was paid late stands in ``LayerReward.late`` too."""
     trainable: bool = True
     """False for frozen, scripted or hosted agents: a node of the chain with one value and no loss."""
     temperature: float = 1.0
@@ -123,6 +123,8 @@ class LayerReward:
     turns: tuple[int, ...]
     team: float = 0.0
     agents: Mapping[str, float] = field(default_factory=dict)
+    late: Mapping[int, float] = field(default_factory=dict)
+    """Turn -> what was paid here for it though its own layer was an earlier one; a part of its ``reward``."""
 
 
 @dataclass(slots=True)

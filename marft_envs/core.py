@@ -16,14 +16,14 @@ import numpy as np
 
 from marft_envs import observation as obs_mod
 from marft_envs import rewards as reward_rules
-from marft_envs.dependency import DependencyFunction, Independent, View
+from marft_envs.dependency import View, as_dependency
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.rewards import Attribution
 from marft_envs.rounds import Rounds
 from marft_envs.spaces import UnicodeText
 from marft_envs.types import AgentSpec, Episode, Task, Turn
 
-_HISTORIES = ("deps", "own", "public")
+_HISTORIES = ("deps", "own", "public", "team")
 
 
 class FlexEnv(Rounds):
@@ -32,12 +32,13 @@ class FlexEnv(Rounds):
     Args:
         agents: The team in canonical order; names are unique, by convention ``<role>_<n>``.
         task: What the work is.
-        dependency: Who acts when, and who sees whose actions.
+        dependency: Who acts when, and who sees whose actions: a dependency function, or anything else that
+            :func:`marft_envs.dependency.as_dependency` takes (``"independent"``, a matrix, layers of names).
         attribution: How PettingZoo's ``rewards`` share what is paid: ``team``, ``last``, ``split``,
             ``per_agent`` or a callable. The episode's record keeps the channels unattributed.
         observation: ``messages``, ``prompt`` or ``structured``.
-        history: ``deps`` (only what D names), ``own`` (plus own past turns) or ``public`` (plus
-            everything that earlier rounds said).
+        history: ``deps`` (only what D names), ``own`` (plus own past turns), ``public`` (plus everything that
+            earlier rounds said) or ``team``: ``public``, but ``own`` if D lets nobody hear anybody.
         max_rounds: Rounds after which the episode ends; its score is what ``on_round`` paid.
         max_turns: Most turns in an episode; None: no limit.
         max_turns_per_agent: Most turns of one agent in an episode.
@@ -57,7 +58,7 @@ class FlexEnv(Rounds):
         self,
         agents: Sequence[AgentSpec],
         task: Task,
-        dependency: DependencyFunction,
+        dependency: Any,
         *,
         attribution: str | Attribution = "team",
         observation: str = "messages",
@@ -78,18 +79,20 @@ class FlexEnv(Rounds):
         self.team = tuple(agents)
         self.task = task
         # A copy: dependency functions learn the team and may keep a position in the round.
-        self.dependency = copy.deepcopy(dependency)
+        self.dependency = copy.deepcopy(as_dependency(dependency))
         self.possible_agents = [agent.name for agent in agents]
         self.dependency.bind(self.possible_agents)
         self.attribution = reward_rules.attribution(attribution)
         self.observation_kind, self.history_kind = observation, history
+        if history == "team":
+            self.history_kind = "own" if self.dependency.is_empty else "public"
         self.max_rounds, self.max_turns, self.max_turns_per_agent = max_rounds, max_turns, max_turns_per_agent
         self.on_invalid, self.max_chars, self.render_mode = on_invalid, max_chars, render_mode
         self.metadata = {
             "render_modes": ["human", "ansi"],
             "name": env_id,
-            # Only D = 0 with a fixed cast fits PettingZoo's one-step-for-everybody parallel view.
-            "is_parallelizable": isinstance(dependency, Independent),
+            # Only a cast that acts all at once fits PettingZoo's one-step-for-everybody parallel view.
+            "is_parallelizable": self.dependency.is_simultaneous,
         }
         self.env_id, self.env_kwargs = env_id, dict[str, Any]()
         self._specs = {agent.name: agent for agent in agents}
@@ -149,6 +152,8 @@ class FlexEnv(Rounds):
             self._clear_rewards()
             self._paid = False
         pending = self._pending
+        if agent in pending or agent not in self._layer:
+            self.select(agent)  # raises: nobody acts twice in a layer
         pending[agent] = action
         if len(pending) < len(self._layer):
             self.agent_selection = next(name for name in self._layer if name not in pending)
@@ -290,7 +295,8 @@ class FlexEnv(Rounds):
             stop_reason=self._stop_reason,
             metrics=self._metrics,
             info=self._info,
-            invalid=self._invalid,
+            invalid=len(self._invalid),
+            invalid_routes=self._invalid,
             cuts=self._cuts,
             env_kwargs=self.env_kwargs,
             options=self._options,

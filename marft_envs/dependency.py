@@ -52,17 +52,52 @@ class View:
 
 
 class InvalidRouting(Exception):
-    """Routing that cannot be carried out (bad text of a router). It is data: counted, and handled by ``on_invalid``."""
+    """Raised by ``next_layer`` where a model's words cannot be followed as routing.
 
-    def __init__(self, reason: str, fallback: Sequence[Turn] = ()) -> None:
+    It is data: counted, recorded, and handled by ``on_invalid``. What code gets wrong is a :class:`DependencyError`.
+
+    Args:
+        reason: Why, for the record.
+        fallback: Turns to play instead under ``on_invalid="fallback"``; those that cannot act are left out.
+        named: The names in the words that cannot act.
+        turn: History index of the words; None: the latest turn.
+    """
+
+    def __init__(
+        self, reason: str, fallback: Sequence[Turn] = (), named: Sequence[str] = (), turn: int | None = None
+    ) -> None:
         super().__init__(reason)
-        self.fallback = list(fallback)
+        self.fallback, self.named, self.turn = list(fallback), list(named), turn
 
 
 class DependencyFunction:
-    """Base of all kinds. Subclasses override :meth:`next_layer`, and :meth:`bind` to check agent names."""
+    """Base of all kinds. Subclasses override :meth:`next_layer`, and :meth:`bind` to check agent names.
+
+    What follows from a D is asked of its properties, never of its class; they hold once it is bound. Those here promise
+    nothing, which is right for a D that decides while the episode runs; a subclass that knows more says so.
+    """
 
     agents: tuple[str, ...] = ()
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every round has the same layers of the same agents in every episode (deaths aside)."""
+        return False
+
+    @property
+    def is_simultaneous(self) -> bool:
+        """Whether in every round the whole team acts in one layer."""
+        return False
+
+    @property
+    def possible_edges(self) -> frozenset[tuple[str, str]] | None:
+        """Pairs of different agents ``(seen, seer)`` that this D can ever ask for; None: it may be any."""
+        return None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether D = 0: it lets no agent hear another, in any round."""
+        return self.possible_edges is not None and not self.possible_edges
 
     def bind(self, agents: Sequence[str]) -> None:
         """Learns the team, in canonical order; raises :class:`DependencyError` on names that are not in it."""
@@ -85,7 +120,7 @@ class DependencyFunction:
 
 
 class StaticDAG(DependencyFunction):
-    """A fixed organisation, as a matrix or a mapping.
+    """A fixed organisation, as a matrix or a mapping. A subclass with a ``next_layer`` of its own says what holds then.
 
     Args:
         D: ``[n, n]`` array in canonical agent order with ``D[i, j] = 1`` if j sees i, or a mapping from
@@ -150,6 +185,23 @@ class StaticDAG(DependencyFunction):
         if matrix.shape != (n, n) or not np.isin(matrix, (0, 1)).all():
             raise DependencyError(f"D must be a {n} x {n} matrix of 0 and 1 for {n} agents; got shape {matrix.shape}.")
         return {a: tuple(self.agents[i] for i in range(n) if matrix[i, j]) for j, a in enumerate(self.agents)}
+
+    @property
+    def is_static(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def is_simultaneous(self) -> bool:
+        """Whether there is one layer, of everybody."""
+        return len(self._layers) == 1 and set(self._layers[0]) == set(self.agents)
+
+    @property
+    def possible_edges(self) -> frozenset[tuple[str, str]]:
+        """The edges between agents who act."""
+        acting = {name for layer in self._layers for name in layer}
+        edges = ((p, name) for name in acting for p in (*self._preds[name], *self._lagged[name]))
+        return frozenset((p, name) for p, name in edges if p in acting and p != name)
 
     def next_layer(self, view: View) -> list[Turn]:
         """Returns the next topological layer; dead agents are skipped."""
@@ -263,7 +315,7 @@ class Layered(StaticDAG):
         self._known(named)
         if len(set(named)) < len(named):
             raise DependencyError(f"Layered names an agent twice: {self.layers}. Use Router for repeats.")
-        self._layers = [[name for name in agents if name in layer] for layer in self.layers]
+        self._layers = [[name for name in agents if name in layer] for layer in self.layers if layer]
         self._preds = {}
         earlier: tuple[str, ...] = ()
         for layer in self._layers:
@@ -285,8 +337,8 @@ def as_dependency(value: Any) -> DependencyFunction:
 
     Args:
         value: A dependency function; ``"chain"``, ``"previous"`` (a chain in which each sees only the one before
-            it) or ``"independent"``; layers of names (as :class:`Layered`); or an n x n matrix of 0 and 1 (as
-            :class:`StaticDAG`).
+            it) or ``"independent"``; layers of names (as :class:`Layered`); or an n x n matrix of 0 and 1 or a mapping
+            from an agent to those it sees (as :class:`StaticDAG`).
 
     Raises:
         ConfigError: If it is none of these.
@@ -302,9 +354,15 @@ def as_dependency(value: Any) -> DependencyFunction:
         if value not in kinds:
             raise ConfigError(f"There is no dependency '{value}'. {did_you_mean(value, kinds)}")
         return kinds[value]()
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | Mapping):
         return StaticDAG(value)
-    if isinstance(value, Sequence) and value and all(isinstance(row, Sequence) and row for row in value):
+    if callable(value):
+        name = getattr(value, "__name__", type(value).__name__)
+        made = isinstance(value, type) and issubclass(value, DependencyFunction)
+        wanted = f"{name}()" if made else f"Router({name}), asked after every layer, or Scheduled({name}), every round"
+        raise ConfigError(f"{name} is {'a class' if made else 'no dependency function yet'}. Next: {wanted}.")
+    rows = value if isinstance(value, Sequence) else ()
+    if rows and all(isinstance(row, Sequence) and row and not isinstance(row, str) for row in rows):
         cells = [cell for row in value for cell in row]
         if all(isinstance(cell, str) for cell in cells):
             return Layered(value)
@@ -312,5 +370,5 @@ def as_dependency(value: Any) -> DependencyFunction:
             return StaticDAG(value)
     raise ConfigError(
         f"Cannot read a dependency function from {value!r}. Expected 'chain', 'previous', 'independent', layers of "
-        "agent names, a matrix of 0 and 1, or a DependencyFunction."
+        "agent names, a matrix of 0 and 1, a mapping from an agent to those it sees, or a DependencyFunction."
     )

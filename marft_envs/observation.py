@@ -83,6 +83,8 @@ class Part:
     index: int
     """History index; -1 for feedback."""
     own: bool = False
+    of: int = -1
+    """History index of the action that this feedback is the result of; -1 if it is none's."""
 
 
 def own(part: Part) -> Part:
@@ -105,6 +107,19 @@ class RolloutObservation:
     cuts: list[tuple[int, int]]
     """``(history index, characters)`` that were cut to make it fit."""
 
+    @property
+    def seen(self) -> set[int]:
+        """History indices of which anything is shown: the words, or what came of them.
+
+        What was cut away whole is not seen, though its author's tag stays; an action that said nothing is.
+        """
+        cut = {index for index, _ in self.cuts}
+        left, silent, gone = set[int](), set[int](), set[int]()
+        for part in self.parts:
+            index = part.of if part.index < 0 else part.index
+            (left if part.text else gone if part.index < 0 or index in cut else silent).add(index)
+        return (left | (silent - gone)) - {-1}
+
 
 def fit(task: str, parts: list[Part], max_chars: int) -> tuple[str, list[Part], list[tuple[int, int]]]:
     """Cuts what is too long, the oldest part first and the task's text last; the profile is never cut.
@@ -122,7 +137,7 @@ def fit(task: str, parts: list[Part], max_chars: int) -> tuple[str, list[Part], 
             rest = "…" + part.text[gone:] if gone < len(part.text) else ""
             excess -= len(part.text) - len(rest)
             cuts.append((part.index, gone))
-            part = Part(part.agent, part.role, part.round, rest, part.index, part.own)
+            part = Part(part.agent, part.role, part.round, rest, part.index, part.own, part.of)
         kept.append(part)
     if excess > 0:
         cuts.append((-2, excess))

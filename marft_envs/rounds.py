@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import repeat
 from operator import lt
 from typing import Any
 
@@ -11,7 +10,7 @@ from pettingzoo import AECEnv
 
 from marft_envs import observation as obs_mod
 from marft_envs.dependency import DependencyFunction, InvalidRouting, View
-from marft_envs.errors import ConfigError, DependencyError
+from marft_envs.errors import ConfigError, DependencyError, did_you_mean
 from marft_envs.rewards import Attribution
 from marft_envs.types import AgentSpec, LayerRecord, Outcome, RoundRecord, Task, Turn, TurnRecord
 
@@ -35,6 +34,8 @@ class Rounds(AECEnv):
     _tags: Any
     _view: View
     _skip_agent_selection: str | None
+    _selective = False
+    """Whether an observation may leave out a whole turn that its ``sees`` names, even where no limit is set."""
 
     def _observation(self, agent: str, max_chars: int | None) -> obs_mod.RolloutObservation:
         raise NotImplementedError
@@ -54,9 +55,11 @@ class Rounds(AECEnv):
         self._limits: dict[str, int] = {}
         # Repeats of an agent in one layer, which act in later layers.
         self._repeats: list[Turn] = []
-        # Agent-level edges that D asked for, before `history` widened them: of the layer, of the round.
-        self._asked_now: list[tuple[int, int]] = []
+        # What D asked for before `history` widened it: agent -> sees in the layer, edges of the round. And the edges of
+        # the round that no observation showed.
+        self._asked_now: dict[str, tuple[int, ...]] = {}
         self._asked: list[tuple[int, int]] = []
+        self._unseen: set[tuple[int, int]] = set()
         # The history as agents read it, neutralised: of each turn the action and then, if anything, its result.
         self._shown: list[tuple[obs_mod.Part, ...]] = []
         self._own: dict[int, tuple[obs_mod.Part, ...]] = {}  # the same for who acted itself
@@ -65,7 +68,8 @@ class Rounds(AECEnv):
         # Paid before anybody acted (a routing penalty): booked to the first layer when it commits.
         self._early: list[Outcome] = []
         self._members: list[str] = self.possible_agents
-        self._paid, self._empty_rounds, self._invalid = False, 0, 0
+        self._paid, self._empty_rounds = False, 0
+        self._invalid: list[dict[str, Any]] = []
         self.done, self._truncated, self._stop_reason = False, False, ""
         self._success: bool | None = None
         self._metrics: dict[str, float] = {}
@@ -86,10 +90,8 @@ class Rounds(AECEnv):
             )  # fmt: skip
             turns.append(record)
             index += 1
-            if self.max_chars is not None or self._limits:
-                limits = [limit for limit in (self.max_chars, self._limits.pop(agent, None)) if limit is not None]
-                cuts = self._observation(agent, min(limits, default=None)).cuts
-                self._cuts += [{"turn": record.index, "seen": seen, "chars": chars} for seen, chars in cuts]
+            if self._limits or self.max_chars is not None or self._selective:
+                self._note_unseen(record)
         view.history += turns
         for record in turns:
             text = obs_mod.neutralise(record.text, self._tags)
@@ -97,7 +99,7 @@ class Rounds(AECEnv):
         if view.dead:
             self._members = [name for name in self.possible_agents if name not in view.dead]
         if self._asked_now:
-            self._asked += self._asked_now
+            self._asked += [(i, turn.index) for turn in turns for i in self._asked_now[turn.agent]]
         self._layers.append(LayerRecord(number, view.round, tuple(range(start, index))))
         self._pending, self._layer = {}, {}
         if self._early:
@@ -112,10 +114,18 @@ class Rounds(AECEnv):
         if not self.done:
             self._advance()
 
+    def _note_unseen(self, record: TurnRecord) -> None:
+        """Records what was cut from a turn's observation, and what of its ``sees`` is not in it at all."""
+        record.max_chars = self._limits.pop(record.agent, None)
+        limits = [limit for limit in (self.max_chars, record.max_chars) if limit is not None]
+        shown = self._observation(record.agent, min(limits, default=None))
+        self._cuts += [{"turn": record.index, "seen": seen, "chars": chars} for seen, chars in shown.cuts]
+        self._unseen.update((i, record.index) for i in set(record.sees) - shown.seen)
+
     def _advance(self) -> None:
         """Plans the next layer, closing rounds that are over; ends the episode at a guard."""
         while not self.done:
-            layer = self._next_layer()
+            layer = self._next_layer() if len(self._view.dead) < len(self.possible_agents) else []
             guard = self._guard(layer)
             if layer and not guard:
                 self._layer = {turn.agent: turn for turn in layer}
@@ -152,23 +162,13 @@ class Rounds(AECEnv):
         """Asks D, handles bad routing by ``on_invalid``, and puts the layer in canonical order."""
         view = self._view
         if self._repeats:
-            asked, self._repeats = self._repeats, []
-            layer = self._valid(asked)
+            repeats, self._repeats = self._repeats, []
+            layer = self._valid(repeats)
         else:
             try:
-                asked = self.dependency.next_layer(view)
-                if len(asked) == 1 and asked[0].agent in self._specs and asked[0].agent not in view.dead:
-                    layer = asked
-                else:
-                    layer = self._valid(asked)
-                    if len(layer) + len(self._repeats) < len(asked):
-                        raise InvalidRouting("unknown or dead agent", asked)
+                layer = self._checked(self.dependency.next_layer(view))
             except InvalidRouting as bad:
-                self._invalid += 1
-                self._repeats = []
-                layer = self._valid(bad.fallback) if self.on_invalid != "end_round" else []
-                if not isinstance(self.on_invalid, str):
-                    self._pay(Outcome(team_reward=-float(self.on_invalid)))
+                layer = self._misrouted(bad)
         n = len(view.history)
         for turn in layer:
             sees = turn.sees
@@ -176,10 +176,54 @@ class Rounds(AECEnv):
                 layer = [self._ordered(turn, n) for turn in layer]
                 break
         if self.history_kind != "deps":
-            order = self._order
-            self._asked_now = [(order[view.history[i].agent], order[turn.agent]) for turn in layer for i in turn.sees]
+            self._asked_now = {turn.agent: turn.sees for turn in layer}
             layer = [Turn(turn.agent, self._widened(turn)) for turn in layer]
         return layer
+
+    def _checked(self, asked: Any) -> list[Turn]:
+        """The turns that D asks for, in canonical order."""
+        order, dead = self._order, self._view.dead
+        if type(asked) is list and len(asked) == 1:  # most layers are one turn
+            turn = asked[0]
+            if type(turn) is Turn and turn.agent in order and turn.agent not in dead:
+                return asked
+        self._expect_turns(asked)
+        return self._valid(asked)
+
+    def _expect_turns(self, asked: Any) -> None:
+        """Checks what code has named.
+
+        Raises:
+            DependencyError: It is no list of turns, or an agent is unknown or dead.
+        """
+        kind, team = type(self.dependency).__name__, self._order
+        if not isinstance(asked, Sequence) or isinstance(asked, str):
+            raise DependencyError(
+                f"{kind}.next_layer gave {asked!r}; expected a list of Turn objects, [] to end the round. Next: let "
+                "every branch of it return one."
+            )
+        for turn in asked:
+            if not isinstance(turn, Turn):
+                raise DependencyError(f"{kind}.next_layer gave {turn!r}; expected Turn(agent, sees) objects.")
+            if turn.agent in team and turn.agent not in self._view.dead:
+                continue
+            known = turn.agent in team
+            what = "has left the episode: see view.dead." if known else "is not in the team."
+            raise DependencyError(
+                f"{kind} names the agent '{turn.agent}', which {what} {'' if known else did_you_mean(turn.agent, team)} "
+                "If a model's words named it, say so, and it is counted and follows on_invalid: "
+                "Router(fn, from_words=True), or raise InvalidRouting."
+            )
+
+    def _misrouted(self, bad: InvalidRouting) -> list[Turn]:
+        """Counts and records words that cannot be followed, and does what ``on_invalid`` says."""
+        view = self._view
+        said = bad.turn if bad.turn is not None else len(view.history) - 1 if view.history else None
+        self._invalid.append({"round": view.round, "turn": said, "named": list(bad.named), "reason": str(bad)})
+        self._repeats = []
+        if not isinstance(self.on_invalid, str):
+            self._pay(Outcome(team_reward=-float(self.on_invalid)))
+        return self._valid(bad.fallback) if self.on_invalid != "end_round" else []
 
     def _valid(self, asked: Sequence[Turn]) -> list[Turn]:
         """The turns of live, known agents in canonical order, each agent once; its repeats wait for later layers."""
@@ -219,22 +263,29 @@ class Rounds(AECEnv):
         return ""
 
     def _close_round(self) -> None:
-        """Records the executed D_t: what D asked for, without what ``history`` added, and all turn-level edges."""
+        """Records D_t as executed, which is what agents saw, and beside it what D asked for."""
         view = self._view
-        n, order = len(self.possible_agents), self._order
-        matrix = [[0] * n for _ in range(n)]
-        actors = [order[turn.agent] for turn in view.history]
-        edges: list[tuple[int, int]] = []
-        asked = self._asked
-        for turn in view.this_round:
-            edges += zip(turn.sees, repeat(turn.index))
-            if self.history_kind == "deps":
-                asked += zip({actors[i] for i in turn.sees}, repeat(actors[turn.index]))
-        for i, j in asked:
-            if i != j:
-                matrix[i][j] = 1
-        self._rounds.append(RoundRecord(view.round, matrix, edges))
-        self._asked, self._repeats = [], []
+        planned = [(i, turn.index) for turn in view.this_round for i in turn.sees]
+        edges = [edge for edge in planned if edge not in self._unseen] if self._unseen else planned
+        matrix = self._between_agents(edges)
+        if self.history_kind != "deps":
+            asked = self._between_agents(self._asked)
+        elif edges is planned:
+            asked = [row[:] for row in matrix]
+        else:
+            asked = self._between_agents(planned)
+        self._rounds.append(RoundRecord(view.round, matrix, edges, asked))
+        self._asked, self._unseen, self._repeats = [], set(), []
+
+    def _between_agents(self, edges: Sequence[tuple[int, int]]) -> list[list[int]]:
+        """The n x n matrix of turn-level edges; its diagonal is 0."""
+        order, history = self._order, self._view.history
+        matrix = [[0] * len(order) for _ in order]
+        for i, j in edges:
+            matrix[order[history[i].agent]][order[history[j].agent]] = 1
+        for k in range(len(order)):
+            matrix[k][k] = 0
+        return matrix
 
     # Rewards and ends ------------------------------------------------------------------------------
 
@@ -274,7 +325,8 @@ class Rounds(AECEnv):
         record = history[index]
         record.result = text
         action, said = self._shown[index][0], obs_mod.neutralise(text, self._tags)
-        self._shown[index] = (action, obs_mod.Part("", "feedback", record.round, said, -1)) if said else (action,)
+        came = obs_mod.Part("", "feedback", record.round, said, -1, of=index)
+        self._shown[index] = (action, came) if said else (action,)
         self._own.pop(index, None)
 
     def _seen_by(self, agent: str, sees: Sequence[int]) -> list[tuple[obs_mod.Part, ...]]:
@@ -293,15 +345,16 @@ class Rounds(AECEnv):
         if not self._layers:
             self._early.append(outcome)
             return
-        turns = []
+        layer, turns = self._layers[-1], []
         for index, reward in outcome.turn_rewards.items():
             if not 0 <= index < len(history):
                 raise ConfigError(f"The task paid turn {index}, but only {len(history)} turns have been committed.")
             history[index].reward += float(reward)
             turns.append((history[index].agent, float(reward)))
+            if history[index].layer != layer.index:
+                layer.late_rewards[index] = layer.late_rewards.get(index, 0.0) + float(reward)
         for agent in outcome.agent_rewards:
             self.profile(agent)
-        layer = self._layers[-1]
         layer.team_reward += float(outcome.team_reward)
         for agent, reward in outcome.agent_rewards.items():
             layer.agent_rewards[agent] = layer.agent_rewards.get(agent, 0.0) + float(reward)

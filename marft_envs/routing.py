@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from marft_envs.dependency import DependencyFunction, InvalidRouting, Layered, StaticDAG, View
+from marft_envs.dependency import DependencyFunction, InvalidRouting, Layered, View, as_dependency
 from marft_envs.errors import ConfigError, DependencyError
 from marft_envs.types import Turn
 
-Plan = DependencyFunction | Sequence[Sequence[str]] | np.ndarray
+Plan = DependencyFunction | str | Sequence[Sequence[str]] | Sequence[Sequence[int]] | np.ndarray
 
 
 class Scheduled(DependencyFunction):
     """A new D each round.
 
     Args:
-        fn: Called at each round's start with a :class:`View`; returns a dependency function, layers of
-            names (as :class:`Layered`), or an n x n array. Agents left out are skipped.
+        fn: Called at each round's start with a :class:`View`; returns what
+            :func:`marft_envs.dependency.as_dependency` takes (layers of names, an n x n matrix, a dependency function),
+            or [] for a round in which nobody acts. Agents left out are skipped. If it reads the plan from a model's
+            words and cannot, it raises :class:`InvalidRouting`.
     """
 
     def __init__(self, fn: Callable[[View], Plan]) -> None:
@@ -34,39 +36,49 @@ class Scheduled(DependencyFunction):
     def next_layer(self, view: View) -> list[Turn]:
         """Asks ``fn`` at the round's start, then follows its plan."""
         if view.layer == 0:
+            self._current = None  # where words cannot be followed, nobody acts after the fallback
             plan = self.fn(view)
-            if isinstance(plan, np.ndarray):
-                plan = StaticDAG(plan)
-            elif isinstance(plan, DependencyFunction):
-                plan = copy.copy(plan)  # `fn` may give one object to many environments
-            else:
-                plan = Layered(plan)
-            plan.bind(self.agents)
-            plan.reset()
-            self._current = plan
-        if self._current is None:
-            raise DependencyError("Scheduled was asked for a later layer before the round's first.")
-        return self._current.next_layer(view)
+            if isinstance(plan, Sequence) and not isinstance(plan, str):
+                plan = [row for row in plan if not isinstance(row, Sequence) or row] or Layered([])
+            current = copy.copy(as_dependency(plan))  # `fn` may give one object to many environments
+            current.bind(self.agents)
+            current.reset()
+            self._current = current
+        return self._current.next_layer(view) if self._current is not None else []
 
 
 class Router(DependencyFunction):
     """Asked after every layer who acts next; repeats are allowed (by verdict, by tool error).
 
+    An agent that ``fn`` names and that cannot act (unknown, dead) is an error of the code, unless the names come from
+    what a model wrote: then it is data, counted in ``Episode.invalid`` and handled by the environment's ``on_invalid``.
+
     Args:
         fn: Takes a :class:`View`, returns agent names or :class:`Turn` objects; an empty list ends the
-            round. A bare name sees everything said in this round.
+            round. A bare name sees everything said in this round. To say of one answer alone that words could not be
+            followed, it raises :class:`InvalidRouting`.
+        from_words: ``fn`` reads names from the latest turn's text.
     """
 
-    def __init__(self, fn: Callable[[View], Sequence[str | Turn]]) -> None:
-        self.fn = fn
+    def __init__(self, fn: Callable[[View], Sequence[str | Turn]], from_words: bool = False) -> None:
+        self.fn, self.from_words = fn, from_words
 
     def next_layer(self, view: View) -> list[Turn]:
         """Returns what ``fn`` says, with names turned into turns."""
-        layer = []
-        for step in self.fn(view):
-            if not isinstance(step, Turn):
-                step = Turn(step, tuple(range(view.round_start, len(view.history))))
-            layer.append(step)
+        asked = self.fn(view)
+        if not isinstance(asked, Iterable) or isinstance(asked, str):
+            name = getattr(self.fn, "__name__", type(self.fn).__name__)
+            raise DependencyError(
+                f"Router's function {name} returned {asked!r} in round {view.round}, layer {view.layer}; expected a "
+                "list of agent names or Turn objects, [] to end the round. Next: let every branch return one."
+            )
+        here = tuple(range(view.round_start, len(view.history)))
+        layer = [Turn(step, here) if isinstance(step, str) else step for step in asked]
+        if self.from_words:
+            named = [turn.agent for turn in layer if isinstance(turn, Turn)]
+            bad = [name for name in named if name not in self.agents or name in view.dead]
+            if bad:
+                raise InvalidRouting("unknown or dead agent", layer, bad)
         return layer
 
 
@@ -126,5 +138,7 @@ class Orchestrator(DependencyFunction):
         able = [name for name in names or () if name in self._workers and name not in view.dead]
         if names is None or len(able) < len(names):
             default = [self.default] if self.default and self.default not in view.dead else []
-            raise InvalidRouting(f"{self.boss} named nobody who can act", [Turn(n, here) for n in able or default])
+            fallback = [Turn(n, here) for n in able or default]
+            bad = [name for name in names or () if name not in able]
+            raise InvalidRouting(f"{self.boss} named nobody who can act", fallback, bad, here[-1])
         return [Turn(name, here) for name in able]

@@ -1,7 +1,8 @@
 """Episode records in JSONL: write, read, replay, and turn into samples for fine-tuning.
 
 One line is one episode (:class:`marft_envs.types.Episode`): turns, layers with the three reward channels, the D of
-every round with its turn-level edges. Text that UTF-8 cannot hold survives, as escapes; only an adjacent pair of
+every round as executed, with its turn-level edges, and as asked for. Records of earlier versions, in which D was what was
+asked for, are read as what they mean now. Text that UTF-8 cannot hold survives, as escapes; only an adjacent pair of
 surrogates comes back as the character that it stands for.
 """
 
@@ -65,13 +66,31 @@ def from_dict(data: Mapping[str, Any]) -> Episode:
                 **data,
                 "agents": tuple(AgentSpec(**agent) for agent in data["agents"]),
                 "turns": [TurnRecord(**{**turn, "sees": tuple(turn["sees"])}) for turn in data["turns"]],
-                "layers": [LayerRecord(**{**layer, "turns": tuple(layer["turns"])}) for layer in data["layers"]],
-                "rounds": [RoundRecord(r["index"], r["D"], [(i, j) for i, j in r["edges"]]) for r in data["rounds"]],
+                "layers": [_layer(layer) for layer in data["layers"]],
+                "rounds": [_round(record, data) for record in data["rounds"]],
             }
         )
     except (KeyError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise DataError(f"No episode record ({problem}). Expected what marft_envs.trajectory.write wrote.") from error
+
+
+def _layer(data: Mapping[str, Any]) -> LayerRecord:
+    late = {int(turn): reward for turn, reward in data.get("late_rewards", {}).items()}  # JSON's keys are text
+    return LayerRecord(**{**data, "turns": tuple(data["turns"]), "late_rewards": late})
+
+
+def _round(data: Mapping[str, Any], episode: Mapping[str, Any]) -> RoundRecord:
+    edges = [(i, j) for i, j in data["edges"]]
+    if "asked" in data:
+        return RoundRecord(data["index"], data["D"], edges, data["asked"])
+    # Written before D was recorded as executed: its `D` is what was asked for, and the edges are what was seen.
+    place = {agent["name"]: i for i, agent in enumerate(episode["agents"])}
+    actors = [place[turn["agent"]] for turn in episode["turns"]]
+    executed = [[0] * len(place) for _ in place]
+    for i, j in edges:
+        executed[actors[i]][actors[j]] = int(actors[i] != actors[j])
+    return RoundRecord(data["index"], executed, edges, data["D"])
 
 
 def write(path: str | Path, episodes: Episode | Iterable[Episode]) -> None:
@@ -146,9 +165,9 @@ def _play(episode: Episode, env: FlexEnv, prompts: list[list[dict[str, str]]] | 
             ready = ", ".join(env.ready_agents) or f"nobody ({env.episode.stop_reason})"
             raise ReplayError(f"Turn {turn.index}: recorded {turn.agent}, but ready to act: {ready}.")
         if prompts is not None:
-            prompts.append(env.messages(turn.agent))
+            prompts.append(env.messages(turn.agent, turn.max_chars))
         env.select(turn.agent)
-        env.attach(turn.agent, turn.extras)
+        env.attach(turn.agent, turn.extras, turn.max_chars)
         env.step(turn.text)
     if episode.truncated:
         env.truncate(episode.stop_reason)

@@ -48,15 +48,18 @@ class TurnRecord:
     agent: str
     role: str
     sees: tuple[int, ...]
-    """History indices of the actions this one was conditioned on."""
+    """History indices of the actions put before it, by D and by ``history``. What a length limit cut away whole of them
+    is listed in ``Episode.cuts``, and is no edge of the round."""
     text: str
     """The action, exactly as the environment received it."""
     reward: float = 0.0
-    """The per-turn reward channel (unattributed)."""
+    """The per-turn reward channel (unattributed), all of it, whenever it was paid: see ``LayerRecord.late_rewards``."""
     extras: Mapping[str, Any] | None = None
     """What the driver attached to the action (token ids, log-probs, …); agents never see it."""
     result: str = ""
     """What came of it (results of tool calls), as the task said; whoever sees the turn sees it behind the action."""
+    max_chars: int | None = None
+    """The length to which the driver had this turn's prompt cut (:meth:`FlexEnv.attach`); None: it set no limit."""
 
 
 @dataclass(slots=True)
@@ -65,7 +68,8 @@ class Outcome:
 
     team_reward: float = 0.0
     turn_rewards: Mapping[int, float] = field(default_factory=dict)
-    """History index -> reward of that turn."""
+    """History index -> reward of that turn, which may be one of an earlier layer: it is then credited late, where it is
+    paid."""
     agent_rewards: Mapping[str, float] = field(default_factory=dict)
     feedback: Mapping[str, str] = field(default_factory=dict)
     """Agent -> text that it sees in its later observations (verdicts)."""
@@ -94,17 +98,23 @@ class LayerRecord:
     """History indices, in canonical agent order."""
     team_reward: float = 0.0
     agent_rewards: dict[str, float] = field(default_factory=dict)
+    late_rewards: dict[int, float] = field(default_factory=dict)
+    """History index -> what was paid here for a turn of an earlier layer; a part of that turn's ``reward``."""
 
 
 @dataclass(slots=True)
 class RoundRecord:
-    """The executed dependency function of one round."""
+    """The dependency function of one round, as it was executed and as it was asked for."""
 
     index: int
     D: list[list[int]]
-    """n x n; ``D[i][j] = 1``: agent j's action was conditioned on agent i's (paper, section 3.1)."""
+    """n x n; ``D[i][j] = 1``: agent j's action was conditioned on agent i's (paper, section 3.1), whatever the reason:
+    an edge of D, ``history``, a word of an earlier round. The diagonal is 0."""
     edges: list[tuple[int, int]]
-    """Turn-level edges ``(seen, seer)``, as history indices."""
+    """Turn-level edges ``(seen, seer)``, as history indices: what the observation showed, an agent's own turns too."""
+    asked: list[list[int]] = field(default_factory=list)
+    """n x n like ``D``: what the dependency function asked for in the turns that were played, before ``history``
+    widened it and a length limit cut it."""
 
 
 @dataclass(slots=True)
@@ -127,9 +137,13 @@ class Episode:
     metrics: dict[str, float] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
     invalid: int = 0
-    """How often routing was bad (unknown or dead agent, unparsable)."""
+    """How often an agent's words could not be followed as routing (unknown or dead agent, unparsable)."""
+    invalid_routes: list[dict[str, Any]] = field(default_factory=list)
+    """Each of them: ``{"round": t, "turn": history index of the words (None: nobody had spoken), "named": the names
+    that cannot act, "reason": text}``."""
     cuts: list[dict[str, Any]] = field(default_factory=list)
-    """Inputs cut because an observation was too long: ``{"turn": index, "seen": index, "chars": n}``."""
+    """Inputs cut because an observation was too long: ``{"turn": index, "seen": index, "chars": n}``; ``seen`` is -1 for
+    feedback and -2 for the task's own text."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     index: int = 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from marft_envs import AgentSpec, Chain, DependencyFunction, FlexEnv, Outcome, TurnRecord
+from marft_envs import AgentSpec, Chain, FlexEnv, Outcome, TurnRecord
 
 Say = Callable[[Sequence[TurnRecord]], Outcome]
 
@@ -43,8 +43,8 @@ def team(n: int) -> list[AgentSpec]:
     return [AgentSpec(f"{chr(97 + i)}_0", chr(97 + i), f"You are {chr(97 + i)}.") for i in range(n)]
 
 
-def flex(n: int = 3, dependency: DependencyFunction | None = None, task: Any = None, **kwargs: Any) -> FlexEnv:
-    return FlexEnv(team(n), task or PlainTask(), dependency or Chain(), **kwargs)
+def flex(n: int = 3, dependency: Any = None, task: Any = None, **kwargs: Any) -> FlexEnv:
+    return FlexEnv(team(n), task or PlainTask(), Chain() if dependency is None else dependency, **kwargs)
 
 
 def play(env: FlexEnv, seed: int = 0, say: Callable[[FlexEnv, str], str] | None = None) -> FlexEnv:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from flex import PlainTask, flex, order, play
 
+import marft_envs
 from marft_envs import (
     AgentSpec,
     Chain,
@@ -21,6 +23,7 @@ from marft_envs import (
     Router,
     StaticDAG,
     Turn,
+    TurnRecord,
 )
 
 
@@ -347,15 +350,109 @@ def test_teams_that_cannot_work() -> None:
         FlexEnv([AgentSpec("a_0", "a"), AgentSpec("a_0", "b")], PlainTask(), Chain())
 
 
-def test_history_widens_what_is_seen_but_not_d() -> None:
+def test_history_widens_d_as_executed_and_not_what_was_asked_for() -> None:
     chain = Chain("a_0", "b_0")
     own = play(flex(2, chain, max_rounds=2, history="own")).episode
     public = play(flex(2, chain, max_rounds=2, history="public")).episode
     assert [t.sees for t in own.turns] == [(), (0,), (0,), (1, 2)]
     assert [t.sees for t in public.turns] == [(), (0,), (0, 1), (0, 1, 2)]
     for episode in (own, public):
-        assert [r.D for r in episode.rounds] == [[[0, 1], [0, 0]]] * 2
+        assert [r.asked for r in episode.rounds] == [[[0, 1], [0, 0]]] * 2
+    assert [r.D for r in own.rounds] == [[[0, 1], [0, 0]]] * 2, "an agent's own words are no edge between agents"
+    assert [r.D for r in public.rounds] == [[[0, 1], [0, 0]], [[0, 1], [1, 0]]], "a_0 read b_0's first words"
     assert own.rounds[1].edges == [(0, 2), (1, 3), (2, 3)]
+
+
+def test_an_ablated_team_is_deaf_in_every_round_unless_more_is_asked_for() -> None:
+    """Two rounds of ``math-dual-v0`` under D = 0: the actor reads nothing, or the record says that it did."""
+    for spelled in ("independent", [[0, 0], [0, 0]], [["reasoner_0", "actor_0"]]):
+        env = marft_envs.make("math-dual-v0", dependency=spelled, rounds=2)
+        env.reset(seed=0)
+        while not env.done:
+            agent = env.agent_selection
+            read = str([m for m in env.messages(agent) if m["role"] != "assistant"])
+            assert "my secret word" not in read
+            env.step(f"{agent}: my secret word")
+        assert [r.D for r in env.episode.rounds] == [[[0, 0], [0, 0]]] * 2
+        wide = play(marft_envs.make("math-dual-v0", dependency=spelled, rounds=2, history="public"))
+        assert [r.D for r in wide.episode.rounds] == [[[0, 0], [0, 0]], [[0, 1], [1, 0]]]
+        assert [r.asked for r in wide.episode.rounds] == [[[0, 0], [0, 0]]] * 2
+        assert (0, 3) in wide.episode.rounds[1].edges
+    open_ = play(marft_envs.make("math-dual-v0", rounds=2))
+    assert open_.episode.rounds[1].D == [[0, 1], [1, 0]], "the team's own D: everybody reads the earlier rounds"
+
+
+def test_a_lagged_edge_is_an_edge_of_the_round_that_reads() -> None:
+    env = play(flex(2, StaticDAG([[0, 1], [1, 0]], on_cycle="lag"), max_rounds=2))
+    assert [r.D for r in env.episode.rounds] == [[[0, 1], [0, 0]], [[0, 1], [1, 0]]]
+    assert [r.asked for r in env.episode.rounds] == [r.D for r in env.episode.rounds]
+
+
+def test_what_was_cut_away_whole_was_not_seen() -> None:
+    env = flex(3, Chain(), max_chars=60)
+    env.reset(seed=0)
+    for text in ("x" * 50, "y" * 45):
+        env.step(text)
+    assert "x" not in env.messages("c_0")[-1]["content"].split("number")[1] and "y" in str(env.messages("c_0"))
+    env.step("done")
+    (record,) = env.episode.rounds
+    assert env.episode.turns[2].sees == (0, 1) and {"turn": 2, "seen": 0, "chars": 50} in env.episode.cuts
+    assert record.edges == [(0, 1), (1, 2)] and record.D == [[0, 1, 0], [0, 0, 1], [0, 0, 0]]
+    assert record.asked == [[0, 1, 1], [0, 0, 1], [0, 0, 0]]
+
+
+def test_a_turn_of_which_only_the_result_is_left_was_seen() -> None:
+    task = PlainTask(lambda turns: Outcome(results={t.index: "R" * 20 for t in turns}))
+    env = flex(2, Chain(), task, max_chars=38)
+    env.reset(seed=0)
+    env.step("x" * 50)
+    content = env.messages("b_0")[-1]["content"]
+    assert "x" not in content and "R" in content
+    env.step("done")
+    assert env.episode.rounds[0].edges == [(0, 1)]
+    env = flex(2, Chain(), task, max_chars=10)
+    env.reset(seed=0)
+    env.step("")
+    assert "R" not in env.messages("b_0")[-1]["content"]
+    env.step("done")
+    assert env.episode.rounds[0].edges == [], "it said nothing, and what came of it was cut"
+    env = flex(2, Chain(), max_chars=10)
+    env.reset(seed=0)
+    env.step("")
+    env.step("done")
+    assert env.episode.rounds[0].edges == [(0, 1)], "saying nothing is seen where nothing was cut of it"
+
+
+@pytest.mark.parametrize(
+    "spelled", ["chain", "previous", "independent", [["a_0"], ["b_0"]], [[0, 1], [0, 0]], {"b_0": ["a_0"]}, Chain()]
+)
+def test_every_spelling_of_d_works_for_environments_of_ones_own(spelled: object) -> None:
+    env = play(FlexEnv([AgentSpec("a_0", "a"), AgentSpec("b_0", "b")], PlainTask(), spelled))
+    assert env.episode.rounds[0].D == [[0, int(spelled != "independent")], [0, 0]]
+
+
+def test_an_agent_cannot_act_twice_in_a_layer() -> None:
+    env = flex(2, "independent")
+    env.reset(seed=0)
+    env.step("first")
+    env.agent_selection = "a_0"
+    with pytest.raises(ConfigError, match="'a_0' is not ready to act. Ready: b_0"):
+        env.step("again")
+    env = flex(2)
+    env.reset(seed=0)
+    env.agent_selection = "b_0"
+    with pytest.raises(ConfigError, match="'b_0' is not ready to act. Ready: a_0"):
+        env.step("out of turn")
+
+
+def test_what_is_paid_late_stands_at_the_layer_where_it_was_paid() -> None:
+    def layer(turns: Sequence[TurnRecord]) -> Outcome:
+        return Outcome(turn_rewards={0: 0.25, turns[0].index: 0.5} if turns[0].index else {0: 1.0})
+
+    env = flex(3, task=PlainTask(layer, lambda turns: Outcome(turn_rewards={1: 2.0, 2: 4.0})))
+    episode = play(env).episode
+    assert [t.reward for t in episode.turns] == [1.5, 2.5, 4.5] and episode.team_return == 8.5
+    assert [x.late_rewards for x in episode.layers] == [{}, {0: 0.25}, {0: 0.25, 1: 2.0}]
 
 
 def test_d_records_what_was_executed_not_what_was_planned() -> None:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 import pytest
+from flex import PlainTask, flex
 from teams import episode
+from tiny import tiny_tokenizer
 
 from marft_algos import credit
+from marft_algos.engines import ScriptedEngine
+from marft_algos.rollout import Collector
+from marft_algos.types import SamplingParams, Trajectory
+from marft_envs import Outcome, Router, TurnRecord
 from marft_envs.errors import ConfigError
+from marft_envs.vector import VectorEnv
 
 
 def test_broadcast_pays_every_turn_of_a_layer_all_of_it() -> None:
@@ -71,6 +82,111 @@ def test_own_view_needs_successors_that_see_input_and_action() -> None:
     private.transitions[0].info["observation"] = "a secret"
     with pytest.raises(ConfigError, match="its task observation"):
         credit.check_own_view(private, credit.team_chain(private, credit.broadcast(private)))
+
+
+# Pay that comes late -------------------------------------------------------------------------------------
+
+
+class LatePayer(PlainTask):
+    """Pays at random: the team, agents, turns of this layer and of earlier ones; keeps a log of its own."""
+
+    def __init__(self, seed: int, team_only: bool) -> None:
+        super().__init__()
+        self.rng, self.team_only = np.random.default_rng(seed), team_only
+        self.log: list[tuple[int, str, object, float]] = []
+        self.committed: list[list[tuple[int, str]]] = []
+
+    def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
+        super().reset(rng, options)
+        self.log, self.committed = [], []
+
+    def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
+        self.committed.append([(t.index, t.agent) for t in turns])
+        return self.pay()
+
+    def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
+        return self.pay()
+
+    def pay(self) -> Outcome:
+        """Logs (layers committed, channel, to whom, how much)."""
+        now, amount = len(self.committed), lambda: round(float(self.rng.normal()), 3)
+        everybody = [k for layer in self.committed for k, _ in layer]
+        outcome = Outcome(
+            team_reward=amount(),
+            turn_rewards={k: amount() for k in everybody if self.rng.random() < 0.5},
+            agent_rewards={} if self.team_only else {a: amount() for a in "abcd" if self.rng.random() < 0.3},
+        )
+        outcome.agent_rewards = {f"{a}_0": r for a, r in outcome.agent_rewards.items()}
+        self.log.append((now, "team", None, outcome.team_reward))
+        self.log += [(now, "turn", k, r) for k, r in outcome.turn_rewards.items()]
+        self.log += [(now, "agent", a, r) for a, r in outcome.agent_rewards.items()]
+        return outcome
+
+
+def collected(task: LatePayer, seed: int) -> Trajectory:
+    rng = np.random.default_rng(seed)
+    walks = [[f"{a}_0" for a in "abcd" if rng.random() < 0.5] or ["a_0"] for _ in range(6)]
+    d = Router(lambda view: walks[len(view.history) % 6] if view.layer < 3 else [])
+    env = flex(4, d, task, max_rounds=2)
+    env.task = task
+    engine = ScriptedEngine({"*": "word"}, tiny_tokenizer())
+    (trajectory,) = Collector(VectorEnv([lambda: env]), None, engine, SamplingParams()).collect([seed])
+    return trajectory
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("gamma", [1.0, 0.5])
+def test_returns_count_pay_where_it_was_paid(seed: int, gamma: float) -> None:
+    """Against a return computed from the task's own log: what was paid between two layers belongs between them."""
+    task = LatePayer(seed, team_only=True)
+    trajectory = collected(task, seed)
+    layer_of = {k: i for i, layer in enumerate(task.committed) for k, _ in layer}
+    agent_of = {k: agent for layer in task.committed for k, agent in layer}
+    paid = credit.broadcast(trajectory)
+    team = credit.returns_to_go(trajectory, credit.team_chain(trajectory, paid), gamma)
+    for k, layer in layer_of.items():
+        wanted = sum(r * gamma ** (now - 1 - layer) for now, _, _, r in task.log if now > layer)
+        assert team[k] == pytest.approx(wanted)
+    assert credit.team_score(trajectory, paid) == pytest.approx(trajectory.score) == sum(r for *_, r in task.log)
+
+    task = LatePayer(seed, team_only=False)
+    trajectory = collected(task, seed)
+    paid = credit.broadcast(trajectory)
+    own = credit.returns_to_go(trajectory, credit.agent_chain(trajectory, paid), gamma)
+    for k, layer in layer_of.items():
+        agent, wanted = agent_of[k], 0.0
+        turns = sorted(layer_of[j] for j in agent_of if agent_of[j] == agent)
+        for now, kind, to, reward in task.log:
+            mine = kind == "team" or to == agent or (kind == "turn" and agent_of[to] == agent)  # type: ignore[index]
+            if mine and now > layer:
+                passed = sum(layer < other < now for other in turns)
+                wanted += reward * gamma**passed
+        assert own[k] == pytest.approx(wanted)
+    for agent in "abcd":
+        name = f"{agent}_0"
+        if name in agent_of.values():
+            wanted = sum(
+                r for _, kind, to, r in task.log
+                if kind == "team" or to == name or (kind == "turn" and agent_of[to] == name)  # type: ignore[index]
+            )  # fmt: skip
+            assert credit.agent_score(trajectory, paid, name) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_rules_on_the_record_keep_late_pay(seed: int) -> None:
+    """``last`` moves what a round pays to its last layer, late pay too; qualities of spans hold what was paid in them."""
+    task = LatePayer(seed, team_only=True)
+    trajectory = collected(task, seed)
+    rounds = [trajectory.transitions[layer.turns[0]].round for layer in trajectory.layers]
+    links = credit.team_chain(trajectory, credit.get("last")(trajectory))
+    for i, layer in enumerate(trajectory.layers):
+        last = i + 1 == len(rounds) or rounds[i + 1] != rounds[i]
+        wanted = sum(r for now, _, _, r in task.log if now and rounds[now - 1] == rounds[i]) if last else 0.0
+        assert links.rewards[layer.turns[0]] == pytest.approx(wanted)
+    qualities = [sum(r for now, _, _, r in task.log if now == i + 1) for i in range(len(rounds))]
+    spans = [q - before for q, before in zip(qualities, [0.0, *qualities[:-1]], strict=True)]
+    paid = credit.get("difference")(trajectory)
+    assert [paid.turns[layer.turns[0]] for layer in trajectory.layers] == pytest.approx(spans)
 
 
 def test_unknown_rule_names_the_nearest() -> None:

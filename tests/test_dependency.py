@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,7 @@ from marft_envs import (
     ConfigError,
     DependencyError,
     DependencyFunction,
+    FlexEnv,
     Independent,
     InvalidRouting,
     Layered,
@@ -26,6 +28,7 @@ from marft_envs import (
     StaticDAG,
     Turn,
     View,
+    trajectory,
 )
 from marft_envs.dependency import as_dependency
 from marft_envs.routing import parse_names
@@ -104,6 +107,9 @@ def test_settings_of_kinds_that_cannot_be() -> None:
         (lambda: Orchestrator("a_0", hops=0), "at least 1"),
         (lambda: as_dependency("chian"), "Did you mean 'chain'"),
         (lambda: as_dependency(3), "Cannot read a dependency function"),
+        (lambda: as_dependency(["a_0", "b_0"]), "Cannot read a dependency function"),
+        (lambda: as_dependency(unknown), r"unknown is no dependency function yet. Next: Router\(unknown\), asked after"),
+        (lambda: flex(2, Independent), r"Independent is a class. Next: Independent\(\)."),
     ):
         with pytest.raises(ConfigError, match=words):
             build()
@@ -268,7 +274,7 @@ def unknown(view: View) -> list[str]:
     [("fallback", ["a", "b", "c"], 0.0), ("end_round", ["a"], 0.0), (0.25, ["a", "b", "c"], -0.25)],
 )
 def test_bad_routing_follows_on_invalid_and_is_counted(policy: str | float, layers: list[str], paid: float) -> None:
-    env = play(flex(3, Router(unknown), on_invalid=policy))
+    env = play(flex(3, Router(unknown, from_words=True), on_invalid=policy))
     assert order(env) == layers and env.episode.invalid == 1
     assert env.episode.team_return == paid
 
@@ -285,7 +291,7 @@ def test_an_unparsable_boss_with_default() -> None:
 
 
 def test_a_penalty_before_anybody_acted_is_booked_to_the_first_layer() -> None:
-    d = Router(lambda view: ["nobody_1", "a_0"] if view.layer == 0 else [])
+    d = Router(lambda view: ["nobody_1", "a_0"] if view.layer == 0 else [], from_words=True)
     env = flex(2, d, on_invalid=2.0)
     env.reset(seed=0)
     env.step("x")
@@ -300,7 +306,7 @@ def test_a_penalty_does_not_hide_the_tasks_last_word() -> None:
         return [["a_0"], ["nobody_0", "b_0"], []][view.layer]
 
     task = PlainTask(lambda turns: Outcome(metrics={"turn": float(turns[0].index)}))
-    play(flex(2, Router(fn), task, on_invalid=1.0))
+    play(flex(2, Router(fn, from_words=True), task, on_invalid=1.0))
     assert seen == [{}, {"turn": 0.0}, {"turn": 1.0}]
 
 
@@ -311,6 +317,126 @@ def test_a_fallback_is_checked_too() -> None:
         raise InvalidRouting("hm", [Turn("ghost_0"), Turn("b_0")])
 
     assert order(play(flex(2, Router(fn)))) == ["b"]
+
+
+def misnamed(view: View) -> list[str]:
+    return ["a_0"] if view.layer == 0 else ["b_1"]
+
+
+@pytest.mark.parametrize(
+    ("d", "words"),
+    [
+        (Router(misnamed), "Router names the agent 'b_1', which is not in the team. Did you mean 'b_0'?"),
+        (Router(lambda view: ["a_0"] if view.layer == 0 else None), "returned None in round 0, layer 1; expected a list"),
+        (Router(lambda view: ["a_0"] if view.layer == 0 else "b_0"), "returned 'b_0' in round 0, layer 1; expected a list"),
+        (Router(lambda view: ["a_0"] if view.layer == 0 else [3]), "gave 3; expected Turn"),
+    ],
+)
+def test_a_router_that_is_wrong_is_an_error_that_says_what(d: Router, words: str) -> None:
+    with pytest.raises(DependencyError, match=re.escape(words)):
+        play(flex(3, d))
+
+
+def test_naming_the_dead_in_code_is_an_error_of_the_code() -> None:
+    d = Router(lambda view: [["a_0"], ["b_0"], []][view.layer])
+    with pytest.raises(DependencyError, match="names the agent 'b_0', which has left the episode: see view.dead"):
+        play(flex(2, d, killer(b_0=1)))
+
+
+def test_ones_own_kind_of_d_is_held_to_the_same() -> None:
+    class Mine(DependencyFunction):
+        def __init__(self, answer: object) -> None:
+            self.answer = answer
+
+        def next_layer(self, view: View) -> list[Turn]:
+            return [Turn("a_0")] if view.layer == 0 else self.answer  # type: ignore[return-value]
+
+    for answer, words in ((None, "Mine.next_layer gave None"), (["b_0"], "Mine.next_layer gave 'b_0'"),
+                          ([Turn("z_0")], "Mine names the agent 'z_0', which is not in the team.")):  # fmt: skip
+        with pytest.raises(DependencyError, match=re.escape(words)):
+            play(flex(2, Mine(answer)))
+
+
+def test_the_record_says_what_a_models_words_named() -> None:
+    """Names out of a model's text are data: which round and turn, and what was named."""
+    def fn(view: View) -> list[str]:
+        return [view.history[-1].text] if view.layer == 1 else ["a_0"] * (view.layer == 0)
+
+    env = flex(2, Router(fn, from_words=True), max_rounds=2)
+    env = play(env, say=lambda env, agent: "b_7" if not env.view.history else "b_0")
+    assert order(env) == ["a", "a", "b"] and env.episode.invalid == 1
+    assert env.episode.invalid_routes == [{"round": 0, "turn": 0, "named": ["b_7"], "reason": "unknown or dead agent"}]
+    boss = play(flex(2, Orchestrator("a_0", parse=lambda text, workers: [text])), say=lambda env, agent: "nobody")
+    assert [(r["round"], r["turn"], r["named"]) for r in boss.episode.invalid_routes] == [(0, 0, ["nobody"])]
+    mute = play(flex(2, Orchestrator("a_0")), say=lambda env, agent: "hm")
+    assert [(r["turn"], r["named"]) for r in mute.episode.invalid_routes] == [(0, [])]
+    again = trajectory.from_dict(trajectory.to_dict(env.episode))
+    assert again.invalid_routes == env.episode.invalid_routes and env.fork()[0].episode.invalid == 1
+
+
+def test_a_plan_read_from_words_may_be_invalid_too() -> None:
+    def plan(view: View) -> object:
+        if view.round == 0:
+            return [["a_0"]]
+        if view.round == 1:
+            raise InvalidRouting("no plan in the words", [Turn("a_0")], named=["zz"])
+        return "chain"
+
+    env = play(flex(2, Scheduled(plan), max_rounds=3))  # type: ignore[arg-type]
+    assert order(env) == ["a", "a", "a", "b"]
+    assert [(r["round"], r["named"]) for r in env.episode.invalid_routes] == [(1, ["zz"])]
+
+
+# What a D is, by its properties ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("history", ["deps", "own", "public", "team"])
+def test_one_d_is_one_experiment_however_it_is_spelled(history: str) -> None:
+    spelled = [Independent(), "independent", [[0, 0], [0, 0]], np.zeros((2, 2)), [["a_0", "b_0"]], Layered([["b_0", "a_0"]]),
+               Layered([[], ["a_0", "b_0"]]), {}, StaticDAG({}), Scheduled(lambda view: "independent")]  # fmt: skip
+    plays = []
+    for d in spelled:
+        env = play(flex(2, d, max_rounds=3, history=history))  # type: ignore[arg-type]
+        static = not isinstance(d, Scheduled)
+        assert env.metadata["is_parallelizable"] is env.dependency.is_static is static
+        if static or history != "team":
+            plays.append((env.episode.turns, env.episode.rounds, env.episode.layers))
+    assert all(one == plays[0] for one in plays)
+
+
+@pytest.mark.parametrize(
+    ("d", "static", "simultaneous", "edges"),
+    [
+        (Chain(), True, False, {("a_0", "b_0"), ("a_0", "c_0"), ("b_0", "c_0")}),
+        (Chain(sees="previous"), True, False, {("a_0", "b_0"), ("b_0", "c_0")}),
+        (Chain("b_0"), True, False, set()),
+        (Layered([["a_0"], ["c_0"]]), True, False, {("a_0", "c_0")}),
+        (StaticDAG([[0, 1, 0], [1, 0, 0], [0, 0, 0]], on_cycle="lag"), True, False, {("a_0", "b_0"), ("b_0", "a_0")}),
+        (StaticDAG(np.eye(3, dtype=int), on_cycle="lag"), True, True, set()),
+        (Scheduled(lambda view: []), False, False, None),
+        (Router(lambda view: []), False, False, None),
+        (Orchestrator("a_0"), False, False, None),
+    ],
+)
+def test_a_d_says_what_it_is(d: DependencyFunction, static: bool, simultaneous: bool, edges: set | None) -> None:
+    d.bind(["a_0", "b_0", "c_0"])
+    assert (d.is_static, d.is_simultaneous, d.possible_edges) == (static, simultaneous, edges)
+    assert d.is_empty is (edges == set())
+
+
+def test_a_d_of_ones_own_promises_nothing_unless_it_says_so() -> None:
+    class Mine(DependencyFunction):
+        def next_layer(self, view: View) -> list[Turn]:
+            return [Turn(name) for name in view.agents] if view.layer == 0 else []
+
+    class Known(Mine):
+        is_static = is_simultaneous = True
+        possible_edges = frozenset()
+
+    env = play(flex(2, Mine(), max_rounds=2, history="team"))
+    assert not env.metadata["is_parallelizable"] and env.episode.rounds[1].D == [[0, 1], [1, 0]]
+    env = play(flex(2, Known(), max_rounds=2, history="team"))
+    assert env.metadata["is_parallelizable"] and env.episode.rounds[1].D == [[0, 0], [0, 0]]
 
 
 # Rounds -------------------------------------------------------------------------------------------------
@@ -385,6 +511,75 @@ def test_any_acyclic_d_is_executed_exactly(matrix: np.ndarray) -> None:
         seen = {env.episode.turns[i].agent for i in turn.sees}
         assert seen == {names[i] for i in range(n) if d[i, names.index(turn.agent)]}
         assert all(env.episode.turns[i].round == turn.round for i in turn.sees)
+
+
+def letter(index: int) -> str:
+    """What turn ``index`` says is this character alone, so that any rest of it shows whose it is."""
+    return chr(0x4E00 + index)
+
+
+@st.composite
+def organisations(draw: st.DrawFn) -> tuple[int, DependencyFunction]:
+    """A team's size and a D of any kind: fixed, lagged, unrolled, of layers, drawn anew in every round or layer."""
+    matrix = draw(matrices())
+    n = len(matrix)
+    names = [f"{chr(97 + i)}_0" for i in range(n)]
+    groups = draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))
+    layers = [[name for name, g in zip(names, groups, strict=True) if g == k] for k in range(3)]
+
+    def walk(view: View) -> list[Turn]:
+        rng = np.random.default_rng([view.round, len(view.history), int(matrix.sum())])
+        if view.layer > rng.integers(3):
+            return []
+        past = range(len(view.history))
+        acting = rng.choice(names, int(rng.integers(1, n + 1)), replace=False).tolist()
+        return [Turn(name, tuple(i for i in past if rng.random() < 0.4)) for name in acting]
+
+    lagged = StaticDAG(matrix, on_cycle="lag")
+    kinds = [Independent(), Chain(), Layered(layers), lagged, StaticDAG(matrix, on_cycle="unroll:2"), Router(walk)]
+    return n, draw(st.sampled_from([*kinds, Scheduled(lambda view: kinds[view.round % 5])]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    organisations(), st.sampled_from(["deps", "own", "public", "team"]), st.integers(1, 3), st.booleans(),
+    st.none() | st.integers(1, 250), st.integers(0, 5),
+)  # fmt: skip
+def test_d_as_recorded_is_what_observations_showed(
+    organisation: tuple[int, DependencyFunction], history: str, rounds: int, results: bool, limit: int | None, seed: int
+) -> None:
+    """Any D, history, length limit and task: words planted in actions are looked for in what agents were shown."""
+    n, d = organisation
+    shown: dict[int, set[int]] = {}
+
+    def say(env: FlexEnv, agent: str) -> str:
+        index = len(env.view.history) + list(env.layer).index(agent)
+        seen = "".join(message["content"] for message in env.messages(agent)[1:])
+        shown[index] = {ord(c) - 0x4E00 for c in seen if 0x4E00 <= ord(c) < 0x5E00}
+        return letter(index) * (1 + (index * 7 + seed) % 20)
+
+    came = PlainTask(lambda turns: Outcome(results={t.index: letter(t.index) * 3 for t in turns if t.index % 2}))
+    try:
+        env = play(flex(n, d, came if results else None, max_rounds=rounds, history=history, max_chars=limit), seed, say)
+    except DependencyError as error:
+        assert "nobody acts" in str(error)
+        return
+    order_of = env.possible_agents.index
+    turns = env.episode.turns
+    for record in env.episode.rounds:
+        edges = [(i, t.index) for t in turns if t.round == record.index for i in sorted(shown[t.index])]
+        assert record.edges == edges
+        matrix = np.zeros((n, n), int)
+        for i, j in edges:
+            matrix[order_of(turns[i].agent), order_of(turns[j].agent)] = 1
+        np.fill_diagonal(matrix, 0)
+        assert matrix.tolist() == record.D
+        if history == "deps" and limit is None:
+            assert record.asked == record.D
+        if limit is None:
+            assert (np.array(record.asked) <= matrix).all()
+    again = trajectory.from_dict(trajectory.to_dict(env.episode))
+    assert again == env.episode
 
 
 @settings(max_examples=150, deadline=None)

@@ -254,6 +254,35 @@ def test_a_record_says_that_prompts_were_compact() -> None:
     assert trajectory.to_samples(episode) != trajectory.to_samples(episode, raw)
 
 
+def test_what_a_record_leaves_out_was_not_seen() -> None:
+    """A turn without words whose call was made again in a later turn that is seen: nothing of it is shown."""
+    env = CompactMessages(make("dual", tiny(), dependency=[["executor_0"], ["planner_0"]]))
+    env.reset(seed=0, options={"task_id": "tiny/two"})
+    look = said(call("read_counter", name="b"))
+    for text in (look, "", "I look again. " + look, "Add two."):
+        env.step(text)
+    first, second = env.episode.rounds
+    assert env.episode.turns[3].sees == (0, 1, 2) and first.edges == [(0, 1)]
+    assert (0, 3) not in second.edges and (2, 3) in second.edges, "the first look is old, and it said nothing else"
+    assert second.D == [[0, 0], [1, 0]] and (1, 2) not in second.edges, "nor is a planner seen who said nothing"
+    raw = make("dual", tiny(), dependency=[["executor_0"], ["planner_0"]])
+    raw.reset(seed=0, options={"task_id": "tiny/two"})
+    for text in (look, "", "I look again. " + look, "Add two."):
+        raw.step(text)
+    assert raw.episode.rounds[1].edges == [(0, 2), (1, 2), (0, 3), (1, 3), (2, 3)]
+    assert raw.episode.rounds[1].D == [[0, 1], [1, 0]]
+
+
+def test_a_deaf_team_of_tools_is_deaf_in_every_round() -> None:
+    for d in ("independent", [[0, 0], [0, 0]], [["planner_0", "executor_0"]]):
+        env = make("dual", tiny(), dependency=d)
+        env.reset(seed=0, options={"task_id": "tiny/two"})
+        for text in ("My plan.", said(call("read_counter", name="b")), "Again.", said(call("read_counter", name="b"))):
+            assert env.agent_selection == "planner_0" or "plan" not in env.messages("executor_0")[-1]["content"]
+            env.step(text)
+        assert [record.D for record in env.episode.rounds] == [[[0, 0], [0, 0]]] * 2
+
+
 def test_wrong_uses_are_refused() -> None:
     with pytest.raises(ConfigError, match="for tool-using teams"):
         CompactMessages(flex(2))

@@ -5,9 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import pytest
 
 import marft_envs
+from marft_algos.config import TrainConfig
+from marft_algos.setup import facts
+from marft_envs import Independent
 from marft_envs.core import FlexEnv
 from marft_envs.toy.base import ToyTask
 
@@ -94,6 +98,24 @@ def test_under_independent_words_never_change_what_others_see() -> None:
                     env.step(word)
                 views.append(seen)
             assert views[0] == views[1], id
+
+
+@pytest.mark.parametrize("id", OPTIMUM)
+def test_the_ablation_is_one_experiment_however_d_is_spelled(id: str) -> None:
+    """``"independent"``, zeros and one layer: the same episodes, the same parallel view, the same static schedule."""
+    names = marft_envs.make(id).possible_agents
+    zeros = [[0] * len(names) for _ in names]
+    episodes = []
+    for spelled in ("independent", zeros, [names], np.array(zeros), Independent()):
+        env = marft_envs.make(id, dependency=spelled)
+        assert env.metadata["is_parallelizable"] and "static" in facts(TrainConfig(env=id), env).offers
+        for state in states(env):
+            score = play(env, state, lambda agent, seen: str(len(seen) % 2))
+            episode = env.episode
+            episodes.append((state, score, episode.turns, episode.rounds, episode.layers, env.history_kind))
+    size = len(states(marft_envs.make(id)))
+    assert all(episodes[k] == episodes[k % size] for k in range(len(episodes)))
+    assert all(cell == 0 for e in episodes for record in e[3] for row in record.D for cell in row)
 
 
 def test_routing_to_the_wrong_expert_cannot_pay_more_than_a_guess() -> None:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import marft_envs
-from marft_envs import ConfigError, DataError, Independent, Orchestrator, Outcome
+from marft_envs import Chain, ConfigError, DataError, Independent, Orchestrator, Outcome
 from marft_envs.trajectory import ReplayError, from_dict, read, replay, to_dict, to_samples, write
 
 
@@ -143,6 +143,59 @@ def test_records_that_cannot_be_replayed_say_why() -> None:
     with pytest.raises(ConfigError, match=r"cannot rebuild dependency=.*Independent.*env=your_environment"):
         replay(episode)
     assert replay(episode, env).turns == episode.turns
+
+
+def as_it_was_written_before(episode: Any) -> dict[str, Any]:
+    """The record of an earlier version: D is what was asked for, and nothing is known of late pay and bad routes."""
+    data = to_dict(episode)
+    for record in data["rounds"]:
+        record["D"] = record.pop("asked")
+    for turn in data["turns"]:
+        del turn["max_chars"]
+    for layer in data["layers"]:
+        del layer["late_rewards"]
+    del data["invalid_routes"]
+    return data
+
+
+@pytest.mark.parametrize("history", ["deps", "own", "public"])
+def test_records_of_an_earlier_version_still_load_and_replay(history: str) -> None:
+    build = lambda: flex(3, Chain(sees="previous"), paying(), max_rounds=2, history=history)  # noqa: E731
+    episode = play(build()).episode
+    old = from_dict(json.loads(json.dumps(as_it_was_written_before(episode))))
+    assert old == episode, "D is worked out from the edges, and what D said then is what was asked for"
+    replay(old, build())
+
+
+def test_late_pay_survives_forks_json_and_replay() -> None:
+    task = PlainTask(lambda turns: Outcome(turn_rewards={0: 0.5}), lambda turns: Outcome(turn_rewards={1: 2.0}))
+    env = flex(3, task=task)
+    env.reset(seed=0)
+    for text in "xy":
+        env.step(text)
+    (other,) = env.fork()
+    for one in (env, other):
+        one.step("z")
+    episode = from_dict(json.loads(json.dumps(to_dict(env.episode))))
+    assert episode.layers == env.episode.layers == other.episode.layers
+    assert [layer.late_rewards for layer in episode.layers] == [{}, {0: 0.5}, {0: 0.5, 1: 2.0}]
+    replay(episode, flex(3, task=task))
+    episode.layers[1].late_rewards = {}
+    with pytest.raises(ReplayError, match=r"differs in layers\[1\]"):
+        replay(episode, flex(3, task=task))
+
+
+def test_what_a_driver_cut_is_cut_again_in_replays_and_samples() -> None:
+    env = flex(2)
+    env.reset(seed=0)
+    env.step("x" * 50)
+    read = env.messages("b_0", max_chars=18)
+    env.attach("b_0", max_chars=18)
+    env.step("done")
+    episode = from_dict(to_dict(env.episode))
+    assert episode.rounds[0].D == [[0, 0], [0, 0]] and episode.rounds[0].asked == [[0, 1], [0, 0]]
+    assert replay(episode, flex(2)) == episode
+    assert to_samples(episode, flex(2))[1]["messages"] == read
 
 
 def test_bad_routing_replays() -> None:

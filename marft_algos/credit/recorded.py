@@ -13,7 +13,7 @@ import numpy as np
 
 from marft_algos.credit.formulas import spearman
 from marft_algos.credit.registry import Chain, Rule, register
-from marft_algos.credit.rewards import Rewards, earned, penalty, team_score
+from marft_algos.credit.rewards import Rewards, earned, penalty, punctual, team_score
 from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.types import AgentSpec
@@ -28,9 +28,10 @@ _WEIGHTS = "rank_weights"
 def broadcast(trajectory: Trajectory) -> Rewards:
     """Rewards where they were paid: every turn of a layer is paid all of it, none of it is split."""
     return Rewards(
-        turns=[t.reward for t in trajectory.transitions],
+        turns=punctual(trajectory),
         team=[layer.team for layer in trajectory.layers],
         agents=[dict(layer.agents) for layer in trajectory.layers],
+        late=[dict(layer.late) for layer in trajectory.layers],
     )
 
 
@@ -43,9 +44,9 @@ def last(trajectory: Trajectory) -> Rewards:
         end = max(j for j, r in enumerate(rounds) if r == rounds[i])
         if end == i:
             continue
-        paid.team[end] += paid.team[i] + sum(paid.turns[k] for k in layer.turns)
+        paid.team[end] += paid.team[i] + sum(paid.turns[k] for k in layer.turns) + sum(paid.late[i].values())
         paid.agents[end] = _add(paid.agents[end], paid.agents[i])
-        paid.team[i], paid.agents[i] = 0.0, {}
+        paid.team[i], paid.agents[i], paid.late[i] = 0.0, {}, {}
         for k in layer.turns:
             paid.turns[k] = 0.0
     return paid
@@ -72,7 +73,8 @@ class Local(Rule):
 class Margin(Rule):
     """q_i − mean_{j ≠ i} q_j over the agents that act in a round, q what an agent's own turns were paid there.
 
-    For teams whose members are graded one by one (proposals before a vote). The team's reward pays nobody.
+    For teams whose members are graded one by one (proposals before a vote). The team's reward pays nobody. A grade that
+    comes late counts in the round of the turn that it is for.
     """
 
     chains: ClassVar[frozenset[Chain]] = INDIVIDUAL
@@ -124,9 +126,11 @@ class _Steps(Rule):
         span, quality = -1, {-1: 0.0}
         places: dict[tuple[int, str], int] = {}
         critic = {t.agent: t.agent in self.critics or t.role in self.critics for t in turns}
+        own = punctual(trajectory)
         for layer in trajectory.layers:
             span += any(not critic[turns[k].agent] for k in layer.turns)
-            quality[span] = quality.get(span, 0.0) + layer.team + sum(earned(turns[k]) for k in layer.turns)
+            pay = layer.team + sum(own[k] - penalty(turns[k]) for k in layer.turns) + sum(layer.late.values())
+            quality[span] = quality.get(span, 0.0) + pay
             places |= {(span, turns[k].agent): k for k in layer.turns}
         for (s, agent), k in places.items():
             if critic[agent]:

@@ -2,13 +2,13 @@
 
 A credit rule turns the recorded reward channels of an episode into the rewards that a chain carries. A chain says
 whose values bootstrap a turn: the team chain hands over to the next layer, an agent chain to the agent's own next
-turn. A reward enters once along any path of a chain.
+turn. A reward enters once along any path of a chain, between the layers where it was paid.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,13 @@ class Rewards:
     """The three reward channels of one episode, as a credit rule leaves them."""
 
     turns: list[float]
-    """Per transition."""
+    """Per transition: paid at its own layer."""
     team: list[float]
     """Per layer: paid after it commits and before the next layer does."""
     agents: list[Mapping[str, float]]
     """Per layer: agent -> reward."""
+    late: list[Mapping[int, float]] = field(default_factory=list)
+    """Per layer: transition of an earlier layer -> what it is paid here. Empty: nothing is paid late."""
     settled: bool = False
     """Whether ``turns`` holds whole returns: what a turn is answerable for, to which no chain adds what came later."""
 
@@ -59,6 +61,7 @@ def team_chain(trajectory: Trajectory, paid: Rewards) -> Links:
     successors: list[tuple[int, ...]] = [()] * len(trajectory.transitions)
     for i, layer in enumerate(trajectory.layers):
         worth = paid.team[i] + sum(paid.turns[k] for k in layer.turns) + _common(paid.agents[i], names, i)
+        worth += sum(paid.late[i].values()) if paid.late else 0.0
         following = trajectory.layers[i + 1].turns if i + 1 < len(trajectory.layers) else ()
         for k in layer.turns:
             rewards[k], successors[k] = worth, tuple(following)
@@ -92,6 +95,7 @@ def spread(trajectories: Sequence[Trajectory], advantages: Sequence[float] | Flo
 def agent_score(trajectory: Trajectory, paid: Rewards, agent: str) -> float:
     """One agent's score of the episode: the team's rewards, its own, and its own turns'."""
     own = sum(paid.turns[t.index] for t in trajectory.transitions if t.agent == agent)
+    own += sum(_late(trajectory, paid, i, agent) for i in range(len(paid.late)))
     return float(own + sum(paid.team) + sum(layer.get(agent, 0.0) for layer in paid.agents))
 
 
@@ -107,8 +111,23 @@ def agent_chain(trajectory: Trajectory, paid: Rewards) -> Links:
         end = later.layer if later else len(trajectory.layers)
         span = range(t.layer, end)
         rewards[t.index] = paid.turns[t.index] + sum(paid.team[i] + paid.agents[i].get(t.agent, 0.0) for i in span)
+        rewards[t.index] += sum(_late(trajectory, paid, i, t.agent) for i in span) if paid.late else 0.0
         successors[t.index] = (later.index,) if later else ()
     return Links(rewards, successors, [_beyond(trajectory, t.agent) for t in turns])
+
+
+def _late(trajectory: Trajectory, paid: Rewards, layer: int, agent: str) -> float:
+    """What an agent is paid at a layer for turns of earlier ones."""
+    return sum(reward for k, reward in paid.late[layer].items() if trajectory.transitions[k].agent == agent)
+
+
+def punctual(trajectory: Trajectory) -> list[float]:
+    """Per turn what it was paid at its own layer, and not late."""
+    paid = [t.reward for t in trajectory.transitions]
+    for layer in trajectory.layers:
+        for k, reward in layer.late.items():
+            paid[k] -= reward
+    return paid
 
 
 def _alone(paid: Rewards) -> Links:
@@ -122,7 +141,7 @@ def penalty(t: Transition) -> float:
 
 
 def earned(t: Transition) -> float:
-    """What the task paid a turn."""
+    """What the task paid a turn, whenever it did."""
     return t.reward - penalty(t)
 
 

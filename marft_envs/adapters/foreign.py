@@ -15,7 +15,7 @@ import numpy as np
 from marft_envs.adapters.codecs import chosen
 from marft_envs.adapters.game import OPPONENTS, Game, Player, play_random
 from marft_envs.core import FlexEnv
-from marft_envs.dependency import Chain, DependencyFunction, Independent, as_dependency
+from marft_envs.dependency import Chain, DependencyFunction, Independent
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.routing import Router
 from marft_envs.types import AgentSpec, Outcome, Turn, TurnRecord
@@ -306,5 +306,5 @@ def deliberating(
     speaks_for = {agent.name: game.seats[0] for agent in agents}
     task = ForeignTask(game, illegal=illegal, cooperative=True, team=speaks_for)
     settings = {"env_id": game.name} | settings
-    d = Chain() if dependency is None else as_dependency(dependency)
+    d = Chain() if dependency is None else dependency
     return FlexEnv(agents, task, d, max_rounds=max_rounds, **settings)

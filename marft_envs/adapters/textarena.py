@@ -127,7 +127,7 @@ def wrap(env: Any, players: int = 2, **settings: Any) -> FlexEnv:
     """
     game = TextArenaGame(env, players)
     if players == 1:  # a player alone remembers what it did
-        return foreign.deliberating(game, **({"history": "public"} | settings))
+        return foreign.deliberating(game, **({"history": "team"} | settings))
     return foreign.team(game, **settings)
 
 

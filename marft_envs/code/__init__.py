@@ -17,7 +17,7 @@ from marft_envs.code.sandbox import Limits, Sandbox, shared
 from marft_envs.code.task import CodeTask
 from marft_envs.code.teams import TEAMS, Team, team
 from marft_envs.core import FlexEnv
-from marft_envs.dependency import Chain, DependencyFunction, as_dependency
+from marft_envs.dependency import Chain, DependencyFunction
 from marft_envs.profiles import load_profiles
 
 __all__ = [
@@ -86,8 +86,8 @@ def make(
         url: Of a remote sandbox.
         unsafe: Allow running without isolation; see the sandbox's page.
         **flex: Settings of :class:`FlexEnv` (``history``, ``observation``, ``attribution``, …). With several
-            rounds ``history`` is ``"public"`` by default, but for the reflecting team's own D, which says itself
-            what is seen of earlier rounds.
+            rounds ``history`` is ``"team"`` by default (everybody reads the earlier rounds, unless D = 0), but for the
+            reflecting team's own D, which says itself what is seen of them.
 
     Raises:
         ConfigError: If the team, profiles, D or a setting cannot work.
@@ -103,7 +103,7 @@ def make(
     own = profiles is None and dependency is None and shape.remembers
     rounds = rounds if rounds is not None else shape.rounds
     if rounds > 1 and not own:
-        flex.setdefault("history", "public")
+        flex.setdefault("history", "team")
     limits = Limits(cpu_s, 3 * cpu_s, 10 * cpu_s, memory_mb)
     if isinstance(sandbox, str):
         sandbox = shared(sandbox, workers=workers, url=url, unsafe=unsafe)
@@ -111,5 +111,4 @@ def make(
 
     problems = data_mod.load(data, split, levels, tags, filter, limit)
     task = CodeTask(problems, agents, sandbox, limits, reward, format_penalty, code_block)
-    d = default if dependency is None else as_dependency(dependency)
-    return FlexEnv(agents, task, d, max_rounds=rounds, **flex)
+    return FlexEnv(agents, task, default if dependency is None else dependency, max_rounds=rounds, **flex)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from marft_envs.core import FlexEnv
-from marft_envs.dependency import Chain, DependencyFunction, as_dependency
+from marft_envs.dependency import Chain, DependencyFunction
 from marft_envs.math import data as data_mod
 from marft_envs.math.problem import Problem
 from marft_envs.math.task import MathTask
@@ -50,7 +50,7 @@ def make(
         rounds: Rounds in an episode; the return is the score of the last answer.
         oracle: Tell the agents whether they were right after each round.
         **flex: Settings of :class:`FlexEnv` (``history``, ``observation``, ``attribution``, …). With several
-            rounds ``history`` is ``"public"`` by default.
+            rounds ``history`` is ``"team"`` by default: everybody reads the earlier rounds, unless D = 0.
 
     Raises:
         ConfigError: If the team, profiles or D cannot work.
@@ -65,6 +65,5 @@ def make(
     problems = data_mod.load(data, split, subjects, levels, filter, limit)
     task = MathTask(problems, [agent.name for agent in agents if agent.with_answer], oracle)
     if rounds > 1:
-        flex.setdefault("history", "public")
-    d = default if dependency is None else as_dependency(dependency)
-    return FlexEnv(agents, task, d, max_rounds=rounds, **flex)
+        flex.setdefault("history", "team")
+    return FlexEnv(agents, task, default if dependency is None else dependency, max_rounds=rounds, **flex)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from marft_envs.dependency import as_dependency
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.problems import ProblemSet
 from marft_envs.rewards import CompositeReward
@@ -111,7 +110,7 @@ def make(
         show_policy: Put the domain's policy into observations.
         profiles: Agent or role -> another profile.
         dependency: Replaces the team's D: anything :func:`marft_envs.dependency.as_dependency` takes. Everybody then
-            sees earlier rounds too (``history="public"``), unless ``history`` says otherwise.
+            sees earlier rounds too, unless D = 0 (``history="team"``) or ``history`` says otherwise.
         compact: Agents read each other's actions as records (:mod:`marft_envs.tools.compact`); a mapping has the
             records' settings.
         **flex: Settings of :class:`FlexEnv` (``history``, ``observation``, ``attribution``, …).
@@ -127,8 +126,8 @@ def make(
     pays = CompositeReward(**reward) if isinstance(reward, Mapping) else reward
     task = ToolTask(found, problems, members, pays, limits, show_tools, show_policy)
     if dependency is not None:
-        flex.setdefault("history", "public")
-    d = members.dependency() if dependency is None else as_dependency(dependency)
+        flex.setdefault("history", "team")
+    d = members.dependency() if dependency is None else dependency
     flex.setdefault("max_rounds", _ROUNDS)
     env = ToolEnv(members.agents, task, d, **flex)
     env.records = records(compact)

@@ -166,7 +166,7 @@ class Records:
         said = Part(turn.agent, turn.role, turn.round, action.words, index)
         if not kept:
             return (said,) if action.words else ()
-        return said, Part("", "feedback", turn.round, "\n".join(kept), -1)
+        return said, Part("", "feedback", turn.round, "\n".join(kept), -1, of=index)
 
     def _action(
         self, turn: TurnRecord, clean: str, result: str, entries: list[Entry], tags: re.Pattern[str]

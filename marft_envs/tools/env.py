@@ -38,6 +38,11 @@ class ToolEnv(FlexEnv):
         return [parts if history[i].agent == agent else shown(i, sees) for i, parts in zip(sees, seen, strict=True)]
 
     @property
+    def _selective(self) -> bool:  # type: ignore[override]
+        """A record leaves a turn out that has nothing left to say: no words, and calls that later ones made old."""
+        return self.records is not None
+
+    @property
     def tools(self) -> dict[str, list[dict[str, Any]]]:
         """Agent -> the tools that it can call now, as OpenAI's chat API takes them."""
         return {name: self.task.tools_of(name) for name in self.possible_agents}  # type: ignore[attr-defined]

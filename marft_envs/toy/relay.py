@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from marft_envs.core import FlexEnv
-from marft_envs.dependency import Chain, as_dependency
+from marft_envs.dependency import Chain
 from marft_envs.toy.base import ToyTask, digit
 from marft_envs.types import AgentSpec, TurnRecord
 
@@ -48,4 +48,4 @@ class Relay(ToyTask):
 
 def make(dependency: Any = None, **flex: Any) -> FlexEnv:
     """Builds the environment; ``dependency="independent"`` is the ablation, ``**flex`` are FlexEnv's settings."""
-    return FlexEnv(AGENTS, Relay(), Chain() if dependency is None else as_dependency(dependency), **flex)
+    return FlexEnv(AGENTS, Relay(), Chain() if dependency is None else dependency, **flex)

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from marft_envs.core import FlexEnv
-from marft_envs.dependency import as_dependency
 from marft_envs.routing import Orchestrator
 from marft_envs.toy.base import ToyTask, digit
 from marft_envs.types import AgentSpec, TurnRecord
@@ -62,5 +61,5 @@ def parse_number(text: str, workers: Sequence[str]) -> list[str] | None:
 
 def make(dependency: Any = None, **flex: Any) -> FlexEnv:
     """Builds the environment; ``dependency="independent"`` is the ablation, ``**flex`` are FlexEnv's settings."""
-    d = Orchestrator("orchestrator_0", EXPERTS, parse=parse_number) if dependency is None else as_dependency(dependency)
+    d = Orchestrator("orchestrator_0", EXPERTS, parse=parse_number) if dependency is None else dependency
     return FlexEnv(AGENTS, Route(), d, **flex)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from marft_envs.core import FlexEnv
-from marft_envs.dependency import Chain, Independent, as_dependency
+from marft_envs.dependency import Chain
 from marft_envs.toy.base import ToyTask, digit
 from marft_envs.types import AgentSpec, TurnRecord
 
@@ -55,8 +55,7 @@ def make(dependency: Any = None, **flex: Any) -> FlexEnv:
     """Builds the environment; ``dependency="independent"`` is the ablation, ``**flex`` are FlexEnv's settings.
 
     Public history carries the first round's bit into the second; under D = 0 it would let the listener
-    hear after all, so there the default is each agent's own history.
+    hear after all, so there the default is each agent's own history (``history="team"``).
     """
-    d = Chain() if dependency is None else as_dependency(dependency)
-    flex.setdefault("history", "own" if isinstance(d, Independent) else "public")
-    return FlexEnv(AGENTS, Signal(), d, max_rounds=Signal.rounds, **flex)
+    flex.setdefault("history", "team")
+    return FlexEnv(AGENTS, Signal(), Chain() if dependency is None else dependency, max_rounds=Signal.rounds, **flex)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from marft_envs.core import FlexEnv
-from marft_envs.dependency import Layered, as_dependency
+from marft_envs.dependency import Layered
 from marft_envs.toy.base import ToyTask, digit
 from marft_envs.types import AgentSpec, Outcome, TurnRecord
 
@@ -61,5 +61,5 @@ class Xor(ToyTask):
 
 def make(dependency: Any = None, **flex: Any) -> FlexEnv:
     """Builds the environment; ``dependency="independent"`` is the ablation, ``**flex`` are FlexEnv's settings."""
-    d = Layered([["left_0", "right_0"], ["joiner_0"]]) if dependency is None else as_dependency(dependency)
+    d = Layered([["left_0", "right_0"], ["joiner_0"]]) if dependency is None else dependency
     return FlexEnv(AGENTS, Xor(), d, **flex)
