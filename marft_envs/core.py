@@ -99,6 +99,7 @@ class FlexEnv(Rounds):
         self._order = {name: i for i, name in enumerate(self.possible_agents)}
         self._tags = obs_mod.role_tags(agents)
         self._known: dict[str, tuple[str, str]] = {}
+        self._matrices: dict[frozenset[int], list[list[int]]] = {}
         self.observation_spaces = {name: obs_mod.space(observation) for name in self.possible_agents}
         self.action_spaces = {name: UnicodeText(candidates=_Candidates(task, name)) for name in self.possible_agents}
         self.agents: list[str] = []

@@ -34,6 +34,8 @@ class Rounds(AECEnv):
     _tags: Any
     _view: View
     _skip_agent_selection: str | None
+    _matrices: dict[frozenset[int], list[list[int]]]
+    """Every D_t that was recorded so far, by its cells."""
     _selective = False
     """Whether an observation may leave out a whole turn that its ``sees`` names, even where no limit is set."""
 
@@ -46,6 +48,7 @@ class Rounds(AECEnv):
     def _start(self) -> None:
         """Forgets the last episode's record; the view is new already."""
         self._layers: list[LayerRecord] = []
+        self._speakers: list[int] = []  # who took each turn of the history, as a position in the team
         self._rounds: list[RoundRecord] = []
         # The planned turns of the current layer in canonical agent order, its actions so far, their extras, and
         # the lengths to which a driver cut its prompts.
@@ -92,6 +95,7 @@ class Rounds(AECEnv):
             index += 1
             if self._limits or self.max_chars is not None or self._selective:
                 self._note_unseen(record)
+            self._speakers.append(self._order[agent])
         view.history += turns
         for record in turns:
             text = obs_mod.neutralise(record.text, self._tags)
@@ -267,24 +271,22 @@ class Rounds(AECEnv):
         view = self._view
         planned = [(i, turn.index) for turn in view.this_round for i in turn.sees]
         edges = [edge for edge in planned if edge not in self._unseen] if self._unseen else planned
-        matrix = self._between_agents(edges)
+        matrix = asked = self._between_agents(edges)
         if self.history_kind != "deps":
             asked = self._between_agents(self._asked)
-        elif edges is planned:
-            asked = [row[:] for row in matrix]
-        else:
+        elif edges is not planned:
             asked = self._between_agents(planned)
         self._rounds.append(RoundRecord(view.round, matrix, edges, asked))
         self._asked, self._unseen, self._repeats = [], set(), []
 
     def _between_agents(self, edges: Sequence[tuple[int, int]]) -> list[list[int]]:
-        """The n x n matrix of turn-level edges; its diagonal is 0."""
-        order, history = self._order, self._view.history
-        matrix = [[0] * len(order) for _ in order]
-        for i, j in edges:
-            matrix[order[history[i].agent]][order[history[j].agent]] = 1
-        for k in range(len(order)):
-            matrix[k][k] = 0
+        """The n x n matrix of turn-level edges; its diagonal is 0. Equal ones are one object: records do not change."""
+        speakers, n = self._speakers, len(self._order)
+        cells = frozenset([speakers[i] * n + speakers[j] for i, j in edges])
+        matrix = self._matrices.get(cells)
+        if matrix is None:
+            matrix = [[int(i != j and i * n + j in cells) for j in range(n)] for i in range(n)]
+            self._matrices[cells] = matrix
         return matrix
 
     # Rewards and ends ------------------------------------------------------------------------------
@@ -352,12 +354,14 @@ class Rounds(AECEnv):
             history[index].reward += float(reward)
             turns.append((history[index].agent, float(reward)))
             if history[index].layer != layer.index:
-                layer.late_rewards[index] = layer.late_rewards.get(index, 0.0) + float(reward)
+                late = layer.late_rewards
+                layer.late_rewards = {**late, index: late.get(index, 0.0) + float(reward)}
         for agent in outcome.agent_rewards:
             self.profile(agent)
         layer.team_reward += float(outcome.team_reward)
         for agent, reward in outcome.agent_rewards.items():
-            layer.agent_rewards[agent] = layer.agent_rewards.get(agent, 0.0) + float(reward)
+            paid = layer.agent_rewards
+            layer.agent_rewards = {**paid, agent: paid.get(agent, 0.0) + float(reward)}
         last = [history[i].agent for i in layer.turns]
         # Paid are those alive when the layer committed, whether or not a driver steps the dead.
         shares = self.attribution(float(outcome.team_reward), turns, outcome.agent_rewards, self._members, last)
