@@ -81,26 +81,25 @@ class Rounds(AECEnv):
         """Enters the layer's actions into the history, asks the task, and goes on."""
         view = self._view
         start = index = len(view.history)
-        number = len(self._layers)
+        number, round_, tags = len(self._layers), view.round, self._tags
         turns: list[TurnRecord] = []
+        partial = self._limits or self.max_chars is not None or self._selective
         for agent, turn in self._layer.items():
+            role, text = self._specs[agent].role, self._pending[agent]
             record = TurnRecord(
-                index, view.round, number, agent, self._specs[agent].role, turn.sees,
-                self._pending[agent], 0.0, self._extras.pop(agent, None),
+                index, round_, number, agent, role, turn.sees, text, 0.0, self._extras.pop(agent, None)
             )  # fmt: skip
             turns.append(record)
-            index += 1
-            if self._limits or self.max_chars is not None or self._selective:
+            if partial:
                 self._note_unseen(record)
+            self._shown.append((obs_mod.Part(agent, role, round_, obs_mod.neutralise(text, tags), index),))
+            index += 1
         view.history += turns
-        for record in turns:
-            text = obs_mod.neutralise(record.text, self._tags)
-            self._shown.append((obs_mod.Part(record.agent, record.role, record.round, text, record.index),))
         if view.dead:
             self._members = [name for name in self.possible_agents if name not in view.dead]
         if self._asked_now:
             self._asked += [(i, turn.index) for turn in turns for i in self._asked_now[turn.agent]]
-        self._layers.append(LayerRecord(number, view.round, tuple(range(start, index))))
+        self._layers.append(LayerRecord(number, round_, tuple(range(start, index)), 0.0, {}, {}))
         self._pending, self._layer = {}, {}
         if self._early:
             early, self._early = self._early, []
@@ -125,7 +124,8 @@ class Rounds(AECEnv):
     def _advance(self) -> None:
         """Plans the next layer, closing rounds that are over; ends the episode at a guard."""
         while not self.done:
-            layer = self._next_layer() if len(self._view.dead) < len(self.possible_agents) else []
+            dead = self._view.dead
+            layer = [] if dead and len(dead) == len(self.possible_agents) else self._next_layer()
             guard = self._guard(layer)
             if layer and not guard:
                 self._layer = {turn.agent: turn for turn in layer}
@@ -245,9 +245,9 @@ class Rounds(AECEnv):
 
     def _widened(self, turn: Turn) -> tuple[int, ...]:
         view = self._view
-        own = {i for i, past in enumerate(view.history) if past.agent == turn.agent}
-        public = set(range(view.round_start)) if self.history_kind == "public" else set()
-        return tuple(sorted({*turn.sees, *own, *public}))
+        start = view.round_start if self.history_kind == "public" else 0  # what is public is seen anyway
+        own = {i for i, past in enumerate(view.history[start:], start) if past.agent == turn.agent}
+        return (*range(start), *sorted(own.union(i for i in turn.sees if i >= start)))
 
     def _guard(self, layer: Sequence[Turn]) -> str:
         """Names the limit that the next layer would break, or ''."""

@@ -428,7 +428,7 @@ def test_a_turn_of_which_only_the_result_is_left_was_seen() -> None:
 )
 def test_every_spelling_of_d_works_for_environments_of_ones_own(spelled: object) -> None:
     env = play(FlexEnv([AgentSpec("a_0", "a"), AgentSpec("b_0", "b")], PlainTask(), spelled))
-    assert env.episode.rounds[0].D == [[0, int(spelled != "independent")], [0, 0]]
+    assert [[0, int(spelled != "independent")], [0, 0]] == env.episode.rounds[0].D
 
 
 def test_an_agent_cannot_act_twice_in_a_layer() -> None:
@@ -436,12 +436,12 @@ def test_an_agent_cannot_act_twice_in_a_layer() -> None:
     env.reset(seed=0)
     env.step("first")
     env.agent_selection = "a_0"
-    with pytest.raises(ConfigError, match="'a_0' is not ready to act. Ready: b_0"):
+    with pytest.raises(ConfigError, match=r"'a_0' is not ready to act\. Ready: b_0"):
         env.step("again")
     env = flex(2)
     env.reset(seed=0)
     env.agent_selection = "b_0"
-    with pytest.raises(ConfigError, match="'b_0' is not ready to act. Ready: a_0"):
+    with pytest.raises(ConfigError, match=r"'b_0' is not ready to act\. Ready: a_0"):
         env.step("out of turn")
 
 
