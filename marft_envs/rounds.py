@@ -207,12 +207,13 @@ class Rounds(AECEnv):
                 raise DependencyError(f"{kind}.next_layer gave {turn!r}; expected Turn(agent, sees) objects.")
             if turn.agent in team and turn.agent not in self._view.dead:
                 continue
-            known = turn.agent in team
-            what = "has left the episode: see view.dead." if known else "is not in the team."
+            if turn.agent in team:
+                what = "has left the episode: see view.dead."
+            else:
+                what = f"is not in the team. {did_you_mean(turn.agent, team)}"
             raise DependencyError(
-                f"{kind} names the agent '{turn.agent}', which {what} {'' if known else did_you_mean(turn.agent, team)} "
-                "If a model's words named it, say so, and it is counted and follows on_invalid: "
-                "Router(fn, from_words=True), or raise InvalidRouting."
+                f"{kind} names the agent '{turn.agent}', which {what} If a model's words named it, say so, and it is "
+                "counted and follows on_invalid: Router(fn, from_words=True), or raise InvalidRouting."
             )
 
     def _misrouted(self, bad: InvalidRouting) -> list[Turn]:
