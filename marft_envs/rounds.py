@@ -264,8 +264,10 @@ class Rounds(AECEnv):
         return ""
 
     def _close_round(self) -> None:
-        """Records D_t as executed, which is what agents saw, and beside it what D asked for."""
+        """Records D_t as executed, which is what agents saw, and beside it what D asked for; once a round."""
         view = self._view
+        if self._rounds and self._rounds[-1].index == view.round:
+            return
         planned = [(i, turn.index) for turn in view.this_round for i in turn.sees]
         edges = [edge for edge in planned if edge not in self._unseen] if self._unseen else planned
         matrix = self._between_agents(edges)
@@ -315,8 +317,7 @@ class Rounds(AECEnv):
                 if agent in self.terminations:
                     self.terminations[agent] = True
         if outcome.terminated:
-            if not self._rounds or self._rounds[-1].index < view.round:
-                self._close_round()
+            self._close_round()
             self._finish(outcome.stop_reason or "task")
 
     def _come_of(self, index: int, text: str) -> None:

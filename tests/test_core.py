@@ -25,6 +25,7 @@ from marft_envs import (
     Turn,
     TurnRecord,
 )
+from marft_envs.vector import VectorEnv
 
 
 def test_a_layer_commits_together_in_canonical_order() -> None:
@@ -380,6 +381,19 @@ def test_an_ablated_team_is_deaf_in_every_round_unless_more_is_asked_for() -> No
         assert (0, 3) in wide.episode.rounds[1].edges
     open_ = play(marft_envs.make("math-dual-v0", rounds=2))
     assert open_.episode.rounds[1].D == [[0, 1], [1, 0]], "the team's own D: everybody reads the earlier rounds"
+
+
+def test_a_round_is_recorded_once_even_if_its_end_fails() -> None:
+    def fails(turns: Sequence[TurnRecord]) -> Outcome:
+        raise RuntimeError("no verdict")
+
+    vec = VectorEnv([lambda: flex(2, Chain(), PlainTask(round=fails), history="own")])
+    vec.reset([0])
+    episodes = []
+    while not vec.done:
+        requests = vec.poll()
+        episodes += vec.push(requests, ["hi"] * len(requests))
+    assert [record.asked for record in episodes[0].rounds] == [[[0, 1], [0, 0]]]
 
 
 def test_a_lagged_edge_is_an_edge_of_the_round_that_reads() -> None:
