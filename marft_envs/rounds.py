@@ -84,27 +84,26 @@ class Rounds(AECEnv):
         """Enters the layer's actions into the history, asks the task, and goes on."""
         view = self._view
         start = index = len(view.history)
-        number = len(self._layers)
+        number, round_, tags = len(self._layers), view.round, self._tags
         turns: list[TurnRecord] = []
+        partial = self._limits or self.max_chars is not None or self._selective
         for agent, turn in self._layer.items():
+            role, text = self._specs[agent].role, self._pending[agent]
             record = TurnRecord(
-                index, view.round, number, agent, self._specs[agent].role, turn.sees,
-                self._pending[agent], 0.0, self._extras.pop(agent, None),
+                index, round_, number, agent, role, turn.sees, text, 0.0, self._extras.pop(agent, None)
             )  # fmt: skip
             turns.append(record)
-            index += 1
-            if self._limits or self.max_chars is not None or self._selective:
+            if partial:
                 self._note_unseen(record)
             self._speakers.append(self._order[agent])
+            self._shown.append((obs_mod.Part(agent, role, round_, obs_mod.neutralise(text, tags), index),))
+            index += 1
         view.history += turns
-        for record in turns:
-            text = obs_mod.neutralise(record.text, self._tags)
-            self._shown.append((obs_mod.Part(record.agent, record.role, record.round, text, record.index),))
         if view.dead:
             self._members = [name for name in self.possible_agents if name not in view.dead]
         if self._asked_now:
             self._asked += [(i, turn.index) for turn in turns for i in self._asked_now[turn.agent]]
-        self._layers.append(LayerRecord(number, view.round, tuple(range(start, index))))
+        self._layers.append(LayerRecord(number, round_, tuple(range(start, index)), 0.0, {}, {}))
         self._pending, self._layer = {}, {}
         if self._early:
             early, self._early = self._early, []
@@ -129,7 +128,8 @@ class Rounds(AECEnv):
     def _advance(self) -> None:
         """Plans the next layer, closing rounds that are over; ends the episode at a guard."""
         while not self.done:
-            layer = self._next_layer() if len(self._view.dead) < len(self.possible_agents) else []
+            dead = self._view.dead
+            layer = [] if dead and len(dead) == len(self.possible_agents) else self._next_layer()
             guard = self._guard(layer)
             if layer and not guard:
                 self._layer = {turn.agent: turn for turn in layer}
@@ -211,12 +211,13 @@ class Rounds(AECEnv):
                 raise DependencyError(f"{kind}.next_layer gave {turn!r}; expected Turn(agent, sees) objects.")
             if turn.agent in team and turn.agent not in self._view.dead:
                 continue
-            known = turn.agent in team
-            what = "has left the episode: see view.dead." if known else "is not in the team."
+            if turn.agent in team:
+                what = "has left the episode: see view.dead."
+            else:
+                what = f"is not in the team. {did_you_mean(turn.agent, team)}"
             raise DependencyError(
-                f"{kind} names the agent '{turn.agent}', which {what} {'' if known else did_you_mean(turn.agent, team)} "
-                "If a model's words named it, say so, and it is counted and follows on_invalid: "
-                "Router(fn, from_words=True), or raise InvalidRouting."
+                f"{kind} names the agent '{turn.agent}', which {what} If a model's words named it, say so, and it is "
+                "counted and follows on_invalid: Router(fn, from_words=True), or raise InvalidRouting."
             )
 
     def _misrouted(self, bad: InvalidRouting) -> list[Turn]:
@@ -249,9 +250,9 @@ class Rounds(AECEnv):
 
     def _widened(self, turn: Turn) -> tuple[int, ...]:
         view = self._view
-        own = {i for i, past in enumerate(view.history) if past.agent == turn.agent}
-        public = set(range(view.round_start)) if self.history_kind == "public" else set()
-        return tuple(sorted({*turn.sees, *own, *public}))
+        start = view.round_start if self.history_kind == "public" else 0  # what is public is seen anyway
+        own = {i for i, past in enumerate(view.history[start:], start) if past.agent == turn.agent}
+        return (*range(start), *sorted(own.union(i for i in turn.sees if i >= start)))
 
     def _guard(self, layer: Sequence[Turn]) -> str:
         """Names the limit that the next layer would break, or ''."""
@@ -267,8 +268,10 @@ class Rounds(AECEnv):
         return ""
 
     def _close_round(self) -> None:
-        """Records D_t as executed, which is what agents saw, and beside it what D asked for."""
+        """Records D_t as executed, which is what agents saw, and beside it what D asked for; once a round."""
         view = self._view
+        if self._rounds and self._rounds[-1].index == view.round:
+            return
         planned = [(i, turn.index) for turn in view.this_round for i in turn.sees]
         edges = [edge for edge in planned if edge not in self._unseen] if self._unseen else planned
         matrix = asked = self._between_agents(edges)
@@ -316,8 +319,7 @@ class Rounds(AECEnv):
                 if agent in self.terminations:
                     self.terminations[agent] = True
         if outcome.terminated:
-            if not self._rounds or self._rounds[-1].index < view.round:
-                self._close_round()
+            self._close_round()
             self._finish(outcome.stop_reason or "task")
 
     def _come_of(self, index: int, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +38,7 @@ class Scheduled(DependencyFunction):
         """Asks ``fn`` at the round's start, then follows its plan."""
         if view.layer == 0:
             self._current = None  # where words cannot be followed, nobody acts after the fallback
-            plan = self.fn(view)
+            plan: Any = self.fn(view)
             if isinstance(plan, Sequence) and not isinstance(plan, str):
                 plan = [row for row in plan if not isinstance(row, Sequence) or row] or Layered([])
             current = copy.copy(as_dependency(plan))  # `fn` may give one object to many environments

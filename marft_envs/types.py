@@ -164,8 +164,8 @@ class Episode:
     """Each of them: ``{"round": t, "turn": history index of the words (None: nobody had spoken), "named": the names
     that cannot act, "reason": text}``."""
     cuts: list[dict[str, Any]] = field(default_factory=list)
-    """Inputs cut because an observation was too long: ``{"turn": index, "seen": index, "chars": n}``; ``seen`` is -1 for
-    feedback and -2 for the task's own text."""
+    """Inputs cut because an observation was too long: ``{"turn": index, "seen": index, "chars": n}``; ``seen`` is -1
+    for feedback and results, and -2 for the task's own text."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     index: int = 0

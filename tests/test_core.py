@@ -25,6 +25,7 @@ from marft_envs import (
     Turn,
     TurnRecord,
 )
+from marft_envs.vector import VectorEnv
 
 
 def test_a_layer_commits_together_in_canonical_order() -> None:
@@ -382,6 +383,19 @@ def test_an_ablated_team_is_deaf_in_every_round_unless_more_is_asked_for() -> No
     assert open_.episode.rounds[1].D == [[0, 1], [1, 0]], "the team's own D: everybody reads the earlier rounds"
 
 
+def test_a_round_is_recorded_once_even_if_its_end_fails() -> None:
+    def fails(turns: Sequence[TurnRecord]) -> Outcome:
+        raise RuntimeError("no verdict")
+
+    vec = VectorEnv([lambda: flex(2, Chain(), PlainTask(round=fails), history="own")])
+    vec.reset([0])
+    episodes = []
+    while not vec.done:
+        requests = vec.poll()
+        episodes += vec.push(requests, ["hi"] * len(requests))
+    assert [record.asked for record in episodes[0].rounds] == [[[0, 1], [0, 0]]]
+
+
 def test_a_lagged_edge_is_an_edge_of_the_round_that_reads() -> None:
     env = play(flex(2, StaticDAG([[0, 1], [1, 0]], on_cycle="lag"), max_rounds=2))
     assert [r.D for r in env.episode.rounds] == [[[0, 1], [0, 0]], [[0, 1], [1, 0]]]
@@ -428,7 +442,7 @@ def test_a_turn_of_which_only_the_result_is_left_was_seen() -> None:
 )
 def test_every_spelling_of_d_works_for_environments_of_ones_own(spelled: object) -> None:
     env = play(FlexEnv([AgentSpec("a_0", "a"), AgentSpec("b_0", "b")], PlainTask(), spelled))
-    assert env.episode.rounds[0].D == [[0, int(spelled != "independent")], [0, 0]]
+    assert [[0, int(spelled != "independent")], [0, 0]] == env.episode.rounds[0].D
 
 
 def test_an_agent_cannot_act_twice_in_a_layer() -> None:
@@ -436,12 +450,12 @@ def test_an_agent_cannot_act_twice_in_a_layer() -> None:
     env.reset(seed=0)
     env.step("first")
     env.agent_selection = "a_0"
-    with pytest.raises(ConfigError, match="'a_0' is not ready to act. Ready: b_0"):
+    with pytest.raises(ConfigError, match=r"'a_0' is not ready to act\. Ready: b_0"):
         env.step("again")
     env = flex(2)
     env.reset(seed=0)
     env.agent_selection = "b_0"
-    with pytest.raises(ConfigError, match="'b_0' is not ready to act. Ready: a_0"):
+    with pytest.raises(ConfigError, match=r"'b_0' is not ready to act\. Ready: a_0"):
         env.step("out of turn")
 
 

@@ -339,7 +339,7 @@ def test_a_router_that_is_wrong_is_an_error_that_says_what(d: Router, words: str
 
 def test_naming_the_dead_in_code_is_an_error_of_the_code() -> None:
     d = Router(lambda view: [["a_0"], ["b_0"], []][view.layer])
-    with pytest.raises(DependencyError, match="names the agent 'b_0', which has left the episode: see view.dead"):
+    with pytest.raises(DependencyError, match=r"names the agent 'b_0', which has left the episode: see view\.dead"):
         play(flex(2, d, killer(b_0=1)))
 
 

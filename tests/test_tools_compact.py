@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 import re
 from typing import Any
 
@@ -271,6 +272,39 @@ def test_what_a_record_leaves_out_was_not_seen() -> None:
         raw.step(text)
     assert raw.episode.rounds[1].edges == [(0, 2), (1, 2), (0, 3), (1, 3), (2, 3)]
     assert raw.episode.rounds[1].D == [[0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("history", ["deps", "own", "team", "public"])
+@pytest.mark.parametrize("seed", range(4))
+def test_d_of_a_tool_team_is_what_observations_showed(seed: int, history: str, compact: bool) -> None:
+    """Marks planted in words and in calls are looked for in what agents were shown, with and without a length limit."""
+    rng = random.Random(f"{seed} {history}")
+    d: Any = rng.choice([None, "independent", "chain", [["writing_0"], ["supervisor_0", "counting_0"]]])
+    kinds: dict[str, Any] = {} if d is None else {"dependency": d, "history": history, "max_rounds": 4}
+    for limit in (None, 1800, 900):
+        env = make("supervisor", tiny(), compact=compact, max_idle=30, max_chars=limit, **kinds)
+        env.reset(seed=0, options={"task_id": "tiny/three"})
+        shown: list[set[int]] = []
+        while not env.done and len(shown) < 14:
+            marks = {a: {ord(c) - 0x4E00 for c in str(env.messages(a)) if "\u4e00" <= c < "\u5000"} for a in env.layer}
+            for agent in env.layer:
+                mark = chr(0x4E00 + len(shown)) * 3
+                calls = [call("reset_counter", name=mark)] * rng.randint(0, 1)
+                if d is None and rng.random() < 0.5:
+                    calls += [call(f"transfer_to_{rng.choice(['counting', 'writing'])}")]
+                shown.append(marks[agent])
+                env.step(f"Look: {mark}. " * (rng.random() < 0.7 or not calls) + said(*calls) * bool(calls))
+        env.truncate("enough")
+        for record in env.episode.rounds:
+            turns = [t for t in env.episode.turns if t.round == record.index]
+            seen = {(i, t.index) for t in turns for i in shown[t.index]}
+            silent = {(i, t.index) for t in turns for i in t.sees if not re.search("[\u4e00-\u5000]", env.view.history[i].text)}
+            recorded = set(record.edges)
+            assert seen <= recorded and (limit is not None or recorded - silent == seen)
+            if limit is not None:
+                cut = {(c["seen"], c["turn"]) for c in env.episode.cuts}
+                assert recorded - silent - seen <= cut, "of what was cut in part the mark may be gone"
 
 
 def test_a_deaf_team_of_tools_is_deaf_in_every_round() -> None:
