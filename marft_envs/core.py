@@ -21,7 +21,7 @@ from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.rewards import Attribution
 from marft_envs.rounds import Rounds
 from marft_envs.spaces import UnicodeText
-from marft_envs.types import AgentSpec, Episode, Task, Turn
+from marft_envs.types import AgentSpec, Episode, Fault, Task, Turn
 
 _HISTORIES = ("deps", "own", "public")
 
@@ -294,22 +294,25 @@ class FlexEnv(Rounds):
             cuts=self._cuts,
             env_kwargs=self.env_kwargs,
             options=self._options,
+            fault=self._fault,
         )
 
     def fork(self, n: int = 1) -> list[FlexEnv]:
         """Returns n deep copies at this very state, generators included (counterfactuals, trees, groups)."""
         return [copy.deepcopy(self) for _ in range(n)]
 
-    def truncate(self, reason: str) -> None:
-        """Ends the episode at a limit that pays nothing.
+    def truncate(self, reason: str, fault: Fault = "") -> None:
+        """Ends the episode at a limit that pays nothing, or because it cannot go on.
 
         Trainers bootstrap from the layer that would have run: ``episode.info["next"]`` lists its turns, each with
         ``agent``, ``role``, ``index``, ``sees``, ``observation``, ``messages``, ``tools``, ``team_view``. After failure
-        (a reason that starts with ``error``) there is nothing to bootstrap from.
+        (by whose ``fault``) there is nothing to bootstrap from; that of an agent's text is paid the worst.
         """
         if self.done:
             return
-        if self._layer and not reason.startswith("error"):
+        if fault:
+            self._fail(fault)
+        elif self._layer:
             start = len(self._view.history)
             self._info["next"] = [self._upcoming(agent, start + i) for i, agent in enumerate(self._layer)]
         self._close_round()

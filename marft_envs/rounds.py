@@ -13,7 +13,7 @@ from marft_envs import observation as obs_mod
 from marft_envs.dependency import DependencyFunction, InvalidRouting, View
 from marft_envs.errors import ConfigError, DependencyError
 from marft_envs.rewards import Attribution
-from marft_envs.types import AgentSpec, LayerRecord, Outcome, RoundRecord, Task, Turn, TurnRecord
+from marft_envs.types import AgentSpec, Fault, LayerRecord, Outcome, RoundRecord, Task, Turn, TurnRecord
 
 
 class Rounds(AECEnv):
@@ -68,6 +68,7 @@ class Rounds(AECEnv):
         self._paid, self._empty_rounds, self._invalid = False, 0, 0
         self.done, self._truncated, self._stop_reason = False, False, ""
         self._success: bool | None = None
+        self._fault: Fault = ""
         self._metrics: dict[str, float] = {}
         self._info: dict[str, Any] = {}
 
@@ -262,7 +263,9 @@ class Rounds(AECEnv):
                 view.dead.add(self.profile(agent).name)
                 if agent in self.terminations:
                     self.terminations[agent] = True
-        if outcome.terminated:
+        if outcome.fault:
+            self._fault = outcome.fault
+        if outcome.terminated or outcome.fault:
             if not self._rounds or self._rounds[-1].index < view.round:
                 self._close_round()
             self._finish(outcome.stop_reason or "task")
@@ -311,6 +314,13 @@ class Rounds(AECEnv):
         for agent, reward in shares.items():
             self.rewards[agent] += reward
         self._paid = True
+
+    def _fail(self, fault: Fault) -> None:
+        """Notes whose fault it is that the episode cannot go on, and lets a text that broke it pay the worst."""
+        self._fault, self._success = fault, False
+        if fault == "text" and self._layers:
+            earned = sum(layer.team_reward for layer in self._layers) + sum(t.reward for t in self._view.history)
+            self._pay(Outcome(team_reward=getattr(self.task, "worst_return", min(0.0, earned)) - earned))
 
     def _finish(self, reason: str, truncated: bool = False) -> None:
         self.done, self._stop_reason, self._truncated = True, reason, truncated
