@@ -170,8 +170,9 @@ class Episode:
 class Task(Protocol):
     """What the work is; nothing about who acts when (see ``docs/architecture.md``).
 
-    A task may also have ``worst_return``, the lowest return that an episode can have: it is what an episode is paid that
-    an agent's text broke off. Without it, that is 0, or the lowest return of the episodes played together if lower.
+    A task may also have ``worst_return``, the lowest return that an episode can have: it is what an episode is paid
+    that an agent's text broke off. Without it, that is 0, or the lowest return of the episodes played together if
+    lower.
     """
 
     task_id: str

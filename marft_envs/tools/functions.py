@@ -163,10 +163,10 @@ class FunctionDomain(Servable):
         policy: Text that every acting agent is shown.
         specialists: Role -> names of its tools.
         user_tools: Names of the user-agent's tools.
-        on_exception: What an exception in a function is, ``ToolError`` apart. ``tool_error``: the agent is told that the
-            tool failed, what the function did to the state is undone, and the traceback is shown once. ``crash``: the
-            world has crashed, an outage. So it is in either case with ``ConnectionError`` and every other ``OSError``
-            that is not about a file's name; ``TimeoutError`` is a call that was given up, and counts as nobody's fault.
+        on_exception: What an exception in a function is, ``ToolError`` apart. ``tool_error``: the agent is told that
+            the tool failed, what the function did to the state is undone, and the traceback is shown once. ``crash``:
+            the world has crashed, an outage. So it is in either case with ``ConnectionError`` and every other
+            ``OSError`` that is not about a file's name; ``TimeoutError`` is a call that was given up, nobody's fault.
         name: The domain's name.
 
     Raises:
