@@ -15,7 +15,8 @@ from tiny import save_tiny
 
 import marft_algos
 import marft_envs
-from marft_algos import evaluate, faults, report
+from marft_algos import compare, evaluate, faults, report
+from marft_algos.bench import worker
 from marft_algos.cli import main
 from marft_algos.engines.base import row_seed
 from marft_algos.engines.scripted import ScriptedEngine
@@ -310,6 +311,22 @@ def test_evaluations_are_paired_over_what_both_have_judged(outage: RunFolder) ->
     line = outage.metrics()[-1]
     assert (line["eval/n"], line["eval/infra"], line["eval/infra_rate"]) == (9, 1, 0.1)
     assert line["eval/success"] == gain[1].mean
+
+
+def test_results_of_benchmarks_have_no_outcome_for_what_was_lost(outage: RunFolder) -> None:
+    made = worker.measured(outage)
+    assert made["infra"] == 3 and [i for i, x in enumerate(made["outcomes"]) if x is None] == [5]
+    assert [i for i, x in enumerate(made["curve"][0]["outcomes"]) if x is None] == [3]
+    assert made["score"] == pytest.approx(np.mean([x for x in made["outcomes"] if x is not None]))
+
+
+def test_two_runs_are_compared_on_what_neither_lost(outage: RunFolder) -> None:
+    Fragile.judged = 0
+    BREAKS[:] = [lambda text, number: ConnectionError("away") if number == 2 else None]  # B's; then A plays
+    changes = {change.name: change for change in compare.compare(outage, outage)}
+    assert (changes["infra"].before, changes["infra"].after, changes["infra"].verdict) == (0.0, 0.1, "")
+    assert changes["score"].difference.n == 9 and changes["score"].difference.mean == 0
+    assert changes["errors"].before == changes["errors"].after == 0
 
 
 def test_every_figure_says_how_many_were_lost(outage: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

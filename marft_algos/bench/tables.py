@@ -29,11 +29,13 @@ COLUMNS = (
     "P(improvement)",
     "seeds",
     "failed",
+    "infra",
     "tokens",
     "seconds",
     "MiB",
 )
-"""Of the printed tables; scores and differences in points, with 95 % intervals. ``across`` only with a reference."""
+"""Of the printed tables; scores and differences in points, with 95 % intervals. ``across`` only with a reference.
+``failed`` counts runs, ``infra`` episodes that outages took from the others' training and last evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Line:
     seeds: int
     failed: int
     pending: int
+    infra: int
+    """Episodes that outages took: of training and of the last evaluation, over all runs."""
     tokens: float
     """Mean per run."""
     seconds: float
@@ -67,7 +71,7 @@ def label(row: Row) -> str:
 
 
 def panel(rows: Sequence[Row]) -> tuple[list[int], Panel]:
-    """Seeds and outcomes [S, P] of finished runs of one cell.
+    """Seeds and outcomes [S, P] of finished runs of one cell; nan where an outage took the episode.
 
     Raises:
         ConfigError: They are not of the same problems.
@@ -78,8 +82,14 @@ def panel(rows: Sequence[Row]) -> tuple[list[int], Panel]:
     return [int(r["seed"]) for r in done], np.array([r["outcomes"] for r in done], dtype=np.float64)
 
 
+def complete(*panels: Panel) -> list[Panel]:
+    """The problems that no outage took from any run of these panels, which are of the same problems."""
+    kept = ~np.isnan(np.concatenate(panels)).any(0)
+    return [p[:, kept] for p in panels]
+
+
 def gaps(rows: Sequence[Row], base: Sequence[Row]) -> Panel | None:
-    """Outcomes minus the baseline's [S, P], on the seeds that both have; None without any.
+    """Outcomes minus the baseline's [S, P], on the seeds and problems that both have; None without any.
 
     Raises:
         ConfigError: They are not of the same problems.
@@ -93,7 +103,7 @@ def gaps(rows: Sequence[Row], base: Sequence[Row]) -> Panel | None:
         raise ConfigError(
             f"{label(one)} and {label(other)} in {one['env']} were not scored on the same problems: no pairs."
         )
-    return np.array([ours[seeds.index(s)] - theirs[others.index(s)] for s in both])
+    return complete(np.array([ours[seeds.index(s)] - theirs[others.index(s)] for s in both]))[0]
 
 
 def lines(rows: Sequence[Row], baseline: str, reference: str = "") -> list[Line]:
@@ -137,11 +147,12 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
     failed, pending = (sum(r["status"] == s for r in everyone) for s in ("failed", "pending"))
     if not done:
         why = next((r["error"] for r in everyone if r["status"] in ("skipped", "failed")), "not run yet")
-        return Line(env, name, None, None, None, None, None, 0, failed, pending, math.nan, math.nan, math.nan, why)
-    panels = [panel(part)[1] for part in parts]
+        return Line(env, name, None, None, None, None, None, 0, failed, pending, 0, math.nan, math.nan, math.nan, why)
+    panels = [complete(panel(part)[1])[0] for part in parts]
     improvement = None
     if parts != bases and _all_done(bases):
-        improvement = statistics.probability_of_improvement(panels, [panel(base)[1] for base in bases])
+        pairs = [complete(panel(part)[1], panel(base)[1]) for part, base in zip(parts, bases, strict=True)]
+        improvement = statistics.probability_of_improvement([new for new, _ in pairs], [old for _, old in pairs])
     note = "" if statistics.enough(panels) else f"no interval: {min(map(len, panels))} of {statistics.MIN_SEEDS} seeds"
     return Line(
         env,
@@ -154,6 +165,7 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
         min(map(len, panels)),
         failed,
         pending,
+        sum(int(r.get("infra", 0)) for r in done),
         float(np.mean([r["tokens"] for r in done])),
         float(np.mean([r["seconds"] for r in done])),
         float(max(r["peak_memory"] for r in done)),
@@ -196,7 +208,7 @@ def _cells(line: Line) -> list[str]:
     """One line of a table, in the order of ``COLUMNS``; a line without runs says why in the place of its mean."""
     if line.mean is None:
         waiting = f" ({line.pending} pending)" if line.pending else ""
-        return [line.env, line.algorithm, f"{line.note}{waiting}", *["–"] * 4, "0", str(line.failed), *["–"] * 3]
+        return [line.env, line.algorithm, f"{line.note}{waiting}", *["–"] * 4, "0", str(line.failed), *["–"] * 4]
     return [
         line.env,
         line.algorithm,
@@ -207,6 +219,7 @@ def _cells(line: Line) -> list[str]:
         share(line.improvement),
         str(line.seeds) + (f" (+{line.pending} pending)" if line.pending else ""),
         str(line.failed),
+        str(line.infra),
         f"{line.tokens:,.0f}".replace(",", " "),
         f"{line.seconds:.0f}",
         f"{line.memory / 2**20:.0f}",
@@ -248,7 +261,7 @@ def latex(cells: Sequence[Sequence[str]]) -> str:
 def as_csv(found: Sequence[Line]) -> str:
     """The table as CSV, unrounded; empty where there is no number."""
     estimates = ("mean", "iqm", "difference", "across", "improvement")
-    plain = ("seeds", "failed", "pending", "tokens", "seconds", "memory", "note")
+    plain = ("seeds", "failed", "pending", "infra", "tokens", "seconds", "memory", "note")
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     bounds = [f"{name}{end}" for name in estimates for end in ("", "_low", "_high")]
@@ -277,8 +290,13 @@ def marl_eval(rows: Sequence[Row], name: str) -> dict[str, Any]:
         runs = tasks.setdefault(row["env"], {}).setdefault(label(row), {})
         last = {"tokens": row["tokens"], "seconds": row["seconds"], "outcomes": row["outcomes"]}
         steps = {
-            f"step_{i}": {"step_count": p["tokens"], "elapsed_time": p["seconds"], "return": p["outcomes"]}
+            f"step_{i}": {"step_count": p["tokens"], "elapsed_time": p["seconds"], "return": _known(p["outcomes"])}
             for i, p in enumerate(row["curve"] or [last])
         }
-        runs[f"seed_{row['seed']}"] = {**steps, "absolute_metrics": {"return": row["outcomes"]}}
+        runs[f"seed_{row['seed']}"] = {**steps, "absolute_metrics": {"return": _known(row["outcomes"])}}
     return {name: tasks}
+
+
+def _known(outcomes: Sequence[float | None]) -> list[float]:
+    """Those of episodes that no outage took."""
+    return [x for x in outcomes if x is not None]
