@@ -264,7 +264,7 @@ class Rounds(AECEnv):
                 if agent in self.terminations:
                     self.terminations[agent] = True
         if outcome.fault:
-            self._fault = outcome.fault
+            self._fail(outcome.fault)
         if outcome.terminated or outcome.fault:
             if not self._rounds or self._rounds[-1].index < view.round:
                 self._close_round()

@@ -136,6 +136,12 @@ def test_a_task_can_say_itself_whose_fault_it_was() -> None:
     episodes = drive(lambda: flex(1, task=PlainTask(layer)), range(3))
     assert [(e.fault, e.stop_reason, e.terminated) for e in episodes] == [("", "max_rounds", True), ("world", "sensor_lost", True), ("", "max_rounds", True)]
 
+    def unreadable(turns: Sequence[Any]) -> Outcome:
+        return Outcome(team_reward=0.25, fault="text", stop_reason="unreadable") if turns[0].text == "bad" else Outcome(team_reward=1.0)
+
+    episode = drive(lambda: flex(1, task=PlainTask(unreadable)), range(3))[1]
+    assert (episode.fault, episode.success, episode.team_return, episode.task_error) == ("text", False, 0.0, "")
+
 
 # Records ------------------------------------------------------------------------------------------------
 
