@@ -31,12 +31,16 @@ def fault_of(error: BaseException) -> Fault:
 
     ``machine``: a worker or a sandbox that cannot be had, ``ConnectionError``, ``TimeoutError`` and any other
     ``OSError`` but those about the name of a file. ``text``: everything else. ``MemoryError`` is the text's: a machine
-    without memory kills processes, while a text can ask for a number that no machine could hold.
+    without memory kills processes, while a text can ask for a number that no machine could hold. Clients of services
+    wrap a lost connection in exceptions of their own, so what an exception was raised *from* counts, too.
     """
-    if isinstance(error, WorkerError):
-        return cast("Fault", error.fault)
-    if isinstance(error, OSError):
-        return "text" if error.errno in _OF_NAMES else "machine"
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, WorkerError):
+            return cast("Fault", cause.fault)
+        if isinstance(cause, OSError) and cause.errno not in _OF_NAMES:
+            return "machine"
+        cause = cause.__cause__
     return "text"
 
 

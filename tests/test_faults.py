@@ -47,6 +47,11 @@ def raising(error: Exception, **attributes: Any) -> PlainTask:
     return task
 
 
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
 # Classes of exceptions ----------------------------------------------------------------------------------
 
 
@@ -68,6 +73,8 @@ def raising(error: Exception, **attributes: Any) -> PlainTask:
         (TimeoutError(), "machine"),
         (OSError(errno.ENOSPC, "No space left on device"), "machine"),
         (OSError(errno.EMFILE, "Too many open files"), "machine"),
+        (caused(RuntimeError("the judge's service: request failed"), ConnectionRefusedError()), "machine"),
+        (caused(RuntimeError("cannot be read"), ValueError()), "text"),
     ],
 )
 @pytest.mark.parametrize("slow", [False, True])
