@@ -23,6 +23,7 @@ def train(preset: str = "default", **settings: Any) -> RunFolder:
 
     Raises:
         ConfigError: A setting that cannot work, before any folder is made.
+        OutageError: Too many episodes were lost to outages; the state was saved, as below.
         Interrupted: Ctrl-C or SIGTERM; the state was saved, and ``marft train --resume`` goes on.
     """
     base = configs.build(presets.get(preset))

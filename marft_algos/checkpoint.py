@@ -57,6 +57,8 @@ class Progress:
     """Sampled for training so far, whatever became of them."""
     seconds: float = 0.0
     """Time spent so far, over all sessions."""
+    unevaluated: bool = False
+    """An outage kept the evaluation that was due here from being made."""
     best_iteration: int | None = None
     best_score: float = -float("inf")
 

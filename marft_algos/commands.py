@@ -210,7 +210,6 @@ def run_eval(argv: list[str]) -> int:
     import torch
 
     from marft_algos import checkpoint, evaluate, hosting, records, runs, setup
-    from marft_algos.stats import mean
 
     given: EvalArguments = arguments.parse(EvalArguments, argv, prog="marft eval")
     if given.compare is not None:
@@ -229,7 +228,7 @@ def run_eval(argv: list[str]) -> int:
 
     played = evaluate.play(config, kwargs, panel, policies, engine)
     before = evaluate.records(played)
-    print(f"untrained    {mean([r.outcome for r in before])}")
+    print(f"untrained    {runs.estimate(before)}")
     if run is not None and not given.untrained:
         path = checkpoint.pick(run.checkpoints, given.checkpoint)
         checkpoint.load_policies(path, policies, setup.saved_policies(config, policies))

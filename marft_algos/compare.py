@@ -24,7 +24,7 @@ from marft_envs.errors import ConfigError
 
 _BAD = ("cut", "errors")
 """Metrics of which less is better."""
-_NEUTRAL = ("length", "turns")
+_NEUTRAL = ("length", "turns", "infra")
 """Metrics that are shown and judged by nobody."""
 
 
@@ -70,10 +70,13 @@ def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: st
     after = play()
     checkpoint.load_policies(old, policies, names)
     before = play()
-    pairs = {name: (value(before), value(after)) for name, value in _metrics([*before, *after]).items()}
+    old_kept, new_kept = _both(before, after)
+    pairs = {name: (value(old_kept), value(new_kept)) for name, value in _metrics([*old_kept, *new_kept]).items()}
+    pairs["infra"] = ([float(t.infra) for t in before], [float(t.infra) for t in after])
     for name in names if len(names) > 1 else []:
         policies.load_adapter(name, new / "policies" / name)
-        pairs[f"team A with B's {name}"] = (_scores(before), _scores(play()))
+        old_kept, new_kept = _both(before, play())
+        pairs[f"team A with B's {name}"] = (_scores(old_kept), _scores(new_kept))
         policies.load_adapter(name, old / "policies" / name)
     for made in (env, held_out):
         made.close()
@@ -95,6 +98,12 @@ def judged(pairs: dict[str, tuple[list[float], list[float]]]) -> list[Change]:
     return out
 
 
+def _both(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> tuple[list[Trajectory], list[Trajectory]]:
+    """The scenarios that no outage took from either."""
+    kept = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if not (a.infra or b.infra)]
+    return [before[i] for i in kept], [after[i] for i in kept]
+
+
 def _scores(played: Sequence[Trajectory]) -> list[float]:
     return [outcome(t.success, t.score) for t in played]
 
@@ -104,7 +113,7 @@ def _metrics(played: Sequence[Trajectory]) -> dict[str, Callable[[Sequence[Traje
     found: dict[str, Callable[[Sequence[Trajectory]], list[float]]] = {
         "score": _scores,
         "return": lambda x: [t.score for t in x],
-        "errors": lambda x: [float(t.info["episode"].stop_reason.startswith("error")) for t in x],
+        "errors": lambda x: [float(bool(t.fault)) for t in x],
         "turns": lambda x: [float(len(t.transitions)) for t in x],
     }
     for key in sorted({key for t in played for key in t.metrics}):

@@ -126,6 +126,14 @@ class TrainConfig:
     overlap: bool = False
     """Go on generating while slow verdicts (graders, sandboxes) are awaited. Keeps a GPU busy; off: the same seed gives
     the same run, to the bit."""
+    max_lost: float = 0.1
+    """Largest share of an iteration's episodes, or of an evaluation's, that outages (faults of engine, world or
+    machine) may take. They are left out of everything and counted as ``infra``; beyond the share the run stops, its
+    state saved. .1: what is left still stands for the problems that were drawn, though outages are seldom random."""
+    on_task_error: Literal["worst", "stop"] = "worst"
+    """What an exception of the task's own code does while it judges a text: ``worst`` pays that text the worst, shows
+    the traceback once and counts ``task_errors``; ``stop`` ends the run. Worst: a long run need not die of one odd
+    text, and breaking the judge is no way out of a penalty."""
     permute_rewards: bool = False
     """A control: rewards are permuted among the episodes of an iteration, so there is nothing to learn."""
     runs_dir: str = "runs"
@@ -148,6 +156,8 @@ class TrainConfig:
             raise ConfigError("Expected pool >= 0, pool_every >= 1 and pool_share between 0 and 1.")
         if self.pool and self.full_finetune:
             raise ConfigError("A pool of past policies keeps adapters. Leave out full_finetune, or say --pool 0.")
+        if not 0 <= self.max_lost <= 1:
+            raise ConfigError(f"max_lost is {self.max_lost}; expected a share between 0 and 1.")
         endpoints.parse_all(self.engines)
         if not self.temperature > 0:
             raise ConfigError(f"temperature is {self.temperature}; expected more than 0.")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import marft_envs
+from marft_algos import faults
 from marft_algos.config import TrainConfig
 from marft_algos.engines.base import RolloutEngine, row_seed
 from marft_algos.engines.mixed import MixedEngine
@@ -17,7 +18,7 @@ from marft_algos.policy import PolicySet
 from marft_algos.rollout import Collector
 from marft_algos.runs import EvalRecord, outcome
 from marft_algos.setup import Panel
-from marft_algos.types import SamplingParams, Trajectory
+from marft_algos.types import SamplingParams, StopReason, Trajectory
 from marft_envs.errors import ConfigError, did_you_mean
 
 EVAL_ITERATION = 1 << 31
@@ -47,17 +48,50 @@ def play(
         policies: Who plays.
         engine: Writes the replies.
         on_progress: See ``Collector``.
+
+    Raises:
+        OutageError: Too many episodes were lost for a score; see the settings ``max_lost`` and ``on_task_error``.
+        TaskError: The task's code does not work.
     """
     slots = min(len(panel), config.num_envs or max(config.episodes_per_iteration, config.engine_batch))
     with closing(marft_envs.make_vec(config.env, slots, **kwargs)) as vec:
         params = sampling(config, evaluation=True)
         collector = Collector(vec, policies, engine, params, seed=config.seed, on_progress=on_progress)
-        return collector.collect(panel.seeds, panel.options, iteration=EVAL_ITERATION)
+        played = collector.collect(panel.seeds, panel.options, iteration=EVAL_ITERATION)
+    faults.check(played, config, "an evaluation")
+    return played
 
 
 def records(trajectories: Sequence[Trajectory]) -> list[EvalRecord]:
     """Outcomes in panel order."""
-    return [EvalRecord(t.task_id, outcome(t.success, t.score)) for t in trajectories]
+    return [EvalRecord(t.task_id, outcome(t.success, t.score), t.infra) for t in trajectories]
+
+
+def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Numbers of played episodes: score, success, what the task measured, how long each agent's replies are.
+
+    Tokens are of all of them, and how many failed is counted; the other numbers are of those that no outage took.
+    """
+    whole = faults.whole(trajectories)
+    turns = [t for trajectory in whole for t in trajectory.transitions]
+    metrics: dict[str, float] = {
+        "episodes": len(trajectories),
+        "tokens": sum(len(t.action_ids) for trajectory in trajectories for t in trajectory.transitions),
+        "score": sum(t.score for t in whole) / len(whole),
+        "turns": len(turns) / len(whole),
+        **faults.counts(trajectories),
+    }
+    judged = [t.success for t in whole if t.success is not None]
+    if judged:
+        metrics["success"] = sum(judged) / len(judged)
+    for name in sorted({key for t in whole for key in t.metrics}):
+        values = [t.metrics[name] for t in whole if name in t.metrics]
+        metrics[f"task/{name}"] = sum(values) / len(values)
+    for agent in sorted({t.agent for t in turns if t.action_ids}):  # hosted ones have no tokens here
+        own = [t for t in turns if t.agent == agent]
+        metrics[f"agent/{agent}/length"] = sum(len(t.action_ids) for t in own) / len(own)
+        metrics[f"agent/{agent}/cut"] = sum(t.stop_reason is StopReason.LENGTH for t in own) / len(own)
+    return metrics
 
 
 def swap(

@@ -92,6 +92,7 @@ class Display:
         self.console = console or Console(file=sys.stderr, highlight=False)
         self._start = time.monotonic()
         self._scores: list[float] = []
+        self._lost = 0
         self._last: Mapping[str, Any] = {}
         self._evaluations: list[tuple[str, str]] = []
         self._phase = "starting"
@@ -130,9 +131,11 @@ class Display:
         self._last, self.done = metrics, int(metrics["iteration"])
         if "score" in metrics:
             self._scores.append(float(metrics["score"]))
+            self._lost += int(metrics.get("infra", 0))
             if self._live is None:
                 kl = [f"{key.split('/')[1]} KL {v:.4f}" for key, v in metrics.items() if key.endswith("/kl")]
                 parts = [f"iteration {self.done}/{self.total}", f"score {metrics['score']:.3f}", *kl]
+                parts += [f"infra {metrics.get('infra', 0)}"]
                 self.note("  ".join([*parts, f"{metrics['time_total']:.1f} s", f"left {self.left()}"]))
 
     def left(self) -> str:
@@ -151,7 +154,8 @@ class Display:
         rows: list[Any] = [head]
         if self._scores:
             recent = self._scores[-10:]
-            rows.append(Text(f"score while training  {sparkline(self._scores)}  {sum(recent) / len(recent):.3f}"))
+            now = f"{sum(recent) / len(recent):.3f}, infra {self._lost}"
+            rows.append(Text(f"score while training  {sparkline(self._scores)}  {now}"))
         if policies := self._policies():
             rows.append(policies)
         rows += [Text(f"held-out, {what}: {text}") for what, text in self._evaluations[:1] + self._evaluations[1:][-3:]]

@@ -112,7 +112,7 @@ class Replayer:
         """Episode -> tokens sampled in branches of it since ``charge`` was last called."""
 
     def play(self, branches: Sequence[Branch], iteration: int) -> list[Trajectory | None]:
-        """Plays every branch; None for those that an engine or the environment broke off.
+        """Plays every branch; None for those that an outage broke off.
 
         Args:
             branches: Of any episodes of the iteration.
@@ -123,7 +123,7 @@ class Replayer:
 
         Raises:
             ConfigError: The environment cannot be copied.
-            EngineError: Every branch failed.
+            OutageError: Every branch was lost.
         """
         if not branches:
             return []
@@ -136,7 +136,7 @@ class Replayer:
             vec.close()
         for branch, tokens in zip(branches, collector.tokens, strict=True):
             self.count(branch.episode, tokens)
-        return [None if t.info["episode"].stop_reason.startswith("error") else t for t in played]
+        return [None if t.infra else t for t in played]
 
     def count(self, episode: int, tokens: int) -> None:
         """Notes tokens that were sampled for an episode and are not part of it."""

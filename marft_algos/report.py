@@ -73,6 +73,8 @@ def _headline(run: RunFolder, metrics: Sequence[dict[str, Any]]) -> str:
             _card("gain, paired", f"{100 * difference.mean:+.1f} pts", _interval(difference, signed=True)),
         ]
     tokens = sum(int(m.get("tokens", 0)) for m in metrics)
+    lost, failed = sum(int(m.get("infra", 0)) for m in metrics), sum(int(m.get("eval/infra", 0)) for m in metrics)
+    cards.append(_card("lost to outages", f"{lost + failed}", f"{lost} in training, {failed} in evaluations (infra)"))
     cards.append(_card("iterations", f"{last.get('iteration', 0)}", f"{tokens:,} tokens sampled".replace(",", " ")))
     cards.append(_card("time", f"{last.get('time_elapsed', 0.0) / 60:.1f} min", "evaluations included"))
     how = f"n = {gain[1].n} held-out problems; brackets are 95 % intervals." if gain is not None else ""
@@ -108,11 +110,13 @@ def _before_and_after(run: RunFolder) -> str:
     if len(done) < 2 or done[0] != UNTRAINED:
         return ""
     before, after = run.episodes("eval", UNTRAINED), run.episodes("eval", done[-1])
-    pairs = list(zip(before, after, strict=True))
+    both = list(zip(before, after, strict=True))
+    pairs = [p for p in both if not (p[0].infra or p[1].infra)]
     kinds = {
         "solved only after training": [p for p in pairs if _value(p[1]) > _value(p[0])],
         "not solved after training": [p for p in pairs if _value(p[1]) <= 0],
         "lost by training": [p for p in pairs if _value(p[1]) < _value(p[0])],
+        "taken by outages, and counted nowhere": [p for p in both if p[0].infra or p[1].infra],
     }
     parts: list[str] = []
     for kind, found in kinds.items():
@@ -123,7 +127,7 @@ def _before_and_after(run: RunFolder) -> str:
             for old, new in found[:SHOWN]
         ]
         opened = " open" if not parts else ""
-        title = f"{kind}: {len(found)} of {len(pairs)}"
+        title = f"{kind}: {len(found)} of {len(both)}"
         parts.append(f"<details{opened}><summary>{title}</summary>{''.join(rows)}</details>")
     return "<h2>Held-out problems</h2>" + "".join(parts) if parts else ""
 
@@ -149,7 +153,7 @@ def _value(episode: Episode) -> float:
 
 def _episode(episode: Episode, label: str) -> str:
     mark = {True: "✓", False: "✗", None: "·"}[episode.success]
-    state = {True: "good", False: "bad", None: ""}[episode.success]
+    state = {True: "good", False: "bad", None: ""}[None if episode.infra else episode.success]
     facts = " · ".join([label, episode.task_id, f"return {episode.team_return:g}", *_facts(episode)])
     names = {turn.index: turn.agent for turn in episode.turns}
     turns, told = [], ""
@@ -166,6 +170,8 @@ def _facts(episode: Episode) -> Iterable[str]:
     yield from (f"{k} {v}" for k, v in episode.info.items() if isinstance(v, str) and v)
     if episode.stop_reason not in ("task", "max_rounds"):
         yield episode.stop_reason
+    if episode.fault:
+        yield f"fault: {episode.fault}"
 
 
 def _turn(turn: TurnRecord, names: dict[int, str]) -> str:

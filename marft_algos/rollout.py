@@ -7,7 +7,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from marft_algos.engines.base import EngineError, RolloutEngine, row_seed
+from marft_algos import faults
+from marft_algos.engines.base import RolloutEngine, row_seed
 from marft_algos.policy import PolicySet
 from marft_algos.types import (
     Generation,
@@ -50,7 +51,7 @@ class VectorEnv(Protocol):
         """Takes the replies; returns episodes that ended."""
 
     def fail(self, request: Any, message: str) -> list[Episode]:
-        """Ends the request's episode with the stop reason ``error: message``; returns episodes that ended."""
+        """Ends the request's episode by the engine's fault; returns episodes that ended."""
 
     def fork(self, request: Any) -> FlexEnv:
         """Returns a copy of the request's episode as it is now."""
@@ -101,10 +102,10 @@ class Collector:
         Episodes are numbered from ``first``, and their samples depend on that number: a second panel of one iteration
         goes on counting. States that are kept stand in ``info["snapshots"]``.
 
-        A failed generation ends its own episode (``info["episode"].stop_reason`` starts with ``error``).
+        A failed generation ends its own episode (its ``fault`` is ``engine``).
 
         Raises:
-            EngineError: every episode failed, so the fault is in the set-up and not in an episode.
+            OutageError: every episode was lost, so the fault is in the set-up and not in an episode.
         """
         self._vec.reset(seeds, options)
         return self._play(len(seeds), iteration, first, keep)
@@ -123,10 +124,11 @@ class Collector:
             finished += self._hand_over(requests, asked, replies)
             if self._on_progress is not None:
                 self._on_progress(len(finished), total, tokens)
-        failed = [episode for episode in finished if episode.stop_reason.startswith("error")]
-        if finished and len(failed) == len(finished):
-            raise EngineError(f"All {len(finished)} episodes failed; the first with {failed[0].stop_reason}.")
-        return [self._trajectory(episode, first) for episode in sorted(finished, key=lambda episode: episode.index)]
+        if finished and all(episode.infra for episode in finished):
+            raise faults.OutageError(f"All {len(finished)} episodes failed ({faults.blamed(finished)}).")
+        played = [self._trajectory(episode, first) for episode in sorted(finished, key=lambda episode: episode.index)]
+        faults.settle(played)
+        return played
 
     def _copy(self, requests: Sequence[Any], keep: Keep, iteration: int, first: int) -> None:
         """Copies the states that these requests stand at, as far as they are asked for."""
@@ -234,6 +236,7 @@ class Collector:
             success=episode.success,
             score=episode.team_return,
             metrics=dict(episode.metrics),
+            fault=episode.fault,
             info={"episode": episode},
         )
         if episode.index in self._snapshots:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -38,6 +39,8 @@ class EvalRecord:
     task_id: str
     outcome: float
     """1 or 0 where the task says whether it was solved, else the team's return."""
+    lost: bool = False
+    """An outage took it, and its outcome says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,7 @@ class RunFolder:
     def evaluation(self, iteration: int) -> list[EvalRecord]:
         """Outcomes of one evaluation, in panel order."""
         found = self.episodes("eval", iteration)
-        return [EvalRecord(e.task_id, outcome(e.success, e.team_return)) for e in found]
+        return [EvalRecord(e.task_id, outcome(e.success, e.team_return), e.infra) for e in found]
 
     def gain(self, iteration: int | None = None) -> tuple[stats.Estimate, stats.Estimate, stats.Estimate] | None:
         """Untrained and trained outcome, and the paired difference; None before there are two evaluations.
@@ -182,18 +185,25 @@ def outcome(success: bool | None, score: float) -> float:
     return float(score if success is None else success)
 
 
+def estimate(records: Sequence[EvalRecord]) -> stats.Estimate:
+    """Mean outcome of the episodes that were not lost, with its interval, and how many were."""
+    kept = [r.outcome for r in records if not r.lost]
+    return dataclasses.replace(stats.mean(kept), infra=len(records) - len(kept))
+
+
 def compare(
     before: Sequence[EvalRecord], after: Sequence[EvalRecord]
 ) -> tuple[stats.Estimate, stats.Estimate, stats.Estimate]:
-    """Both outcomes, and the paired difference ``after - before``.
+    """Both outcomes, and the paired difference ``after - before`` over the problems that neither has lost.
 
     Raises:
         ConfigError: They are not on the same problems.
     """
     if [e.task_id for e in before] != [e.task_id for e in after]:
         raise ConfigError("The two evaluations are not of the same problems, so they cannot be paired.")
-    a, b = [e.outcome for e in before], [e.outcome for e in after]
-    return stats.mean(a), stats.mean(b), stats.paired(a, b)
+    pairs = [(a.outcome, b.outcome) for a, b in zip(before, after, strict=True) if not (a.lost or b.lost)]
+    difference = stats.paired([a for a, _ in pairs], [b for _, b in pairs])
+    return estimate(before), estimate(after), dataclasses.replace(difference, infra=len(before) - len(pairs))
 
 
 @contextmanager

@@ -21,9 +21,12 @@ class Estimate:
     low: float
     high: float
     n: int
+    infra: int | None = None
+    """Episodes beside these n that outages took; None where that is not known."""
 
     def __str__(self) -> str:
-        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}], n = {self.n}"
+        lost = "" if self.infra is None else f", infra {self.infra}"
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}], n = {self.n}{lost}"
 
 
 def wilson(successes: int, n: int) -> Estimate:

@@ -16,7 +16,7 @@ import torch
 
 import marft_envs
 from marft_algos import algorithm as algorithms
-from marft_algos import checkpoint, evaluate, hosting, loggers, records, selfplay, setup
+from marft_algos import checkpoint, evaluate, faults, hosting, loggers, records, runs, selfplay, setup
 from marft_algos.config import TrainConfig
 from marft_algos.credit import diagnostics
 from marft_algos.critic import Critics
@@ -24,9 +24,8 @@ from marft_algos.engines.base import Publisher, RolloutEngine
 from marft_algos.estimate import estimate
 from marft_algos.replay import Replayer, StartEngine, TreeCollector
 from marft_algos.rollout import Collector, Keep
-from marft_algos.runs import UNTRAINED, RunFolder, compare
-from marft_algos.stats import mean
-from marft_algos.types import StopReason, Trajectory
+from marft_algos.runs import UNTRAINED, RunFolder
+from marft_algos.types import Trajectory
 from marft_algos.update import Learner
 from marft_algos.variety import Variety
 
@@ -118,6 +117,8 @@ class Trainer:
 
         Raises:
             Interrupted: Ctrl-C was pressed, or SIGTERM came; the state was saved if it was whole.
+            OutageError: Too many episodes were lost to faults of engine, world or machine; the state was saved.
+            TaskError: The task's code does not work; the state was saved.
         """
         config = self.config
         sinks = [loggers.make(name, run, self.progress.iteration) for name in config.loggers]
@@ -126,8 +127,8 @@ class Trainer:
         try:
             self.publisher.publish(self.policies.policies, self.policies.version)
             with session.interrupt.installed():
-                if not checkpoint.steps(run.checkpoints):
-                    self._baseline(session)
+                if not checkpoint.steps(run.checkpoints) or self.progress.unevaluated:
+                    self._catch_up(session)
                 collector = self._collector(vec, display)
                 while not self._done():
                     self._iteration(session, collector)
@@ -135,6 +136,10 @@ class Trainer:
             if session.interrupt.whole and checkpoint.steps(run.checkpoints):
                 self._save(run)
             raise Interrupted from None
+        except faults.StoppedError as error:
+            if checkpoint.steps(run.checkpoints):
+                self._save(run)
+            raise type(error)(f"{error} Mend it, and go on: marft train --resume {run.root}") from error
         finally:
             vec.close()
             self.engine.close()
@@ -150,14 +155,15 @@ class Trainer:
         with session.interrupt.allowed():
             session.display.phase("playing")
             trajectories, metrics, judged = self._collect(collector, iteration)
+        whole = faults.whole(trajectories)
         collected = time.monotonic()
         metrics |= {f"engine/{k}": v for k, v in self.engine.metrics().items()}
         self.engine.sleep()
         if config.permute_rewards:
-            permute_rewards(trajectories, np.random.default_rng([config.seed, _PERMUTE, iteration]))
+            permute_rewards(whole, np.random.default_rng([config.seed, _PERMUTE, iteration]))
         session.display.phase("learning")
-        # What an engine or an environment broke off says nothing about the replies before it.
-        metrics |= self.learner.update([t for t in trajectories if not _failed(t)], iteration)
+        # What an outage broke off says nothing about the replies before it.
+        metrics |= self.learner.update(whole, iteration)
         metrics |= diagnostics.metrics(judged)
         self.policies.version += 1
         self.engine.wake()
@@ -165,7 +171,7 @@ class Trainer:
         metrics |= {"time_rollout": collected - started, "time_update": time.monotonic() - collected}
         self.progress.iteration = iteration = iteration + 1
         if self.pool is not None:
-            metrics |= self.pool.results(trajectories)
+            metrics |= self.pool.results(whole)
             self.publisher.publish(self.pool.take(iteration), self.policies.version)
         self.progress.tokens += int(metrics.get("tokens_played", metrics["tokens"]))
         metrics["tokens_total"] = self.progress.tokens
@@ -174,7 +180,13 @@ class Trainer:
             self._record(session.run, iteration, trajectories[: config.record_episodes])
         evaluated = last or _due(iteration, config.eval_every)
         if evaluated:
-            metrics |= self._evaluate(session, iteration)
+            try:
+                metrics |= self._evaluate(session, iteration)
+            except faults.StoppedError:
+                self.progress.unevaluated = True  # the update is done; a resumed run begins with what is missing
+                self._log(session, {"iteration": iteration, **metrics}, started)
+                self._save(session.run)
+                raise
         self._log(session, {"iteration": iteration, **metrics}, started)
         if evaluated or _due(iteration, config.save_every):
             self._save(session.run)
@@ -203,16 +215,17 @@ class Trainer:
             played += fresh
             for start in range(0, len(fresh), size):
                 group = fresh[start : start + size]
-                if algorithm.wanted([t for t in group if not _failed(t)]):
+                if algorithm.wanted(faults.whole(group)):
                     kept += group
                     lacking -= 1
             if not lacking:
                 break
-        whole = [t for t in kept if not _failed(t)]
+        faults.check(played, config, f"iteration {iteration + 1}")
+        whole = faults.whole(kept)
         algorithm.rule.replay(whole, self.replayer, iteration)
         judged = diagnostics.judge(whole[:judge], self.replayer, iteration)
         self.replayer.charge(played)
-        metrics = summary(played[: config.episodes_per_iteration])
+        metrics = evaluate.summary(played[: config.episodes_per_iteration]) | faults.counts(played)
         metrics |= self._variety.measure(played)
         metrics["tokens_played"] = sum(trajectory.tokens for trajectory in played)
         if replayed := sum(trajectory.replayed_tokens for trajectory in played):
@@ -228,13 +241,14 @@ class Trainer:
             budget is not None and self.progress.tokens >= budget
         )
 
-    def _baseline(self, session: _Session) -> None:
-        """Evaluates the untrained team on the held-out panel."""
-        started = time.monotonic()
+    def _catch_up(self, session: _Session) -> None:
+        """Evaluates the team as it stands: untrained, or where an outage stopped the run before it was evaluated."""
+        started, iteration = time.monotonic(), self.progress.iteration
         with session.interrupt.allowed():
-            metrics = self._evaluate(session, UNTRAINED)
-        self._log(session, {"iteration": UNTRAINED, **metrics}, started)
-        self._save(session.run)
+            metrics = self._evaluate(session, iteration)
+        self.progress.unevaluated = False
+        self._log(session, {"iteration": iteration, **metrics}, started)
+        self._save(session.run, again=True)
 
     def _collector(self, vec: Any, display: loggers.Display) -> Collector:
         def show(done: int, total: int, tokens: int) -> None:
@@ -259,15 +273,16 @@ class Trainer:
         played = evaluate.play(self.config, self.eval_kwargs, self.problems.held_out, self.policies, self.engine, show)
         run.write_episodes("eval", iteration, [records.row(t) for t in played])
         now = evaluate.records(played)
-        estimate = mean([r.outcome for r in now])
-        gain = compare(run.evaluation(UNTRAINED), now)[2] if iteration != UNTRAINED else None
+        estimate = runs.estimate(now)
+        gain = runs.compare(run.evaluation(UNTRAINED), now)[2] if iteration != UNTRAINED else None
         session.display.evaluated(iteration, estimate, gain)
         if estimate.mean > self.progress.best_score:
             self.progress.best_score, self.progress.best_iteration = estimate.mean, iteration
         measured = {"success": estimate.mean, "low": estimate.low, "high": estimate.high, "n": estimate.n}
         if gain is not None:
             measured |= {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
-        measured |= {k: v for k, v in summary(played).items() if k == "tokens" or k.startswith(("agent/", "task/"))}
+        kept = ("tokens", "infra", "task_errors", "agent/", "task/")
+        measured |= {k: v for k, v in evaluate.summary(played).items() if k.startswith(kept)}
         return {f"eval/{k}": v for k, v in measured.items()} | {"time_eval": time.monotonic() - started}
 
     # Records ---------------------------------------------------------------------------------------
@@ -284,8 +299,8 @@ class Trainer:
         for sink in session.sinks:
             sink.log(metrics)
 
-    def _save(self, run: RunFolder) -> None:
-        if checkpoint.steps(run.checkpoints)[-1:] == [self.progress.iteration]:
+    def _save(self, run: RunFolder, again: bool = False) -> None:
+        if not again and checkpoint.steps(run.checkpoints)[-1:] == [self.progress.iteration]:
             return
         self.progress.version = self.policies.version
         state = {
@@ -306,30 +321,6 @@ class _Session:
     interrupt: _Interrupt
 
 
-def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Numbers of played episodes: score, success, what the task measured, how long each agent's replies are."""
-    turns = [t for trajectory in trajectories for t in trajectory.transitions]
-    episodes = len(trajectories)
-    metrics: dict[str, float] = {
-        "episodes": episodes,
-        "tokens": sum(len(t.action_ids) for t in turns),
-        "score": sum(t.score for t in trajectories) / episodes,
-        "turns": len(turns) / episodes,
-        "failed": sum(map(_failed, trajectories)) / episodes,
-    }
-    judged = [t.success for t in trajectories if t.success is not None]
-    if judged:
-        metrics["success"] = sum(judged) / len(judged)
-    for name in sorted({key for t in trajectories for key in t.metrics}):
-        values = [t.metrics[name] for t in trajectories if name in t.metrics]
-        metrics[f"task/{name}"] = sum(values) / len(values)
-    for agent in sorted({t.agent for t in turns if t.action_ids}):  # hosted ones have no tokens here
-        own = [t for t in turns if t.agent == agent]
-        metrics[f"agent/{agent}/length"] = sum(len(t.action_ids) for t in own) / len(own)
-        metrics[f"agent/{agent}/cut"] = sum(t.stop_reason is StopReason.LENGTH for t in own) / len(own)
-    return metrics
-
-
 def permute_rewards(trajectories: Sequence[Trajectory], rng: np.random.Generator) -> None:
     """A control: every episode is paid, at its end, what another one of the iteration earned, and has its verdict."""
     earned = [(t.score, t.success) for t in trajectories]
@@ -346,10 +337,6 @@ def permute_rewards(trajectories: Sequence[Trajectory], rng: np.random.Generator
 def _slots(config: TrainConfig) -> int:
     """Episodes in flight."""
     return min(config.num_envs or config.episodes_per_iteration, config.episodes_per_iteration)
-
-
-def _failed(trajectory: Trajectory) -> bool:
-    return bool(trajectory.info["episode"].stop_reason.startswith("error"))
 
 
 def _due(iteration: int, every: int) -> bool:

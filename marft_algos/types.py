@@ -10,6 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from marft_envs.types import Fault
+
 FloatArray = NDArray[np.float32]
 Need = Literal["groups", "unshared", "blocks", "shared", "static", "branches", "start", "critic", "team_state"]
 """Something that an algorithm cannot do without, and that a run may not offer; see ``algorithm.NEEDS``."""
@@ -154,7 +156,14 @@ class Trajectory:
     replayed_tokens: int = 0
     """Tokens sampled to find out what else could have happened; they count like those of its turns."""
     metrics: dict[str, float] = field(default_factory=dict)
+    fault: Fault = ""
+    """Whose fault it is that the episode was broken off; empty: it was not."""
     info: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def infra(self) -> bool:
+        """Whether an outage broke the episode off: it is neither learnt from nor scored."""
+        return self.fault not in ("", "text")
 
     @property
     def tokens(self) -> int:

@@ -21,7 +21,7 @@ from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.rewards import Attribution
 from marft_envs.rounds import Rounds
 from marft_envs.spaces import UnicodeText
-from marft_envs.types import AgentSpec, Episode, Task, Turn
+from marft_envs.types import AgentSpec, Episode, Fault, Task, Turn
 
 _HISTORIES = ("deps", "own", "public", "team")
 
@@ -83,9 +83,8 @@ class FlexEnv(Rounds):
         self.possible_agents = [agent.name for agent in agents]
         self.dependency.bind(self.possible_agents)
         self.attribution = reward_rules.attribution(attribution)
-        self.observation_kind, self.history_kind = observation, history
-        if history == "team":
-            self.history_kind = "own" if self.dependency.is_empty else "public"
+        team_history = "own" if self.dependency.is_empty else "public"
+        self.observation_kind, self.history_kind = observation, team_history if history == "team" else history
         self.max_rounds, self.max_turns, self.max_turns_per_agent = max_rounds, max_turns, max_turns_per_agent
         self.on_invalid, self.max_chars, self.render_mode = on_invalid, max_chars, render_mode
         self.metadata = {
@@ -99,7 +98,6 @@ class FlexEnv(Rounds):
         self._order = {name: i for i, name in enumerate(self.possible_agents)}
         self._tags = obs_mod.role_tags(agents)
         self._known: dict[str, tuple[str, str]] = {}
-        self._matrices: dict[frozenset[int], list[list[int]]] = {}
         self.observation_spaces = {name: obs_mod.space(observation) for name in self.possible_agents}
         self.action_spaces = {name: UnicodeText(candidates=_Candidates(task, name)) for name in self.possible_agents}
         self.agents: list[str] = []
@@ -107,8 +105,7 @@ class FlexEnv(Rounds):
         self._view = View(self.possible_agents)
         self._start()
         self.done, self._stop_reason, self.agent_selection = True, "not started", self.possible_agents[0]
-        self._seed: int | None = None
-        self._options: dict[str, Any] = {}
+        self._seed, self._options = None, {}
 
     # PettingZoo's API ------------------------------------------------------------------------------
 
@@ -301,22 +298,25 @@ class FlexEnv(Rounds):
             cuts=self._cuts,
             env_kwargs=self.env_kwargs,
             options=self._options,
+            fault=self._fault,
         )
 
     def fork(self, n: int = 1) -> list[FlexEnv]:
         """Returns n deep copies at this very state, generators included (counterfactuals, trees, groups)."""
         return [copy.deepcopy(self) for _ in range(n)]
 
-    def truncate(self, reason: str) -> None:
-        """Ends the episode at a limit that pays nothing.
+    def truncate(self, reason: str, fault: Fault = "") -> None:
+        """Ends the episode at a limit that pays nothing, or because it cannot go on.
 
         Trainers bootstrap from the layer that would have run: ``episode.info["next"]`` lists its turns, each with
         ``agent``, ``role``, ``index``, ``sees``, ``observation``, ``messages``, ``tools``, ``team_view``. After failure
-        (a reason that starts with ``error``) there is nothing to bootstrap from.
+        (by whose ``fault``) there is nothing to bootstrap from; that of an agent's text is paid the worst.
         """
         if self.done:
             return
-        if self._layer and not reason.startswith("error"):
+        if fault:
+            self._fail(fault)
+        elif self._layer:
             start = len(self._view.history)
             self._info["next"] = [self._upcoming(agent, start + i) for i, agent in enumerate(self._layer)]
         self._close_round()

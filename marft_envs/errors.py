@@ -32,6 +32,9 @@ class MissingExtraError(MarftError, ImportError):
 class WorkerError(MarftError, RuntimeError):
     """A worker process died, ran out of time or memory, or answered nonsense."""
 
+    fault = "machine"
+    """Whose fault that is (see ``marft_envs/faults.py``); of kinds that a text can bring about, ``text``."""
+
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Returns a sentence naming the nearest known word, or the known words when none is near."""

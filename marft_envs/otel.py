@@ -163,7 +163,7 @@ class _Trace:
             "marft.D": json.dumps([record.D for record in episode.rounds]),
             **{f"marft.metric.{name}": float(value) for name, value in episode.metrics.items()},
         }
-        if episode.stop_reason.startswith("error"):
+        if episode.failed:
             given["error.type"] = episode.stop_reason.partition(":")[0]
         end = len(episode.layers) * LAYER_NS
         out = [self.span("episode", None, f"invoke_workflow {episode.env_id}", (0, end), given)]

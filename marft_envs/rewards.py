@@ -112,15 +112,17 @@ class CompositeReward:
     def __post_init__(self) -> None:
         if any(weight < 0 for weight in vars(self).values()):
             raise ConfigError(f"Weights of a composite reward must not be negative; got {vars(self)}.")
-        worst_success = self.completion - self._penalties()
+        worst_success = self.completion + self.lowest
         if worst_success <= self.progress:
             raise ConfigError(
                 f"With these weights a failure can earn {self.progress:g} and a success as little as "
                 f"{worst_success:g}. Raise `completion`, or lower `progress` or the penalties."
             )
 
-    def _penalties(self) -> float:
-        return self.steps + self.errors + self.duplicates + self.loops
+    @property
+    def lowest(self) -> float:
+        """The least that can be paid: nothing achieved, and every penalty whole."""
+        return -(self.steps + self.errors + self.duplicates + self.loops)
 
     def __call__(self, **terms: float) -> tuple[float, dict[str, float]]:
         """Returns the reward and its weighted terms (to be logged apart).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from operator import lt
 from typing import Any
 
@@ -12,7 +13,13 @@ from marft_envs import observation as obs_mod
 from marft_envs.dependency import DependencyFunction, InvalidRouting, View
 from marft_envs.errors import ConfigError, DependencyError, did_you_mean
 from marft_envs.rewards import Attribution
-from marft_envs.types import AgentSpec, LayerRecord, Outcome, RoundRecord, Task, Turn, TurnRecord
+from marft_envs.types import AgentSpec, Fault, LayerRecord, Outcome, RoundRecord, Task, Turn, TurnRecord
+
+
+@lru_cache(maxsize=4096)
+def _matrix(n: int, cells: frozenset[int]) -> list[list[int]]:
+    """The n x n matrix with ones at these cells, off the diagonal. Equal ones are one object: records do not change."""
+    return [[int(i != j and i * n + j in cells) for j in range(n)] for i in range(n)]
 
 
 class Rounds(AECEnv):
@@ -31,11 +38,11 @@ class Rounds(AECEnv):
     max_chars: int | None
     _specs: dict[str, AgentSpec]
     _order: dict[str, int]
+    _seed: int | None
+    _options: dict[str, Any]
     _tags: Any
     _view: View
     _skip_agent_selection: str | None
-    _matrices: dict[frozenset[int], list[list[int]]]
-    """Every D_t that was recorded so far, by its cells."""
     _selective = False
     """Whether an observation may leave out a whole turn that its ``sees`` names, even where no limit is set."""
 
@@ -75,6 +82,7 @@ class Rounds(AECEnv):
         self._invalid: list[dict[str, Any]] = []
         self.done, self._truncated, self._stop_reason = False, False, ""
         self._success: bool | None = None
+        self._fault: Fault = ""
         self._metrics: dict[str, float] = {}
         self._info: dict[str, Any] = {}
 
@@ -283,14 +291,9 @@ class Rounds(AECEnv):
         self._asked, self._unseen, self._repeats = [], set(), []
 
     def _between_agents(self, edges: Sequence[tuple[int, int]]) -> list[list[int]]:
-        """The n x n matrix of turn-level edges; its diagonal is 0. Equal ones are one object: records do not change."""
+        """The n x n matrix of turn-level edges; its diagonal is 0."""
         speakers, n = self._speakers, len(self._order)
-        cells = frozenset([speakers[i] * n + speakers[j] for i, j in edges])
-        matrix = self._matrices.get(cells)
-        if matrix is None:
-            matrix = [[int(i != j and i * n + j in cells) for j in range(n)] for i in range(n)]
-            self._matrices[cells] = matrix
-        return matrix
+        return _matrix(n, frozenset([speakers[i] * n + speakers[j] for i, j in edges]))
 
     # Rewards and ends ------------------------------------------------------------------------------
 
@@ -318,7 +321,9 @@ class Rounds(AECEnv):
                 view.dead.add(self.profile(agent).name)
                 if agent in self.terminations:
                     self.terminations[agent] = True
-        if outcome.terminated:
+        if outcome.fault:
+            self._fail(outcome.fault)
+        if outcome.terminated or outcome.fault:
             self._close_round()
             self._finish(outcome.stop_reason or "task")
 
@@ -370,6 +375,13 @@ class Rounds(AECEnv):
         for agent, reward in shares.items():
             self.rewards[agent] += reward
         self._paid = True
+
+    def _fail(self, fault: Fault) -> None:
+        """Notes whose fault it is that the episode cannot go on, and lets a text that broke it pay the worst."""
+        self._fault, self._success = fault, False
+        if fault == "text" and self._layers:
+            earned = sum(layer.team_reward for layer in self._layers) + sum(t.reward for t in self._view.history)
+            self._pay(Outcome(team_reward=getattr(self.task, "worst_return", min(0.0, earned)) - earned))
 
     def _finish(self, reason: str, truncated: bool = False) -> None:
         self.done, self._stop_reason, self._truncated = True, reason, truncated

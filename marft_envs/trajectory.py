@@ -19,7 +19,7 @@ import numpy as np
 
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError, DataError, MarftError
-from marft_envs.types import AgentSpec, Episode, LayerRecord, RoundRecord, TurnRecord
+from marft_envs.types import AgentSpec, Episode, Fault, LayerRecord, RoundRecord, TurnRecord
 
 _UNWRITABLE = "__repr__"
 """Key under which a value that JSON cannot hold is described."""
@@ -63,6 +63,7 @@ def from_dict(data: Mapping[str, Any]) -> Episode:
     try:
         return Episode(
             **{
+                "fault": _fault_by(str(data.get("stop_reason", ""))),
                 **data,
                 "agents": tuple(AgentSpec(**agent) for agent in data["agents"]),
                 "turns": [TurnRecord(**{**turn, "sees": tuple(turn["sees"])}) for turn in data["turns"]],
@@ -91,6 +92,13 @@ def _round(data: Mapping[str, Any], episode: Mapping[str, Any]) -> RoundRecord:
     for i, j in edges:
         executed[actors[i]][actors[j]] = int(actors[i] != actors[j])
     return RoundRecord(data["index"], executed, edges, data["D"])
+
+
+def _fault_by(stop_reason: str) -> Fault:
+    """Of records from before there was the field: they were left out of training, or should have been."""
+    if stop_reason in ("world_crashed", "world_hung"):
+        return "world"
+    return "engine" if stop_reason.startswith("error") else ""
 
 
 def write(path: str | Path, episodes: Episode | Iterable[Episode]) -> None:
@@ -168,9 +176,14 @@ def _play(episode: Episode, env: FlexEnv, prompts: list[list[dict[str, str]]] | 
             prompts.append(env.messages(turn.agent, turn.max_chars))
         env.select(turn.agent)
         env.attach(turn.agent, turn.extras, turn.max_chars)
-        env.step(turn.text)
+        try:
+            env.step(turn.text)
+        except Exception:
+            # What broke the episode off breaks it off again, if it was the text's doing; an outage may not.
+            if not episode.failed or turn is not episode.turns[-1]:
+                raise
     if episode.truncated:
-        env.truncate(episode.stop_reason)
+        env.truncate(episode.stop_reason, episode.fault)
     again = env.episode
     again.index = episode.index
     _compare(episode, again)
@@ -193,15 +206,16 @@ def _rebuild(episode: Episode) -> FlexEnv:
 
 _COMPARED = (
     "task_id", "agents", "turns", "layers", "rounds", "terminated", "truncated", "success", "stop_reason", "invalid",
+    "fault",
 )  # fmt: skip
 
 
 def _compare(recorded: Episode, again: Episode) -> None:
-    """Raises at the first difference; ``success`` of a failed episode is the driver's word."""
+    """Raises at the first difference; what a text's fault costs may depend on the episodes that were played beside."""
     then, now = to_dict(recorded), to_dict(again)
+    if recorded.fault == "text" and then["layers"] and now["layers"]:
+        now["layers"][-1]["team_reward"] = then["layers"][-1]["team_reward"]
     for name in _COMPARED:
-        if name == "success" and recorded.stop_reason.startswith("error"):
-            continue
         old, new = then[name], now[name]
         if old == new:
             continue

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
+
+Fault = Literal["", "text", "engine", "world", "machine"]
+"""Whose fault it is that an episode could not go on. ``text``: an agent's words, which are paid the worst and learnt
+from. ``engine`` (no reply), ``world`` (of a task: a server, a tool) and ``machine`` (workers, sandbox, network, disk):
+an outage, which says nothing about the team and is counted nowhere but in ``infra``. See ``marft_envs/faults.py``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,8 @@ class Outcome:
     terminated: bool = False
     stop_reason: str = ""
     """Why it is terminated; empty: ``task``."""
+    fault: Fault = ""
+    """Whose fault it is that the episode cannot go on; if any, it ends here."""
     success: bool | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Numbers to average over episodes; kept apart from the reward."""
@@ -155,7 +162,8 @@ class Episode:
     success: bool | None = None
     stop_reason: str = ""
     """Why it ended: ``task`` (or the task's own word),
-    ``max_rounds``, ``max_turns``, ``max_turns_per_agent``, ``all_dead``, ``error: …``."""
+    ``max_rounds``, ``max_turns``, ``max_turns_per_agent``, ``all_dead``, ``error: …``. For people; whether it failed,
+    and by whose fault, is ``fault``."""
     metrics: dict[str, float] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
     invalid: int = 0
@@ -170,6 +178,23 @@ class Episode:
     options: dict[str, Any] = field(default_factory=dict)
     index: int = 0
     """Position in the panel of a vector environment (0 for a single environment)."""
+    fault: Fault = ""
+    """Whose fault it is that it was broken off; empty: it was not."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the episode was broken off."""
+        return bool(self.fault)
+
+    @property
+    def infra(self) -> bool:
+        """Whether an outage broke it off: it belongs in no loss, group, score or metric."""
+        return self.fault not in ("", "text")
+
+    @property
+    def task_error(self) -> str:
+        """The exception of the task's own code that broke the episode off (``ValueError: …``), or nothing."""
+        return str(self.info.get("task_error", ""))
 
     @property
     def team_return(self) -> float:
@@ -179,7 +204,12 @@ class Episode:
 
 @runtime_checkable
 class Task(Protocol):
-    """What the work is; nothing about who acts when (see ``docs/architecture.md``)."""
+    """What the work is; nothing about who acts when (see ``docs/architecture.md``).
+
+    A task may also have ``worst_return``, the lowest return that an episode can have: it is what an episode is paid
+    that an agent's text broke off. Without it, that is 0, or the lowest return of the episodes played together if
+    lower.
+    """
 
     task_id: str
     """Identifies the current problem; set by ``reset``."""

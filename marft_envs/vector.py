@@ -17,7 +17,8 @@ from typing import Any
 from marft_envs.core import FlexEnv
 from marft_envs.dependency import View
 from marft_envs.errors import ConfigError, DataError, DependencyError, MissingExtraError
-from marft_envs.types import AgentSpec, Episode, Turn
+from marft_envs.faults import fault_of, outage, show
+from marft_envs.types import AgentSpec, Episode, Fault, Turn
 
 _CONFIGURATION = (ConfigError, DataError, DependencyError, MissingExtraError)
 """Faults of the set-up: raised. Anything else that goes wrong in an episode is that episode's record."""
@@ -236,7 +237,7 @@ class VectorEnv:
             try:
                 self._step(slot, request, texts[i], extra)
             except Exception as error:
-                self._break_off(slot, error)
+                self._break_off(slot, error, fault_of(error))
                 self._start(slot)
             else:
                 if not slot.open:
@@ -248,10 +249,11 @@ class VectorEnv:
     def fail(self, request: Request, message: str) -> list[Episode]:
         """Ends a request's episode because no reply could be had.
 
-        The record is truncated, with the stop reason ``error: message``. Returns what :meth:`push` returns.
+        The record is truncated, with the stop reason ``error: message`` and the fault ``engine``. Returns what
+        :meth:`push` returns.
         """
         slot = self._slot_of(request)
-        slot.env.truncate(f"error: {message}")
+        slot.env.truncate(f"error: {message}", "engine")
         self._record(slot)
         self._start(slot)
         return self.push([], [])
@@ -289,8 +291,8 @@ class VectorEnv:
             slot.env = slot.own
             try:
                 slot.env = begin(slot.own)
-            except Exception as error:
-                self._break_off(slot, error)
+            except Exception as error:  # nobody has said anything yet
+                self._break_off(slot, error, "machine" if outage(error) else "world")
                 continue
             slot.slow = slot.env.task.slow
             if not slot.env.done:
@@ -329,19 +331,21 @@ class VectorEnv:
         else:
             self._request(slot)
 
-    def _break_off(self, slot: _Slot, error: BaseException) -> None:
+    def _break_off(self, slot: _Slot, error: BaseException, fault: Fault) -> None:
         """Raises a fault of the set-up; anything else ends the episode and is its record."""
         if isinstance(error, _CONFIGURATION) or not isinstance(error, Exception):
             raise error
-        slot.env.truncate(f"error: {type(error).__name__}: {error}")
+        said = f"{type(error).__name__}: {error}"
+        show(error, f"the code of {slot.env.env_id}")
+        if fault == "text":
+            slot.env.episode.info["task_error"] = said
+        slot.env.truncate(f"error: {said}", fault)
         self._record(slot)
 
     def _record(self, slot: _Slot) -> None:
         """Hands the episode over."""
         episode = slot.env.episode
         episode.index = slot.episode
-        if episode.stop_reason.startswith("error"):
-            episode.success = False
         for request in slot.open.values():
             request._env = None
         slot.open.clear()
@@ -370,7 +374,7 @@ class VectorEnv:
         if error is None:
             self._go_on(slot)
         else:
-            self._break_off(slot, error)
+            self._break_off(slot, error, fault_of(error))
             self._start(slot)
 
     def _collect(self) -> None:

@@ -34,9 +34,19 @@ _CHUNK = 1 << 16
 class WorkerTimeout(WorkerError):
     """The worker missed the deadline and was killed."""
 
+    fault = "text"
+
 
 class WorkerCrashed(WorkerError):
     """The worker died, ran out of memory, or answered nonsense."""
+
+    fault = "text"
+
+
+class WorkerRaised(WorkerError):
+    """The target raised an exception on this payload; the worker lives on."""
+
+    fault = "text"
 
 
 class WorkerStartError(WorkerError):
@@ -102,7 +112,8 @@ class WorkerPool:
             WorkerTimeout: No answer by the deadline; the worker was killed and the pool stays usable.
             WorkerCrashed: The worker died or ran out of memory; the pool stays usable.
             WorkerStartError: The target cannot be imported.
-            WorkerError: The target raised; the message holds its exception.
+            WorkerRaised: The target raised; the message holds its exception.
+            WorkerError: The pool is closed.
         """
         line = json.dumps(payload)
         slot = self._free.get()[2]
@@ -227,7 +238,7 @@ class _Process:
         if reply.get("id") != number:
             raise WorkerCrashed(f"the worker for {self.target} broke the protocol; it was replaced")
         if "error" in reply:
-            kind = WorkerCrashed if reply.get("fatal") else WorkerError
+            kind = WorkerCrashed if reply.get("fatal") else WorkerRaised
             raise kind(f"{self.target} raised {reply['error']}")
         return reply["result"]
 

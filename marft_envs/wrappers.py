@@ -18,6 +18,7 @@ from marft_envs import observation as obs_mod
 from marft_envs import trajectory
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.types import Fault
 
 Partner = str | Callable[[list[dict[str, str]]], str]
 """A fixed reply, or a function from chat messages to a reply."""
@@ -80,9 +81,9 @@ class RecordEpisodes(FlexWrapper):
         super().step(action)
         self._record()
 
-    def truncate(self, reason: str) -> None:
+    def truncate(self, reason: str, fault: Fault = "") -> None:
         """Truncates the episode and writes it."""
-        self.env.truncate(reason)
+        self.env.truncate(reason, fault)
         self._record()
 
     def _record(self) -> None:

@@ -18,6 +18,13 @@ TOOLS = {
     "picture": ("Shows a picture.", {}, {"readOnlyHint": True}),
     "die": ("Ends the server.", {}, {}),
     "hang": ("Never answers.", {}, {}),
+    "mumble": ("Answers in a way that is no MCP.", {"how": {"type": "string"}}, {}),
+    "chat": ("Prints where it should not, and answers.", {}, {}),
+}
+SPOILT = {
+    "cut": '{"jsonrpc": "2.0", "id": %d, "result": {"content": [',
+    "shape": '{"jsonrpc": "2.0", "id": %d, "result": 5}',
+    "deep": '{"jsonrpc": "2.0", "id": %d, "result": {"content": ' + "[" * 3000 + "]" * 3000 + "}}",
 }
 total = 0
 
@@ -37,6 +44,10 @@ def call(name, given):
     if name == "die":
         print("I cannot go on", file=sys.stderr, flush=True)
         os._exit(3)
+    if name == "chat":
+        print('working on it\n{"level": "info", "message": "still working"}\n17', flush=True)
+        time.sleep(0.5)
+        return [{"type": "text", "text": "done"}], False
     while name == "hang":
         time.sleep(3600)
     return [{"type": "text", "text": "It cannot be done."}], True
@@ -67,6 +78,9 @@ def answer(method, given):
 
 for line in sys.stdin:
     asked = json.loads(line)
+    if asked["method"] == "tools/call" and asked["params"]["name"] == "mumble":
+        print(SPOILT[asked["params"]["arguments"]["how"]] % asked["id"], flush=True)
+        continue
     if "id" in asked:
         found = answer(asked["method"], asked.get("params") or {})
         reply = {"result": found} if found else {"error": {"code": -32601, "message": f"no {asked['method']} here"}}

@@ -100,6 +100,27 @@ def test_a_vote_of_one_is_no_row_of_scores(tmp_path: Path) -> None:
     assert next(x for x in tables.lines(bench.rows(), "base") if x.algorithm == "vote").mean is not None
 
 
+def test_problems_that_an_outage_took_are_in_no_score_and_are_counted(tmp_path: Path) -> None:
+    """Lost ones would be failures, or be read as numbers: here they are None, and leave the pairs with them."""
+    rows = benchmark(0.8)
+    whole = {x.algorithm: x for x in tables.lines(rows, "base")}
+    for lost in (rows[0], rows[4]):  # each is right on 0-1 and wrong on the last
+        lost["outcomes"] = [None, *lost["outcomes"][1:-1], None]
+        lost["infra"] = 2
+    found = {x.algorithm: x for x in tables.lines(rows, "base")}
+    assert found["a"].mean is not None and found["a"].mean.mean == pytest.approx((31 + 30 + 32) / 3 / 38 - 0.0, abs=0.02)
+    assert found["a"].difference is not None and found["a"].difference.mean == pytest.approx(12 / 38)
+    assert found["a"].improvement == whole["a"].improvement
+    assert [found[name].infra for name in ("a", "base")] == [2, 2] and whole["a"].infra == 0
+    head, first, *_ = tables.sheet(list(found.values()), "base")
+    assert first[head.index("infra")] == "2"
+    assert ",infra," in tables.as_csv(list(found.values()))
+    exported = tables.marl_eval(rows, "marft")["marft"]["relay-v0"]["a"]["seed_0"]["absolute_metrics"]["return"]
+    assert len(exported) == 38 and None not in exported
+    assert check.compare(rows, benchmark(0.8)).departed == []
+    assert figures.write(rows, list(found.values()), tmp_path)
+
+
 def test_an_environment_s_rows_stand_together_though_votes_are_made_after_all_runs() -> None:
     late = benchmark(0.9, ("vote",))
     rows = [*benchmark(0.8), *(r | {"env": "deaf"} for r in benchmark(0.6)), *late]

@@ -51,6 +51,10 @@ def test_the_majority_is_of_answers_not_of_texts_and_the_earliest_of_equals() ->
     assert worker.majority(said(r"so \boxed{4}", r"\boxed{ 4 }", r"\boxed{5}"), key) == 1.0
     assert worker.majority(said(r"4 is wrong: \boxed{5}", "x", "y"), key) == 1.0, "the earliest decides a tie"
     assert worker.majority(said("5", "5", "4"), key) == 0.0
+    votes = said(r"\boxed{4}", r"\boxed{5}", r"\boxed{5}")
+    for vote in votes[1:]:
+        vote.fault = "machine"
+    assert worker.majority(votes, key) == 1.0 and worker.majority(votes[1:], key) is None, "an outage is no vote"
 
 
 def test_members_answer_once_each_and_cost_together(folder: tuple[BenchFolder, dict[str, Any]]) -> None:

@@ -136,7 +136,7 @@ def test_truncation_pays_nothing_and_names_the_layer_that_would_have_run() -> No
     assert (planned["agent"], planned["index"], planned["sees"]) == ("b_0", 1, [0])
     assert planned["messages"][-1]["content"].endswith("[a]\none") and "one" in planned["team_view"]
     env.reset(seed=0)
-    env.truncate("error: broken")
+    env.truncate("error: broken", "engine")
     assert "next" not in env.episode.info
 
 

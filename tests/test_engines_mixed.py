@@ -138,7 +138,7 @@ def test_a_hosted_agent_that_fails_now_and_then_costs_its_episodes_only(
             return (400, {"error": {"message": "flagged"}}) if count[0] % 4 == 0 else (200, chat(HOSTED))
 
     with serving(answer) as fake:
-        _, run = runs.train(config(models, tmp_path, fake, iterations=1))
+        _, run = runs.train(config(models, tmp_path, fake, iterations=1, max_lost=0.4))
     line = run.metrics()[-1]
     assert line["failed"] == pytest.approx(0.25) and line["engine/failed"] >= 3
     assert line["policy/writer_0/rows"] == 9

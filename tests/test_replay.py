@@ -200,7 +200,7 @@ def test_branches_of_wrapped_and_of_slow_environments(tmp_path: Path) -> None:
     assert cut[0] is not None and cut[0].truncated and len(cut[0].transitions) == 2
 
 
-def test_what_cannot_be_copied_is_refused_and_what_breaks_is_none() -> None:
+def test_what_cannot_be_copied_is_refused_an_outage_is_none_and_a_text_that_breaks_its_judge_the_worst() -> None:
     class Locked(PlainTask):
         def __deepcopy__(self, memo: object) -> PlainTask:
             raise TypeError("cannot pickle a lock")
@@ -209,15 +209,16 @@ def test_what_cannot_be_copied_is_refused_and_what_breaks_is_none() -> None:
         collect(lambda: build(task=Locked(round=ends_paid)))
 
     def breaks(turns: Sequence[TurnRecord]) -> Outcome:
-        if turns[0].text == "9999":
-            raise RuntimeError("no such number")
+        if turns[0].text in ("8888", "9999"):
+            raise {"8888": RuntimeError, "9999": ConnectionError}[turns[0].text]("no such number")
         return ends_paid(turns)
 
     played = collect(lambda: build(task=PlainTask(round=breaks)), n=1)
     d = played[0]
-    good, bad = (Branch(snapshot(d, 0), d.episode, {0: text}) for text in ("1", "9999"))
-    found = replayer().play([good, bad], 4)
-    assert found[0] is not None and found[1] is None
+    good, bad, lost = (Branch(snapshot(d, 0), d.episode, {0: text}) for text in ("1", "8888", "9999"))
+    found = replayer().play([good, bad, lost], 4)
+    assert found[0] is not None and found[2] is None
+    assert found[1] is not None and found[1].fault == "text" and found[1].score == min(0.0, found[0].score)
 
 
 def test_a_branch_until_paid_ends_with_the_pay_or_the_round() -> None:

@@ -294,7 +294,7 @@ def _crashing(where: str) -> Any:
     def add_badly(state: Any) -> None:
         raise KeyError("secret")
 
-    domain = tiny(tools=[add_badly], specialists={}, user_tools=())
+    domain = tiny(tools=[add_badly], specialists={}, user_tools=(), on_exception="crash")
     if where == "begin_turn":
 
         def begin(problem: Any, world: Any, turn: int) -> None:

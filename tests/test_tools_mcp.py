@@ -10,6 +10,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -454,6 +455,53 @@ def test_a_strangers_server_that_dies_or_hangs_is_started_again():
     env.step(call("finish"))
     assert env.episode.stop_reason == "task" and not env.episode.success
     assert domain.grade(ADDED, env.task.live.world) == Grade(False, 0.0, {"server_lost": True})
+    env.close()
+    domain.close()
+
+
+@pytest.mark.parametrize(("how", "says"), [("cut", "Invalid JSON"), ("shape", "result"), ("deep", "recursion")])
+def test_an_answer_that_is_no_mcp_is_said_at_once_and_is_the_worlds_fault(how, says):
+    """Before: ``timeout`` and ``world_hung`` after the whole ``timeout_s``, 30 s by default."""
+    domain = odd(timeout_s=60.0)
+    env = make("solo", domain)
+    env.reset(seed=0)
+    began = time.monotonic()
+    env.step(call("mumble", how=how))
+    assert time.monotonic() - began < 10
+    episode = env.episode
+    assert (episode.stop_reason, episode.fault) == ("world_crashed", "world") and episode.metrics["error_rate"] == 0
+    assert "is no MCP" in episode.info["world_error"] and says in episode.info["world_error"]
+    assert oracle.play(env, seed=0).success, "the next episode has a server of its own"
+    env.close()
+    domain.close()
+
+
+def test_a_server_that_answers_nonsense_from_the_start_is_not_waited_for():
+    server = "import sys\nfor line in sys.stdin: print('{\"jsonrpc\": \"2.0\", \"id\": 1, \"result\": 5}', flush=True)"
+    began = time.monotonic()
+    with pytest.raises(WorkerError, match="does not start: its answer is no MCP message"):
+        MCPToolDomain([sys.executable, "-c", server], [ADDED], start_s=60.0)
+    assert time.monotonic() - began < 20
+
+
+def test_a_server_that_prints_between_its_answers_is_understood():
+    domain = odd()
+    env = make("solo", domain)
+    env.reset(seed=0)
+    env.step(call("chat"))
+    assert lines(env) == ['chat: "done"'] and not env.done
+    env.close()
+    domain.close()
+
+
+def test_an_episode_whose_server_is_lost_before_its_grade_counts_nowhere():
+    domain = odd()
+    env = make("solo", domain)
+    env.reset(seed=0)
+    env.step(call("add", n=7))
+    env.task.live.world._connection.close()
+    env.step(call("finish"))
+    assert env.episode.fault == "world"
     env.close()
     domain.close()
 

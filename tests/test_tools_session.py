@@ -50,7 +50,7 @@ def odd() -> Any:
         state["box"] = box
         return "kept"
 
-    return tiny(tools=[big, crash, refuse, keep], state=lambda problem: {}, specialists={}, user_tools=(), grade=lambda state, problem: 0.0)
+    return tiny(tools=[big, crash, refuse, keep], state=lambda problem: {}, specialists={}, user_tools=(), grade=lambda state, problem: 0.0, on_exception="crash")
 
 
 ALL = {"a_0": frozenset({"big", "crash", "refuse", "keep"})}

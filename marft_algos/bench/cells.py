@@ -29,8 +29,8 @@ ENDLESS = 1_000_000
 """Iterations of a run that its budget ends."""
 MEMBER_SEEDS = 1000
 """Between the seeds of agents that are trained apart and vote together."""
-_ELSEWHERE = ("runs_dir", "name", "threads", "device")
-"""Settings that say where a run is made, not what it is."""
+_ELSEWHERE = ("runs_dir", "name", "threads", "device", "max_lost", "on_task_error")
+"""Settings that say where a run is made and what stops it, not what it is."""
 _TEAM = ("dependency", "profiles")
 """Arguments of an environment that speak of its team."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from marft_algos.bench import statistics
 from marft_algos.bench.folder import BenchFolder
-from marft_algos.bench.tables import label, panel, points
+from marft_algos.bench.tables import complete, label, panel, points
 from marft_envs.errors import ConfigError
 
 
@@ -60,7 +60,7 @@ def compare(new: Sequence[Mapping[str, Any]], old: Sequence[Mapping[str, Any]]) 
             continue
         if ours[0]["problems"] != theirs[0]["problems"]:
             raise ConfigError(f"{title}: the baseline was scored on other problems; nothing can be compared.")
-        change = statistics.departure(panel(ours)[1], panel(theirs)[1])
+        change = statistics.departure(*complete(panel(ours)[1], panel(theirs)[1]))
         if math.isnan(change.low):
             lines.append(f"{title}: {points(change, signed=True)}, no interval: the baseline has too few seeds")
             continue

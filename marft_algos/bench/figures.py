@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from marft_algos.bench import statistics
-from marft_algos.bench.tables import EVERYTHING, Line, label, panel
+from marft_algos.bench.tables import EVERYTHING, Line, complete, label, panel
 from marft_algos.plots import COLORS
 from marft_algos.runs import writing
 from marft_envs.errors import MissingExtraError
@@ -155,7 +155,7 @@ def _profiles(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
     """Share of runs that reach a score, with the bootstrap's band."""
     levels = np.linspace(0, 1, 101)
     for name, own in _by_label(rows).items():
-        share = statistics.profile([panel(own)[1]], levels)
+        share = statistics.profile(complete(panel(own)[1]), levels)
         color, style = look[name]
         axes.step(levels, share[0], style, where="post", color=color, label=name, linewidth=1.4)
         if len(look) <= BANDS and not np.isnan(share[1]).all():

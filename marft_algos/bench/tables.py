@@ -30,6 +30,7 @@ COLUMNS = (
     "P(improvement)",
     "seeds",
     "failed",
+    "infra",
     "tokens",
     "processed",
     "starts",
@@ -37,7 +38,8 @@ COLUMNS = (
     "MiB",
 )
 """Of the printed tables; scores and differences in points, with 95 % intervals. ``across`` only with a reference,
-``sampled``, ``processed`` and ``starts`` only where some run has them."""
+``sampled``, ``processed`` and ``starts`` only where some run has them. ``failed`` counts runs, ``infra`` episodes that
+outages took from the others' training and last evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class Line:
     seeds: int
     failed: int
     pending: int
+    infra: int
+    """Episodes that outages took: of training and of the last evaluation, over all runs."""
     tokens: float
     """Sampled for training, mean per run."""
     processed: float
@@ -77,7 +81,7 @@ def label(row: Row) -> str:
 
 
 def panel(rows: Sequence[Row]) -> tuple[list[int], Panel]:
-    """Seeds and outcomes [S, P] of finished runs of one cell.
+    """Seeds and outcomes [S, P] of finished runs of one cell; nan where an outage took the episode.
 
     Raises:
         ConfigError: They are not of the same problems.
@@ -88,8 +92,14 @@ def panel(rows: Sequence[Row]) -> tuple[list[int], Panel]:
     return [int(r["seed"]) for r in done], np.array([r["outcomes"] for r in done], dtype=np.float64)
 
 
+def complete(*panels: Panel) -> list[Panel]:
+    """The problems that no outage took from any run of these panels, which are of the same problems."""
+    kept = ~np.isnan(np.concatenate(panels)).any(0)
+    return [p[:, kept] for p in panels]
+
+
 def gaps(rows: Sequence[Row], base: Sequence[Row]) -> Panel | None:
-    """Outcomes minus the baseline's [S, P], on the seeds that both have; None without any.
+    """Outcomes minus the baseline's [S, P], on the seeds and problems that both have; None without any.
 
     Raises:
         ConfigError: They are not of the same problems.
@@ -103,7 +113,7 @@ def gaps(rows: Sequence[Row], base: Sequence[Row]) -> Panel | None:
         raise ConfigError(
             f"{label(one)} and {label(other)} in {one['env']} were not scored on the same problems: no pairs."
         )
-    return np.array([ours[seeds.index(s)] - theirs[others.index(s)] for s in both])
+    return complete(np.array([ours[seeds.index(s)] - theirs[others.index(s)] for s in both]))[0]
 
 
 def lines(rows: Sequence[Row], baseline: str, reference: str = "") -> list[Line]:
@@ -152,11 +162,12 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
     if not done:
         why = next((r["error"] for r in everyone if r["status"] in ("skipped", "failed")), "not run yet")
         nan = math.nan
-        return Line(env, name, None, None, None, None, None, 0, failed, pending, nan, nan, nan, nan, nan, why)
-    panels = [panel(part)[1] for part in parts]
+        return Line(env, name, None, None, None, None, None, 0, failed, pending, 0, nan, nan, nan, nan, nan, why)
+    panels = [complete(panel(part)[1])[0] for part in parts]
     improvement = None
     if parts != bases and _all_done(bases):
-        improvement = statistics.probability_of_improvement(panels, [panel(base)[1] for base in bases])
+        pairs = [complete(panel(part)[1], panel(base)[1]) for part, base in zip(parts, bases, strict=True)]
+        improvement = statistics.probability_of_improvement([new for new, _ in pairs], [old for _, old in pairs])
     note = "" if statistics.enough(panels) else f"no interval: {min(map(len, panels))} of {statistics.MIN_SEEDS} seeds"
     return Line(
         env,
@@ -169,6 +180,7 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
         min(map(len, panels)),
         failed,
         pending,
+        sum(int(r.get("infra", 0)) for r in done),
         _mean(done, "tokens"),
         _mean(done, "processed"),
         _mean(done, "starts"),
@@ -183,7 +195,8 @@ def _sampled(parts: Sequence[Sequence[Row]]) -> Estimate | None:
     done = [[r for r in part if r["status"] == "done"] for part in parts]
     if not all("sampled" in r for part in done for r in part):
         return None
-    return statistics.estimate([np.array([r["sampled"] for r in part], dtype=np.float64) for part in done])
+    panels = [np.array([r["sampled"] for r in part], dtype=np.float64) for part in done]
+    return statistics.estimate([complete(p)[0] for p in panels])
 
 
 def _all_done(parts: Sequence[Sequence[Row]]) -> bool:
@@ -226,7 +239,7 @@ def _cells(line: Line) -> list[str]:
     """One line of a table, in the order of ``COLUMNS``; a line without runs says why in the place of its mean."""
     if line.mean is None:
         waiting = f" ({line.pending} pending)" if line.pending else ""
-        return [line.env, line.algorithm, f"{line.note}{waiting}", *["–"] * 5, "0", str(line.failed), *["–"] * 5]
+        return [line.env, line.algorithm, f"{line.note}{waiting}", *["–"] * 5, "0", str(line.failed), *["–"] * 6]
     return [
         line.env,
         line.algorithm,
@@ -238,6 +251,7 @@ def _cells(line: Line) -> list[str]:
         share(line.improvement),
         str(line.seeds) + (f" (+{line.pending} pending)" if line.pending else ""),
         str(line.failed),
+        str(line.infra),
         *(_count(n) for n in (line.tokens, line.processed, line.starts)),
         f"{line.seconds:.0f}",
         f"{line.memory / 2**20:.0f}",
@@ -281,7 +295,7 @@ def latex(cells: Sequence[Sequence[str]]) -> str:
 def as_csv(found: Sequence[Line]) -> str:
     """The table as CSV, unrounded; empty where there is no number."""
     estimates = ("mean", "sampled", "iqm", "difference", "across", "improvement")
-    plain = ("seeds", "failed", "pending", "tokens", "processed", "starts", "seconds", "memory", "note")
+    plain = ("seeds", "failed", "pending", "infra", "tokens", "processed", "starts", "seconds", "memory", "note")
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     bounds = [f"{name}{end}" for name in estimates for end in ("", "_low", "_high")]
@@ -310,8 +324,13 @@ def marl_eval(rows: Sequence[Row], name: str) -> dict[str, Any]:
         runs = tasks.setdefault(row["env"], {}).setdefault(label(row), {})
         last = {"tokens": row["tokens"], "seconds": row["seconds"], "outcomes": row["outcomes"]}
         steps = {
-            f"step_{i}": {"step_count": p["tokens"], "elapsed_time": p["seconds"], "return": p["outcomes"]}
+            f"step_{i}": {"step_count": p["tokens"], "elapsed_time": p["seconds"], "return": _known(p["outcomes"])}
             for i, p in enumerate(row["curve"] or [last])
         }
-        runs[f"seed_{row['seed']}"] = {**steps, "absolute_metrics": {"return": row["outcomes"]}}
+        runs[f"seed_{row['seed']}"] = {**steps, "absolute_metrics": {"return": _known(row["outcomes"])}}
     return {name: tasks}
+
+
+def _known(outcomes: Sequence[float | None]) -> list[float]:
+    """Those of episodes that no outage took."""
+    return [x for x in outcomes if x is not None]

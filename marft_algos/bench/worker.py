@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from marft_algos import checkpoint, evaluate, setup
+from marft_algos import checkpoint, evaluate, faults, runs, setup
 from marft_algos import config as configs
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.commands import require_training
@@ -26,7 +26,7 @@ from marft_algos.config import TrainConfig
 from marft_algos.engines.native import NativeEngine
 from marft_algos.loggers import Display
 from marft_algos.policy import PolicySet
-from marft_algos.runs import RunFolder, outcome
+from marft_algos.runs import EvalRecord, RunFolder, outcome
 from marft_algos.setup import Panel
 from marft_algos.trainer import Trainer
 from marft_algos.types import Trajectory
@@ -100,6 +100,7 @@ def measured(run: RunFolder) -> dict[str, Any]:
     to a start, where a group of episodes is one.
     """
     metrics = run.metrics()
+    lost = sum(int(line.get("infra", 0)) for line in metrics)
     last = run.recorded("eval")[-1]
     final = run.evaluation(last)
     tokens, seconds, learnt = 0, 0.0, 0.0
@@ -109,14 +110,15 @@ def measured(run: RunFolder) -> dict[str, Any]:
         learnt += (tokens - before) * line.get("success", line.get("score", 0.0))
         seconds += line.get("time_rollout", 0.0) + line.get("time_update", 0.0)
         if "eval/success" in line:
-            outcomes = [e.outcome for e in run.evaluation(line["iteration"])]
+            outcomes = _known(run.evaluation(line["iteration"]))
             point = {"iteration": line["iteration"], "tokens": tokens, "seconds": seconds}
             curve.append({**point, "score": line["eval/success"], "outcomes": outcomes})
         changes = {name: _mean_over_policies(line, name) for name in ("kl", "ess")}
         drift.append({"tokens": tokens, **{k: v for k, v in changes.items() if v is not None}})
     return {
         "problems": [e.task_id for e in final],
-        "outcomes": [e.outcome for e in final],
+        "outcomes": _known(final),
+        "infra": lost + sum(e.lost for e in final),
         "score": metrics[-1]["eval/success"],
         "train_score": learnt / tokens if tokens else 0.0,
         "tokens": tokens,
@@ -128,6 +130,11 @@ def measured(run: RunFolder) -> dict[str, Any]:
         "curve": curve,
         "drift": drift[1:],
     }
+
+
+def _known(records: Sequence[EvalRecord]) -> list[float | None]:
+    """Outcomes in panel order; None where an outage took the episode."""
+    return [None if record.lost else record.outcome for record in records]
 
 
 def _mean_over_policies(line: Mapping[str, Any], name: str) -> float | None:
@@ -152,8 +159,8 @@ def contributions(config: TrainConfig, run: RunFolder, episodes: int) -> dict[st
     return found
 
 
-def sampled(folder: BenchFolder, job: Mapping[str, Any]) -> list[float]:
-    """Mean outcome of each problem of the panel over so many sampled answers of the trained team."""
+def sampled(folder: BenchFolder, job: Mapping[str, Any]) -> list[float | None]:
+    """Mean outcome of each problem over so many sampled answers of the trained team; None: outages took them."""
     config = configs.build(job["config"])
     table = _Table(config)
     if config.iterations:
@@ -161,8 +168,9 @@ def sampled(folder: BenchFolder, job: Mapping[str, Any]) -> list[float]:
     outcomes = []
     for i in range(job["samples"]):
         drawn = dataclasses.replace(config, eval_greedy=False, seed=config.seed + VOTE_SEEDS * (i + 1))
-        outcomes.append([outcome(t.success, t.score) for t in table.play(drawn)])
-    return [sum(each) / len(each) for each in zip(*outcomes, strict=True)]
+        outcomes.append([None if t.infra else outcome(t.success, t.score) for t in table.play(drawn)])
+    known = ([o for o in each if o is not None] for each in zip(*outcomes, strict=True))
+    return [sum(each) / len(each) if each else None for each in known]
 
 
 # Made of trained cells ------------------------------------------------------------------------------
@@ -193,7 +201,7 @@ class _Table:
 
     @staticmethod
     def score(played: Sequence[Trajectory]) -> float:
-        return sum(outcome(t.success, t.score) for t in played) / len(played)
+        return runs.estimate(evaluate.records(played)).mean
 
 
 def ablation(folder: BenchFolder, config: TrainConfig, source: str) -> dict[str, Any]:
@@ -201,7 +209,7 @@ def ablation(folder: BenchFolder, config: TrainConfig, source: str) -> dict[str,
     table = _Table(config)
     table.load(RunFolder.open(folder.runs / source))
     played, started = table.play(config), time.monotonic()
-    return _scored(folder, played, [outcome(t.success, t.score) for t in played], [source], started)
+    return _scored(folder, played, _known(evaluate.records(played)), [source], started)
 
 
 def vote(folder: BenchFolder, config: TrainConfig, sources: Sequence[str], reference: str) -> dict[str, Any]:
@@ -232,8 +240,14 @@ def vote(folder: BenchFolder, config: TrainConfig, sources: Sequence[str], refer
     return made | {"problems": [t.task_id for t in answers[0]], "votes": len(answers)}
 
 
-def majority(votes: Sequence[Trajectory], answer_key: Callable[[str], str]) -> float:
-    """Outcome of the commonest answer, the earliest of equals; the task says which replies answer the same."""
+def majority(votes: Sequence[Trajectory], answer_key: Callable[[str], str]) -> float | None:
+    """Outcome of the commonest answer, the earliest of equals; the task says which replies answer the same.
+
+    Votes that an outage took are none; without any vote there is no outcome.
+    """
+    votes = faults.whole(votes)
+    if not votes:
+        return None
     said = [answer_key(t.transitions[-1].text if t.transitions else "") for t in votes]
     common = Counter(said).most_common(1)[0][0]
     chosen = votes[said.index(common)]
@@ -245,14 +259,20 @@ def _tokens(played: Sequence[Trajectory]) -> int:
 
 
 def _scored(
-    folder: BenchFolder, played: Sequence[Trajectory], outcomes: Sequence[float], sources: Sequence[str], started: float
+    folder: BenchFolder,
+    played: Sequence[Trajectory],
+    outcomes: Sequence[float | None],
+    sources: Sequence[str],
+    started: float,
 ) -> dict[str, Any]:
     """The result of a cell without a run of its own; what its sources cost is its cost."""
     costs = [folder.result(source) for source in sources]
+    known = [x for x in outcomes if x is not None]
     return {
         "problems": [t.task_id for t in played],
         "outcomes": list(outcomes),
-        "score": sum(outcomes) / len(outcomes),
+        "infra": sum(t.infra for t in played),
+        "score": sum(known) / len(known),
         **{name: sum(int(c[name]) for c in costs) for name in ("tokens", "processed", "starts") if name in costs[0]},
         "seconds": sum(float(c["seconds"]) for c in costs) + time.monotonic() - started,
         "iterations": max(int(c["iterations"]) for c in costs),

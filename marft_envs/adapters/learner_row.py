@@ -69,8 +69,8 @@ def paid(episode: Episode, learner: str) -> float:
 
 
 def broke_off(episode: Episode) -> bool:
-    """Whether the episode ended by an error, so that what it was paid says nothing."""
-    return episode.stop_reason.startswith("error")
+    """Whether an outage broke the episode off, so that what it was paid says nothing."""
+    return episode.infra
 
 
 def _after_reply(tokenizer: Any, message: Message, said: Sequence[int]) -> list[int]:

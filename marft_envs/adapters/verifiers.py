@@ -136,7 +136,7 @@ async def _play(vf: Any, env: FlexEnv, task: Any, agents: Any) -> None:
         failed = next((trace for trace in replies if not trace.ok), None)
         if failed is not None:
             why = failed.last_error.message if failed.last_error else failed.stop_condition
-            env.truncate(f"error: {failed.agent.name}: {why}")
+            env.truncate(f"error: {failed.agent.name}: {why}", "engine")
             break
         traces += replies
         for name, trace in zip(layer, replies, strict=True):

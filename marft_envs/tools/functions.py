@@ -13,21 +13,25 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal, get_args
 
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from marft_envs.errors import ConfigError, DataError
+from marft_envs.errors import ConfigError, DataError, did_you_mean
+from marft_envs.faults import outage, show
 from marft_envs.problems import ProblemSet, spread
 from marft_envs.tools.schema import model_of, tool
 from marft_envs.tools.types import Grade, Servable, Tool, ToolCall, ToolError, ToolProblem
+from marft_envs.tools.values import encode
 
 STATE = "state"
 """The parameter that functions take the state by."""
 
 GradeFn = Callable[[Any, ToolProblem], "Grade | bool | float"]
 """Takes the state and the problem; a number is the progress, and 1 (or True) is completion."""
+OnException = Literal["tool_error", "crash"]
+"""What an exception in a function is to whoever called it: an error of the tool's, or the end of the world."""
 
 
 class _Function:
@@ -60,15 +64,39 @@ class _Function:
 
 
 class FunctionWorld:
-    """A state, changed by functions."""
+    """A state, changed by functions; an exception in one of them undoes what it did."""
 
-    def __init__(self, state: Any, functions: Mapping[str, _Function]) -> None:
-        self.state, self._functions = state, functions
+    def __init__(
+        self, state: Any, functions: Mapping[str, _Function], on_exception: OnException = "tool_error"
+    ) -> None:
+        self.state, self._functions, self._on_exception = state, functions, on_exception
         self._hash: str | None = None
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """Calls the function."""
+        """Calls the function.
+
+        Raises:
+            ToolError: What the function says; or that it raised something else, without its words.
+            Exception: As the function raised it, if that speaks of an outage, or ``on_exception`` is ``crash``.
+        """
         function = self._functions[name]
+        if self._on_exception == "crash":
+            return self._carry_out(function, arguments)
+        before = self.state if function.tool.read_only else self.snapshot()
+        try:
+            value = self._carry_out(function, arguments)
+            encode(value)  # NaN and the like are no JSON
+        except (ToolError, ConfigError):
+            raise
+        except Exception as error:
+            self.state, self._hash = before, None
+            if outage(error):
+                raise
+            show(error, f"the tool '{name}'")
+            raise ToolError(f"the tool failed ({type(error).__name__}), and nothing was changed") from error
+        return value
+
+    def _carry_out(self, function: _Function, arguments: Mapping[str, Any]) -> Any:
         if not function.tool.read_only:
             self._hash = None
         return function(self.state, arguments)
@@ -92,7 +120,7 @@ class FunctionWorld:
         """Nothing is held."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FunctionWorld:
-        new = FunctionWorld(copy.deepcopy(self.state, memo), self._functions)
+        new = FunctionWorld(copy.deepcopy(self.state, memo), self._functions, self._on_exception)
         new._hash = self._hash
         return new
 
@@ -135,6 +163,10 @@ class FunctionDomain(Servable):
         policy: Text that every acting agent is shown.
         specialists: Role -> names of its tools.
         user_tools: Names of the user-agent's tools.
+        on_exception: What an exception in a function is, ``ToolError`` apart. ``tool_error``: the agent is told that
+            the tool failed, what the function did to the state is undone, and the traceback is shown once. ``crash``:
+            the world has crashed, an outage. So it is in either case with ``ConnectionError`` and every other
+            ``OSError`` that is not about a file's name; ``TimeoutError`` is a call that was given up, nobody's fault.
         name: The domain's name.
 
     Raises:
@@ -152,8 +184,12 @@ class FunctionDomain(Servable):
         policy: str = "",
         specialists: Mapping[str, Sequence[str] | frozenset[str]] | None = None,
         user_tools: Sequence[str] | frozenset[str] = (),
+        on_exception: OnException = "tool_error",
         name: str = "functions",
     ) -> None:
+        if on_exception not in (known := get_args(OnException)):
+            raise ConfigError(f"on_exception cannot be {on_exception!r}. {did_you_mean(str(on_exception), known)}")
+        self._on_exception: OnException = on_exception
         members = _methods(tools) if isinstance(tools, type) else list(tools)
         receiver = "self" if isinstance(tools, type) else STATE
         made = [_Function(fn, receiver) for fn in members]
@@ -184,7 +220,7 @@ class FunctionDomain(Servable):
 
     def open(self, problem: ToolProblem) -> FunctionWorld:
         """Returns a world with a fresh state."""
-        return FunctionWorld(self._state(problem), self.functions)
+        return FunctionWorld(self._state(problem), self.functions, self._on_exception)
 
     def begin_turn(self, problem: ToolProblem, world: FunctionWorld, turn: int) -> None:
         """Nothing happens between user turns."""

@@ -71,6 +71,12 @@ def check(reward: str | CompositeReward) -> None:
         raise ConfigError(f"reward must be one of {', '.join(REWARDS)} or a CompositeReward; got {reward!r}.")
 
 
+def lowest(reward: str | CompositeReward) -> float:
+    """Returns the least that an episode can be paid."""
+    rule = _COMPOSITE if reward == "composite" else reward
+    return rule.lowest if isinstance(rule, CompositeReward) else 0.0
+
+
 def loops(trace: Sequence[tuple[str, bool]]) -> tuple[int, int]:
     """Returns how many handoff loops there are, and how many turns they have together."""
     if [new for _, new in trace].count(False) <= FEWEST_HANDOFFS:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.faults import show
 from marft_envs.tools.schema import check_tool
 from marft_envs.tools.types import Tool, ToolCall, ToolError, ToolResult, World
 from marft_envs.tools.values import encode, frozen, taken
@@ -59,7 +60,7 @@ class Entry(NamedTuple):
     duplicate: bool = False
     """The same name, arguments and state version as an earlier call."""
     fault: bool = False
-    """The call failed, and that is the agent's doing (a transient failure of a tool is not)."""
+    """The call failed, and that is the agent's doing (a transient failure of a tool is not, nor a world that broke)."""
 
 
 class Session:
@@ -99,7 +100,7 @@ class Session:
         self.broken = ""
         """``world_crashed`` or ``world_hung`` once the world cannot be used any more."""
         self.fault = ""
-        """What broke it; for records, not for agents."""
+        """What broke it; for records, not for agents. A broken world is an outage: nobody is paid for it, nor pays."""
         self.exhausted = False
         """The team asked for more than ``max_calls``."""
         self._seen: set[Any] = set()
@@ -130,7 +131,7 @@ class Session:
             self._seen.add(key)
         result = ToolResult(call, agent, not error, value, error, message, changed)
         line = shown(result) if error else f"{call.name}: {_escaped(text)}"
-        return self._enter(result, line, duplicate, bool(error) and not transient)
+        return self._enter(result, line, duplicate, bool(error) and not (transient or self.broken))
 
     def _enter(self, result: ToolResult, line: str, duplicate: bool, fault: bool) -> ToolResult:
         if not self.exhausted and result.call.name not in self.free:
@@ -207,6 +208,7 @@ class Session:
     def _crashed(self, fault: Exception) -> None:
         self.broken = self.broken or "world_crashed"
         self.fault = self.fault or f"{type(fault).__name__}: {fault}"[:_LONGEST_MESSAGE]
+        show(fault, "a world")
 
     def _wait_for(self, name: str, arguments: dict[str, Any]) -> Any:
         """What a world that may block answers within the tool's deadline."""

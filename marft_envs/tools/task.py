@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from marft_envs.errors import ConfigError, DataError, did_you_mean
+from marft_envs.faults import show as show_fault
 from marft_envs.rewards import CompositeReward
 from marft_envs.routing import parse_names
 from marft_envs.tools import oracle, scoring, show
@@ -82,6 +83,11 @@ class ToolTask:
     def turn_limit(self) -> int:
         """Most turns of an episode on the present problem; :class:`FlexEnv` asks for it."""
         return self.limits.max_turns * (len(self._problem.turns) if self._problem else 1)
+
+    @property
+    def worst_return(self) -> float:
+        """The lowest that the reward can pay."""
+        return scoring.lowest(self.reward)
 
     def _start(self) -> None:
         self.user_turn = 0
@@ -232,9 +238,10 @@ class ToolTask:
             except (ConfigError, DataError):
                 raise
             except Exception as fault:  # a defect of the world is this episode's record
+                show_fault(fault, "a world")
                 self.live.broken = self.stop_reason = "world_crashed"
                 paid.info = {**paid.info, "world_error": f"{type(fault).__name__}: {fault}"}
-                paid.terminated, paid.stop_reason = True, self.stop_reason
+                paid.fault, paid.stop_reason = "world", self.stop_reason
         return paid
 
     def _act(self, session: Session, turn: TurnRecord, facts: dict[str, Any]) -> tuple[str, bool]:
@@ -334,6 +341,7 @@ class ToolTask:
             success=grade.completion,
             terminated=terminated,
             metrics=scoring.metrics(grade, self.tally, least, self.agents, self.limits.max_calls, self.budgets),
+            fault="world" if self.live.broken or grade.lost else "",
             info={**facts, "grade": dict(grade.info), "terms": terms, "user_turns": self.user_turn + 1, **broken},
         )
 

@@ -119,7 +119,12 @@ class Grade:
     progress: float
     """In [0, 1]; 0 for an unchanged state where the gold changes it; 1 exactly if ``completion``."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """JSON for ``infos`` and records; no gold values."""
+    """JSON for ``infos`` and records; no gold values. ``server_lost``: the world could not be asked any more."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether there is nothing to judge, because the world could not be asked: an outage, and no failure."""
+        return bool(self.info.get("server_lost"))
 
     @classmethod
     def of(cls, found: Grade | float) -> Grade:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
 import tempfile
 import threading
@@ -15,6 +16,8 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any
+
+from pydantic import ValidationError
 
 from marft_envs import __version__
 from marft_envs.errors import ConfigError, WorkerError
@@ -66,6 +69,8 @@ class _Homes:
 
 _homes = _Homes()
 atexit.register(_homes.close)
+# What a server does wrong is in our errors; without a handler the library prints its tracebacks to the terminal.
+logging.getLogger("mcp").addHandler(logging.NullHandler())
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_homes.forget)
 
@@ -88,10 +93,13 @@ class Connection:
         """The server is gone, or this side has left."""
         self.suspect = False
         """A call missed its deadline; whether the server still answers is not known."""
+        self._spoilt = ""
+        """What is wrong with an answer that cannot be read: whoever waits for one waits in vain."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the connection
         self._home = _homes.get()
         self._stop = asyncio.Event()
         ready: Future[Any] = Future()
+        self._waiting = {ready}
         target = _transport(server, self._errors)
         self._life = asyncio.run_coroutine_threadsafe(self._live(target, ready), self._home.loop)
         self._home.live.add(self)
@@ -100,9 +108,9 @@ class Connection:
         except Exception as error:
             self._life.cancel()
             self.lost = True
-            said = "no answer in {start_s:g} s" if isinstance(error, TimeoutError) else _leaf(error)
+            said = self._spoilt or (f"no answer in {start_s:g} s" if isinstance(error, TimeoutError) else _leaf(error))
             raise WorkerError(
-                f"The MCP server '{self.name}' does not start: {said.format(start_s=start_s)}.{self._words()} "
+                f"The MCP server '{self.name}' does not start: {said}.{self._words()} "
                 "Expected a URL of its MCP endpoint, or a command that talks MCP over its standard streams."
             ) from error
 
@@ -111,7 +119,7 @@ class Connection:
         mcp = library()
         try:
             info = mcp.Implementation(name="marft", version=__version__)
-            async with mcp.Client(target, cache=None, client_info=info) as client:
+            async with mcp.Client(target, cache=None, client_info=info, message_handler=self._hear) as client:
                 ready.set_result(client)
                 await self._stop.wait()
         except Exception as error:
@@ -119,6 +127,13 @@ class Connection:
                 ready.set_exception(error)
         finally:
             self.lost = True
+
+    async def _hear(self, message: Any) -> None:
+        """Gives up on answers that the library could not read and drops; whose they were is not known."""
+        if isinstance(message, Exception) and (spoilt := _spoilt(message)):
+            self._spoilt = spoilt
+            for future in list(self._waiting):
+                future.cancel()
 
     def ask(self, request: Request, timeout_s: float) -> Any:
         """Returns what the request gives.
@@ -132,6 +147,7 @@ class Connection:
             raise self._gone("the connection is closed")
         mcp = library()
         future = asyncio.run_coroutine_threadsafe(_awaited(request, self._client), self._home.loop)
+        self._waiting.add(future)
         try:
             return future.result(timeout_s)
         except TimeoutError:
@@ -145,7 +161,11 @@ class Connection:
         except (Exception, CancelledError) as error:
             if type(error) is RuntimeError and self.answers():
                 raise  # how the library says that a result breaks the tool's own output schema
-            raise self._gone(_leaf(error)) from error
+            if self._spoilt:
+                self.close(wait=False)
+            raise self._gone(self._spoilt or _leaf(error)) from error
+        finally:
+            self._waiting.discard(future)
 
     def call(self, name: str, arguments: dict[str, Any], timeout_s: float, meta: dict[str, Any] | None = None) -> Any:
         """Returns the ``CallToolResult`` of a call; raises what :meth:`ask` does."""
@@ -215,6 +235,21 @@ def _leaf(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}".rstrip(": ")
+
+
+def _spoilt(error: Exception) -> str:
+    """What is wrong with a line that was meant as a message of the protocol; nothing for a line that was not.
+
+    Servers print to their standard output what belongs elsewhere, and go on; that is forgiven.
+    """
+    if not isinstance(error, ValidationError):
+        return ""
+    found = error.errors(include_url=False, include_context=False)
+    meant = any("jsonrpc" in e["input"] for e in found if isinstance(e["input"], str | dict))
+    if not meant:
+        return ""
+    said = "; ".join(dict.fromkeys(f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": ") for e in found))
+    return f"its answer is no MCP message ({said[:_LAST_WORDS]})"
 
 
 def named(server: Any) -> str:

@@ -1,0 +1,72 @@
+"""Whose fault it was: an agent's text, which pays for it, or an outage, which says nothing about the team.
+
+A policy must not be able to opt out of its penalty by breaking the judge, so an exception out of a task's code is the
+text's fault unless its type speaks of an outage. An outage must not be scored, so it is left out wherever numbers are
+made, and counted.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+import traceback
+from typing import cast
+
+from marft_envs.errors import MarftError, WorkerError
+from marft_envs.types import Fault
+
+_OF_NAMES = frozenset(
+    {
+        errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EINVAL, errno.ELOOP,
+        errno.ENAMETOOLONG, errno.EXDEV, errno.ENOTEMPTY,
+    }
+)  # fmt: skip
+"""What the system says of a file's name: a text that is taken for one can make it say so at will."""
+
+_shown: set[tuple[str, str, int]] = set()
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Whose fault an exception is that a task's code raised while it worked on an agent's text.
+
+    ``machine``: a worker or a sandbox that cannot be had, ``ConnectionError``, ``TimeoutError`` and any other
+    ``OSError`` but those about the name of a file. ``text``: everything else. ``MemoryError`` is the text's: a machine
+    without memory kills processes, while a text can ask for a number that no machine could hold. Clients of services
+    wrap a lost connection in exceptions of their own, so what an exception was raised *from* counts, too.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, WorkerError):
+            return cast("Fault", cause.fault)
+        if isinstance(cause, OSError) and cause.errno not in _OF_NAMES:
+            return "machine"
+        cause = cause.__cause__
+    return "text"
+
+
+def outage(error: BaseException) -> bool:
+    """Whether an exception speaks of an outage and not of what was asked for."""
+    return fault_of(error) != "text"
+
+
+def show(error: BaseException, what: str) -> None:
+    """Writes an exception's traceback to standard error, once for each place in the code that raises it.
+
+    Args:
+        error: Errors of this project have a message that says all, and are not shown.
+        what: Where it happened, e.g. ``the task's code``.
+    """
+    if isinstance(error, MarftError):
+        return
+    frames = traceback.extract_tb(error.__traceback__)
+    place = (type(error).__name__, frames[-1].filename, frames[-1].lineno or 0) if frames else ("", "", 0)
+    if place in _shown:
+        return
+    _shown.add(place)
+    text = "".join(traceback.format_exception(error))
+    print(f"{type(error).__name__} in {what} (shown once; further ones are counted):\n{_plain(text)}", file=sys.stderr)
+
+
+def _plain(text: str) -> str:
+    """A traceback may quote what an agent said: nothing in it may move the terminal's cursor."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
