@@ -59,8 +59,10 @@ def counts(played: Sequence[Trajectory]) -> dict[str, float]:
 def settle(played: Sequence[Trajectory]) -> None:
     """Pays those that a text broke off no more than the lowest return of the others that were played with them.
 
-    The environment has paid them the task's ``worst_return``, or at most 0; the rest is booked at the last layer. Where
-    nobody's success is judged, theirs is not either: their return counts.
+    The environment has paid them the task's ``worst_return``, or at most 0; the rest is booked at the last layer. Who
+    spoke there is paid no more than nothing, and than the lowest it was paid elsewhere, by rewards of its own: where
+    agents are rivals, a broken game is no draw. Where nobody's success is judged, theirs is not either: the return
+    counts.
     """
     others = [t for t in played if not t.fault]
     for t in played:
@@ -70,10 +72,22 @@ def settle(played: Sequence[Trajectory]) -> None:
         owed = min([t.score, *(other.score for other in others)]) - t.score
         t.score += owed
         if t.layers:
-            t.layers[-1].team += owed
-            episode.layers[-1].team_reward += owed
+            last, record = t.layers[-1], episode.layers[-1]
+            agents = dict(last.agents)
+            for agent in {t.transitions[i].agent for i in last.turns}:
+                own = _own(t, agent)
+                missing = min([own, 0.0, *(_own(other, agent) for other in others)]) - own
+                if missing:
+                    agents[agent] = agents.get(agent, 0.0) + missing
+            last.team, last.agents = last.team + owed, agents
+            record.team_reward, record.agent_rewards = record.team_reward + owed, dict(agents)
         if others and all(other.success is None for other in others):
             t.success = episode.success = None
+
+
+def _own(t: Trajectory, agent: str) -> float:
+    """What an agent was paid by rewards of its own."""
+    return sum(layer.agents.get(agent, 0.0) for layer in t.layers)
 
 
 def check(played: Sequence[Trajectory], limits: Limits, what: str) -> None:

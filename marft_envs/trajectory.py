@@ -211,11 +211,13 @@ _COMPARED = (
 
 
 def _compare(recorded: Episode, again: Episode) -> None:
-    """Raises at the first difference; what a text's fault costs may depend on the episodes that were played beside."""
+    """Raises at the first difference; what a failed episode is paid and counts is the driver's word."""
     then, now = to_dict(recorded), to_dict(again)
     if recorded.fault == "text" and then["layers"] and now["layers"]:
-        now["layers"][-1]["team_reward"] = then["layers"][-1]["team_reward"]
+        now["layers"][-1] |= {key: then["layers"][-1][key] for key in ("team_reward", "agent_rewards")}
     for name in _COMPARED:
+        if name == "success" and recorded.failed:
+            continue
         old, new = then[name], now[name]
         if old == new:
             continue

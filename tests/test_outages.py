@@ -15,6 +15,7 @@ from tiny import save_tiny
 
 import marft_algos
 import marft_envs
+import marft_envs.trajectory
 from marft_algos import compare, evaluate, faults, report
 from marft_algos.bench import worker
 from marft_algos.cli import main
@@ -273,6 +274,26 @@ def test_the_worst_is_what_the_task_says_or_the_lowest_that_was_seen(worst: floa
     assert [t.success for t in played] == [None] * 4, "where nobody is judged, the return counts"
     record = evaluate.records(played)[1]
     assert (record.outcome, record.lost) == (paid, False)
+
+
+def test_who_breaks_a_game_loses_it() -> None:
+    """Rivals are paid by rewards of their own; a judge that breaks on a move is no draw for who made it."""
+    from flex import PlainTask, flex
+
+    def layer(turns: Sequence[Any]) -> marft_envs.Outcome:
+        (turn,) = turns
+        if turn.text == "break":
+            raise ValueError
+        won = 1.0 if turn.text == "win" else -1.0
+        return marft_envs.Outcome(agent_rewards={"a_0": -won, "b_0": won}) if turn.agent == "b_0" else marft_envs.Outcome()
+
+    said = iter(["win", "lose", "break"])
+    engine = ScriptedEngine({"a_0": "x", "b_0": lambda request: next(said)})
+    played = Collector(VectorEnv([lambda: flex(2, task=PlainTask(layer))] * 3), None, engine, SamplingParams()).collect(range(3))
+    assert [t.layers[-1].agents for t in played] == [{"a_0": -1.0, "b_0": 1.0}, {"a_0": 1.0, "b_0": -1.0}, {"b_0": -1.0}]
+    broken = played[2].info["episode"]
+    assert broken.layers[-1].agent_rewards == {"b_0": -1.0}
+    assert marft_envs.trajectory.replay(broken, flex(2, task=PlainTask(layer))).fault == "text"
 
 
 def test_a_task_that_fails_on_everything_is_broken_and_a_strict_run_takes_no_error(
