@@ -93,14 +93,16 @@ class PPO(Algorithm):
             turns, links = trajectory.transitions, self.links(trajectory)
             if self.view == "own" and self.config.lambda_turn < 1.0:
                 credit.check_own_view(trajectory, links)
+            lengths = [decision_points(t, self.level) for t in turns]
             advantages, returns = F.chain(
                 [t.values for t in turns],
-                [decision_points(t, self.level) for t in turns],
+                lengths,
                 links.rewards,
                 links.successors,
                 self.discounts,
                 bootstraps=links.bootstraps,
                 traces=self.traces(trajectory),
+                token_rewards=links.token_rewards(lengths),
             )
             for t, a, g in zip(turns, advantages, returns, strict=True):
                 t.advantages, t.returns = a.astype(np.float32), g.astype(np.float32)

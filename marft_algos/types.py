@@ -112,7 +112,7 @@ class Transition:
     """1 / (turns with a loss that this agent has in its episode): the weight at which agents count alike however
     often they act. Set by ``batching.rows_by_policy``."""
     penalties: FloatArray | None = None
-    """[L] what ``kl_reward_coef`` took off each token; their sum is in ``reward`` already."""
+    """[L] what ``kl_reward_coef`` takes off each token's reward (not in ``reward``), set anew by every update."""
     info: dict[str, Any] = field(default_factory=dict)
 
 

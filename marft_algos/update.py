@@ -133,6 +133,9 @@ class Learner:
                     t.info[REFERENCE_LOGPROBS] = scored
         if self.config.kl_reward_coef:
             metrics["kl_reward"] = charge_kl([t for own in rows.values() for t in own], self.config.kl_reward_coef)
+        else:
+            for t in (t for own in rows.values() for t in own):
+                t.penalties = None  # another learner's
         metrics |= self.algorithm.rule.prepare(trajectories)
         self.algorithm.values(trajectories, self.critics)
         metrics |= self.algorithm.credit(trajectories)
@@ -321,7 +324,7 @@ class Learner:
 
 
 def charge_kl(rows: Sequence[Transition], coef: float) -> float:
-    """Takes β·(log π_old − log π_ref) of every token off its turn's reward, and notes it in ``penalties``.
+    """Charges every token β·(log π_old − log π_ref): sets ``penalties``; what the task paid stays as it is.
 
     Returns:
         The mean of log π_old − log π_ref per token.
@@ -330,7 +333,6 @@ def charge_kl(rows: Sequence[Transition], coef: float) -> float:
     for t in rows:
         gap = t.info.get(LEARNER_LOGPROBS, t.logprobs) - t.info[REFERENCE_LOGPROBS]
         t.penalties = (-coef * gap).astype(np.float32)
-        t.reward += float(t.penalties.sum())
         total += float(gap.sum())
     return total / max(totals(rows).tokens, 1)
 

@@ -285,7 +285,6 @@ def test_reinforce_pp_sums_the_kl_to_go_and_whitens_the_whole_batch() -> None:
     for d in data:
         (t,) = d.transitions
         t.penalties = (-0.1 * rng.normal(size=4)).astype(np.float32)
-        t.reward = float(t.penalties.sum())
         raw += [d.layers[0].team + float(t.penalties[s:].sum()) for s in range(4)]
     REINFORCEPP().credit(data)
     found = np.concatenate([d.transitions[0].advantages for d in data])

@@ -27,7 +27,6 @@ import numpy as np
 from marft_algos import groups
 from marft_algos.algorithm import GroupConfig, Need, register
 from marft_algos.algos.grpo import GRPO, GRPOConfig
-from marft_algos.credit.rewards import earned
 from marft_algos.replay import WORTH
 from marft_algos.types import SamplingParams, Trajectory
 from marft_envs.errors import ConfigError
@@ -66,7 +65,7 @@ class ATGRPO(GRPO):
         t = branch.transitions[index]
         paid = branch.layers[t.layer :]
         team = sum(layer.team for layer in paid)
-        return float(self.config.alpha * team + earned(t) + sum(layer.agents.get(t.agent, 0.0) for layer in paid))
+        return float(self.config.alpha * team + t.reward + sum(layer.agents.get(t.agent, 0.0) for layer in paid))
 
     def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Worths standardised among the candidates of a turn; a turn without candidates teaches nothing."""

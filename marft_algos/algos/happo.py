@@ -81,7 +81,7 @@ class HAPPO(PPO):
     def _joint(self, trajectory: Trajectory) -> None:
         """The chain of rounds: what each pays, and the value at its start."""
         turns = trajectory.transitions
-        paid = credit.team_chain(trajectory, self.rule(trajectory)).rewards
+        paid = credit.team_chain(trajectory, self.rule(trajectory)).totals
         rounds: dict[int, list[Sequence[int]]] = {}
         for layer in trajectory.layers:
             rounds.setdefault(turns[layer.turns[0]].round, []).append(layer.turns)

@@ -61,12 +61,12 @@ class MARSHAL(Algorithm):
         turns = [t for d in trajectories for t in d.transitions]
         players = [t.agent for t in turns]
         chains = [self.links(d) for d in trajectories]
-        rewards = np.array([r for links in chains for r in links.rewards], dtype=np.float64)
+        rewards = np.array([r for links in chains for r in links.totals], dtype=np.float64)
         rest = rewards - groups.statistics(rewards, players).mean
         sums, start = np.zeros_like(rest), 0
         for d, links in zip(trajectories, chains, strict=True):
             end = start + len(d.transitions)
-            own = credit.Links(rest[start:end].tolist(), links.successors, links.bootstraps)
+            own = credit.Links(rest[start:end].tolist(), links.successors, links.bootstraps, [None] * (end - start))
             sums[start:end] = credit.returns_to_go(d, own)
             start = end
         found = groups.statistics(sums, players)

@@ -81,7 +81,10 @@ class VAPO(PPO):
         for t, lam in zip(turns, lambdas, strict=True):
             assert t.returns is not None
             inside = F.Discounts(gamma_tok=self.config.gamma_tok, lambda_tok=lam)
-            (advantages,), _ = F.chain([t.values], [len(t.action_ids)], [float(t.returns[-1])], [()], inside)
+            charged = None if t.penalties is None else np.append(t.penalties[:-1], 0.0)  # the last one's is in G
+            (advantages,), _ = F.chain(
+                [t.values], [len(t.action_ids)], [float(t.returns[-1])], [()], inside, token_rewards=[charged]
+            )
             t.advantages = advantages.astype(np.float32)
         self.whiten(trajectories)
         self._weigh(trajectories)

@@ -13,7 +13,7 @@ import numpy as np
 
 from marft_algos.credit.formulas import spearman
 from marft_algos.credit.registry import Chain, Rule, register
-from marft_algos.credit.rewards import Rewards, earned, penalty, team_score
+from marft_algos.credit.rewards import Rewards, team_score
 from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.types import AgentSpec
@@ -83,7 +83,7 @@ class Margin(Rule):
         quality: dict[tuple[int, str], float] = {}
         places: dict[tuple[int, str], int] = {}
         for t in turns:
-            quality[t.round, t.agent] = quality.get((t.round, t.agent), 0.0) + earned(t)
+            quality[t.round, t.agent] = quality.get((t.round, t.agent), 0.0) + t.reward
             places[t.round, t.agent] = t.index
         for layer in trajectory.layers:
             for agent, reward in layer.agents.items():
@@ -126,7 +126,7 @@ class _Steps(Rule):
         critic = {t.agent: t.agent in self.critics or t.role in self.critics for t in turns}
         for layer in trajectory.layers:
             span += any(not critic[turns[k].agent] for k in layer.turns)
-            quality[span] = quality.get(span, 0.0) + layer.team + sum(earned(turns[k]) for k in layer.turns)
+            quality[span] = quality.get(span, 0.0) + layer.team + sum(turns[k].reward for k in layer.turns)
             places |= {(span, turns[k].agent): k for k in layer.turns}
         for (s, agent), k in places.items():
             if critic[agent]:
@@ -195,7 +195,7 @@ class Rank(Rule):
         agreement = {}
         for agent in agents:
             local = [
-                sum(earned(t) for t in d.transitions if t.agent == agent)
+                sum(t.reward for t in d.transitions if t.agent == agent)
                 + sum(layer.agents.get(agent, 0.0) for layer in d.layers)
                 for d in group
             ]
@@ -218,7 +218,7 @@ class Rank(Rule):
 
 def outcome(trajectory: Trajectory, agent: str) -> float:
     """What an episode was worth to an agent: all that the team and its turns were paid, and the agent's own share."""
-    team = sum(layer.team for layer in trajectory.layers) + sum(earned(t) for t in trajectory.transitions)
+    team = sum(layer.team for layer in trajectory.layers) + sum(t.reward for t in trajectory.transitions)
     return float(team + sum(layer.agents.get(agent, 0.0) for layer in trajectory.layers))
 
 
@@ -232,9 +232,9 @@ def team_outcome(trajectory: Trajectory) -> float:
 
 
 def _nothing(trajectory: Trajectory) -> Rewards:
-    """Nobody is paid; the KL to the reference stays with its turn."""
+    """Nobody is paid."""
     layers = len(trajectory.layers)
-    return Rewards([penalty(t) for t in trajectory.transitions], [0.0] * layers, [{} for _ in range(layers)])
+    return Rewards([0.0] * len(trajectory.transitions), [0.0] * layers, [{} for _ in range(layers)])
 
 
 def _add(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from marft_algos.batching import has_loss
 from marft_algos.credit import formulas
 from marft_algos.credit.recorded import outcome, team_outcome
 from marft_algos.credit.registry import Chain, Rule, register
-from marft_algos.credit.rewards import Rewards, penalty
+from marft_algos.credit.rewards import Rewards
 from marft_algos.replay import Absence, Branch, Replayer, snapshot
 from marft_algos.rollout import SNAPSHOTS, Keep
 from marft_algos.types import Need, Trajectory, Transition
@@ -33,15 +33,14 @@ class _Replayed(Rule):
     chains: ClassVar[frozenset[Chain]] = frozenset({"team", "agent"})
 
     def __call__(self, trajectory: Trajectory) -> Rewards:
-        """What the replays said; the KL to the reference stays with its turn."""
+        """What the replays said."""
         if _CREDIT not in trajectory.info:
             raise ConfigError(
                 f"Credit rule '{self.name}' has played no branches of episode {trajectory.episode}. Call rule.replay "
                 "on collected episodes first, as the trainer does."
             )
-        turns = [c + penalty(t) for c, t in zip(trajectory.info[_CREDIT], trajectory.transitions, strict=True)]
         layers = len(trajectory.layers)
-        return Rewards(turns, [0.0] * layers, [{} for _ in range(layers)], settled=True)
+        return Rewards(list(trajectory.info[_CREDIT]), [0.0] * layers, [{} for _ in range(layers)], settled=True)
 
 
 def siblings(trajectory: Trajectory, t: Transition, samples: Sequence[int], sample: int = 0) -> list[Branch]:
