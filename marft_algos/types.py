@@ -14,6 +14,9 @@ FloatArray = NDArray[np.float32]
 Need = Literal["groups", "unshared", "blocks", "shared", "static", "branches", "start", "critic", "team_state"]
 """Something that an algorithm cannot do without, and that a run may not offer; see ``algorithm.NEEDS``."""
 
+FOREIGN = -1
+"""Version of weights that no update changes: a hosted model's, or another server's whose replies are trained on."""
+
 
 class StopReason(StrEnum):
     """Why a generation ended."""
@@ -64,7 +67,7 @@ class Generation:
     """[L] log-probabilities of ``action_ids`` under the distribution sampled from, fp32."""
     stop_reason: StopReason
     version: int
-    """Version of the policy's weights."""
+    """Version of the policy's weights, or ``FOREIGN``."""
     text: str = ""
     """Decoded ``action_ids``, special tokens dropped."""
     error: str = ""

@@ -120,18 +120,16 @@ def team_data(n: int = 8, seed: int = 3) -> list[Trajectory]:
 def test_agents_who_act_a_different_number_of_times_weigh_the_same() -> None:
     data = team_data()
     rows = rows_of(data)
-    batch = pack(rows, "action")
+    batch = pack(rows, "action", minibatch=totals(rows, len(data)))
     x = torch.from_numpy(RNG.normal(size=len(rows)))
     value = {id(t): float(v) for t, v in zip(rows, x, strict=True)}
-    means, sums = [], []
+    means = []
     for d in data:
         for agent in {t.agent for t in d.transitions}:
-            own = [value[id(t)] for t in d.transitions if t.agent == agent]
-            means.append(np.mean(own))
-            sums.append(np.sum(own))
+            means.append(np.mean([value[id(t)] for t in d.transitions if t.agent == agent]))
     assert float(batch.episode_mean(x)) == pytest.approx(np.mean(means))
-    assert float(batch.episode_sum(x)) == pytest.approx(np.sum(sums) / len(sums))
-    assert batch.totals.episodes == pytest.approx(len(means))
+    assert float(batch.episode_sum(x)) == pytest.approx(float(x.sum()) / len(data))
+    assert batch.totals.acted == pytest.approx(len(means))
 
 
 def test_frozen_and_failed_turns_take_no_share() -> None:
@@ -143,8 +141,8 @@ def test_frozen_and_failed_turns_take_no_share() -> None:
 
 def test_summing_micro_batches_gives_the_minibatch_exactly() -> None:
     rows = rows_of(team_data())
-    size = totals(rows)
-    whole = pack(rows, "action")
+    size = totals(rows, 8)
+    whole = pack(rows, "action", minibatch=size)
     x = {id(t): float(i) for i, t in enumerate(rows)}
 
     def values(batch: Batch) -> torch.Tensor:

@@ -28,7 +28,7 @@ LEVELS = (
     ("types", "toml", "stats", "memory", "endpoints", "models"),
     ("functional", "groups"),
     ("policy", "modeling", "chat", "weights", "fused", "scoring", "critic", "engines"),
-    ("rollout", "replay", "batching"),
+    ("rollout", "replay", "batching", "intake"),
     ("credit", "algorithm", "algorithm_config", "ppo", "value_norm", "update"),
     ("algos",),
     ("config", "presets", "runs", "records", "setup", "estimate", "selfplay", "hosting", "checkpoint", "loggers", "evaluate", "compare", "plots", "report", "trainer"),

@@ -49,5 +49,5 @@ class DrGRPO(GRPO):
         return found.log()
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """Sum over an agent's tokens of an episode by a constant, mean over episodes."""
+        """Sum over the policy's tokens of an episode by a constant, mean over all episodes."""
         return batch.episode_sum(batch.row_sum(x)) / self.sampling.max_new_tokens

@@ -78,7 +78,7 @@ class REINFORCE(Algorithm):
         return {"baseline": baseline}
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """Sum over an agent's tokens of an episode, mean over episodes."""
+        """Sum over the policy's tokens of an episode, mean over all episodes."""
         return batch.episode_sum(batch.row_sum(x))
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
