@@ -7,7 +7,6 @@ heads, gradient clipping, the KL stop, and the check that what is scored is what
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import Adam
 
-from marft_algos import credit
+from marft_algos import credit, seeds
 from marft_algos.algorithm import Algorithm, Critics, UpdateConfig
 from marft_algos.batching import (
     LEARNER_LOGPROBS,
@@ -204,7 +203,9 @@ class Learner:
         log: list[dict[str, float]] = []
         stopped = False
         for epoch in range(self.config.epochs):
-            for part in minibatches(rows, self.config.minibatches, self._rng(policy, iteration, epoch)):
+            for part in minibatches(
+                rows, self.config.minibatches, seeds.generator(seeds.minibatches(self.seed, policy, iteration, epoch))
+            ):
                 log.append(self._gradient(policy, part, totals(part, episodes * len(part) / len(rows)), not log))
                 limit = self.config.kl_stop
                 if limit is not None and log[-1]["kl"] > limit:
@@ -316,7 +317,11 @@ class Learner:
         if isinstance(self.critics, NormalisedCritics):
             self.critics.take_in(policy, targets)
         for epoch in range(config.critic_epochs):
-            for part in minibatches(rows, config.critic_minibatches, self._rng(policy, iteration, epoch, 1)):
+            for part in minibatches(
+                rows,
+                config.critic_minibatches,
+                seeds.generator(seeds.minibatches(self.seed, policy, iteration, epoch, critic=True)),
+            ):
                 batch = pack_values(part, self.critics.device)
                 values = self.critics.values(policy, batch.features)
                 loss = value_loss(values, batch.returns, batch.values, config.value_clip, config.huber_delta).mean()
@@ -327,9 +332,6 @@ class Learner:
         predicted = np.concatenate([t.values for t in rows if t.values is not None])
         explained = explained_variance(targets, predicted)
         return _average(log) | ({} if math.isnan(explained) else {"explained_variance": explained})
-
-    def _rng(self, policy: str, *numbers: int) -> np.random.Generator:
-        return np.random.default_rng([self.seed, zlib.crc32(policy.encode()), *numbers])
 
 
 def annealed(iteration: int, anneal: int) -> float:

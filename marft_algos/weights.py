@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from transformers import PreTrainedModel
 
+from marft_algos import seeds
 from marft_algos.fused import Factors, Reader, Unsupported
 from marft_algos.modeling import BaseModel, Trunk, checkpointed, head_of, load_base, share
 from marft_envs.errors import ConfigError, did_you_mean
@@ -169,11 +170,10 @@ def adapters(
         target_modules=targets,
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with seeds.initial_weights(seed), warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", message="(?s).*(is_gradient_checkpointing|fan_in_fan_out)"
         )  # between libraries
-        torch.manual_seed(seed)
         try:
             peft = get_peft_model(model, config, adapter_name=_adapter(names[0]))
             for name in names[1:]:

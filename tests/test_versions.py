@@ -13,8 +13,8 @@ from tiny import save_tiny
 from marft_algos import hosting
 from marft_algos.algos.marft import MARFT, MARFTConfig
 from marft_algos.engines.native import NativeEngine
-from marft_algos.types import FOREIGN, Generation
 from marft_algos.intake import StaleError, UpdateError
+from marft_algos.types import FOREIGN, Generation
 from marft_algos.update import Learner
 
 
@@ -88,5 +88,5 @@ def test_a_run_stops_when_its_sampler_missed_an_update(tmp_path: Path, monkeypat
     model = save_tiny(tmp_path / "model", hidden=16, layers=1)
     monkeypatch.setattr(hosting, "make_engine", lambda config, policies: Stuck(policies, config.engine_batch))
     settings = runs.settings(model, tmp_path, algorithm={"old_logprobs": "learner", "ratio_tolerance": 0.1})
-    with pytest.raises(StaleError, match="sampled by version 0 of policy .* at version 1"):
+    with pytest.raises(StaleError, match=r"sampled by version 0 of policy .* at version 1"):
         runs.train(settings)

@@ -28,6 +28,7 @@ import numpy as np
 from torch import Tensor
 
 from marft_algos import functional as F
+from marft_algos import seeds
 from marft_algos.algorithm import Need, Rescore, View, register
 from marft_algos.batching import Batch
 from marft_algos.ppo import LOG_RATIO, PPO, PPOConfig, note_log_ratios, waiting
@@ -76,7 +77,7 @@ class A2PO(PPO):
 
     def order(self, rows: Mapping[str, Sequence[Transition]], iteration: int) -> Iterator[list[str]]:
         """Semi-greedy: by the advantages as they are when a block's turn comes."""
-        rng = np.random.default_rng([self.seed, iteration])
+        rng = seeds.generator(seeds.order(self.seed, iteration))
         left = [p for p, turns in rows.items() if turns]
         n = len(left)
         for position in range(1, n + 1):

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from marft_algos import seeds
 from marft_algos.batching import has_loss
 from marft_algos.credit import formulas
 from marft_algos.credit.recorded import outcome, team_outcome
@@ -107,13 +108,16 @@ class _Game(_Replayed):
     def _shares(self, players: Sequence[str], value: formulas.Value, rng: np.random.Generator) -> dict[str, float]:
         raise NotImplementedError
 
+    def _draws(self, replayer: Replayer, iteration: int, trajectory: Trajectory) -> np.random.Generator:
+        return seeds.generator(seeds.coalitions(replayer.seed, iteration, trajectory.episode))
+
     def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> None:
         """Plays the coalitions of every episode. An episode of which one failed credits nobody."""
         jobs: list[tuple[Trajectory, list[str], list[frozenset[str]]]] = []
         branches: list[Branch] = []
         for d in trajectories:
             players = sorted({t.agent for t in d.transitions if t.policy})
-            rng = np.random.default_rng([iteration, d.episode])
+            rng = self._draws(replayer, iteration, d)
             wanted = [c for c in self._played(players, rng) if len(c) < len(players)]
             jobs.append((d, players, wanted))
             kept = d.info.get(SNAPSHOTS, {})
@@ -127,7 +131,7 @@ class _Game(_Replayed):
             if None not in results:
                 value = {c: team_outcome(b) for c, b in zip(wanted, results, strict=True) if b is not None}
                 value[frozenset(players)] = team_outcome(d)
-                shares = self._shares(players, value, np.random.default_rng([iteration, d.episode]))
+                shares = self._shares(players, value, self._draws(replayer, iteration, d))
             d.info[_CREDIT] = [shares.get(t.agent, 0.0) for t in d.transitions]
 
 
