@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from marft_algos.ranges import COUNT, POSITIVE, Checked
 
 FloatArray = NDArray[np.float32]
 Need = Literal["groups", "unshared", "blocks", "shared", "static", "branches", "start", "critic", "team_state"]
@@ -30,11 +32,11 @@ class StopReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingParams:
+class SamplingParams(Checked):
     """How to sample. What is sampled from is what is scored: defaults leave the distribution whole."""
 
-    max_new_tokens: int = 64
-    temperature: float = 1.0
+    max_new_tokens: Annotated[int, COUNT] = 64
+    temperature: Annotated[float, POSITIVE] = 1.0
     """Recorded, and used in scoring. Greedy decoding is ``greedy=True``, not temperature 0."""
     greedy: bool = False
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from marft_algos import seeds
 from marft_algos.fused import Factors, Reader, Unsupported
 from marft_algos.modeling import BaseModel, Trunk, checkpointed, head_of, load_base, share
+from marft_algos.ranges import COUNT, Checked
 from marft_envs.errors import ConfigError, did_you_mean
 
 SMALL_MODEL = 20_000_000
@@ -28,12 +29,12 @@ _FILE = "adapter_model.safetensors"
 
 
 @dataclass(frozen=True)
-class LoraSettings:
+class LoraSettings(Checked):
     """Shape of every adapter. There is no dropout: it would move the first minibatch's ratio away from 1."""
 
-    r: int = 8
+    r: Annotated[int, COUNT] = 8
     """Rank. Released code: 8."""
-    alpha: int = 16
+    alpha: Annotated[int, COUNT] = 16
     """Scale: the adapter counts alpha / r times. Released code: 16."""
     targets: str | tuple[str, ...] = "all-linear"
     """Names of the layers that get an adapter, or ``all-linear`` (every linear layer but the output head)."""

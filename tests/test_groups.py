@@ -268,7 +268,7 @@ def test_needs_are_checked_with_what_why_and_what_to_type() -> None:
         check(Picky(), Facts(OFFERS, 20))
     with pytest.raises(ConfigError, match="expected at least 2"):
         check(Picky(GroupConfig(group_size=1)), Facts(OFFERS, 16))
-    with pytest.raises(ConfigError, match="refills -1"):
+    with pytest.raises(ConfigError, match="refills is -1; expected 0 or more"):
         check(Picky(GroupConfig(refills=-1)), Facts(OFFERS, 16))
     assert Algorithm(UpdateConfig()).group_size == 1
     assert set(algorithm.NEEDS) == set(get_args(algorithm.Need)), "every need says what it is, and what to type"

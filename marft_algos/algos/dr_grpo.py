@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
@@ -22,6 +22,7 @@ from marft_algos import credit, groups
 from marft_algos.algorithm import GroupConfig, register
 from marft_algos.algos.grpo import GRPO
 from marft_algos.batching import Batch
+from marft_algos.ranges import POSITIVE, Range
 from marft_algos.types import Trajectory
 
 
@@ -29,9 +30,9 @@ from marft_algos.types import Trajectory
 class DrGRPOConfig(GroupConfig):
     """Settings of Dr. GRPO; those it shares with every algorithm are inherited."""
 
-    clip: float = 0.2
+    clip: Annotated[float, Range(0.0, 1.0, open_low=True)] = 0.2
     """ε of the clipped surrogate: the paper's."""
-    clip_high: float | None = None
+    clip_high: Annotated[float | None, POSITIVE] = None
     """Upper ε if it differs from the lower; none: as ``clip``."""
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -23,6 +23,7 @@ from torch import Tensor
 from marft_algos import credit
 from marft_algos.algorithm import Algorithm, UpdateConfig, register
 from marft_algos.batching import Batch, Level
+from marft_algos.ranges import SHARE
 from marft_algos.types import SamplingParams, Trajectory
 
 
@@ -32,9 +33,9 @@ class REINFORCEConfig(UpdateConfig):
 
     one_step = True
 
-    momentum: float = 0.9
+    momentum: Annotated[float, SHARE] = 0.9
     """Weight of the past in the running mean: about the last ten iterations."""
-    gamma_turn: float = 1.0
+    gamma_turn: Annotated[float, SHARE] = 1.0
     """Discount from a turn to the next of its chain; 1: who spoke first is responsible for all of the outcome."""
     chain: Literal["team", "agent"] = "team"
     """Whose rewards a turn is credited with: all that the team is paid later, or what its own agent is."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from marft_algos.credit.formulas import spearman
 from marft_algos.credit.registry import Chain, Rule, register
 from marft_algos.credit.rewards import Rewards, team_score
+from marft_algos.ranges import NOT_NEGATIVE, Checked
 from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.types import AgentSpec
@@ -53,11 +54,11 @@ def last(trajectory: Trajectory) -> Rewards:
 
 @register("local")
 @dataclass(frozen=True)
-class Local(Rule):
+class Local(Checked, Rule):
     """α·team + local: an agent's own rewards whole, the team's times α (AT-GRPO, arXiv 2510.11062)."""
 
     chains: ClassVar[frozenset[Chain]] = INDIVIDUAL
-    alpha: float = 1.0
+    alpha: Annotated[float, NOT_NEGATIVE] = 1.0
     """Weight of the team's reward; 0 leaves the agent's own quality."""
 
     def __call__(self, trajectory: Trajectory) -> Rewards:

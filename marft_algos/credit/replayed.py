@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from marft_algos.credit import formulas
 from marft_algos.credit.recorded import outcome, team_outcome
 from marft_algos.credit.registry import Chain, Rule, register
 from marft_algos.credit.rewards import Rewards
+from marft_algos.ranges import COUNT, Checked
 from marft_algos.replay import Absence, Branch, Replayer, snapshot
 from marft_algos.rollout import SNAPSHOTS, Keep
 from marft_algos.types import Need, Trajectory, Transition
@@ -60,19 +61,15 @@ def siblings(trajectory: Trajectory, t: Transition, samples: Sequence[int], samp
 
 @register("counterfactual")
 @dataclass(frozen=True)
-class Counterfactual(_Replayed):
+class Counterfactual(Checked, _Replayed):
     """R − mean of R over replies drawn in a turn's place, from the frozen state at that decision (C3, 2603.06859).
 
     Later agents answer anew what they are told. Trained turns only; others get 0.
     """
 
     keep: ClassVar[Keep] = "decisions"
-    samples: int = 4
+    samples: Annotated[int, COUNT] = 4
     """Replies drawn in place of each turn: each costs the rest of an episode."""
-
-    def check(self, team: Sequence[object]) -> None:
-        """There is something to compare with."""
-        _at_least_one(self.name, "samples", self.samples)
 
     def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> None:
         """Plays the siblings of every trained turn."""
@@ -88,7 +85,7 @@ class Counterfactual(_Replayed):
 
 
 @dataclass(frozen=True)
-class _Game(_Replayed):
+class _Game(Checked, _Replayed):
     """Rules on the game v(S): what the team earns from the episode's start when only the agents in S play."""
 
     keep: ClassVar[Keep] = "start"
@@ -155,12 +152,8 @@ class Shapley(_Game):
     Exact up to six agents; beyond that over drawn orders.
     """
 
-    orders: int = 16
+    orders: Annotated[int, COUNT] = 16
     """Orders drawn for teams of more than six, in pairs of an order and its reverse."""
-
-    def check(self, team: Sequence[object]) -> None:
-        """There is something to average over."""
-        _at_least_one(self.name, "orders", self.orders)
 
     def _drawn(self, players: Sequence[str], rng: np.random.Generator) -> list[tuple[str, ...]]:
         return formulas.orders(players, self.orders, rng)
@@ -174,8 +167,3 @@ class Shapley(_Game):
         if len(players) <= EXACT:
             return formulas.shapley(players, value)
         return formulas.shapley_of(self._drawn(players, rng), value)
-
-
-def _at_least_one(rule: str, name: str, number: int) -> None:
-    if number < 1:
-        raise ConfigError(f"Credit rule '{rule}' has {name} = {number}; expected at least 1.")
