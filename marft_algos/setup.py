@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -157,6 +158,32 @@ def facts(config: TrainConfig, env: FlexEnv) -> Facts:
     if isinstance(env.unwrapped.dependency, StaticDAG):
         offers.add("static")
     return Facts(frozenset(offers), config.episodes_per_iteration, env.unwrapped.team)
+
+
+def check_training(config: TrainConfig, env: FlexEnv) -> None:
+    """Refuses a run whose iterations would train nobody; without iterations it is an evaluation, and fine.
+
+    Raises:
+        ConfigError: Every policy is frozen or hosted, or has a learning rate of 0.
+    """
+    if config.iterations == 0:
+        return
+    names = sorted(set(assign(env.unwrapped.team, config.policies).values()))
+    lr = getattr(config.algorithm, "lr", 1.0)
+    still = {p for p in names if (lr.get(p, 1.0) if isinstance(lr, Mapping) else lr) == 0.0}
+    away = hosting.hosted(config) | set(config.frozen)
+    if away | still >= set(names):
+        why = "frozen or hosted" if away >= set(names) else "frozen or hosted, or has lr = 0"
+        raise ConfigError(
+            f"Every policy ({', '.join(names)}) is {why}, so nothing would be trained. Leave one out of frozen and "
+            "engines and give it a rate above 0, or only score the team: --iterations 0"
+        )
+    warmup = getattr(config.algorithm, "value_warmup", 0)
+    if warmup >= config.iterations:
+        warnings.warn(
+            f"value_warmup is {warmup} and iterations {config.iterations}: only value heads are trained, no policy.",
+            stacklevel=2,
+        )
 
 
 def _forks(env: FlexEnv) -> bool:

@@ -57,6 +57,7 @@ class Trainer:
         eval_env = setup.make_env(config, self.eval_kwargs)
         self.problems = setup.problems(config, env, eval_env)
         algorithms.check(algorithm, setup.facts(config, env))
+        setup.check_training(config, env)
         hosting.reach(config)
         if config.check_memory:
             estimate(config, env).check()

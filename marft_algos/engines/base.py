@@ -14,7 +14,7 @@ import numpy as np
 from marft_algos.seeds import row_seed as row_seed
 from marft_algos.seeds import uniforms as uniforms
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
-from marft_envs.errors import ConfigError, MarftError
+from marft_envs.errors import MarftError
 
 
 class EngineError(MarftError, RuntimeError):
@@ -145,13 +145,3 @@ class Publisher:
 def failure(message: str, version: int) -> Generation:
     """Returns the record of a request that failed."""
     return Generation([], np.zeros(0, np.float32), StopReason.ERROR, version, error=message)
-
-
-def check_sampling(params: SamplingParams) -> None:
-    """Raises ``ConfigError`` for settings that no distribution belongs to."""
-    if params.max_new_tokens < 1:
-        raise ConfigError(f"max_new_tokens is {params.max_new_tokens}. Expected 1 or more.")
-    if not params.temperature > 0:
-        raise ConfigError(
-            f"temperature is {params.temperature}. Expected a number above 0; for greedy decoding use greedy = true."
-        )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from marft_algos.endpoints import Endpoint
-from marft_algos.engines.base import EngineBase, EngineError, check_sampling, failure
+from marft_algos.engines.base import EngineBase, EngineError, failure
 from marft_algos.engines.usage import Meter, Usage
 from marft_algos.policy import PolicySet
 from marft_algos.types import FOREIGN, Generation, GenerationRequest, SamplingParams, StopReason
@@ -68,7 +68,6 @@ class OpenAIEngine(EngineBase):
             ConfigError: The endpoint refuses the key or the model, or lacks what training needs.
             EngineError: The replies have cost as much as they may.
         """
-        check_sampling(params)
         self._check_cost()
         return [job.result() for job in [self._pool.submit(self._one, request, params) for request in requests]]
 
