@@ -29,7 +29,8 @@ def check(state: Any, what: str) -> None:
     if found:
         raise NotFiniteError(
             f"{what} hold infinity or NaN ({len(found)} tensors; the first: {found[0]}), so they are not saved; "
-            "earlier checkpoints are as they were. Go on from the last one with smaller steps: marft train --resume RUN --lr …"
+            "earlier checkpoints are as they were. Go on from the last one, with smaller steps: "
+            "marft train --resume RUN --lr …"
         )
 
 

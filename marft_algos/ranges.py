@@ -100,13 +100,6 @@ def range_of(hint: Any) -> Range | None:
     return next((x for x in getattr(hint, "__metadata__", ()) if isinstance(x, Range)), None)
 
 
-def described(hint: Any) -> str:
-    """What a field may be, in words: its choices or its range; empty for text and the like."""
-    limits, parts = _read(hint, None)
-    words = " or ".join(map(repr, _choices(parts))) or (str(limits) if limits is not None else "")
-    return words + _or_none(parts) if words else ""
-
-
 def _read(hint: Any, limits: Range | None) -> tuple[Range | None, tuple[Any, ...]]:
     """The range that holds for an annotation, and the kinds of value that it allows."""
     limits = range_of(hint) or limits

@@ -75,9 +75,9 @@ def test_weights_that_have_blown_up_are_not_saved(where: str, message: str, mode
     trainer = Trainer(made)
     run = trainer.start()
     blown_up(trainer, where, at=1)
-    with pytest.raises(NotFiniteError, match=rf"{message}.* hold infinity or NaN.*--resume RUN --lr") as error:
-        with quiet_display() as display:
-            trainer.train(run, display)
+    told = rf"{message}.* hold infinity or NaN.*--resume RUN --lr"
+    with pytest.raises(NotFiniteError, match=told) as error, quiet_display() as display:
+        trainer.train(run, display)
     assert isinstance(error.value, MarftError)
     assert checkpoint.steps(run.checkpoints) == [0, 1], "the good ones are still there, and no half of a bad one"
     again = Trainer(made)

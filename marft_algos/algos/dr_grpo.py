@@ -6,8 +6,8 @@
 Dividing by σ weighs starts that are almost always or almost never solved more than others; dividing by a text's own
 length makes long wrong texts cheaper than short ones. The constant is the longest reply, ``max_new_tokens``.
 
-Departures: an agent's turns of an episode are summed, not averaged, since a division by the number of turns is a
-length bias, too; the loss divides by episodes.
+Departures: a policy's turns of an episode are summed, not averaged, since a division by the number of turns is a
+length bias, too; the loss divides by all episodes.
 """
 
 from __future__ import annotations

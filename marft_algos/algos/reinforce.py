@@ -3,8 +3,8 @@
     b ← m·b + (1 − m)·mean G,   A_k = G_k − b,   loss = −(1/E) Σ_episodes Σ_k Σ_t log π(y_{k,t}) · A_k
 
 (Williams 1992.) G_k is what is paid from turn k to the end: along the team chain, every agent's turns carry the
-outcome of all that follows; along agent chains, each agent's own. An episode's gradient is the sum over an agent's
-turns, as the policy gradient theorem has it, and the loss divides by episodes.
+outcome of all that follows; along agent chains, each agent's own. An episode's gradient is the sum over a policy's
+turns, whoever took them, as the policy gradient theorem has it, and the loss divides by all E episodes.
 
 Departures: b starts as the first iteration's mean instead of 0, which would make the first step one on raw rewards; it
 is otherwise that of the iterations before, so that no episode is in its own baseline. No ratio and no clip: more than
