@@ -64,7 +64,7 @@ class UpdateConfig(Checked):
     needed at action level when the sampler computes in other arithmetic (bf16, another engine), because the noise of
     single tokens adds up over a text."""
     kl_reward_coef: Annotated[float, NOT_NEGATIVE] = 0.0
-    """Weight of −(log π_old − log π_ref), token by token, in the reward of each turn: where a decision is a token, it is
+    """Weight of −(log π_old − log π_ref), token by token, in the reward: where a decision is a token, it is
     charged for itself and those after it, else for all. The other place for a KL to the model without its adapter
     (RLHF's; REINFORCE++ and RLOO). 0: off."""
     tis_cap: Annotated[float | None, POSITIVE] = None
