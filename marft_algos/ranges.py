@@ -32,6 +32,7 @@ class Range:
         open_low: ``low`` itself is outside.
         open_high: ``high`` itself is outside.
         endless: Infinity is inside: it stands for no limit.
+        hint: What to do for what lies outside, if anything can be done.
     """
 
     low: float | None = None
@@ -39,6 +40,7 @@ class Range:
     open_low: bool = False
     open_high: bool = False
     endless: bool = False
+    hint: str = ""
 
     def __contains__(self, value: float) -> bool:
         if math.isnan(value) or (math.isinf(value) and not self.endless):
@@ -115,7 +117,8 @@ def _check(name: str, value: Any, hint: Any, limits: Range | None) -> None:
         raise ConfigError(f"{name} is {value!r}; expected {_kinds(limits, parts)}.")
     args = typing.get_args(part)
     if part in (int, float) and float(value) not in (limits or FINITE):
-        raise ConfigError(f"{name} is {value!r}; expected {limits or FINITE}{_or_none(parts)}.")
+        allowed = limits or FINITE
+        raise ConfigError(f"{name} is {value!r}; expected {allowed}{_or_none(parts)}. {allowed.hint}".rstrip())
     if isinstance(value, Mapping) and args:
         for key, inner in value.items():
             _check(f"{name}'s key", key, args[0], None)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from marft_algos.ranges import COUNT, POSITIVE, Checked
+from marft_algos.ranges import COUNT, Checked, Range
 
 FloatArray = NDArray[np.float32]
 Need = Literal["groups", "unshared", "blocks", "shared", "static", "branches", "start", "critic", "team_state"]
@@ -36,7 +36,7 @@ class SamplingParams(Checked):
     """How to sample. What is sampled from is what is scored: defaults leave the distribution whole."""
 
     max_new_tokens: Annotated[int, COUNT] = 64
-    temperature: Annotated[float, POSITIVE] = 1.0
+    temperature: Annotated[float, Range(0.0, open_low=True, hint="For greedy decoding use greedy = true.")] = 1.0
     """Recorded, and used in scoring. Greedy decoding is ``greedy=True``, not temperature 0."""
     greedy: bool = False
 
