@@ -9,19 +9,21 @@ Every turn of an episode is imitated, the more the better its team did: loss −
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from marft_algos.algorithm import Algorithm, UpdateConfig, register
+from marft_algos.ranges import POSITIVE
 
 
 @dataclass(frozen=True)
 class AWRConfig(UpdateConfig):
-    """Settings of AWR: what stands under a field is its help."""
+    """Settings of AWR: what stands under a field is its help, what stands beside its type is its range."""
 
-    beta: float = 0.5
+    beta: Annotated[float, POSITIVE] = 0.5
     """Temperature of the weights: towards 0 only the best episodes count."""
-    cap: float = 20.0
+    cap: Annotated[float, POSITIVE] = 20.0
     """Largest weight of an episode; 20: the paper."""
 
 

@@ -273,8 +273,6 @@ def check(algorithm: Algorithm, facts: Facts) -> None:
     if facts.team:
         rule.check(facts.team)
     size = algorithm.group_size
-    if size < 1 or algorithm.refills < 0:
-        raise ConfigError(f"group_size is {size}, refills {algorithm.refills}; expected at least 1 and at least 0.")
     if "groups" in algorithm.needs and size < 2:
         raise ConfigError(f"{name} compares episodes of one start: group_size is {size}, expected at least 2.")
     if facts.episodes % size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 import types
 import typing
@@ -9,6 +10,8 @@ from typing import Any
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from marft_algos.ranges import check
 
 registry = ConstructorRegistry()
 """Use as ``with registry: tyro.cli(…)``."""
@@ -58,4 +61,7 @@ def _table(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
 def parse(kind: Any, argv: list[str], *, prog: str, description: str = "", **options: Any) -> Any:
     """Parses ``argv`` into ``kind`` (a dataclass or callable); errors and ``--help`` leave by ``SystemExit``."""
     with registry:
-        return tyro.cli(kind, args=argv, prog=prog, description=description or None, **options)
+        given = tyro.cli(kind, args=argv, prog=prog, description=description or None, **options)
+    if dataclasses.is_dataclass(given):
+        check(given)
+    return given

@@ -7,6 +7,7 @@ the pieces' losses gives the minibatch's mean, exactly.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -42,8 +43,10 @@ class Totals:
 
     rows: int
     tokens: int
-    episodes: float = 0.0
+    acted: float = 0.0
     """Sum of the rows' ``share``: one for each (episode, agent) that acted."""
+    episodes: float = math.nan
+    """Episodes that were played for it, whoever acted in them; known within an update."""
 
 
 @dataclass(slots=True)
@@ -102,10 +105,14 @@ class Batch:
 
         Agents who act a different number of times weigh the same.
         """
-        return (x * self.shares).sum() / self.totals.episodes
+        return (x * self.shares).sum() / self.totals.acted
 
     def episode_sum(self, x: Tensor) -> Tensor:
-        """As ``episode_mean``, of the agent's summed x: what policy gradients of whole episodes ask for."""
+        """This batch's share of (1/E) Σ_episodes of the policy's summed x; x is [B].
+
+        What policy gradients of whole episodes ask for: E counts every episode, also those without a turn of the
+        policy, and agents that share it add up.
+        """
         return x.sum() / self.totals.episodes
 
 
@@ -149,9 +156,9 @@ def rows_by_policy(trajectories: Iterable[Trajectory], policies: Iterable[str]) 
     return rows
 
 
-def totals(rows: Sequence[Transition]) -> Totals:
-    """Rows, sampled tokens and (episode, agent) pairs of a minibatch."""
-    return Totals(len(rows), sum(len(t.action_ids) for t in rows), sum(t.share for t in rows))
+def totals(rows: Sequence[Transition], episodes: float = math.nan) -> Totals:
+    """Rows, sampled tokens and (episode, agent) pairs of a minibatch, for which so many episodes were played."""
+    return Totals(len(rows), sum(len(t.action_ids) for t in rows), sum(t.share for t in rows), episodes)
 
 
 def context_tokens(rows: Sequence[Transition]) -> int:

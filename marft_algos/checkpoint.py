@@ -26,6 +26,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
+from marft_algos import finite
 from marft_algos.runs import writing
 from marft_envs.errors import ConfigError, did_you_mean
 
@@ -108,9 +109,11 @@ def save(
 
     Raises:
         RunError: Full disk, read-only folder.
+        NotFiniteError: Weights have blown up.
     """
     target = step_dir(folder, progress.iteration)
     aside = folder / f".tmp-{target.name}"
+    finite.check(state, "Value heads or optimisers")
     with writing(target):
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from marft_algos import arguments, presets
+from marft_algos.ranges import COUNT
 from marft_algos.runs import RunFolder
 from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
 
@@ -180,7 +181,7 @@ class EvalArguments:
     """``last``, ``best`` or an iteration's number."""
     untrained: bool = False
     """Only the untrained team."""
-    episodes: int | None = None
+    episodes: Annotated[int | None, COUNT] = None
     """How many; none: as while training."""
     env: str = ""
     """Another environment for the same policies."""
@@ -281,7 +282,7 @@ def _eval_settings(given: EvalArguments) -> tuple[TrainConfig, RunFolder | None]
     if given.data:
         kwargs = {"data": given.data}
     changes: dict[str, Any] = {"env": given.env, "models": given.models, "device": given.device}
-    changes |= {"eval_episodes": given.episodes} if given.episodes else {}
+    changes |= {"eval_episodes": given.episodes} if given.episodes is not None else {}
     changed = {key: value for key, value in changes.items() if value}
     if given.data:
         changed["eval_kwargs"] = {k: v for k, v in config.eval_kwargs.items() if k != "data"}

@@ -12,16 +12,17 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from marft_algos import endpoints, toml
+from marft_algos import endpoints, seeds, toml
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Checked, Range
 from marft_envs.errors import ConfigError, did_you_mean
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Checked):
     """What a run is. Everything here is written to the run's ``config.toml``, from which it can be repeated."""
 
     preset: str = "default"
@@ -39,11 +40,11 @@ class TrainConfig:
     """Who plays with which policy: ``own`` (one each, the paper), ``shared`` (one for all), or agent = policy."""
     frozen: tuple[str, ...] = ()
     """Policies that play but are not trained."""
-    pool: int = 0
+    pool: Annotated[int, NOT_NEGATIVE] = 0
     """Self-play: so many past states of the policies are kept, and play all seats but one in some training episodes."""
-    pool_every: int = 10
+    pool_every: Annotated[int, COUNT] = 10
     """Iterations between two states that enter the pool; the oldest leaves. At the start all are the untrained team."""
-    pool_share: float = 0.5
+    pool_share: Annotated[float, SHARE] = 0.5
     """Share of training episodes against the pool; in the others everybody plays as they are. A half: the pool keeps
     play from going in circles, and present play keeps it moving."""
     adapters: dict[str, str] = field(default_factory=dict)
@@ -67,59 +68,59 @@ class TrainConfig:
     template_tools: bool = False
     """Show agents their tools in the chat template's own form, as the model was trained with; environments then need
     not write them into profiles (show_tools=none)."""
-    lora_r: int = 8
+    lora_r: Annotated[int, COUNT] = 8
     """Rank of the adapters; 8 as in the released launch script."""
-    lora_alpha: int = 16
+    lora_alpha: Annotated[int, COUNT] = 16
     """Scale of the adapters, alpha / r; 16 as in the released launch script."""
     lora_targets: str | tuple[str, ...] = "all-linear"
     """Layers with an adapter. All linear ones: at the same rank they learn faster than the released code's q and v."""
-    critic_hidden: tuple[int, ...] = (64,)
+    critic_hidden: Annotated[tuple[int, ...], COUNT] = (64,)
     """Hidden sizes of the value heads. 64: the paper's tables 3 to 5."""
     device: str = "auto"
     """``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``."""
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic of the forward passes: ``auto`` is bf16 on a GPU, fp32 on a CPU. Trained weights stay fp32."""
-    max_new_tokens: int = 512
+    max_new_tokens: Annotated[int, COUNT] = 512
     """Longest reply; 512 as in the paper."""
-    context: int | None = None
+    context: Annotated[int | None, COUNT] = None
     """Most tokens of prompt and reply together, if fewer than the model can take. The paper: 2048."""
-    temperature: float = 1.0
+    temperature: Annotated[float, POSITIVE] = 1.0
     """Of sampling while training; 1: the model's own distribution, which is also what is scored."""
-    iterations: int = 200
+    iterations: Annotated[int, NOT_NEGATIVE] = 200
     """Collect-and-update cycles, at most."""
-    token_budget: int | None = None
+    token_budget: Annotated[int | None, COUNT] = None
     """Ends the run after the iteration in which so many tokens have been sampled for training, dropped groups and
     branches included; none: only ``iterations`` ends it. Equal budgets are what ``marft bench`` compares."""
-    episodes_per_iteration: int = 64
+    episodes_per_iteration: Annotated[int, COUNT] = 64
     """Episodes per cycle. 64: enough rows for whitened advantages and to keep one GPU's decoder busy."""
-    num_envs: int | None = None
+    num_envs: Annotated[int | None, COUNT] = None
     """Episodes in flight; none: all of an iteration, the largest batches."""
-    engine_batch: int = 256
+    engine_batch: Annotated[int, COUNT] = 256
     """Most rows decoded together; larger batches are cut, which changes nothing but memory and speed."""
-    seed: int = 0
+    seed: Annotated[int, Range(0, seeds.LARGEST)] = 0
     """Fixes problems, samples, minibatches and initial weights, whatever the number of environments."""
-    eval_every: int = 20
+    eval_every: Annotated[int, NOT_NEGATIVE] = 20
     """Iterations between evaluations on the held-out panel (one before and one after training in any case)."""
-    eval_episodes: int = 500
+    eval_episodes: Annotated[int, COUNT] = 500
     """Held-out problems per evaluation. 500: a 95 % interval of about ± 4 points at worst."""
     eval_kwargs: dict[str, Any] = field(default_factory=dict)
     """Environment arguments that differ at evaluation, e.g. ``data=PATH``. ``split=test`` is set where there is one."""
     eval_greedy: bool = True
     """Evaluate greedily; off: sampled at ``temperature``."""
-    save_every: int = 20
+    save_every: Annotated[int, NOT_NEGATIVE] = 20
     """Iterations between checkpoints (each evaluation and the end also write one)."""
     keep: Literal["last", "best", "all"] = "best"
     """Which checkpoints stay: the last, also the best evaluated, or all."""
-    record_episodes: int = 16
+    record_episodes: Annotated[int, NOT_NEGATIVE] = 16
     """Training episodes written per recorded iteration, with values and advantages; 0: none. Evaluations are whole."""
-    record_every: int = 20
+    record_every: Annotated[int, NOT_NEGATIVE] = 20
     """Iterations between recorded training episodes."""
-    credit_diagnostics: int = 0
+    credit_diagnostics: Annotated[int, NOT_NEGATIVE] = 0
     """Training episodes per recorded iteration whose turns are replayed to judge the credit that they were given
     (docs/credit.md); costly, and the replays' tokens count. 0: none."""
     loggers: tuple[Literal["tensorboard"], ...] = ()
     """Beside metrics.jsonl, which is always written."""
-    threads: int = 1
+    threads: Annotated[int, COUNT] = 1
     """CPU threads of torch. 1: small models lose time with more, and 16 to 55 fold beside another busy process."""
     check_memory: bool = True
     """Refuse to start where a rough estimate for the longest prompts and replies exceeds the device's memory."""
@@ -144,27 +145,13 @@ class TrainConfig:
     """Settings of the algorithm."""
 
     def __post_init__(self) -> None:
-        """Raises ``ConfigError`` for numbers that cannot work."""
-        for key in ("lora_r", "max_new_tokens", "episodes_per_iteration", "engine_batch", "eval_episodes", "threads"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"{key} is {getattr(self, key)}; expected at least 1.")
-        counts = ("iterations", "eval_every", "save_every", "record_episodes", "record_every", "credit_diagnostics")
-        for key in (*counts, "seed"):
-            if getattr(self, key) < 0:
-                raise ConfigError(f"{key} is {getattr(self, key)}; expected 0 or more.")
-        if self.pool < 0 or self.pool_every < 1 or not 0 <= self.pool_share <= 1:
-            raise ConfigError("Expected pool >= 0, pool_every >= 1 and pool_share between 0 and 1.")
+        """Raises ``ConfigError`` for values outside their ranges, and for pairs that cannot work together."""
+        super().__post_init__()
         if self.pool and self.full_finetune:
             raise ConfigError("A pool of past policies keeps adapters. Leave out full_finetune, or say --pool 0.")
         if not 0 <= self.max_lost <= 1:
             raise ConfigError(f"max_lost is {self.max_lost}; expected a share between 0 and 1.")
         endpoints.parse_all(self.engines)
-        if not self.temperature > 0:
-            raise ConfigError(f"temperature is {self.temperature}; expected more than 0.")
-        if self.token_budget is not None and self.token_budget < 1:
-            raise ConfigError(f"token_budget is {self.token_budget}; expected at least 1, or none for no limit.")
-        if self.num_envs is not None and self.num_envs < 1:
-            raise ConfigError(f"num_envs is {self.num_envs}; expected at least 1, or none for all of an iteration.")
 
     def table(self) -> dict[str, Any]:
         """Every setting as plain values, the algorithm's as a nested table."""

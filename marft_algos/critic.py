@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from marft_algos import seeds
 from marft_algos.policy import PolicySet
 from marft_algos.types import Transition
 from marft_envs.errors import ConfigError, did_you_mean
@@ -30,8 +31,7 @@ class Critics:
 
     def __init__(self, policies: PolicySet, hidden: Sequence[int] = (64,), seed: int = 0) -> None:
         self._policies = policies
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeds.initial_weights(seed):
             heads = {p: _mlp([policies.base(p).hidden_size, *hidden, 1]) for p in policies.policies}
         self._heads = {policy: head.to(policies.device) for policy, head in heads.items()}
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, Checked, Range
 from marft_envs.errors import ConfigError, did_you_mean
 
 Kind = Literal["native", "vllm", "openai"]
@@ -23,28 +24,28 @@ EXPECTED = "Expected native, vllm:URL[,URL] or openai:MODEL[@URL]."
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Checked):
     """One parsed setting; equal ones share an engine."""
 
     kind: Kind
     urls: tuple[str, ...] = ()
     model: str = ""
     """Of a hosted endpoint."""
-    timeout: float = 600.0
+    timeout: Annotated[float, POSITIVE] = 600.0
     """Seconds one request may take."""
-    retries: int = 5
+    retries: Annotated[int, NOT_NEGATIVE] = 5
     """Further attempts after a request that failed for reasons that pass (rate limit, overload, lost connection)."""
-    concurrency: int = 64
+    concurrency: Annotated[int, COUNT] = 64
     """Requests in flight at once, per server."""
     key_env: str = ""
     """Environment variable that holds the key. Without a URL: OPENAI_API_KEY; with one: none is sent."""
     train: bool = False
     """Train this policy on an ``openai`` endpoint's replies, re-scored by the learner; else it is hosted and frozen."""
-    price_in: float = 0.0
+    price_in: Annotated[float, NOT_NEGATIVE] = 0.0
     """Price of a million prompt tokens, in any currency."""
-    price_out: float = 0.0
+    price_out: Annotated[float, NOT_NEGATIVE] = 0.0
     """Price of a million reply tokens."""
-    max_cost: float = float("inf")
+    max_cost: Annotated[float, Range(0.0, open_low=True, endless=True)] = float("inf")
     """The run stops when the endpoint's replies have cost this much."""
     sleep: bool = False
     """Put the vLLM servers to sleep during updates (they share the learner's GPU)."""
@@ -92,7 +93,11 @@ def parse(spec: str) -> Endpoint:
         allowed = {"timeout", "retries", "concurrency", "key_env", "train", "price_in", "price_out", "max_cost"}
     else:
         raise ConfigError(f"Unknown engine '{spec}'. {did_you_mean(kind, ('native', 'vllm', 'openai'))} {EXPECTED}")
-    return replace(made, **_options(query, allowed, spec))
+    options = _options(query, allowed, spec)
+    try:
+        return replace(made, **options)
+    except ConfigError as error:
+        raise ConfigError(f"In the options of an engine: {error}") from error
 
 
 def parse_all(engines: Mapping[str, str]) -> dict[str, Endpoint]:
@@ -125,12 +130,6 @@ def _options(query: str, allowed: set[str], spec: str) -> dict[str, Any]:
             found[name] = kinds.get(name, float)(text)
         except ValueError as error:
             raise ConfigError(f"The option '{name}' of an engine cannot be '{text}': {error}.") from error
-    for name, least in (("timeout", 0.0), ("concurrency", 0), ("max_cost", 0.0)):
-        if found.get(name, 1) <= least:
-            raise ConfigError(f"The option '{name}' of an engine is {found[name]}; expected more than 0.")
-    for name in ("retries", "price_in", "price_out"):
-        if found.get(name, 0) < 0:
-            raise ConfigError(f"The option '{name}' of an engine is {found[name]}; expected 0 or more.")
     return found
 
 

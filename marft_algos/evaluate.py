@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 import marft_envs
-from marft_algos import faults
+from marft_algos import faults, seeds
 from marft_algos.config import TrainConfig
-from marft_algos.engines.base import RolloutEngine, row_seed
+from marft_algos.engines.base import RolloutEngine
 from marft_algos.engines.mixed import MixedEngine
 from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.policy import PolicySet
@@ -21,8 +21,6 @@ from marft_algos.setup import Panel
 from marft_algos.types import SamplingParams, StopReason, Trajectory
 from marft_envs.errors import ConfigError, did_you_mean
 
-EVAL_ITERATION = 1 << 31
-"""Stands for the iteration in the seeds of sampled evaluations: no training reply shares them."""
 Progress = Callable[[int, int, int], None]
 
 
@@ -57,7 +55,8 @@ def play(
     with closing(marft_envs.make_vec(config.env, slots, **kwargs)) as vec:
         params = sampling(config, evaluation=True)
         collector = Collector(vec, policies, engine, params, seed=config.seed, on_progress=on_progress)
-        played = collector.collect(panel.seeds, panel.options, iteration=EVAL_ITERATION)
+        seeds.start_global(seeds.tasks_at_evaluation())
+        played = collector.collect(panel.seeds, panel.options, iteration=seeds.EVALUATION)
     faults.check(played, config, "an evaluation")
     return played
 
@@ -124,7 +123,7 @@ def swap(
         for k, index in enumerate(turns):
             words = said[other]
             text = words[min(k, len(words) - 1)] if words else ""
-            replies[row_seed(config.seed, EVAL_ITERATION, episode, index)] = text
+            replies[seeds.row_seed(config.seed, seeds.EVALUATION, episode, index)] = text
     policy = policies.policy_of(agent)
     tokenizer = policies.tokenizer(policy) if policy in policies.policies else None  # hosted agents have no tokens
     script = ScriptedEngine({agent: lambda request: replies.get(request.seed, "")}, tokenizer)
@@ -134,7 +133,7 @@ def swap(
 
 def derangement(n: int) -> list[int]:
     """A fixed permutation of n ≥ 2 things that leaves none in its place: one cycle through a shuffled order."""
-    order = np.random.default_rng(0).permutation(n)
+    order = seeds.generator(seeds.exchanged()).permutation(n)
     to = np.empty(n, dtype=int)
     to[order] = np.roll(order, -1)
     return [int(i) for i in to]

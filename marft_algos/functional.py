@@ -50,14 +50,16 @@ def chain(
     *,
     bootstraps: Sequence[float] | None = None,
     traces: Sequence[float] | None = None,
+    token_rewards: Sequence[Reals | None] | None = None,
 ) -> tuple[list[Array], list[Array]]:
     """λ-returns over a graph of turns.
 
-    Turn k has ``lengths[k]`` decision points (its tokens, or 1 at action level), is paid ``rewards[k]`` after the
-    last of them, and hands over to all of ``successors[k]`` at once (their mean); an empty tuple ends the chain:
+    Turn k has ``lengths[k]`` decision points (its tokens, or 1 at action level), each of which is paid x[k,t] at once.
+    After the last of them the turn is paid ``rewards[k]``, and hands over to all of ``successors[k]`` at once (their
+    mean); an empty tuple ends the chain:
 
-        last token:  G[k,L] = r[k] + γ_turn · mean_j [ (1 − λ_turn·c_j)·V[j,1] + λ_turn·c_j·G[j,1] ]
-        before it:   G[k,t] = γ_tok · [ (1 − λ_tok)·V[k,t+1] + λ_tok·G[k,t+1] ]
+        last token:  G[k,L] = x[k,L] + r[k] + γ_turn · mean_j [ (1 − λ_turn·c_j)·V[j,1] + λ_turn·c_j·G[j,1] ]
+        before it:   G[k,t] = x[k,t] + γ_tok · [ (1 − λ_tok)·V[k,t+1] + λ_tok·G[k,t+1] ]
 
     With one successor each and γ = λ this is GAE over agents, then over steps.
 
@@ -70,6 +72,7 @@ def chain(
         discounts: γ and λ.
         bootstraps: Per turn the value beyond the end of the chain, used where there is no successor (0 by default).
         traces: Per turn the factor c_j on λ_turn when j is looked back from (A2PO's trace; 1 by default).
+        token_rewards: Per turn [lengths[k]] x, what each decision point is paid; None: nothing.
 
     Returns:
         Advantages G − V and returns G, per turn [lengths[k]], float64.
@@ -86,10 +89,11 @@ def chain(
             for j in successors[k]:
                 weight = d.lambda_turn * (1.0 if traces is None else traces[j])
                 ahead += _blend(floats[j], returns[j], 0, weight) / len(successors[k])
-        g = returns[k]
-        g[-1] = rewards[k] + d.gamma_turn * ahead
+        g, paid = returns[k], None if token_rewards is None else token_rewards[k]
+        x = np.zeros(lengths[k]) if paid is None else np.asarray(paid, dtype=np.float64)
+        g[-1] = x[-1] + rewards[k] + d.gamma_turn * ahead
         for t in range(lengths[k] - 2, -1, -1):
-            g[t] = d.gamma_tok * _blend(floats[k], g, t + 1, d.lambda_tok)
+            g[t] = x[t] + d.gamma_tok * _blend(floats[k], g, t + 1, d.lambda_tok)
     advantages = [g.copy() if v is None else g - v for g, v in zip(returns, floats, strict=True)]
     return advantages, returns
 

@@ -12,6 +12,7 @@ import tyro
 
 import marft_envs
 from marft_algos import arguments
+from marft_algos.ranges import COUNT, NOT_NEGATIVE
 from marft_envs.errors import ConfigError, did_you_mean
 
 Reply = Callable[[str, Sequence[Mapping[str, str]]], str]
@@ -33,9 +34,9 @@ class PlayArguments:
     """Folder of a run whose trained policies play (needs the train extra)."""
     random: bool = False
     """Everybody is played at random, from the task's plausible replies; asks for nothing."""
-    seed: int = 0
+    seed: Annotated[int, NOT_NEGATIVE] = 0
     """Fixes the problem."""
-    episodes: int = 1
+    episodes: Annotated[int, COUNT] = 1
     """How many to play."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the environment."""

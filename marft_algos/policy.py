@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from marft_algos import finite
 from marft_algos.chat import Tools
 from marft_algos.memory import passes
 from marft_algos.modeling import (
@@ -322,7 +323,12 @@ class PolicySet:
             held.copy_from(own, f"the checkpoint of policy '{policy}'")
 
     def save_adapter(self, policy: str, folder: Path | str) -> Path:
-        """Writes a policy into ``folder`` in peft's format (a whole model when fully fine-tuned)."""
+        """Writes a policy into ``folder`` in peft's format (a whole model when fully fine-tuned).
+
+        Raises:
+            NotFiniteError: its weights hold infinity or NaN.
+        """
+        finite.check(self._get(policy).tensors, f"The weights of policy '{policy}'")
         self._get(policy).save(Path(folder))
         return Path(folder)
 

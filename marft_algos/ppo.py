@@ -13,7 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -22,6 +22,7 @@ from marft_algos import credit
 from marft_algos import functional as F
 from marft_algos.algorithm import Algorithm, Rescore, UpdateConfig
 from marft_algos.batching import LEARNER_LOGPROBS, Batch, Level, decision_points, has_loss, rows_by_policy
+from marft_algos.ranges import POSITIVE, SHARE, Range
 from marft_algos.types import SamplingParams, Trajectory, Transition
 
 LOG_RATIO = "log_ratio"
@@ -37,17 +38,17 @@ class PPOConfig(UpdateConfig):
     norm: F.Norm = "token"
     """Z of an action's log-prob (action level): 1 (sum), its tokens, or its words. ``token`` is GSPO's ratio: texts of
     all lengths weigh alike, but a clip of .2 hardly ever binds; choose the clip by the logged share."""
-    clip: float = 0.2
+    clip: Annotated[float, Range(0.0, 1.0, open_low=True)] = 0.2
     """ε of the clipped surrogate: PPO's. Samples beyond 1 ± ε that moved the right way give no gradient."""
-    clip_high: float | None = None
+    clip_high: Annotated[float | None, POSITIVE] = None
     """Upper ε if it differs from the lower (DAPO's .28 keeps rare tokens alive); none: as ``clip``."""
-    gamma_tok: float = 1.0
+    gamma_tok: Annotated[float, SHARE] = 1.0
     """Discount from one token to the next; 1: a long answer is not worth less than a short one."""
-    gamma_turn: float = 1.0
+    gamma_turn: Annotated[float, SHARE] = 1.0
     """Discount from a turn to the next of its chain; 1: who spoke first is responsible for all of the outcome."""
-    lambda_tok: float = 1.0
+    lambda_tok: Annotated[float, SHARE] = 1.0
     """λ inside a response; 1: Monte-Carlo, right as long as the critic knows little."""
-    lambda_turn: float = 1.0
+    lambda_turn: Annotated[float, SHARE] = 1.0
     """λ from a turn to the next of its chain; below 1 the critic's view must be a sound bootstrap."""
     credit: str | dict[str, Any] = "broadcast"
     """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` pays rewards where they fall
@@ -93,14 +94,16 @@ class PPO(Algorithm):
             turns, links = trajectory.transitions, self.links(trajectory)
             if self.view == "own" and self.config.lambda_turn < 1.0:
                 credit.check_own_view(trajectory, links)
+            lengths = [decision_points(t, self.level) for t in turns]
             advantages, returns = F.chain(
                 [t.values for t in turns],
-                [decision_points(t, self.level) for t in turns],
+                lengths,
                 links.rewards,
                 links.successors,
                 self.discounts,
                 bootstraps=links.bootstraps,
                 traces=self.traces(trajectory),
+                token_rewards=links.token_rewards(lengths),
             )
             for t, a, g in zip(turns, advantages, returns, strict=True):
                 t.advantages, t.returns = a.astype(np.float32), g.astype(np.float32)

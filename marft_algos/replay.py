@@ -107,7 +107,7 @@ class Replayer:
         seating: Seating | None = None,
     ) -> None:
         self._policies, self._engine, self._params = policies, engine, params
-        self._seed, self._slots, self._start, self._seating = seed, slots, start, seating
+        self.seed, self._slots, self._start, self._seating = seed, slots, start, seating
         self.tokens: dict[int, int] = {}
         """Episode -> tokens sampled in branches of it since ``charge`` was last called."""
 
@@ -129,7 +129,7 @@ class Replayer:
             return []
         unused = _Branched(branches[0])  # every episode brings its own environment
         vec = VectorEnv([lambda: unused] * min(self._slots, len(branches)))
-        collector = _Branches(vec, self._policies, self._engine, self._params, seed=self._seed, seating=self._seating)
+        collector = _Branches(vec, self._policies, self._engine, self._params, seed=self.seed, seating=self._seating)
         try:
             played = collector.play(branches, iteration, self._start)
         finally:

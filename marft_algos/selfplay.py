@@ -10,13 +10,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from marft_algos import seeds
 from marft_algos.config import TrainConfig
 from marft_algos.policy import PolicySet
 from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError
-
-_POOL = 4
-"""Stream of seeds of who plays whom."""
 
 
 def past(policies: Sequence[str], size: int) -> dict[str, str]:
@@ -51,7 +49,7 @@ class Pool:
 
     def drawn(self, iteration: int, episode: int) -> tuple[str, int]:
         """Returns which agent plays as it is ("": everybody), and which past state plays the others."""
-        rng = np.random.default_rng([self._seed, _POOL, iteration, episode])
+        rng = seeds.generator(seeds.opponents(self._seed, iteration, episode))
         if rng.random() >= self._share:
             return "", 0
         agents = self._policies.agents

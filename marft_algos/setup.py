@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 import marft_envs
-from marft_algos import hosting, selfplay
+from marft_algos import hosting, seeds, selfplay
 from marft_algos.algorithm import Facts, Need
 from marft_algos.config import TrainConfig
 from marft_algos.endpoints import parse_all
@@ -20,8 +19,6 @@ from marft_algos.policy import LoraSettings, PolicySet, assign
 from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError, MarftError
 
-_TRAIN, _EVAL = 1, 2
-"""Streams of seeds: training problems depend on the run's seed and the iteration, the held-out panel on neither."""
 PROMPTS_CHECKED = 64
 HELD_OUT_SHARE = 4
 """At most one in so many problems is held out of a data set that is used for both training and evaluation."""
@@ -53,11 +50,11 @@ class Problems:
 
     def train(self, seed: int, iteration: int, n: int, refill: int = 0) -> Panel:
         """The panel of one training iteration; ``refill``: a further one, of fresh starts."""
-        rng = np.random.default_rng([seed, _TRAIN, iteration, *([refill] if refill else [])])
-        seeds = [int(s) for s in rng.integers(2**31, size=n)]
+        rng = seeds.generator(seeds.training_problems(seed, iteration, refill))
+        drawn = [int(s) for s in rng.integers(2**31, size=n)]
         if self.remaining is None:
-            return Panel(seeds, [{} for _ in seeds])
-        return Panel(seeds, [{"task_id": self.remaining[i]} for i in rng.integers(len(self.remaining), size=n)])
+            return Panel(drawn, [{} for _ in drawn])
+        return Panel(drawn, [{"task_id": self.remaining[i]} for i in rng.integers(len(self.remaining), size=n)])
 
 
 def make_env(config: TrainConfig, kwargs: Mapping[str, Any]) -> FlexEnv:
@@ -105,8 +102,8 @@ def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> Problems:
 
 def eval_panel(n: int, ids: Sequence[str] | None) -> Panel:
     """The same n episodes for every run: task ids where there are some, fixed seeds in any case."""
-    seeds = [int(s) for s in np.random.default_rng([_EVAL]).integers(2**31, size=n)]
-    return Panel(seeds, [{} for _ in seeds] if ids is None else [{"task_id": i} for i in ids])
+    drawn = [int(s) for s in seeds.generator(seeds.held_out()).integers(2**31, size=n)]
+    return Panel(drawn, [{} for _ in drawn] if ids is None else [{"task_id": i} for i in ids])
 
 
 def make_policies(config: TrainConfig, env: FlexEnv) -> PolicySet:
@@ -161,6 +158,32 @@ def facts(config: TrainConfig, env: FlexEnv) -> Facts:
     if env.unwrapped.dependency.is_static:
         offers.add("static")
     return Facts(frozenset(offers), config.episodes_per_iteration, env.unwrapped.team)
+
+
+def check_training(config: TrainConfig, env: FlexEnv) -> None:
+    """Refuses a run whose iterations would train nobody; without iterations it is an evaluation, and fine.
+
+    Raises:
+        ConfigError: Every policy is frozen or hosted, or has a learning rate of 0.
+    """
+    if config.iterations == 0:
+        return
+    names = sorted(set(assign(env.unwrapped.team, config.policies).values()))
+    lr = getattr(config.algorithm, "lr", 1.0)
+    still = {p for p in names if (lr.get(p, 1.0) if isinstance(lr, Mapping) else lr) == 0.0}
+    away = hosting.hosted(config) | set(config.frozen)
+    if away | still >= set(names):
+        why = "frozen or hosted" if away >= set(names) else "frozen or hosted, or has lr = 0"
+        raise ConfigError(
+            f"Every policy ({', '.join(names)}) is {why}, so nothing would be trained. Leave one out of frozen and "
+            "engines and give it a rate above 0, or only score the team: --iterations 0"
+        )
+    warmup = getattr(config.algorithm, "value_warmup", 0)
+    if warmup >= config.iterations:
+        warnings.warn(
+            f"value_warmup is {warmup} and iterations {config.iterations}: only value heads are trained, no policy.",
+            stacklevel=2,
+        )
 
 
 def _forks(env: FlexEnv) -> bool:

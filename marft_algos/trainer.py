@@ -16,7 +16,7 @@ import torch
 
 import marft_envs
 from marft_algos import algorithm as algorithms
-from marft_algos import checkpoint, evaluate, faults, hosting, loggers, records, runs, selfplay, setup
+from marft_algos import checkpoint, evaluate, faults, hosting, loggers, records, runs, seeds, selfplay, setup
 from marft_algos.config import TrainConfig
 from marft_algos.credit import diagnostics
 from marft_algos.critic import Critics
@@ -28,9 +28,6 @@ from marft_algos.runs import UNTRAINED, RunFolder
 from marft_algos.types import Trajectory
 from marft_algos.update import Learner
 from marft_algos.variety import Variety
-
-_PERMUTE = 3
-"""Stream of seeds of the control that permutes rewards."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -52,6 +49,7 @@ class Trainer:
 
     def __init__(self, config: TrainConfig) -> None:
         torch.set_num_threads(config.threads)
+        seeds.start_global(seeds.tasks(config.seed, -1))
         self.config = config
         algorithm = algorithms.get(config.algo)(config.algorithm, sampling=evaluate.sampling(config))
         env = setup.make_env(config, config.env_kwargs)
@@ -59,6 +57,7 @@ class Trainer:
         eval_env = setup.make_env(config, self.eval_kwargs)
         self.problems = setup.problems(config, env, eval_env)
         algorithms.check(algorithm, setup.facts(config, env))
+        setup.check_training(config, env)
         hosting.reach(config)
         if config.check_memory:
             estimate(config, env).check()
@@ -160,7 +159,7 @@ class Trainer:
         metrics |= {f"engine/{k}": v for k, v in self.engine.metrics().items()}
         self.engine.sleep()
         if config.permute_rewards:
-            permute_rewards(whole, np.random.default_rng([config.seed, _PERMUTE, iteration]))
+            permute_rewards(whole, seeds.generator(seeds.permuted_rewards(config.seed, iteration)))
         session.display.phase("learning")
         # What an outage broke off says nothing about the replies before it.
         metrics |= self.learner.update(whole, iteration)
@@ -209,6 +208,7 @@ class Trainer:
         kept: list[Trajectory] = []
         for refill in range(1 + algorithm.refills):
             panel = self.problems.train(config.seed, iteration, lacking, refill).repeated(size)
+            seeds.start_global(seeds.tasks(config.seed, iteration, refill))
             fresh = collector.collect(panel.seeds, panel.options, iteration=iteration, first=len(played), keep=keep)
             for trajectory in fresh:
                 trajectory.group = trajectory.episode // size

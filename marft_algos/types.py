@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from marft_algos.ranges import COUNT, Checked, Range
 from marft_envs.types import Fault
 
 FloatArray = NDArray[np.float32]
 Need = Literal["groups", "unshared", "blocks", "shared", "static", "branches", "start", "critic", "team_state"]
 """Something that an algorithm cannot do without, and that a run may not offer; see ``algorithm.NEEDS``."""
+
+FOREIGN = -1
+"""Version of weights that no update changes: a hosted model's, or another server's whose replies are trained on."""
 
 
 class StopReason(StrEnum):
@@ -29,11 +33,11 @@ class StopReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingParams:
+class SamplingParams(Checked):
     """How to sample. What is sampled from is what is scored: defaults leave the distribution whole."""
 
-    max_new_tokens: int = 64
-    temperature: float = 1.0
+    max_new_tokens: Annotated[int, COUNT] = 64
+    temperature: Annotated[float, Range(0.0, open_low=True, hint="For greedy decoding use greedy = true.")] = 1.0
     """Recorded, and used in scoring. Greedy decoding is ``greedy=True``, not temperature 0."""
     greedy: bool = False
 
@@ -66,7 +70,7 @@ class Generation:
     """[L] log-probabilities of ``action_ids`` under the distribution sampled from, fp32."""
     stop_reason: StopReason
     version: int
-    """Version of the policy's weights."""
+    """Version of the policy's weights, or ``FOREIGN``."""
     text: str = ""
     """Decoded ``action_ids``, special tokens dropped."""
     error: str = ""
@@ -114,7 +118,7 @@ class Transition:
     """1 / (turns with a loss that this agent has in its episode): the weight at which agents count alike however
     often they act. Set by ``batching.rows_by_policy``."""
     penalties: FloatArray | None = None
-    """[L] what ``kl_reward_coef`` took off each token; their sum is in ``reward`` already."""
+    """[L] what ``kl_reward_coef`` takes off each token's reward (not in ``reward``), set anew by every update."""
     info: dict[str, Any] = field(default_factory=dict)
 
 

@@ -7,7 +7,6 @@ heads, gradient clipping, the KL stop, and the check that what is scored is what
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -16,11 +15,12 @@ import torch
 from torch import Tensor
 from torch.optim import Adam
 
-from marft_algos import credit
+from marft_algos import credit, seeds
 from marft_algos.algorithm import Algorithm, Critics, UpdateConfig
 from marft_algos.batching import (
     LEARNER_LOGPROBS,
     REFERENCE_LOGPROBS,
+    Totals,
     context_tokens,
     micro_batches,
     minibatches,
@@ -32,18 +32,18 @@ from marft_algos.batching import (
 )
 from marft_algos.functional import effective_samples, explained_variance, kl_k3, ratio, value_loss
 from marft_algos.groups import scale_gradient, truncated_weights
+from marft_algos.intake import UpdateError, charge_kl, check_versions
 from marft_algos.memory import Budget
 from marft_algos.types import Trajectory, Transition
 from marft_algos.value_norm import NormalisedCritics
-from marft_envs.errors import ConfigError, MarftError, did_you_mean
-
-
-class UpdateError(MarftError, RuntimeError):
-    """An update that must not go on: log-probs that do not belong to the samples, or numbers that blew up."""
+from marft_envs.errors import ConfigError, did_you_mean
 
 
 class Policies(Protocol):
     """What the update needs of a set of policies."""
+
+    version: int
+    """Counts updates."""
 
     @property
     def policies(self) -> list[str]:
@@ -84,6 +84,9 @@ class Learner:
         seed: Of the run: minibatches depend on it, the iteration, and nothing else.
     """
 
+    max_staleness = 0
+    """How many updates may lie between the weights that sampled a turn and those that learn from it."""
+
     def __init__(self, algorithm: Algorithm, policies: Policies, critics: Critics | None = None, seed: int = 0) -> None:
         self.algorithm, self.policies, self.critics, self.seed = algorithm, policies, critics, seed
         algorithm.seed = seed
@@ -115,6 +118,7 @@ class Learner:
             Numbers to log, ``policy/<id>/…`` for each policy.
 
         Raises:
+            StaleError: Other weights sampled a turn than those that would learn from it.
             UpdateError: The sampler's log-probs do not match, or a gradient is not finite.
         """
         credit.validate(trajectories)
@@ -122,6 +126,8 @@ class Learner:
             for group in optimizer.param_groups:
                 group["lr"] = self.rates[policy] * annealed(iteration, self.config.anneal)
         rows = rows_by_policy(trajectories, self.trainable)
+        for own in rows.values():
+            check_versions(own, self.policies.version, self.max_staleness)
         metrics: dict[str, float] = {}
         if self.config.old_logprobs == "learner":
             for own in rows.values():
@@ -133,13 +139,16 @@ class Learner:
                     t.info[REFERENCE_LOGPROBS] = scored
         if self.config.kl_reward_coef:
             metrics["kl_reward"] = charge_kl([t for own in rows.values() for t in own], self.config.kl_reward_coef)
+        else:
+            for t in (t for own in rows.values() for t in own):
+                t.penalties = None  # another learner's
         metrics |= self.algorithm.rule.prepare(trajectories)
         self.algorithm.values(trajectories, self.critics)
         metrics |= self.algorithm.credit(trajectories)
         if iteration >= self.config.value_warmup:
             for block in self.algorithm.order(rows, iteration - self.config.value_warmup):
                 for policy in block:
-                    for key, value in self._fit_policy(policy, rows[policy], iteration).items():
+                    for key, value in self._fit_policy(policy, rows[policy], iteration, len(trajectories)).items():
                         metrics[f"policy/{policy}/{key}"] = value
                 metrics |= self.algorithm.after_block(block, trajectories, self.rescore)
         for policy in self.value_optimizers:
@@ -188,14 +197,16 @@ class Learner:
 
     # --- policies ---
 
-    def _fit_policy(self, policy: str, rows: Sequence[Transition], iteration: int) -> dict[str, float]:
+    def _fit_policy(self, policy: str, rows: Sequence[Transition], iteration: int, episodes: int) -> dict[str, float]:
         if not rows:
             return {"rows": 0.0, "steps": 0.0}
         log: list[dict[str, float]] = []
         stopped = False
         for epoch in range(self.config.epochs):
-            for part in minibatches(rows, self.config.minibatches, self._rng(policy, iteration, epoch)):
-                log.append(self._gradient(policy, part, not log))
+            for part in minibatches(
+                rows, self.config.minibatches, seeds.generator(seeds.minibatches(self.seed, policy, iteration, epoch))
+            ):
+                log.append(self._gradient(policy, part, totals(part, episodes * len(part) / len(rows)), not log))
                 limit = self.config.kl_stop
                 if limit is not None and log[-1]["kl"] > limit:
                     stopped = True
@@ -212,14 +223,16 @@ class Learner:
             "kl_stopped": float(stopped),
         }
 
-    def _gradient(self, policy: str, part: Sequence[Transition], first: bool) -> dict[str, float]:
+    def _gradient(self, policy: str, part: Sequence[Transition], size: Totals, first: bool) -> dict[str, float]:
         """As ``_accumulate``, in smaller pieces if memory runs out."""
-        return self.pieces.run(lambda tokens: self._accumulate(policy, part, first, tokens), context_tokens(part))
+        return self.pieces.run(lambda tokens: self._accumulate(policy, part, size, first, tokens), context_tokens(part))
 
-    def _accumulate(self, policy: str, part: Sequence[Transition], first: bool, tokens: int) -> dict[str, float]:
+    def _accumulate(
+        self, policy: str, part: Sequence[Transition], size: Totals, first: bool, tokens: int
+    ) -> dict[str, float]:
         """Accumulates the gradient of one minibatch, piece by piece; returns its numbers."""
         self.optimizers[policy].zero_grad(set_to_none=True)
-        size, stats = totals(part), {"loss": 0.0, "kl": 0.0, "entropy": 0.0}
+        stats = {"loss": 0.0, "kl": 0.0, "entropy": 0.0}
         ratios: list[Tensor] = []
         if first:
             stats["sampler_gap"] = 0.0
@@ -304,7 +317,11 @@ class Learner:
         if isinstance(self.critics, NormalisedCritics):
             self.critics.take_in(policy, targets)
         for epoch in range(config.critic_epochs):
-            for part in minibatches(rows, config.critic_minibatches, self._rng(policy, iteration, epoch, 1)):
+            for part in minibatches(
+                rows,
+                config.critic_minibatches,
+                seeds.generator(seeds.minibatches(self.seed, policy, iteration, epoch, critic=True)),
+            ):
                 batch = pack_values(part, self.critics.device)
                 values = self.critics.values(policy, batch.features)
                 loss = value_loss(values, batch.returns, batch.values, config.value_clip, config.huber_delta).mean()
@@ -315,24 +332,6 @@ class Learner:
         predicted = np.concatenate([t.values for t in rows if t.values is not None])
         explained = explained_variance(targets, predicted)
         return _average(log) | ({} if math.isnan(explained) else {"explained_variance": explained})
-
-    def _rng(self, policy: str, *numbers: int) -> np.random.Generator:
-        return np.random.default_rng([self.seed, zlib.crc32(policy.encode()), *numbers])
-
-
-def charge_kl(rows: Sequence[Transition], coef: float) -> float:
-    """Takes β·(log π_old − log π_ref) of every token off its turn's reward, and notes it in ``penalties``.
-
-    Returns:
-        The mean of log π_old − log π_ref per token.
-    """
-    total = 0.0
-    for t in rows:
-        gap = t.info.get(LEARNER_LOGPROBS, t.logprobs) - t.info[REFERENCE_LOGPROBS]
-        t.penalties = (-coef * gap).astype(np.float32)
-        t.reward += float(t.penalties.sum())
-        total += float(gap.sum())
-    return total / max(totals(rows).tokens, 1)
 
 
 def annealed(iteration: int, anneal: int) -> float:

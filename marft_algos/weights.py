@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from transformers import PreTrainedModel
 
+from marft_algos import seeds
 from marft_algos.fused import Factors, Reader, Unsupported
 from marft_algos.modeling import BaseModel, Trunk, checkpointed, head_of, load_base, share
+from marft_algos.ranges import COUNT, Checked
 from marft_envs.errors import ConfigError, did_you_mean
 
 SMALL_MODEL = 20_000_000
@@ -27,12 +29,12 @@ _FILE = "adapter_model.safetensors"
 
 
 @dataclass(frozen=True)
-class LoraSettings:
+class LoraSettings(Checked):
     """Shape of every adapter. There is no dropout: it would move the first minibatch's ratio away from 1."""
 
-    r: int = 8
+    r: Annotated[int, COUNT] = 8
     """Rank. Released code: 8."""
-    alpha: int = 16
+    alpha: Annotated[int, COUNT] = 16
     """Scale: the adapter counts alpha / r times. Released code: 16."""
     targets: str | tuple[str, ...] = "all-linear"
     """Names of the layers that get an adapter, or ``all-linear`` (every linear layer but the output head)."""
@@ -169,11 +171,10 @@ def adapters(
         target_modules=targets,
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with seeds.initial_weights(seed), warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", message="(?s).*(is_gradient_checkpointing|fan_in_fan_out)"
         )  # between libraries
-        torch.manual_seed(seed)
         try:
             peft = get_peft_model(model, config, adapter_name=_adapter(names[0]))
             for name in names[1:]:

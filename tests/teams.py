@@ -88,7 +88,7 @@ class Tabular:
         self.reference = {p: table.detach().clone() for p, table in self.tables.items()}
         self.frozen = set(frozen)
         self.device = torch.device("cpu")
-        self.forwards = 0
+        self.forwards = self.version = 0
 
     @property
     def policies(self) -> list[str]:

@@ -31,7 +31,7 @@ from marft_algos.algos.reinforce_pp import REINFORCEPP
 from marft_algos.algos.rft import RFT
 from marft_algos.algos.rloo import RLOO
 from marft_algos.algos.spiral import SPIRAL, SPIRALConfig
-from marft_algos.batching import Batch, pack, rows_by_policy
+from marft_algos.batching import Batch, pack, rows_by_policy, totals
 from marft_algos.types import SamplingParams, StopReason, Trajectory
 from marft_algos.update import Learner
 from marft_envs.errors import ConfigError
@@ -88,7 +88,7 @@ def first(data: Sequence[Trajectory]) -> list[float]:
 def batch_of(data: Sequence[Trajectory], algo: Any, moved: float = 0.3) -> tuple[Batch, torch.Tensor]:
     """All turns of policy a, packed, and log-probs that have moved away from the old ones."""
     rows = rows_by_policy(data, ["a"])["a"]
-    batch = pack(rows, algo.level)
+    batch = pack(rows, algo.level, minibatch=totals(rows, len(data)))
     generator = torch.Generator().manual_seed(1)
     noise = torch.randn(batch.old_logprobs.shape, generator=generator) * moved
     return batch, (batch.old_logprobs + torch.where(batch.mask, noise, 0.0)).requires_grad_()
@@ -285,7 +285,6 @@ def test_reinforce_pp_sums_the_kl_to_go_and_whitens_the_whole_batch() -> None:
     for d in data:
         (t,) = d.transitions
         t.penalties = (-0.1 * rng.normal(size=4)).astype(np.float32)
-        t.reward = float(t.penalties.sum())
         raw += [d.layers[0].team + float(t.penalties[s:].sum()) for s in range(4)]
     REINFORCEPP().credit(data)
     found = np.concatenate([d.transitions[0].advantages for d in data])
@@ -356,11 +355,11 @@ def clipped(ratio: float, advantage: float, low: float, high: float) -> float:
 
 
 def per_episode(terms: Sequence[tuple[Any, float]], data: Sequence[Trajectory], summed: bool) -> float:
-    """Mean over episodes in which agent a acted, of the mean (or sum) over its turns."""
+    """Mean over episodes in which agent a acted of the mean over its turns, or over all episodes of their sum."""
     value = {id(t): v for t, v in terms}
     own = [[value[id(t)] for t in d.transitions if t.agent == "a"] for d in data]
     acted = [sum(x) if summed else sum(x) / len(x) for x in own if x]
-    return sum(acted) / len(acted)
+    return sum(acted) / (len(data) if summed else len(acted))
 
 
 def turns_of_a(seed: int = 0) -> list[Trajectory]:

@@ -25,10 +25,10 @@ HEAVY = (
 
 # Who may import whom in marft_algos: a module's own level and the levels before it.
 LEVELS = (
-    ("types", "toml", "stats", "variety", "memory", "endpoints", "models"),
+    ("ranges", "finite", "types", "toml", "seeds", "stats", "variety", "memory", "endpoints", "models"),
     ("functional", "groups"),
     ("policy", "modeling", "chat", "weights", "fused", "scoring", "critic", "engines"),
-    ("faults", "rollout", "replay", "batching"),
+    ("faults", "rollout", "replay", "batching", "intake"),
     ("credit", "algorithm", "algorithm_config", "ppo", "value_norm", "update"),
     ("algos",),
     ("config", "presets", "runs", "records", "setup", "estimate", "selfplay", "hosting", "checkpoint", "loggers", "evaluate", "compare", "plots", "report", "trainer"),

@@ -22,15 +22,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from marft_algos import functional as F
+from marft_algos import seeds
 from marft_algos.algorithm import Need, Rescore, View, register
 from marft_algos.batching import Batch
 from marft_algos.ppo import LOG_RATIO, PPO, PPOConfig, note_log_ratios, waiting
+from marft_algos.ranges import SHARE
 from marft_algos.types import SamplingParams, Trajectory, Transition
 
 OUTER = "a2po_outer"
@@ -41,9 +43,9 @@ OUTER = "a2po_outer"
 class A2POConfig(PPOConfig):
     """Settings of A2PO; those it shares with every algorithm that has a critic are inherited."""
 
-    clip_outer: float = 0.1
+    clip_outer: Annotated[float, SHARE] = 0.1
     """ε_o: how far the other policies' ratio may weigh on a sample. .1: the authors' code."""
-    clip_anneal: float = 0.5
+    clip_anneal: Annotated[float, SHARE] = 0.5
     """w_c: the share of ε that grows with the position in the order; the first policy updated has the narrowest
     clip, as all later ones build on it. 0: the same clip for all. The paper: .5."""
 
@@ -76,7 +78,7 @@ class A2PO(PPO):
 
     def order(self, rows: Mapping[str, Sequence[Transition]], iteration: int) -> Iterator[list[str]]:
         """Semi-greedy: by the advantages as they are when a block's turn comes."""
-        rng = np.random.default_rng([self.seed, iteration])
+        rng = seeds.generator(seeds.order(self.seed, iteration))
         left = [p for p, turns in rows.items() if turns]
         n = len(left)
         for position in range(1, n + 1):

@@ -20,30 +20,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from marft_algos import groups
 from marft_algos.algorithm import GroupConfig, Need, register
 from marft_algos.algos.grpo import GRPO, GRPOConfig
-from marft_algos.credit.rewards import earned
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, Range
 from marft_algos.replay import WORTH
 from marft_algos.types import SamplingParams, Trajectory
-from marft_envs.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class ATGRPOConfig(GRPOConfig):
     """Settings of AT-GRPO; those it shares with GRPO and every algorithm are inherited."""
 
-    candidates: int = 4
+    candidates: Annotated[int, Range(2)] = 4
     """K: replies at every turn; each but the last turn's costs the rest of its round."""
-    alpha: float = 1.0
+    alpha: Annotated[float, NOT_NEGATIVE] = 1.0
     """α: weight of the team's reward beside the agent's own."""
-    group_size: int = 1
+    group_size: Annotated[int, COUNT] = 1
     """Episodes of each start; the groups that are compared are the candidates at one state."""
-    kl_coef: float = 0.0
+    kl_coef: Annotated[float, NOT_NEGATIVE] = 0.0
     """Weight of the KL to the model without its adapter. Off, as in later work on GRPO."""
 
 
@@ -58,15 +57,13 @@ class ATGRPO(GRPO):
     def __init__(self, config: ATGRPOConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
         self.candidates = self.config.candidates
-        if self.candidates < 2:
-            raise ConfigError(f"candidates is {self.candidates}; AT-GRPO compares at least 2 replies at a state.")
 
     def worth(self, branch: Trajectory, index: int) -> float:
         """α·team + local of what is paid from the candidate's layer on."""
         t = branch.transitions[index]
         paid = branch.layers[t.layer :]
         team = sum(layer.team for layer in paid)
-        return float(self.config.alpha * team + earned(t) + sum(layer.agents.get(t.agent, 0.0) for layer in paid))
+        return float(self.config.alpha * team + t.reward + sum(layer.agents.get(t.agent, 0.0) for layer in paid))
 
     def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Worths standardised among the candidates of a turn; a turn without candidates teaches nothing."""

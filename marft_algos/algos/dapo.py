@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -27,6 +27,7 @@ from marft_algos import groups
 from marft_algos.algorithm import GroupConfig, register
 from marft_algos.algos.grpo import GRPO, GRPOConfig
 from marft_algos.batching import Batch, has_loss
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE
 from marft_algos.types import StopReason, Trajectory, Transition
 
 
@@ -34,15 +35,15 @@ from marft_algos.types import StopReason, Trajectory, Transition
 class DAPOConfig(GRPOConfig):
     """Settings of DAPO; those it shares with GRPO and every algorithm are inherited."""
 
-    clip_high: float | None = 0.28
+    clip_high: Annotated[float | None, POSITIVE] = 0.28
     """Upper ε: the paper's; leaves room for rare tokens to become likely."""
-    kl_coef: float = 0.0
+    kl_coef: Annotated[float, NOT_NEGATIVE] = 0.0
     """Off: the paper's."""
-    group_size: int = 8
+    group_size: Annotated[int, COUNT] = 8
     """Episodes of each start; 16 in the paper."""
-    refills: int = 3
+    refills: Annotated[int, NOT_NEGATIVE] = 3
     """How often groups of equal scores are replaced. The paper samples until the batch is full."""
-    overlong: float = 0.2
+    overlong: Annotated[float, SHARE] = 0.2
     """Last part of ``max_new_tokens`` over which a reply's penalty grows from 0 to 1: 4,096 of 20,480 in the paper.
     0: no penalty."""
 

@@ -6,15 +6,15 @@
 Dividing by σ weighs starts that are almost always or almost never solved more than others; dividing by a text's own
 length makes long wrong texts cheaper than short ones. The constant is the longest reply, ``max_new_tokens``.
 
-Departures: an agent's turns of an episode are summed, not averaged, since a division by the number of turns is a
-length bias, too; the loss divides by episodes.
+Departures: a policy's turns of an episode are summed, not averaged, since a division by the number of turns is a
+length bias, too; the loss divides by all episodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
@@ -22,6 +22,7 @@ from marft_algos import credit, groups
 from marft_algos.algorithm import GroupConfig, register
 from marft_algos.algos.grpo import GRPO
 from marft_algos.batching import Batch
+from marft_algos.ranges import POSITIVE, Range
 from marft_algos.types import Trajectory
 
 
@@ -29,9 +30,9 @@ from marft_algos.types import Trajectory
 class DrGRPOConfig(GroupConfig):
     """Settings of Dr. GRPO; those it shares with every algorithm are inherited."""
 
-    clip: float = 0.2
+    clip: Annotated[float, Range(0.0, 1.0, open_low=True)] = 0.2
     """ε of the clipped surrogate: the paper's."""
-    clip_high: float | None = None
+    clip_high: Annotated[float | None, POSITIVE] = None
     """Upper ε if it differs from the lower; none: as ``clip``."""
 
 
@@ -49,5 +50,5 @@ class DrGRPO(GRPO):
         return found.log()
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """Sum over an agent's tokens of an episode by a constant, mean over episodes."""
+        """Sum over the policy's tokens of an episode by a constant, mean over all episodes."""
         return batch.episode_sum(batch.row_sum(x)) / self.sampling.max_new_tokens

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from marft_algos import groups
 from marft_algos.algorithm import GroupConfig, register
 from marft_algos.algos.grpo import GRPO, GRPOConfig
+from marft_algos.ranges import COUNT, NOT_NEGATIVE
 from marft_algos.types import Trajectory
 
 
@@ -29,9 +30,9 @@ from marft_algos.types import Trajectory
 class DrMASConfig(GRPOConfig):
     """Settings of Dr. MAS; those it shares with GRPO and every algorithm are inherited."""
 
-    group_size: int = 8
+    group_size: Annotated[int, COUNT] = 8
     """Episodes of each start: the paper's for mathematics (5 for search)."""
-    kl_coef: float = 0.0
+    kl_coef: Annotated[float, NOT_NEGATIVE] = 0.0
     """Off: agents drift apart on purpose."""
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -24,6 +24,7 @@ from marft_algos import credit, groups
 from marft_algos import functional as F
 from marft_algos.algorithm import Algorithm, GroupConfig, Need, register
 from marft_algos.batching import Batch, Level
+from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, Range
 from marft_algos.types import Trajectory
 
 
@@ -31,15 +32,15 @@ from marft_algos.types import Trajectory
 class GRPOConfig(GroupConfig):
     """Settings of GRPO; those it shares with every algorithm are inherited."""
 
-    clip: float = 0.2
+    clip: Annotated[float, Range(0.0, 1.0, open_low=True)] = 0.2
     """ε of the clipped surrogate: the paper's."""
-    clip_high: float | None = None
+    clip_high: Annotated[float | None, POSITIVE] = None
     """Upper ε if it differs from the lower; none: as ``clip``."""
-    kl_coef: float = 0.04
+    kl_coef: Annotated[float, NOT_NEGATIVE] = 0.04
     """β, the weight of the KL to the model without its adapter: the paper's. Later work sets 0."""
-    std_eps: float = 1e-6
+    std_eps: Annotated[float, NOT_NEGATIVE] = 1e-6
     """ε_σ, added to a group's σ. TRL: 1e-4."""
-    std_ddof: int = 1
+    std_ddof: Annotated[int, Range(0, 1)] = 1
     """What σ's denominator is less than the group size: 1 in released code, 0 in the formula of the paper."""
 
 

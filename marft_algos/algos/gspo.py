@@ -12,7 +12,7 @@ Departures: a sequence is a turn; an agent's turns of an episode are averaged fi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
@@ -20,19 +20,20 @@ from marft_algos import functional as F
 from marft_algos.algorithm import GroupConfig, register
 from marft_algos.algos.grpo import GRPO, GRPOConfig
 from marft_algos.batching import Batch
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, Range
 
 
 @dataclass(frozen=True)
 class GSPOConfig(GRPOConfig):
     """Settings of GSPO; those it shares with GRPO and every algorithm are inherited."""
 
-    group_size: int = 16
+    group_size: Annotated[int, COUNT] = 16
     """Episodes of each start: the paper's."""
-    clip: float = 3e-4
+    clip: Annotated[float, Range(0.0, 1.0, open_low=True)] = 3e-4
     """Lower ε on the ratio of a reply: the paper's."""
-    clip_high: float | None = 4e-4
+    clip_high: Annotated[float | None, POSITIVE] = 4e-4
     """Upper ε on the ratio of a reply: the paper's."""
-    kl_coef: float = 0.0
+    kl_coef: Annotated[float, NOT_NEGATIVE] = 0.0
     """Off: the paper's."""
 
 

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marft_algos import credit
+from marft_algos import credit, seeds
 from marft_algos import functional as F
 from marft_algos.algorithm import Critics, Need, Rescore, View, fill_values, register
 from marft_algos.batching import Batch, decision_points
@@ -81,7 +81,7 @@ class HAPPO(PPO):
     def _joint(self, trajectory: Trajectory) -> None:
         """The chain of rounds: what each pays, and the value at its start."""
         turns = trajectory.transitions
-        paid = credit.team_chain(trajectory, self.rule(trajectory)).rewards
+        paid = credit.team_chain(trajectory, self.rule(trajectory)).totals
         rounds: dict[int, list[Sequence[int]]] = {}
         for layer in trajectory.layers:
             rounds.setdefault(turns[layer.turns[0]].round, []).append(layer.turns)
@@ -103,7 +103,7 @@ class HAPPO(PPO):
 
     def order(self, rows: Mapping[str, Sequence[Transition]], iteration: int) -> list[list[str]]:
         """Every policy is a block; the order is drawn anew in each iteration."""
-        return [[p] for p in np.random.default_rng([self.seed, iteration]).permutation(list(rows)).tolist()]
+        return [[p] for p in seeds.generator(seeds.order(self.seed, iteration)).permutation(list(rows)).tolist()]
 
     def after_block(
         self, block: Sequence[str], trajectories: Sequence[Trajectory], rescore: Rescore

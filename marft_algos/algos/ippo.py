@@ -19,18 +19,19 @@ their role is in the prompt. Normalised value targets (``value_norm``) are off: 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from marft_algos import credit
 from marft_algos.algorithm import Need, View, register
 from marft_algos.ppo import PPO, PPOConfig
+from marft_algos.ranges import POSITIVE
 
 
 @dataclass(frozen=True)
 class IPPOConfig(PPOConfig):
     """Settings of IPPO; those it shares with every algorithm that has a critic are inherited."""
 
-    value_clip: float | None = 0.2
+    value_clip: Annotated[float | None, POSITIVE] = 0.2
     """New values are held within this distance of those at collection; as wide as the clip, as in the original's
     code. None: off."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch import Tensor
 from marft_algos import credit, groups
 from marft_algos.algorithm import Algorithm, GroupConfig, Need, register
 from marft_algos.batching import Batch, Level
+from marft_algos.ranges import COUNT, SHARE
 from marft_algos.types import SamplingParams, Trajectory, Transition
 
 
@@ -31,9 +32,9 @@ class MAGRPOConfig(GroupConfig):
 
     one_step = True
 
-    group_size: int = 4
+    group_size: Annotated[int, COUNT] = 4
     """Episodes of each start: the paper's."""
-    gamma_turn: float = 1.0
+    gamma_turn: Annotated[float, SHARE] = 1.0
     """Discount from a layer to the next."""
     credit: str | dict[str, Any] = "broadcast"
     """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` pays rewards where they fall
@@ -71,7 +72,7 @@ class MAGRPO(Algorithm):
         return found.log()
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """Sum over an agent's tokens of an episode, mean over episodes."""
+        """Sum over the policy's tokens of an episode, mean over all episodes."""
         return batch.episode_sum(batch.row_sum(x))
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:

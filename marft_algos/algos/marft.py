@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from marft_algos.algorithm import View, register
 from marft_algos.ppo import PPO, PPOConfig
+from marft_algos.ranges import COUNT
 from marft_algos.types import SamplingParams, Transition
-from marft_envs.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class MARFTConfig(PPOConfig):
     is paid for itself."""
     update: Literal["joint", "agent"] = "joint"
     """All policies every iteration, or one policy for ``interval`` iterations, then the next."""
-    interval: int = 1
+    interval: Annotated[int, COUNT] = 1
     """Iterations before the next policy's turn when ``update`` is ``agent``."""
 
 
@@ -53,8 +53,6 @@ class MARFT(PPO):
     def __init__(self, config: MARFTConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
         self.view, self.chain = self.config.critic, self.config.chain
-        if self.config.interval < 1:
-            raise ConfigError(f"interval is {self.config.interval}; expected at least 1 iteration per policy.")
 
     def order(self, rows: Mapping[str, Sequence[Transition]], iteration: int) -> list[list[str]]:
         """Every policy, or the one whose interval it is."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor
@@ -23,6 +23,7 @@ from marft_algos import credit, groups
 from marft_algos import functional as F
 from marft_algos.algorithm import Algorithm, UpdateConfig, register
 from marft_algos.batching import Batch, Level
+from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, Range
 from marft_algos.types import SamplingParams, Trajectory
 
 
@@ -30,13 +31,13 @@ from marft_algos.types import SamplingParams, Trajectory
 class MARSHALConfig(UpdateConfig):
     """Settings of MARSHAL; those it shares with every algorithm are inherited."""
 
-    clip: float = 0.2
+    clip: Annotated[float, Range(0.0, 1.0, open_low=True)] = 0.2
     """ε of the clipped surrogate: PPO's."""
-    clip_high: float | None = None
+    clip_high: Annotated[float | None, POSITIVE] = None
     """Upper ε if it differs from the lower; none: as ``clip``."""
-    kl_coef: float = 0.2
+    kl_coef: Annotated[float, NOT_NEGATIVE] = 0.2
     """Weight of the KL to the model without its adapter: the paper's; self-play drifts."""
-    std_eps: float = 1e-6
+    std_eps: Annotated[float, NOT_NEGATIVE] = 1e-6
     """ε_σ, added to a player's σ."""
     credit: str | dict[str, Any] = "broadcast"
     """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` pays rewards where they fall
@@ -61,12 +62,12 @@ class MARSHAL(Algorithm):
         turns = [t for d in trajectories for t in d.transitions]
         players = [t.agent for t in turns]
         chains = [self.links(d) for d in trajectories]
-        rewards = np.array([r for links in chains for r in links.rewards], dtype=np.float64)
+        rewards = np.array([r for links in chains for r in links.totals], dtype=np.float64)
         rest = rewards - groups.statistics(rewards, players).mean
         sums, start = np.zeros_like(rest), 0
         for d, links in zip(trajectories, chains, strict=True):
             end = start + len(d.transitions)
-            own = credit.Links(rest[start:end].tolist(), links.successors, links.bootstraps)
+            own = credit.Links(rest[start:end].tolist(), links.successors, links.bootstraps, [None] * (end - start))
             sums[start:end] = credit.returns_to_go(d, own)
             start = end
         found = groups.statistics(sums, players)

@@ -3,8 +3,8 @@
     b ← m·b + (1 − m)·mean G,   A_k = G_k − b,   loss = −(1/E) Σ_episodes Σ_k Σ_t log π(y_{k,t}) · A_k
 
 (Williams 1992.) G_k is what is paid from turn k to the end: along the team chain, every agent's turns carry the
-outcome of all that follows; along agent chains, each agent's own. An episode's gradient is the sum over an agent's
-turns, as the policy gradient theorem has it, and the loss divides by episodes.
+outcome of all that follows; along agent chains, each agent's own. An episode's gradient is the sum over a policy's
+turns, whoever took them, as the policy gradient theorem has it, and the loss divides by all E episodes.
 
 Departures: b starts as the first iteration's mean instead of 0, which would make the first step one on raw rewards; it
 is otherwise that of the iterations before, so that no episode is in its own baseline. No ratio and no clip: more than
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -23,6 +23,7 @@ from torch import Tensor
 from marft_algos import credit
 from marft_algos.algorithm import Algorithm, UpdateConfig, register
 from marft_algos.batching import Batch, Level
+from marft_algos.ranges import SHARE
 from marft_algos.types import SamplingParams, Trajectory
 
 
@@ -32,9 +33,9 @@ class REINFORCEConfig(UpdateConfig):
 
     one_step = True
 
-    momentum: float = 0.9
+    momentum: Annotated[float, SHARE] = 0.9
     """Weight of the past in the running mean: about the last ten iterations."""
-    gamma_turn: float = 1.0
+    gamma_turn: Annotated[float, SHARE] = 1.0
     """Discount from a turn to the next of its chain; 1: who spoke first is responsible for all of the outcome."""
     chain: Literal["team", "agent"] = "team"
     """Whose rewards a turn is credited with: all that the team is paid later, or what its own agent is."""
@@ -78,7 +79,7 @@ class REINFORCE(Algorithm):
         return {"baseline": baseline}
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """Sum over an agent's tokens of an episode, mean over episodes."""
+        """Sum over the policy's tokens of an episode, mean over all episodes."""
         return batch.episode_sum(batch.row_sum(x))
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:

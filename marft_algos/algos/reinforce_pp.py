@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -23,6 +23,7 @@ from marft_algos import credit
 from marft_algos import functional as F
 from marft_algos.algorithm import Algorithm, UpdateConfig, register
 from marft_algos.batching import Batch, Level, decision_points, has_loss
+from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, SHARE, Range
 from marft_algos.types import SamplingParams, Trajectory
 
 
@@ -30,13 +31,13 @@ from marft_algos.types import SamplingParams, Trajectory
 class REINFORCEPPConfig(UpdateConfig):
     """Settings of REINFORCE++; those it shares with every algorithm are inherited."""
 
-    kl_reward_coef: float = 0.01
+    kl_reward_coef: Annotated[float, NOT_NEGATIVE] = 0.01
     """β, the weight of the KL in the reward: .001 to .01 in the paper and its code."""
-    clip: float = 0.2
+    clip: Annotated[float, Range(0.0, 1.0, open_low=True)] = 0.2
     """ε of the clipped surrogate: PPO's."""
-    clip_high: float | None = None
+    clip_high: Annotated[float | None, POSITIVE] = None
     """Upper ε if it differs from the lower; none: as ``clip``."""
-    gamma_turn: float = 1.0
+    gamma_turn: Annotated[float, SHARE] = 1.0
     """Discount from a turn to the next of its chain."""
     chain: Literal["team", "agent"] = "team"
     """Whose rewards a turn is credited with: all that the team is paid later, or what its own agent is."""

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
 from marft_algos import credit
 from marft_algos.algorithm import Algorithm, GroupConfig, register
 from marft_algos.batching import Batch, Level
+from marft_algos.ranges import COUNT, FINITE
 from marft_algos.types import Trajectory
 
 
@@ -27,9 +29,9 @@ from marft_algos.types import Trajectory
 class RFTConfig(GroupConfig):
     """Settings of rejection-sampling fine-tuning; those it shares with every algorithm are inherited."""
 
-    group_size: int = 1
+    group_size: Annotated[int, COUNT] = 1
     """Episodes of each start; success is judged one by one."""
-    least_score: float = 1.0
+    least_score: Annotated[float, FINITE] = 1.0
     """Score that counts as success where the task does not say."""
 
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
 from marft_algos import credit, groups
 from marft_algos.algorithm import Algorithm, GroupConfig, Need, register
 from marft_algos.batching import Batch, Level
+from marft_algos.ranges import COUNT
 from marft_algos.types import Trajectory
 
 
@@ -30,7 +31,7 @@ class RLOOConfig(GroupConfig):
 
     one_step = True
 
-    group_size: int = 4
+    group_size: Annotated[int, COUNT] = 4
     """k, episodes of each start: 2 and 4 in the paper."""
 
 
@@ -51,7 +52,7 @@ class RLOO(Algorithm):
         return found.log()
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """Sum over an agent's tokens of an episode, mean over episodes."""
+        """Sum over the policy's tokens of an episode, mean over all episodes."""
         return batch.episode_sum(batch.row_sum(x))
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor
@@ -21,6 +21,7 @@ from torch import Tensor
 from marft_algos import credit, groups
 from marft_algos.algorithm import Algorithm, UpdateConfig, register
 from marft_algos.batching import Batch, Level
+from marft_algos.ranges import SHARE
 from marft_algos.types import SamplingParams, Trajectory
 
 
@@ -30,7 +31,7 @@ class SPIRALConfig(UpdateConfig):
 
     one_step = True
 
-    decay: float = 0.95
+    decay: Annotated[float, SHARE] = 0.95
     """Weight of the past in a role's baseline, per episode: the paper's."""
     credit: str | dict[str, Any] = "broadcast"
     """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` pays rewards where they fall
@@ -68,7 +69,7 @@ class SPIRAL(Algorithm):
         return {f"baseline/{role}": b for role, b in sorted(self.baselines.items())}
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """Sum over an agent's tokens of an episode, mean over episodes."""
+        """Sum over the policy's tokens of an episode, mean over all episodes."""
         return batch.episode_sum(batch.row_sum(x))
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:

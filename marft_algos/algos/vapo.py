@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -31,6 +31,7 @@ from marft_algos import functional as F
 from marft_algos.algorithm import Need, View, register
 from marft_algos.batching import Batch, has_loss
 from marft_algos.ppo import PPO, PPOConfig
+from marft_algos.ranges import NOT_NEGATIVE, POSITIVE
 from marft_algos.types import SamplingParams, Trajectory
 from marft_envs.errors import ConfigError
 
@@ -45,14 +46,14 @@ class VAPOConfig(PPOConfig):
     ``lambda_tok`` is the critic's.
     """
 
-    clip_high: float | None = 0.28
+    clip_high: Annotated[float | None, POSITIVE] = 0.28
     """Upper ε: above the lower, so that rare tokens can grow. The paper: .28."""
-    value_warmup: int = 5
+    value_warmup: Annotated[int, NOT_NEGATIVE] = 5
     """Iterations at the start that train only the value heads, on Monte-Carlo returns. The paper has 50 for a critic
     of the model's size."""
-    alpha: float = 0.05
+    alpha: Annotated[float, POSITIVE] = 0.05
     """α of the policy's λ = max(.95, 1 − 1/(α·length)). The paper: .05, which leaves .95 up to 400 tokens."""
-    nll_coef: float = 0.1
+    nll_coef: Annotated[float, NOT_NEGATIVE] = 0.1
     """μ: weight of the negative log-likelihood of correct replies. The paper: .1."""
 
 
@@ -70,8 +71,6 @@ class VAPO(PPO):
         super().__init__(config, sampling)
         if self.level != "token":
             raise ConfigError("VAPO's λ works between tokens: level is 'action', expected 'token'.")
-        if self.config.alpha <= 0:
-            raise ConfigError(f"alpha is {self.config.alpha}; expected more than 0 (the paper: 0.05).")
 
     def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Returns by the critic's λ; advantages by the policy's, from what the last token is due."""
@@ -81,7 +80,10 @@ class VAPO(PPO):
         for t, lam in zip(turns, lambdas, strict=True):
             assert t.returns is not None
             inside = F.Discounts(gamma_tok=self.config.gamma_tok, lambda_tok=lam)
-            (advantages,), _ = F.chain([t.values], [len(t.action_ids)], [float(t.returns[-1])], [()], inside)
+            charged = None if t.penalties is None else np.append(t.penalties[:-1], 0.0)  # the last one's is in G
+            (advantages,), _ = F.chain(
+                [t.values], [len(t.action_ids)], [float(t.returns[-1])], [()], inside, token_rewards=[charged]
+            )
             t.advantages = advantages.astype(np.float32)
         self.whiten(trajectories)
         self._weigh(trajectories)

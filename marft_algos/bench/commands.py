@@ -14,6 +14,7 @@ import tyro
 
 from marft_algos import arguments
 from marft_algos.commands import REGRESSION
+from marft_algos.ranges import COUNT
 from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class RunArguments:
     """TOML file; see examples/configs/bench_toys.toml."""
     out: Path
     """Folder of the benchmark. What has been run there already is not run again."""
-    jobs: int = 1
+    jobs: Annotated[int, COUNT] = 1
     """Runs side by side, each a process with one thread."""
     stage: Literal["all", "sweep", "main"] = "all"
     """Only the sweep over learning rates, or only the runs that count."""

@@ -11,36 +11,41 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from marft_algos import algorithm as algorithms
 from marft_algos import config as configs
 from marft_algos import credit as credits_
+from marft_algos import seeds
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, RATE, Checked, Range
 from marft_envs.errors import ConfigError, did_you_mean
 
 Control = Literal["untrained", "single", "vote", "reinforce", "rft"]
 CONTROLS: tuple[Control, ...] = ("untrained", "single", "vote", "reinforce", "rft")
+LEARNING = Range(0.0, RATE.high, open_low=True)
+"""Rates of a sweep: at 0 nothing would be learnt."""
+SEED = Range(0, seeds.LARGEST)
 ALL = "all"
 """In ``algorithms``: every registered one."""
 
 
 @dataclass(frozen=True)
-class EnvEntry:
+class EnvEntry(Checked):
     """What an environment's label stands for."""
 
     id: str = ""
     """The environment; the label by default."""
     single: str = ""
     """The environment in which one agent does the same task on the same problems, for the single-agent controls."""
-    members: int = 0
+    members: Annotated[int, NOT_NEGATIVE] = 0
     """Train so many agents on their own, each on its part of the budget, and let them vote."""
     trained_on: str = ""
     """Another label: its trained teams are only scored here (with D ablated, say)."""
-    token_budget: int | None = None
+    token_budget: Annotated[int | None, COUNT] = None
     """Instead of the grid's."""
-    sweep_lr: tuple[float, ...] = ()
+    sweep_lr: Annotated[tuple[float, ...], LEARNING] = ()
     """Instead of the sweep's learning rates, for every algorithm alike."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the run, as in a run's config.toml."""
@@ -61,26 +66,26 @@ class AlgorithmEntry:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Checked):
     """Learning rates, tried for every algorithm alike, on seeds that the main stage does not have."""
 
-    lr: tuple[float, ...]
-    seeds: tuple[int, ...]
-    token_budget: int | None = None
+    lr: Annotated[tuple[float, ...], LEARNING]
+    seeds: Annotated[tuple[int, ...], SEED]
+    token_budget: Annotated[int | None, COUNT] = None
     """Of one run; none: as in the main stage."""
 
 
 @dataclass(frozen=True)
-class Grid:
+class Grid(Checked):
     """A benchmark."""
 
     algorithms: tuple[str, ...]
     """Labels, or ``all``."""
     envs: tuple[str, ...]
     """Labels."""
-    token_budget: int
+    token_budget: Annotated[int, COUNT]
     """Tokens sampled for training in one run: dropped groups, refills and branches count."""
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    seeds: Annotated[tuple[int, ...], SEED] = (0, 1, 2, 3, 4)
     """Of the runs; five are few, three are the least that give an interval."""
     credit: tuple[str, ...] = ()
     """Credit rules, by name or label; empty: each algorithm's own default."""
@@ -92,10 +97,10 @@ class Grid:
     """Algorithms that may train the single agent; the sweep chooses the best, with its rate. Default: the first one."""
     controls: tuple[Control, ...] = CONTROLS
     """Rows that a comparison without would mislead; leave some out only where they stand elsewhere."""
-    samples: int = 0
+    samples: Annotated[int, NOT_NEGATIVE] = 0
     """Answers sampled to each problem of the panel by a trained team, for ``avg@k`` beside the greedy score; 0: none.
     Finished runs whose folders are there are sampled, too, without being trained again."""
-    contribution: int = 0
+    contribution: Annotated[int, NOT_NEGATIVE] = 0
     """Episodes on which the team is scored with each policy set back to its start, one at a time; 0: not."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of every run, as in a run's config.toml."""
@@ -176,7 +181,10 @@ def _read(kind: Any, table: Any, where: str) -> Any:
     lacking = [f.name for f in dataclasses.fields(kind) if _required(f) and f.name not in values]
     if lacking:
         raise ConfigError(f"{where} lacks {', '.join(lacking)}. See examples/configs/bench_toys.toml.")
-    return kind(**values)
+    try:
+        return kind(**values)
+    except ConfigError as error:
+        raise ConfigError(f"In {where}: {error}") from error
 
 
 def _required(f: dataclasses.Field[Any]) -> bool:
@@ -198,10 +206,6 @@ def _check(grid: Grid) -> None:
         found = getattr(grid, key)
         if not found or len(set(found)) < len(found):
             raise ConfigError(f"'{key}' is {list(found)}; expected at least one, and none twice.")
-    if grid.token_budget < 1:
-        raise ConfigError(f"token_budget is {grid.token_budget}; expected at least 1.")
-    if grid.samples < 0:
-        raise ConfigError(f"samples is {grid.samples}; expected 0 (none) or more.")
     if len(grid.singles) > 1 and grid.sweep is None:
         named = ", ".join(grid.singles)
         raise ConfigError(f"'single' names {named}, and there is no [sweep] to choose among them. Name one, or add it.")
@@ -245,7 +249,7 @@ def _check_envs(grid: Grid) -> None:
                 f"[env.{label}] is trained on '{source}', which is no label that trains a team. "
                 f"{did_you_mean(source, [e for e in grid.envs if not grid.env_entry(e).trained_on])}"
             )
-        if entry.members == 1 or entry.members < 0 or (entry.members and source):
+        if entry.members == 1 or (entry.members and source):
             raise ConfigError(f"[env.{label}]: members is {entry.members}; a vote takes two or more, trained here.")
         if entry.sweep_lr and (grid.sweep is None or source):
             raise ConfigError(f"[env.{label}] has sweep_lr, and no sweep.")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from marft_algos.credit.registry import Chain, Rule
 from marft_algos.credit.rewards import Rewards
+from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, check
 from marft_algos.replay import Replayer
 from marft_algos.rollout import Keep
 from marft_algos.types import Need, Trajectory
-from marft_envs.errors import ConfigError
 from marft_envs.types import AgentSpec
 
 Cost = Literal["tokens", "calls", "handoffs"]
@@ -40,21 +40,17 @@ class Priced(Rule):
         λ ← max(0, λ + multiplier_lr·(mean cost of an episode − b))
     """
 
-    costs: dict[Cost, float] = field(default_factory=dict)
+    costs: Annotated[dict[Cost, float], NOT_NEGATIVE] = field(default_factory=dict)
     """Price of a unit of each cost; the first price of those with a budget."""
-    budgets: dict[Cost, float] = field(default_factory=dict)
+    budgets: Annotated[dict[Cost, float], NOT_NEGATIVE] = field(default_factory=dict)
     """Mean cost of an episode that is to be held."""
-    multiplier_lr: float = 0.01
+    multiplier_lr: Annotated[float, POSITIVE] = 0.01
     """Step of the prices that hold a budget, per unit above it."""
     rule: Rule = field(init=False)
     """What the prices come on top of."""
 
     def __post_init__(self) -> None:
-        if any(price < 0 for price in self.costs.values()) or self.multiplier_lr <= 0:
-            raise ConfigError(
-                f"Costs are {self.costs} with multiplier_lr {self.multiplier_lr}; expected prices of 0 or more, and a "
-                "step above 0."
-            )
+        check(self)
         self.prices: dict[Cost, float] = {c: self.costs.get(c, 0.0) for c in (*self.costs, *self.budgets)}
         self._now = dict(self.prices)
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from marft_algos.credit.formulas import spearman
 from marft_algos.credit.registry import Chain, Rule, register
-from marft_algos.credit.rewards import Rewards, earned, penalty, punctual, team_score
+from marft_algos.credit.rewards import Rewards, punctual, team_score
+from marft_algos.ranges import NOT_NEGATIVE, Checked
 from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.types import AgentSpec
@@ -54,11 +55,11 @@ def last(trajectory: Trajectory) -> Rewards:
 
 @register("local")
 @dataclass(frozen=True)
-class Local(Rule):
+class Local(Checked, Rule):
     """α·team + local: an agent's own rewards whole, the team's times α (AT-GRPO, arXiv 2510.11062)."""
 
     chains: ClassVar[frozenset[Chain]] = INDIVIDUAL
-    alpha: float = 1.0
+    alpha: Annotated[float, NOT_NEGATIVE] = 1.0
     """Weight of the team's reward; 0 leaves the agent's own quality."""
 
     def __call__(self, trajectory: Trajectory) -> Rewards:
@@ -85,7 +86,7 @@ class Margin(Rule):
         quality: dict[tuple[int, str], float] = {}
         places: dict[tuple[int, str], int] = {}
         for t in turns:
-            quality[t.round, t.agent] = quality.get((t.round, t.agent), 0.0) + earned(t)
+            quality[t.round, t.agent] = quality.get((t.round, t.agent), 0.0) + t.reward
             places[t.round, t.agent] = t.index
         for layer in trajectory.layers:
             for agent, reward in layer.agents.items():
@@ -129,7 +130,7 @@ class _Steps(Rule):
         own = punctual(trajectory)
         for layer in trajectory.layers:
             span += any(not critic[turns[k].agent] for k in layer.turns)
-            pay = layer.team + sum(own[k] - penalty(turns[k]) for k in layer.turns) + sum(layer.late.values())
+            pay = layer.team + sum(own[k] for k in layer.turns) + sum(layer.late.values())
             quality[span] = quality.get(span, 0.0) + pay
             places |= {(span, turns[k].agent): k for k in layer.turns}
         for (s, agent), k in places.items():
@@ -199,7 +200,7 @@ class Rank(Rule):
         agreement = {}
         for agent in agents:
             local = [
-                sum(earned(t) for t in d.transitions if t.agent == agent)
+                sum(t.reward for t in d.transitions if t.agent == agent)
                 + sum(layer.agents.get(agent, 0.0) for layer in d.layers)
                 for d in group
             ]
@@ -222,7 +223,7 @@ class Rank(Rule):
 
 def outcome(trajectory: Trajectory, agent: str) -> float:
     """What an episode was worth to an agent: all that the team and its turns were paid, and the agent's own share."""
-    team = sum(layer.team for layer in trajectory.layers) + sum(earned(t) for t in trajectory.transitions)
+    team = sum(layer.team for layer in trajectory.layers) + sum(t.reward for t in trajectory.transitions)
     return float(team + sum(layer.agents.get(agent, 0.0) for layer in trajectory.layers))
 
 
@@ -236,9 +237,9 @@ def team_outcome(trajectory: Trajectory) -> float:
 
 
 def _nothing(trajectory: Trajectory) -> Rewards:
-    """Nobody is paid; the KL to the reference stays with its turn."""
+    """Nobody is paid."""
     layers = len(trajectory.layers)
-    return Rewards([penalty(t) for t in trajectory.transitions], [0.0] * layers, [{} for _ in range(layers)])
+    return Rewards([0.0] * len(trajectory.transitions), [0.0] * layers, [{} for _ in range(layers)])
 
 
 def _add(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:

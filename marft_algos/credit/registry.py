@@ -138,4 +138,7 @@ def _build(kind: type[_Made], table: Mapping[str, Any], what: str) -> _Made:
             values[key] = TypeAdapter(hints[key]).validate_python(value)
         except ValidationError as error:
             raise ConfigError(f"The {what} cannot have {key} = {value!r}: {error.errors()[0]['msg']}.") from error
-    return kind(**values)
+    try:
+        return kind(**values)
+    except ConfigError as error:
+        raise ConfigError(f"In the {what}: {error}") from error

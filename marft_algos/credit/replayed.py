@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
+from marft_algos import seeds
 from marft_algos.batching import has_loss
 from marft_algos.credit import formulas
 from marft_algos.credit.recorded import outcome, team_outcome
 from marft_algos.credit.registry import Chain, Rule, register
-from marft_algos.credit.rewards import Rewards, penalty
+from marft_algos.credit.rewards import Rewards
+from marft_algos.ranges import COUNT, Checked
 from marft_algos.replay import Absence, Branch, Replayer, snapshot
 from marft_algos.rollout import SNAPSHOTS, Keep
 from marft_algos.types import Need, Trajectory, Transition
@@ -33,15 +35,14 @@ class _Replayed(Rule):
     chains: ClassVar[frozenset[Chain]] = frozenset({"team", "agent"})
 
     def __call__(self, trajectory: Trajectory) -> Rewards:
-        """What the replays said; the KL to the reference stays with its turn."""
+        """What the replays said."""
         if _CREDIT not in trajectory.info:
             raise ConfigError(
                 f"Credit rule '{self.name}' has played no branches of episode {trajectory.episode}. Call rule.replay "
                 "on collected episodes first, as the trainer does."
             )
-        turns = [c + penalty(t) for c, t in zip(trajectory.info[_CREDIT], trajectory.transitions, strict=True)]
         layers = len(trajectory.layers)
-        return Rewards(turns, [0.0] * layers, [{} for _ in range(layers)], settled=True)
+        return Rewards(list(trajectory.info[_CREDIT]), [0.0] * layers, [{} for _ in range(layers)], settled=True)
 
 
 def siblings(trajectory: Trajectory, t: Transition, samples: Sequence[int], sample: int = 0) -> list[Branch]:
@@ -60,19 +61,15 @@ def siblings(trajectory: Trajectory, t: Transition, samples: Sequence[int], samp
 
 @register("counterfactual")
 @dataclass(frozen=True)
-class Counterfactual(_Replayed):
+class Counterfactual(Checked, _Replayed):
     """R − mean of R over replies drawn in a turn's place, from the frozen state at that decision (C3, 2603.06859).
 
     Later agents answer anew what they are told. Trained turns only; others get 0.
     """
 
     keep: ClassVar[Keep] = "decisions"
-    samples: int = 4
+    samples: Annotated[int, COUNT] = 4
     """Replies drawn in place of each turn: each costs the rest of an episode."""
-
-    def check(self, team: Sequence[object]) -> None:
-        """There is something to compare with."""
-        _at_least_one(self.name, "samples", self.samples)
 
     def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> None:
         """Plays the siblings of every trained turn."""
@@ -88,7 +85,7 @@ class Counterfactual(_Replayed):
 
 
 @dataclass(frozen=True)
-class _Game(_Replayed):
+class _Game(Checked, _Replayed):
     """Rules on the game v(S): what the team earns from the episode's start when only the agents in S play."""
 
     keep: ClassVar[Keep] = "start"
@@ -108,13 +105,16 @@ class _Game(_Replayed):
     def _shares(self, players: Sequence[str], value: formulas.Value, rng: np.random.Generator) -> dict[str, float]:
         raise NotImplementedError
 
+    def _draws(self, replayer: Replayer, iteration: int, trajectory: Trajectory) -> np.random.Generator:
+        return seeds.generator(seeds.coalitions(replayer.seed, iteration, trajectory.episode))
+
     def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> None:
         """Plays the coalitions of every episode. An episode of which one failed credits nobody."""
         jobs: list[tuple[Trajectory, list[str], list[frozenset[str]]]] = []
         branches: list[Branch] = []
         for d in trajectories:
             players = sorted({t.agent for t in d.transitions if t.policy})
-            rng = np.random.default_rng([iteration, d.episode])
+            rng = self._draws(replayer, iteration, d)
             wanted = [c for c in self._played(players, rng) if len(c) < len(players)]
             jobs.append((d, players, wanted))
             kept = d.info.get(SNAPSHOTS, {})
@@ -128,7 +128,7 @@ class _Game(_Replayed):
             if None not in results:
                 value = {c: team_outcome(b) for c, b in zip(wanted, results, strict=True) if b is not None}
                 value[frozenset(players)] = team_outcome(d)
-                shares = self._shares(players, value, np.random.default_rng([iteration, d.episode]))
+                shares = self._shares(players, value, self._draws(replayer, iteration, d))
             d.info[_CREDIT] = [shares.get(t.agent, 0.0) for t in d.transitions]
 
 
@@ -152,12 +152,8 @@ class Shapley(_Game):
     Exact up to six agents; beyond that over drawn orders.
     """
 
-    orders: int = 16
+    orders: Annotated[int, COUNT] = 16
     """Orders drawn for teams of more than six, in pairs of an order and its reverse."""
-
-    def check(self, team: Sequence[object]) -> None:
-        """There is something to average over."""
-        _at_least_one(self.name, "orders", self.orders)
 
     def _drawn(self, players: Sequence[str], rng: np.random.Generator) -> list[tuple[str, ...]]:
         return formulas.orders(players, self.orders, rng)
@@ -171,8 +167,3 @@ class Shapley(_Game):
         if len(players) <= EXACT:
             return formulas.shapley(players, value)
         return formulas.shapley_of(self._drawn(players, rng), value)
-
-
-def _at_least_one(rule: str, name: str, number: int) -> None:
-    if number < 1:
-        raise ConfigError(f"Credit rule '{rule}' has {name} = {number}; expected at least 1.")

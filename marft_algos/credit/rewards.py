@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marft_algos import functional as F
-from marft_algos.types import Trajectory, Transition
+from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError
 
 FloatArray = NDArray[np.floating]
@@ -22,7 +22,10 @@ FloatArray = NDArray[np.floating]
 
 @dataclass(slots=True)
 class Rewards:
-    """The three reward channels of one episode, as a credit rule leaves them."""
+    """The three reward channels of one episode, as a credit rule leaves them.
+
+    A KL in the reward is not among them: it is charged to its tokens (``Transition.penalties``), whoever else is paid.
+    """
 
     turns: list[float]
     """Per transition: paid at its own layer."""
@@ -46,17 +49,33 @@ class Links:
     """Per turn: whose values bootstrap it."""
     bootstraps: list[float]
     """Per turn: the value beyond its chain's end, where a limit cut the episode without pay."""
+    tokens: list[FloatArray | None]
+    """Per turn: what each of its tokens is paid, [L], beside ``rewards``; None: nothing."""
+
+    @property
+    def totals(self) -> list[float]:
+        """Per turn: all that is paid from its first token to its successors."""
+        return [r + _sum(x) for r, x in zip(self.rewards, self.tokens, strict=True)]
+
+    def token_rewards(self, lengths: Sequence[int]) -> list[FloatArray | None]:
+        """Per turn what each of ``lengths[k]`` decision points is paid: one point is paid for all of its tokens."""
+        return [
+            x if x is None or len(x) == n else np.array([_sum(x)]) for x, n in zip(self.tokens, lengths, strict=True)
+        ]
 
 
 def team_chain(trajectory: Trajectory, paid: Rewards) -> Links:
     """Layer by layer through the whole episode, the next round after a round's last layer.
 
+    What a turn's tokens are charged is paid token by token to the turn itself, and at the layer's end to those beside.
+
     Raises:
         ConfigError: Agents are paid differently: one return for all of them has no meaning then.
     """
     if paid.settled:
-        return _alone(paid)
+        return _alone(trajectory, paid)
     names = {t.agent for t in trajectory.transitions}
+    tokens = [t.penalties for t in trajectory.transitions]
     rewards = [0.0] * len(trajectory.transitions)
     successors: list[tuple[int, ...]] = [()] * len(trajectory.transitions)
     for i, layer in enumerate(trajectory.layers):
@@ -64,8 +83,10 @@ def team_chain(trajectory: Trajectory, paid: Rewards) -> Links:
         worth += sum(paid.late[i].values()) if paid.late else 0.0
         following = trajectory.layers[i + 1].turns if i + 1 < len(trajectory.layers) else ()
         for k in layer.turns:
-            rewards[k], successors[k] = worth, tuple(following)
-    return Links(rewards, successors, [trajectory.bootstrap if trajectory.truncated else 0.0] * len(rewards))
+            rewards[k] = worth + sum(_sum(tokens[j]) for j in layer.turns if j != k)
+            successors[k] = tuple(following)
+    beyond = trajectory.bootstrap if trajectory.truncated else 0.0
+    return Links(rewards, successors, [beyond] * len(rewards), tokens)
 
 
 def team_score(trajectory: Trajectory, paid: Rewards) -> float:
@@ -74,14 +95,14 @@ def team_score(trajectory: Trajectory, paid: Rewards) -> float:
     Raises:
         ConfigError: As ``team_chain``.
     """
-    rewards = team_chain(trajectory, paid).rewards
-    return float(sum(rewards[layer.turns[0]] for layer in trajectory.layers))
+    totals = team_chain(trajectory, paid).totals
+    return float(sum(totals[layer.turns[0]] for layer in trajectory.layers))
 
 
 def returns_to_go(trajectory: Trajectory, links: Links, gamma: float = 1.0) -> list[float]:
     """Per turn what its chain pays from there to the end, discounted from turn to turn; no values."""
     n = len(trajectory.transitions)
-    found = F.chain([None] * n, [1] * n, links.rewards, links.successors, F.Discounts(gamma_turn=gamma))[1]
+    found = F.chain([None] * n, [1] * n, links.totals, links.successors, F.Discounts(gamma_turn=gamma))[1]
     return [float(g[0]) for g in found]
 
 
@@ -94,7 +115,7 @@ def spread(trajectories: Sequence[Trajectory], advantages: Sequence[float] | Flo
 
 def agent_score(trajectory: Trajectory, paid: Rewards, agent: str) -> float:
     """One agent's score of the episode: the team's rewards, its own, and its own turns'."""
-    own = sum(paid.turns[t.index] for t in trajectory.transitions if t.agent == agent)
+    own = sum(paid.turns[t.index] + _sum(t.penalties) for t in trajectory.transitions if t.agent == agent)
     own += sum(_late(trajectory, paid, i, agent) for i in range(len(paid.late)))
     return float(own + sum(paid.team) + sum(layer.get(agent, 0.0) for layer in paid.agents))
 
@@ -102,7 +123,7 @@ def agent_score(trajectory: Trajectory, paid: Rewards, agent: str) -> float:
 def agent_chain(trajectory: Trajectory, paid: Rewards) -> Links:
     """Each agent's own turns: what it and the team are paid until its next turn, or the episode's end."""
     if paid.settled:
-        return _alone(paid)
+        return _alone(trajectory, paid)
     turns = trajectory.transitions
     rewards = [0.0] * len(turns)
     successors: list[tuple[int, ...]] = [()] * len(turns)
@@ -113,7 +134,7 @@ def agent_chain(trajectory: Trajectory, paid: Rewards) -> Links:
         rewards[t.index] = paid.turns[t.index] + sum(paid.team[i] + paid.agents[i].get(t.agent, 0.0) for i in span)
         rewards[t.index] += sum(_late(trajectory, paid, i, t.agent) for i in span) if paid.late else 0.0
         successors[t.index] = (later.index,) if later else ()
-    return Links(rewards, successors, [_beyond(trajectory, t.agent) for t in turns])
+    return Links(rewards, successors, [_beyond(trajectory, t.agent) for t in turns], [t.penalties for t in turns])
 
 
 def _late(trajectory: Trajectory, paid: Rewards, layer: int, agent: str) -> float:
@@ -130,19 +151,14 @@ def punctual(trajectory: Trajectory) -> list[float]:
     return paid
 
 
-def _alone(paid: Rewards) -> Links:
+def _alone(trajectory: Trajectory, paid: Rewards) -> Links:
     """Every turn by itself."""
-    return Links(list(paid.turns), [()] * len(paid.turns), [0.0] * len(paid.turns))
+    n, tokens = len(paid.turns), [t.penalties for t in trajectory.transitions]
+    return Links(list(paid.turns), [()] * n, [0.0] * n, tokens)
 
 
-def penalty(t: Transition) -> float:
-    """What ``kl_reward_coef`` added to a turn's reward (at most 0): it is the turn's own, whoever else is paid."""
-    return 0.0 if t.penalties is None else float(t.penalties.sum())
-
-
-def earned(t: Transition) -> float:
-    """What the task paid a turn, whenever it did."""
-    return t.reward - penalty(t)
+def _sum(x: FloatArray | None) -> float:
+    return 0.0 if x is None else float(x.sum())
 
 
 def _beyond(trajectory: Trajectory, agent: str) -> float:

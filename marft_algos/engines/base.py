@@ -1,4 +1,4 @@
-"""The protocol of rollout engines, and the randomness they share."""
+"""The protocol of rollout engines."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from marft_algos.seeds import row_seed as row_seed
+from marft_algos.seeds import uniforms as uniforms
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
-from marft_envs.errors import ConfigError, MarftError
-
-_GOLDEN = 0x9E3779B97F4A7C15
-_MASK = (1 << 64) - 1
+from marft_envs.errors import MarftError
 
 
 class EngineError(MarftError, RuntimeError):
@@ -147,45 +145,3 @@ class Publisher:
 def failure(message: str, version: int) -> Generation:
     """Returns the record of a request that failed."""
     return Generation([], np.zeros(0, np.float32), StopReason.ERROR, version, error=message)
-
-
-def check_sampling(params: SamplingParams) -> None:
-    """Raises ``ConfigError`` for settings that no distribution belongs to."""
-    if params.max_new_tokens < 1:
-        raise ConfigError(f"max_new_tokens is {params.max_new_tokens}. Expected 1 or more.")
-    if not params.temperature > 0:
-        raise ConfigError(
-            f"temperature is {params.temperature}. Expected a number above 0; for greedy decoding use greedy = true."
-        )
-
-
-def row_seed(run_seed: int, iteration: int, episode: int, turn: int, sample: int = 0) -> int:
-    """Returns the seed of one reply. Stateless: a resumed run draws what the unbroken one would have drawn.
-
-    ``sample`` tells the reply of the episode (0) from others at its state, or in its place.
-    """
-    state = 0
-    for part in (run_seed, iteration, episode, turn, *((sample,) if sample else ())):
-        state = _mix((state ^ (part & _MASK)) + _GOLDEN & _MASK)
-    return state
-
-
-def uniforms(seeds: Sequence[int], steps: int) -> NDArray[np.float64]:
-    """Returns numbers in [0, 1), [len(seeds), steps]: a counter hashed with each row's seed (splitmix64).
-
-    Row i depends on ``seeds[i]`` alone, and step t does not depend on how many steps there are.
-    """
-    start = np.array([seed & _MASK for seed in seeds], dtype=np.uint64)[:, None]
-    counter = np.arange(1, steps + 1, dtype=np.uint64)[None, :] * np.uint64(_GOLDEN)
-    x = start + counter
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    x = x ^ (x >> np.uint64(31))
-    return (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _mix(x: int) -> int:
-    """The finaliser of splitmix64."""
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
-    return x ^ (x >> 31)

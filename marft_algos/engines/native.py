@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from marft_algos.engines.base import EngineBase, EngineError, check_sampling, uniforms
+from marft_algos.engines.base import EngineBase, EngineError, uniforms
 from marft_algos.engines.decode import FusedTrunk, Past, Unsupported, fuse
 from marft_algos.engines.plain import PlainPast
 from marft_algos.memory import Budget
@@ -53,7 +53,6 @@ class NativeEngine(EngineBase):
             OutOfMemory: memory ran out twice.
             ConfigError: settings that cannot be sampled with, or an unknown policy.
         """
-        check_sampling(params)
         found: dict[int, Generation] = {}
         groups: dict[tuple[int, str], list[int]] = {}
         for i, request in enumerate(requests):

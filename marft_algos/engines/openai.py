@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from marft_algos.endpoints import Endpoint
-from marft_algos.engines.base import EngineBase, EngineError, check_sampling, failure
+from marft_algos.engines.base import EngineBase, EngineError, failure
 from marft_algos.engines.usage import Meter, Usage
 from marft_algos.policy import PolicySet
-from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
+from marft_algos.types import FOREIGN, Generation, GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError, MissingExtraError
 
 _SEED = (1 << 31) - 1
@@ -68,7 +68,6 @@ class OpenAIEngine(EngineBase):
             ConfigError: The endpoint refuses the key or the model, or lacks what training needs.
             EngineError: The replies have cost as much as they may.
         """
-        check_sampling(params)
         self._check_cost()
         return [job.result() for job in [self._pool.submit(self._one, request, params) for request in requests]]
 
@@ -104,10 +103,10 @@ class OpenAIEngine(EngineBase):
             ) from error
         except api.BadRequestError as error:
             self._meter.count(failed=True)
-            return failure(f"the endpoint cannot answer this request: {error}", 0)
+            return failure(f"the endpoint cannot answer this request: {error}", FOREIGN)
         except api.OpenAIError as error:
             self._meter.count(retries=self._endpoint.retries, failed=True)
-            return failure(f"the endpoint did not answer: {type(error).__name__}: {error}", 0)
+            return failure(f"the endpoint did not answer: {type(error).__name__}: {error}", FOREIGN)
         found = answer.parse()
         reply = self._read_tokens(request, found) if self._endpoint.train else self._read_chat(found)
         self._meter.count(
@@ -148,9 +147,11 @@ class OpenAIEngine(EngineBase):
         text = choice.message.content if choice is not None else None
         if choice is None or not text or choice.finish_reason == "content_filter":
             why = choice.finish_reason if choice is not None else "no choice"
-            return failure(f"the endpoint returned no text ({why}); a limit of tokens may be spent on reasoning", 0)
+            return failure(
+                f"the endpoint returned no text ({why}); a limit of tokens may be spent on reasoning", FOREIGN
+            )
         reason = StopReason.LENGTH if choice.finish_reason == "length" else StopReason.EOS
-        return Generation([], np.zeros(0, np.float32), reason, 0, text)
+        return Generation([], np.zeros(0, np.float32), reason, FOREIGN, text)
 
     def _read_tokens(self, request: GenerationRequest, answer: Any) -> Generation:
         choice = answer.choices[0]
@@ -164,13 +165,13 @@ class OpenAIEngine(EngineBase):
                 " returns them with log-probs (vLLM: return_token_ids)."
             )
         if len(ids) != len(scored):
-            return failure(f"the endpoint sent {len(ids)} tokens with {len(scored)} log-probs", 0)
+            return failure(f"the endpoint sent {len(ids)} tokens with {len(scored)} log-probs", FOREIGN)
         if self._policies is None:
-            return Generation(list(ids), np.asarray(scored, np.float32), StopReason.LENGTH, 0)
+            return Generation(list(ids), np.asarray(scored, np.float32), StopReason.LENGTH, FOREIGN)
         base = self._policies.base(request.policy)
         reason = StopReason.EOS if ids[-1] in base.end_ids else StopReason.LENGTH
         text = base.tokenizer.decode(ids, skip_special_tokens=True)
-        return Generation(list(ids), np.asarray(scored, np.float32), reason, 0, text)
+        return Generation(list(ids), np.asarray(scored, np.float32), reason, FOREIGN, text)
 
     def _check_cost(self) -> None:
         spent = self._meter.total.cost

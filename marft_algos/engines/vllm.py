@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from marft_algos.engines.base import EngineBase, EngineError, check_sampling, failure
+from marft_algos.engines.base import EngineBase, EngineError, failure
 from marft_algos.engines.http import Server, ServerDown, ServerRefused
 from marft_algos.engines.usage import Meter
 from marft_algos.policy import PolicySet
@@ -96,7 +96,6 @@ class VLLMEngine(EngineBase):
             EngineError: A request has an empty prompt, or its policy was never published.
             ConfigError: Settings that cannot be sampled with; a server whose log-probs are not those of sampling.
         """
-        check_sampling(params)
         for i, request in enumerate(requests):
             if not request.prompt_ids:
                 raise EngineError(f"Request {i} (policy '{request.policy}') has an empty prompt. Expected token ids.")
