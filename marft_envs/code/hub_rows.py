@@ -17,7 +17,7 @@ from typing import Any
 from marft_envs.code import hub_asserts as asserts
 from marft_envs.code.hub_asserts import NotLiteral
 from marft_envs.code.problem import Problem, Test
-from marft_envs.code.schema import LEVELS, split_tests
+from marft_envs.code.schema import LEVELS, MAX_MEMORY_MB, MAX_TIME_S, split_tests
 from marft_envs.errors import DataError
 
 MAX_TEST = 1 << 18
@@ -57,8 +57,10 @@ def finish(
     """A problem from its tests: drops huge ones, limits those of stdio mode, and splits public from hidden.
 
     Raises:
-        Refused: no test is left, or none that could be hidden.
+        Refused: no test is left, none could be hidden, or the limits are beyond those of ``schema``.
     """
+    if (fields.get("cpu_s") or 0) > MAX_TIME_S or (fields.get("memory_mb") or 0) > MAX_MEMORY_MB:
+        raise Refused(f"a limit beyond {MAX_TIME_S:,.0f} s or {MAX_MEMORY_MB:,} MiB")
     marks = list(visibility) or [""] * len(tests)
     kept = [(t, m) for t, m in zip(tests, marks, strict=True) if len(t.input) + len(t.expected) <= MAX_TEST]
     context.lost["tests too large"] += len(tests) - len(kept)
@@ -221,12 +223,12 @@ def apps(row: Row, context: Context) -> Problem:
 
 def _number(value: Any) -> float | None:
     """``2.0`` of ``"2.0 seconds"``."""
-    found = re.match(r"\s*(\d+(?:\.\d+)?)", str(value))
+    found = re.match(r"\s*(\d+(?:\.\d+)?)", str(value)[:400])
     return float(found[1]) if found and float(found[1]) > 0 else None
 
 
 def _whole(value: float | None) -> int | None:
-    return None if value is None else max(1, round(value))
+    return None if value is None else max(1, round(min(value, 1e18)))
 
 
 # --- CodeContests, Codeforces -----------------------------------------------------------------------------------------

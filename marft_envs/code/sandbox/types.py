@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,6 +33,13 @@ class SandboxError(WorkerError):
     """The sandbox itself failed, twice in a row; no verdict on any program follows from it."""
 
 
+CEILINGS = {
+    "cpu_s": 86_400, "wall_s": 86_400, "total_s": 86_400, "memory_mb": 1 << 20, "output_bytes": 1 << 30,
+    "source_bytes": 1 << 30,
+}  # fmt: skip
+"""Highest value of each limit: a day, a tebibyte, a gibibyte. More is a slip, and some of it no kernel takes."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """What one run may use.
@@ -47,7 +53,7 @@ class Limits:
         source_bytes: Bytes of the program; a longer one is not started.
 
     Raises:
-        ConfigError: A limit is not a finite number above 0.
+        ConfigError: A limit is not a finite number above 0, or beyond its ceiling in ``CEILINGS``.
     """
 
     cpu_s: float = 2.0
@@ -59,8 +65,11 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise ConfigError(f"limit {name} is {value!r}; it has to be a finite number above 0")
+            most = CEILINGS[name]
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+                huge = isinstance(value, int) and value.bit_length() > 64  # Python refuses to write thousands of digits
+                shown = f"an int of {value.bit_length()} bits" if huge else repr(value)
+                raise ConfigError(f"limit {name} is {shown}; it has to be a finite number above 0, at most {most:,}")
 
 
 @dataclass(frozen=True)
