@@ -361,16 +361,18 @@ def test_evalplus_lists_of_inputs_and_results_become_calls() -> None:
     assert last_tally("humaneval_plus", "test") == {"inputs or values that are no literals": 1}
 
 
-def test_mbpp_rows_keep_setup_and_expressions() -> None:
+def test_mbpp_rows_keep_setup_and_expressions_that_can_be_taken_apart(caplog: pytest.LogCaptureFixture) -> None:
     row = {"task_id": 11, "text": "Length of a box.",
         "code": "def box(n):\n    return [n]\n\ndef size(b):\n    return b[0]",
-           "test_list": ["assert size(box(3)) == 3", "assert size(box(4))==2+2", "assert size([-1]) == -1"],
-           "test_setup_code": "root = box(1)", "challenge_test_list": ["assert size(root) == 1"]}  # fmt: skip
+           "test_list": ["assert size(box(3)) == 3", "assert size(box([4])) == [2 + 2]", "assert size([-1]) == -1"],
+           "test_setup_code": "root = box(1)", "challenge_test_list": ["assert size(root) == 1", "assert size(box((2, 3)))[1] == 3"]}  # fmt: skip
     (problem,) = rows_to_problems("mbpp", [row], "train")
     assert (problem.id, problem.entry_point, problem.setup) == ("mbpp/train/11", "size", "root = box(1)")
     found = {(t.kind, t.input, t.expected) for t in every_test(problem)}
-    assert found == {("expr", "size(box(3))", "3"), ("expr", "size(box(4))", "4"), ("call", "[[-1]]", "-1"),
-                     ("expr", "size(root)", "1")}  # fmt: skip
+    assert found == {("expr", "size(box((2, 3)))[1]", "3"), ("call", "[[-1]]", "-1"), ("expr", "size(root)", "1")}
+    # What `box` of the program is told and `size` of the program gives back says nothing about either.
+    assert last_tally("mbpp", "train") == {"tests decided inside the program's process": 2}
+    assert "mbpp/train/11 (the program's own 'box' is told the value expected)" in caplog.text
 
 
 def test_mbpp_plus_compares_flattened_sequences_loosely() -> None:

@@ -70,7 +70,7 @@ HUB: dict[str, HubSet] = {
 
 
 def rows_to_problems(
-    name: str, rows: Iterable[Mapping[str, Any]], split: str = "test", reference: Reference | None = None
+    name: str, rows: Iterable[Any], split: str = "test", reference: Reference | None = None
 ) -> list[Problem]:
     """Rows in the schema of the hub set ``name``, as problems. No network is involved.
 
@@ -108,6 +108,8 @@ def rows_to_problems(
             ) from error
         finally:
             tally.update(context.lost)
+            for named in context.named:
+                _LOG.warning("left out, for only the program's own process could decide it: a test of %s", named)
         if problem.id in problems:
             raise DataError(f"{context.where}: the id '{problem.id}' is taken. Ids of a set are unique.")
         problems[problem.id] = problem

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marft_envs.code import checkers
+from marft_envs.code import checkers, expressions
 from marft_envs.code.problem import Problem, Test
-from marft_envs.code.sandbox import Call, CallResult, Limits, Sandbox
-from marft_envs.errors import DataError, WorkerError
+from marft_envs.code.sandbox import CallResult, Limits, Sandbox
+from marft_envs.errors import DataError
 
 VERDICTS = (
     "passed", "wrong_answer", "runtime_error", "timeout", "memory_limit", "output_limit", "compile_error",
@@ -134,14 +134,10 @@ class Judge:
         limits = self._limits(problem)
         if problem.mode == "stdio":
             return self._run_stdio(problem, program, tests, limits)
-        calls = [Call("expr" if test.kind == "expr" else "call", test.input) for test in tests]
         for test in tests:
             if test.kind == "stdio":
                 raise DataError(f"Problem '{problem.id}' is a function, but has a test of kind 'stdio'. Mend the data.")
-        entry = problem.entry_point
-        found = self.sandbox.run_calls(program, entry, calls, setup=problem.setup, limits=limits)
-        if len(found) != len(tests):
-            raise WorkerError(f"the sandbox gave {len(found)} results for {len(tests)} calls; this is a defect of it")
+        found = expressions.Run(self.sandbox, problem, program, limits).results(tests)
         return [self._value(problem, test, result) for test, result in zip(tests, found, strict=True)]
 
     def _value(self, problem: Problem, test: Test, result: CallResult) -> TestResult:

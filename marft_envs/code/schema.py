@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
+from marft_envs.code import split
 from marft_envs.code.problem import Mode, Problem, Test
 from marft_envs.errors import DataError, did_you_mean
 
@@ -245,7 +246,8 @@ def read_row(row: Any, where: str, *, fallback_id: str, source: str) -> Problem:
     """One row of the unified schema as a ``Problem``.
 
     Raises:
-        DataError: a missing or malformed field, or no test that could be hidden; names ``where``.
+        DataError: a missing or malformed field, no test that could be hidden, or an expression that would be decided
+            where the program lives; names ``where``.
     """
     if not isinstance(row, Mapping):
         raise DataError(f"{where}: expected a JSON object with 'mode', 'prompt' and 'tests', got {type(row).__name__}.")
@@ -269,7 +271,7 @@ def read_row(row: Any, where: str, *, fallback_id: str, source: str) -> Problem:
     if not isinstance(metadata, Mapping):
         raise DataError(f"{where}: 'metadata' is {type(metadata).__name__}; expected an object.")
     memory = read_limit(row, "memory_limit_mb", where, MAX_MEMORY_MB)
-    return Problem(
+    problem = Problem(
         id=problem_id,
         mode=mode,
         prompt=row["prompt"],
@@ -285,6 +287,13 @@ def read_row(row: Any, where: str, *, fallback_id: str, source: str) -> Problem:
         cpu_s=read_limit(row, "time_limit_s", where, MAX_TIME_S),
         memory_mb=None if memory is None else max(1, round(memory)),
     )
+    for number, (test, _) in enumerate(read):
+        try:
+            if test.kind == "expr":
+                split.of_test(problem, test)
+        except split.DecidedInside as reason:
+            raise split.refusal(f"{where}, test {number}", reason) from None
+    return problem
 
 
 def parse_line(raw: bytes, where: str) -> Any:

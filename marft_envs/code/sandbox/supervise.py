@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import math
@@ -23,6 +24,8 @@ _LOOK = 0.05
 _CHUNK = 1 << 16
 _ENVELOPE = 8 * MESSAGE_CAP
 """Bytes of a frame beyond the value in it: the status and a message."""
+MOST = 1 << 28
+"""Characters of one value that goes in."""
 NONSENSE = "the program wrote on the sandbox's channel"
 _SAID: dict[str, CallStatus] = {
     "ok": "ok",
@@ -122,7 +125,12 @@ class Child:
 
     def exchange(self, request: dict[str, Any]) -> CallResult:
         """Sends one request and judges what comes back; afterwards ``end`` tells whether the child still lives."""
-        start, began = self.cpu(), time.monotonic()
+        began = time.monotonic()
+        result = self._exchange(request, began)
+        return dataclasses.replace(result, wall_s=time.monotonic() - began)
+
+    def _exchange(self, request: dict[str, Any], began: float) -> CallResult:
+        start = self.cpu()
         if len(self.frames):
             return self._stop("runtime_error", NONSENSE, start)
         out = memoryview(wire.pack(json.dumps(request).encode()))
@@ -210,6 +218,13 @@ def clean(text: str) -> str:
     return text[-MESSAGE_CAP:].encode("utf-8", "replace").decode()
 
 
+def _request(call: Call) -> dict[str, Any]:
+    request: dict[str, Any] = {"kind": call.kind, "text": call.text}
+    if call.kind == "expr":
+        request["values"] = [values.encode(value, MOST) for value in call.values]
+    return request
+
+
 def run_calls(
     worker: host.Worker, source: str, entry_point: str, calls: Sequence[Call], setup: str, limits: Limits
 ) -> list[CallResult]:
@@ -230,7 +245,7 @@ def run_calls(
                 return results + [loaded] * (len(calls) - len(results))
             while child.end is None and len(results) < len(calls):
                 call = calls[len(results)]
-                results.append(child.exchange({"kind": call.kind, "text": call.text}))
+                results.append(child.exchange(_request(call)))
             child.finish()
         finally:
             child.close()
@@ -294,7 +309,8 @@ class _Stdio:
         status, message = verdict or self._verdict(end, start)
         said = clean(bytes(self.read[self.stderr]).decode("utf-8", "replace"))
         cap = int(child.limits.output_bytes)
-        return StdioResult(status, bytes(self.read[self.stdout][:cap]), said or message, float(end["cpu"]))
+        wall = time.monotonic() - began
+        return StdioResult(status, bytes(self.read[self.stdout][:cap]), said or message, float(end["cpu"]), wall)
 
     def _verdict(self, end: dict[str, Any], start: float) -> tuple[CallStatus, str]:
         if end["cpu"] - start > self.child.limits.cpu_s:

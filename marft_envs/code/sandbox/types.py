@@ -79,11 +79,14 @@ class Call:
     Attributes:
         kind: ``call`` or ``expr``.
         text: For ``call`` the positional arguments as literal text, ``"[1, [2, 3]]"``; for ``expr`` a Python
-            expression, evaluated in the sandbox among the program's names.
+            expression, evaluated in the sandbox among the program's names. Whoever compares has to do so outside: in
+            there the program can read the expression and change what its names mean.
+        values: For ``expr`` the values of ``_0``, ``_1``, …, made of built-in types.
     """
 
     kind: Literal["call", "expr"]
     text: str
+    values: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,12 +98,14 @@ class CallResult:
         value: The value, made of exact built-in types, when the status is ``ok``.
         message: Untrusted text about a failure, at most 2,000 characters.
         cpu_s: CPU seconds of the call, measured from outside.
+        wall_s: Seconds of the call by the clock.
     """
 
     status: CallStatus
     value: Any = None
     message: str = ""
     cpu_s: float = 0.0
+    wall_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -112,9 +117,11 @@ class StdioResult:
         stdout: Standard output, at most ``Limits.output_bytes``.
         stderr: The end of standard error, or the message of an error before the start; at most 2,000 characters.
         cpu_s: CPU seconds of the run, measured from outside.
+        wall_s: Seconds of the run by the clock.
     """
 
     status: CallStatus
     stdout: bytes = b""
     stderr: str = ""
     cpu_s: float = 0.0
+    wall_s: float = 0.0
