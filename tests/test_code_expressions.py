@@ -271,7 +271,7 @@ def test_a_test_that_fails_before_the_program_is_called_is_the_datas_fault(sandb
     for text, setup in (("f([1, 2][5])", ""), ("f(helper(1))", "def helper(x): return x / 0"), ("f(x)", "x = int('y')")):
         test = Test("expr", text, "1")
         problem = Problem("own/1", "function", "x", (), (test,), entry_point="f", setup=setup)
-        with pytest.raises(DataError, match="own/1.*before the program is called"):
+        with pytest.raises(DataError, match=r"own/1.*before the program is called"):
             Judge(sandbox, Limits()).run(problem, "def f(x): return 1", [test])
 
 

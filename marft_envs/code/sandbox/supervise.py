@@ -17,10 +17,13 @@ from typing import Any
 
 from marft_envs.code.sandbox import values, wire
 from marft_envs.code.sandbox import worker as host
+from marft_envs.code.sandbox.look import GLANCE, Look
 from marft_envs.code.sandbox.types import MESSAGE_CAP, Call, CallResult, CallStatus, Limits, StdioResult
 
 _LOOK = 0.05
 """Seconds until the CPU clock of a silent child is read, and between readings."""
+_IDLE_SHARE = 0.1
+"""A test that ran out of the clock and took less than this share of it as CPU time was asleep."""
 _CHUNK = 1 << 16
 _ENVELOPE = 8 * MESSAGE_CAP
 """Bytes of a frame beyond the value in it: the status and a message."""
@@ -50,8 +53,10 @@ class Child:
         Lost: It did not become ready; no user code has run.
     """
 
-    def __init__(self, worker: host.Worker, limits: Limits, deadline: float, stdio: tuple[int, ...] = ()) -> None:
-        self.worker, self.limits, self.deadline = worker, limits, deadline
+    def __init__(
+        self, worker: host.Worker, look: Look, limits: Limits, deadline: float, stdio: tuple[int, ...] = ()
+    ) -> None:
+        self.worker, self.look, self.limits, self.deadline = worker, look, limits, deadline
         self.hello, theirs = host.channel(socket.SOCK_STREAM)
         (self.requests, read), (self.replies, write) = host.pipe(to_child=True), host.pipe(to_child=False)
         self.frames = wire.Frames()
@@ -116,7 +121,12 @@ class Child:
         if self.end is None:
             self.worker.kill_child(self.run)
             self.end = self.worker.ended(self.run, time.monotonic() + host.READY_DEADLINE)
+            self.look.spent += float(self.end["cpu"])
         return self.end
+
+    def nap(self) -> float:
+        """Milliseconds until the clocks are read again."""
+        return 1000 * (_LOOK if self.look.again == math.inf else GLANCE)
 
     def close(self) -> None:
         host.close(self.hello, self.requests, self.replies)
@@ -127,6 +137,7 @@ class Child:
         """Sends one request and judges what comes back; afterwards ``end`` tells whether the child still lives."""
         began = time.monotonic()
         result = self._exchange(request, began)
+        self.look.answered(self)
         return dataclasses.replace(result, wall_s=time.monotonic() - began)
 
     def _exchange(self, request: dict[str, Any], began: float) -> CallResult:
@@ -141,7 +152,7 @@ class Child:
             late = self.late(start, began)
             if late:
                 return self._stop("timeout", late, start)
-            for descriptor, _ in poll.poll(_LOOK * 1000):
+            for descriptor, _ in poll.poll(self.nap()):
                 try:
                     if descriptor == self.requests.fileno():
                         out = out[os.write(descriptor, out[:_CHUNK]) :]
@@ -164,8 +175,14 @@ class Child:
                     return self._read(frame, start)
 
     def late(self, start: float, began: float) -> str:
-        """Why the time is up, or nothing."""
+        """Why the time is up, or nothing.
+
+        Raises:
+            GaveWay: The run's look is over.
+        """
         now, limits = time.monotonic(), self.limits
+        if now >= self.look.again:
+            self.look.check(self, now)
         if now > self.deadline:
             return f"the run took more than {limits.total_s:g} s"
         if now - began > limits.wall_s:
@@ -225,10 +242,18 @@ def _request(call: Call) -> dict[str, Any]:
     return request
 
 
+def asleep(result: CallResult | StdioResult) -> bool:
+    """Whether a test ran out of time in its sleep."""
+    return result.status == "timeout" and result.cpu_s < _IDLE_SHARE * result.wall_s
+
+
 def run_calls(
-    worker: host.Worker, source: str, entry_point: str, calls: Sequence[Call], setup: str, limits: Limits
+    worker: host.Worker, look: Look, source: str, entry_point: str, calls: Sequence[Call], setup: str, limits: Limits
 ) -> list[CallResult]:
-    """Runs a program's calls, each under its own limits; a child that dies is replaced by a fresh one."""
+    """Runs a program's calls, each under its own limits; a child that dies is replaced by a fresh one.
+
+    A run in which two tests ran out of time in their sleep is over: the rest are ``timeout``.
+    """
     deadline = time.monotonic() + limits.total_s
     load = {"source": source, "setup": setup, "entry_point": entry_point, "limit": int(limits.output_bytes)}
     results: list[CallResult] = []
@@ -236,7 +261,10 @@ def run_calls(
         if time.monotonic() > deadline:
             rest = CallResult("timeout", message=f"the run took more than {limits.total_s:g} s")
             return results + [rest] * (len(calls) - len(results))
-        child = Child(worker, limits, deadline)
+        if sum(map(asleep, results)) > 1:
+            rest = CallResult("timeout", message="two tests before it slept until their time was up")
+            return results + [rest] * (len(calls) - len(results))
+        child = Child(worker, look, limits, deadline)
         try:
             loaded = child.exchange(load)
             if loaded.status != "ok":
@@ -252,7 +280,7 @@ def run_calls(
     return results
 
 
-def run_stdio(worker: host.Worker, source: str, stdin: bytes, limits: Limits) -> StdioResult:
+def run_stdio(worker: host.Worker, look: Look, source: str, stdin: bytes, limits: Limits) -> StdioResult:
     """Runs a program once on standard input."""
     inner: list[io.FileIO] = []
     outer: list[io.FileIO] = []
@@ -262,7 +290,7 @@ def run_stdio(worker: host.Worker, source: str, stdin: bytes, limits: Limits) ->
             outer.append(ours)
             inner.append(theirs)
         numbers = tuple(end.fileno() for end in inner)
-        child = Child(worker, limits, time.monotonic() + limits.total_s, numbers)
+        child = Child(worker, look, limits, time.monotonic() + limits.total_s, numbers)
         host.close(*inner)
         try:
             return _Stdio(child, outer, source, stdin).result()
@@ -301,7 +329,7 @@ class _Stdio:
                 break
             if child.end is not None:
                 ended = min(ended, time.monotonic())
-            for descriptor, _ in self.poll.poll(_LOOK * 1000):
+            for descriptor, _ in self.poll.poll(child.nap()):
                 self._serve(descriptor)
             if any(len(text) > child.limits.output_bytes for text in self.read.values()):
                 verdict = ("output_limit", "more output than allowed")
