@@ -209,6 +209,13 @@ def test_a_program_that_hangs_on_every_test_does_not_get_the_limit_for_each() ->
     assert len(fake.runs) == 11  # 20 seconds in all
 
 
+def test_a_program_that_sleeps_through_two_tests_is_not_tried_again() -> None:
+    fake = FakeSandbox({"program": lambda stdin: StdioResult("timeout", b"", "", 0.01, 6.0)})
+    many = stdio(*((str(i), "") for i in range(40)))
+    assert Judge(fake, LIMITS).report(SUM, "program", many).counts == {"timeout": 40}
+    assert len(fake.runs) == 2  # 12 seconds of a worker, not 240
+
+
 def test_limits_of_the_problem_take_precedence_and_its_setup_is_passed_on() -> None:
     fake = FakeSandbox(SCRIPT)
     own = dataclasses.replace(ADD, cpu_s=4.0, memory_mb=1024, setup="x = 1")

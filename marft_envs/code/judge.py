@@ -16,6 +16,7 @@ from typing import Any
 from marft_envs.code import checkers, expressions
 from marft_envs.code.problem import Problem, Test
 from marft_envs.code.sandbox import CallResult, Limits, Sandbox
+from marft_envs.code.sandbox.types import MOST_SLEPT, SLEPT
 from marft_envs.errors import DataError
 
 VERDICTS = (
@@ -149,9 +150,9 @@ class Judge:
         return TestResult("wrong_answer", written(result.value))
 
     def _run_stdio(self, problem: Problem, program: str, tests: Sequence[Test], limits: Limits) -> list[TestResult]:
-        """One run a test; once the CPU time of a whole run is used up, what is left counts as ``timeout``."""
+        """One run a test; what is left counts as ``timeout`` when the CPU time of a whole run is used up, or tests slept."""
         out: list[TestResult] = []
-        used = 0.0
+        used, slept = 0.0, 0
         for test in tests:
             if test.kind != "stdio":
                 raise DataError(f"Problem '{problem.id}' is a program, but has a test of kind '{test.kind}'.")
@@ -161,8 +162,11 @@ class Judge:
             if used > limits.total_s:
                 out.append(TestResult("timeout", "", "no time left after the tests before"))
                 continue
+            if slept >= MOST_SLEPT:
+                out.append(TestResult("timeout", "", SLEPT))
+                continue
             result = self.sandbox.run_stdio(program, test.input, limits=limits)
-            used += result.cpu_s
+            used, slept = used + result.cpu_s, slept + result.slept
             text = result.stdout.decode("utf-8", "replace")
             if result.status != "ok":
                 out.append(TestResult(_STATUS.get(result.status, result.status), "", result.stderr))

@@ -18,12 +18,19 @@ from typing import Any
 from marft_envs.code.sandbox import values, wire
 from marft_envs.code.sandbox import worker as host
 from marft_envs.code.sandbox.look import GLANCE, Look
-from marft_envs.code.sandbox.types import MESSAGE_CAP, Call, CallResult, CallStatus, Limits, StdioResult
+from marft_envs.code.sandbox.types import (
+    MESSAGE_CAP,
+    MOST_SLEPT,
+    SLEPT,
+    Call,
+    CallResult,
+    CallStatus,
+    Limits,
+    StdioResult,
+)
 
 _LOOK = 0.05
 """Seconds until the CPU clock of a silent child is read, and between readings."""
-_IDLE_SHARE = 0.1
-"""A test that ran out of the clock and took less than this share of it as CPU time was asleep."""
 _CHUNK = 1 << 16
 _ENVELOPE = 8 * MESSAGE_CAP
 """Bytes of a frame beyond the value in it: the status and a message."""
@@ -242,11 +249,6 @@ def _request(call: Call) -> dict[str, Any]:
     return request
 
 
-def asleep(result: CallResult | StdioResult) -> bool:
-    """Whether a test ran out of time in its sleep."""
-    return result.status == "timeout" and result.cpu_s < _IDLE_SHARE * result.wall_s
-
-
 def run_calls(
     worker: host.Worker, look: Look, source: str, entry_point: str, calls: Sequence[Call], setup: str, limits: Limits
 ) -> list[CallResult]:
@@ -261,8 +263,8 @@ def run_calls(
         if time.monotonic() > deadline:
             rest = CallResult("timeout", message=f"the run took more than {limits.total_s:g} s")
             return results + [rest] * (len(calls) - len(results))
-        if sum(map(asleep, results)) > 1:
-            rest = CallResult("timeout", message="two tests before it slept until their time was up")
+        if sum(result.slept for result in results) >= MOST_SLEPT:
+            rest = CallResult("timeout", message=SLEPT)
             return results + [rest] * (len(calls) - len(results))
         child = Child(worker, look, limits, deadline)
         try:

@@ -89,8 +89,28 @@ class Call:
     values: tuple[Any, ...] = ()
 
 
+MOST_SLEPT = 2
+"""Tests of a run that may run out of time in their sleep; then the run is over."""
+SLEPT = "two tests before it slept until their time was up"
+_IDLE_SHARE = 0.1
+"""A test that ran out of the clock and took less than this share of it as CPU time was asleep."""
+
+
+class _Timed:
+    """What both kinds of results have in common."""
+
+    status: CallStatus
+    cpu_s: float
+    wall_s: float
+
+    @property
+    def slept(self) -> bool:
+        """Whether it ran out of time in its sleep."""
+        return self.status == "timeout" and self.cpu_s < _IDLE_SHARE * self.wall_s
+
+
 @dataclass(frozen=True)
-class CallResult:
+class CallResult(_Timed):
     """How one call ended.
 
     Attributes:
@@ -109,7 +129,7 @@ class CallResult:
 
 
 @dataclass(frozen=True)
-class StdioResult:
+class StdioResult(_Timed):
     """How one run on standard input ended.
 
     Attributes:
