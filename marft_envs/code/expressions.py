@@ -130,6 +130,7 @@ class Run:
             calls.append(Call("expr", f"evaluate(_0, _1, _2, _3, [{known}])", values))
         roomy = dataclasses.replace(self.limits, output_bytes=MAX_HANDED)
         for one, said in zip(running, self._calls(_CLEAN, "", calls, "", roomy), strict=True):
+            self.left -= said.wall_s if one.known else 0.0  # what the program gave may make the rest slow
             if said.status == "ok" and said.value[0] == "value":
                 one.done = dataclasses.replace(said, value=said.value[1])
             elif said.status == "ok":

@@ -150,7 +150,7 @@ class Judge:
         return TestResult("wrong_answer", written(result.value))
 
     def _run_stdio(self, problem: Problem, program: str, tests: Sequence[Test], limits: Limits) -> list[TestResult]:
-        """One run a test; what is left counts as ``timeout`` when the CPU time of a whole run is used up, or tests slept."""
+        """One run a test; once a run's CPU time is used up, or two tests slept, what is left counts as ``timeout``."""
         out: list[TestResult] = []
         used, slept = 0.0, 0
         for test in tests:

@@ -15,19 +15,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from marft_envs.code.sandbox import values, wire
+from marft_envs.code.sandbox import types, values, wire
 from marft_envs.code.sandbox import worker as host
 from marft_envs.code.sandbox.look import GLANCE, Look
-from marft_envs.code.sandbox.types import (
-    MESSAGE_CAP,
-    MOST_SLEPT,
-    SLEPT,
-    Call,
-    CallResult,
-    CallStatus,
-    Limits,
-    StdioResult,
-)
+from marft_envs.code.sandbox.types import MESSAGE_CAP, Call, CallResult, CallStatus, Limits, StdioResult
 
 _LOOK = 0.05
 """Seconds until the CPU clock of a silent child is read, and between readings."""
@@ -263,8 +254,8 @@ def run_calls(
         if time.monotonic() > deadline:
             rest = CallResult("timeout", message=f"the run took more than {limits.total_s:g} s")
             return results + [rest] * (len(calls) - len(results))
-        if sum(result.slept for result in results) >= MOST_SLEPT:
-            rest = CallResult("timeout", message=SLEPT)
+        if sum(result.slept for result in results) >= types.MOST_SLEPT:
+            rest = CallResult("timeout", message=types.SLEPT)
             return results + [rest] * (len(calls) - len(results))
         child = Child(worker, look, limits, deadline)
         try:
