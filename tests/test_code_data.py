@@ -39,7 +39,7 @@ def pairs(problem: Problem) -> set[tuple[str, str]]:
 
 
 def write(path: Path, rows: Iterable[Any]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
     return path
 
 
@@ -119,6 +119,12 @@ def test_equal_inputs_share_a_side_whatever_their_spacing() -> None:
         assert hidden and len(public) <= 2 and len(public) + len(hidden) == len(tests)
 
 
+def test_ints_of_thousands_of_digits_are_read_and_split() -> None:
+    tests = [Test("call", f"[{hex(1 << 40_000)}, {n}]", "1") for n in range(3)]
+    public, hidden = split_tests("p", tests)
+    assert {*public, *hidden} == {*tests} and hidden
+
+
 def test_marks_decide_and_an_input_marked_both_ways_is_public_while_others_are_hidden() -> None:
     public, hidden = split_tests("p", calls(1, 1, 2, 3), ["public", "hidden", "", "hidden"])
     assert (public, hidden) == (tuple(calls(1, 1)), tuple(calls(2, 3)))
@@ -170,10 +176,35 @@ BAD = {
     "expression that is none": (bad(tests=[{"kind": "expr", "expr": "f(", "expected": "1"}]), "no Python expression"),
     "unknown checker": (one(check="aprox"), "Did you mean 'approx'"),
     "negative tolerance": (one(atol=-1), "not negative"),
+    "a tolerance beyond the floats": (one(atol=10**400), "'atol' is 1000.*not negative"),
+    "a tolerance that is text": (one(rtol="0.1"), "'rtol' is '0.1'"),
+    "a tolerance that is an empty text": (one(atol=""), "'atol' is ''"),
+    "a tolerance that is true": (one(atol=True), "'atol' is True"),
+    "a tolerance that is NaN": (one(atol=float("nan")), "'atol' is nan"),
+    "a check of standard output": (bad(mode="stdio", tests=[{"kind": "stdio", "input": "", "expected": "", "check":
+        "poly_root"}]), "no checker 'poly_root' for a stdio test"),
+    "roots of no polynomial": (one(check="poly_root", args="[1, 2]"), "one argument, a list of numbers"),
+    "roots of words": (one(check="poly_root", args="[['x']]"), "one argument, a list of numbers"),
     "unknown visibility": (one(visibility="secret"), "visibility is 'secret'"),
     "nothing hidden": (bad(tests=[t | {"visibility": "public"} for t in ROW["tests"]]), "every test is public"),
     "unknown difficulty": (bad(difficulty="brutal"), "difficulty is 'brutal'"),
     "time limit": (bad(time_limit_s=0), "positive number"),
+    "time without end": (bad(time_limit_s=1e308), "'time_limit_s' is 1e.308; expected a positive number up to 3,600"),
+    "time beyond the floats": (bad(time_limit_s=10**400), "'time_limit_s' is 1000"),
+    "time that is no number": (bad(time_limit_s=float("nan")), "'time_limit_s' is nan"),
+    "infinite memory": (bad(memory_limit_mb=float("inf")), "'memory_limit_mb' is inf"),
+    "absurd memory": (bad(memory_limit_mb=1e300), "'memory_limit_mb' is 1e.300; expected a positive number up to 16,384"),
+    "negative memory": (bad(memory_limit_mb=-1), "'memory_limit_mb' is -1"),
+    "memory that is text": (bad(memory_limit_mb="64"), "'memory_limit_mb' is '64'"),
+    "deep JSON": ("[" * 50_000, "not JSON"),
+    "an int of 5,000 digits": ('{"difficulty": ' + "9" * 5000 + "}", "not JSON"),
+    "a problem in a list": (bad(prompt=["x"]), "'prompt' is list"),
+    "tests that are numbers": (bad(tests=[3]), "a test is int"),
+    "a test of lists": (one(kind=["call"]), "kind is"),
+    "a check that is a list": (one(check=["approx"]), "'check' is list"),
+    "metadata that is text": (bad(metadata="x"), "'metadata' is str"),
+    "a split that is a list": (bad(split=["train"]), "'split' is list"),
+    "an id that is a list": (bad(id=["x"]), "'id' is list"),
     "deep nesting": (one(args="[" * 5000 + "]" * 5000), "no Python literal"),
 }
 
@@ -216,6 +247,32 @@ def test_unknown_names_and_conditions_that_nothing_meets_say_what_there_is(tmp_p
         data.load(path).get("x")
     with pytest.raises(DataError, match="limit is 0"):
         data.load(path, limit=0)
+
+
+HOSTILE_ROWS = [
+    ("mbpp", {"text": 1, "code": [], "test_list": 3, "test_setup_code": None, "task_id": 1}),
+    ("humaneval", {"prompt": None, "canonical_solution": 1, "test": [], "entry_point": "f", "task_id": "a"}),
+    ("code_contests", {"name": "x", "description": "", "public_tests": None, "private_tests": {}, "generated_tests": {}}),
+    ("codeforces", {"id": "x", "title": "", "description": "", "examples": [{}], "official_tests": [3]}),
+    ("apps", {"id": 1, "question": "", "input_output": '{"inputs": 3, "outputs": 4}', "starter_code": 3, "difficulty": ""}),
+    ("livecodebench", {"question_id": 1, "question_content": "", "public_test_cases": "3", "private_test_cases": "[]",
+                       "starter_code": "", "difficulty": [], "metadata": "[]"}),
+    ("mbpp", [1, 2]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "row"), HOSTILE_ROWS)
+def test_a_hostile_row_of_a_hub_set_is_an_error_that_names_the_row(name: str, row: Any) -> None:
+    with pytest.raises(DataError, match=r"row 0"):
+        rows_to_problems(name, [row])
+
+
+def test_a_problem_of_a_hub_set_with_absurd_limits_is_left_out_and_counted() -> None:
+    row = {"id": 1, "question": "Add.", "starter_code": "", "difficulty": "EASY", "time_limit": "9" * 500 + " seconds",
+           "input_output": '{"inputs": ["1", "2"], "outputs": ["1", "2"]}', "memory_limit": "256 megabytes"}  # fmt: skip
+    assert rows_to_problems("apps", [row]) == []
+    assert rows_to_problems("apps", [row | {"time_limit": "1.0", "memory_limit": "1" + 30 * "0"}]) == []
+    assert last_tally("apps", "test") == {"problems: a limit beyond 3,600 s or 16,384 MiB": 1}
 
 
 def test_an_edited_file_is_read_again_and_sets_are_shared_by_forks(tmp_path: Path) -> None:
@@ -304,16 +361,18 @@ def test_evalplus_lists_of_inputs_and_results_become_calls() -> None:
     assert last_tally("humaneval_plus", "test") == {"inputs or values that are no literals": 1}
 
 
-def test_mbpp_rows_keep_setup_and_expressions() -> None:
+def test_mbpp_rows_keep_setup_and_expressions_that_can_be_taken_apart(caplog: pytest.LogCaptureFixture) -> None:
     row = {"task_id": 11, "text": "Length of a box.",
         "code": "def box(n):\n    return [n]\n\ndef size(b):\n    return b[0]",
-           "test_list": ["assert size(box(3)) == 3", "assert size(box(4))==2+2", "assert size([-1]) == -1"],
-           "test_setup_code": "root = box(1)", "challenge_test_list": ["assert size(root) == 1"]}  # fmt: skip
+           "test_list": ["assert size(box(3)) == 3", "assert size(box([4])) == [2 + 2]", "assert size([-1]) == -1"],
+           "test_setup_code": "root = box(1)", "challenge_test_list": ["assert size(root) == 1", "assert size(box((2, 3)))[1] == 3"]}  # fmt: skip
     (problem,) = rows_to_problems("mbpp", [row], "train")
     assert (problem.id, problem.entry_point, problem.setup) == ("mbpp/train/11", "size", "root = box(1)")
     found = {(t.kind, t.input, t.expected) for t in every_test(problem)}
-    assert found == {("expr", "size(box(3))", "3"), ("expr", "size(box(4))", "4"), ("call", "[[-1]]", "-1"),
-                     ("expr", "size(root)", "1")}  # fmt: skip
+    assert found == {("expr", "size(box((2, 3)))[1]", "3"), ("call", "[[-1]]", "-1"), ("expr", "size(root)", "1")}
+    # What `box` of the program is told and `size` of the program gives back says nothing about either.
+    assert last_tally("mbpp", "train") == {"tests decided inside the program's process": 2}
+    assert "mbpp/train/11 (the program's own 'box' is told the value expected)" in caplog.text
 
 
 def test_mbpp_plus_compares_flattened_sequences_loosely() -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import time
 from typing import Any
 
 import pytest
 from fake_sandbox import ADD, CRASH, GOLD, SCRIPT, WRONG, ZERO, FakeSandbox, calls, stdio
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from marft_envs.code.checkers import output_agrees, value_agrees
 from marft_envs.code.judge import Judge, Report, TestResult, written
 from marft_envs.code.problem import Problem, Test
 from marft_envs.code.rewards import pass_at_k, score
-from marft_envs.code.sandbox import CallResult, Limits, Sandbox, SandboxUnavailable, StdioResult, shared
+from marft_envs.code.sandbox import CallResult, Limits, Sandbox, SandboxUnavailable, StdioResult, shared, values
+from marft_envs.code.schema import OUTPUT_CHECKS, VALUE_CHECKS
 from marft_envs.errors import ConfigError, DataError
 
 LIMITS = Limits()
@@ -205,6 +209,13 @@ def test_a_program_that_hangs_on_every_test_does_not_get_the_limit_for_each() ->
     assert len(fake.runs) == 11  # 20 seconds in all
 
 
+def test_a_program_that_sleeps_through_two_tests_is_not_tried_again() -> None:
+    fake = FakeSandbox({"program": lambda stdin: StdioResult("timeout", b"", "", 0.01, 6.0)})
+    many = stdio(*((str(i), "") for i in range(40)))
+    assert Judge(fake, LIMITS).report(SUM, "program", many).counts == {"timeout": 40}
+    assert len(fake.runs) == 2  # 12 seconds of a worker, not 240
+
+
 def test_limits_of_the_problem_take_precedence_and_its_setup_is_passed_on() -> None:
     fake = FakeSandbox(SCRIPT)
     own = dataclasses.replace(ADD, cpu_s=4.0, memory_mb=1024, setup="x = 1")
@@ -359,3 +370,91 @@ def test_pass_at_k_is_the_chance_over_all_draws() -> None:
     for bad in ((5, 6, 1), (5, -1, 1), (5, 1, 0), (5, 1, 6)):
         with pytest.raises(ConfigError, match="pass@k"):
             pass_at_k(*bad)
+
+
+# Every value has a verdict ------------------------------------------------------------------------------
+
+HUGE = st.sampled_from([1300, 40_000]).map(lambda bits: 1 << bits)  # beyond the floats; beyond 4,300 digits
+NUMBERS = st.integers() | st.floats() | st.booleans() | HUGE | HUGE.map(lambda one: -one)
+LEAVES = NUMBERS | st.none() | st.complex_numbers() | st.text(max_size=4) | st.binary(max_size=4)
+HASHABLE = st.recursive(LEAVES, lambda one: st.tuples(one, one) | st.frozensets(one, max_size=3), max_leaves=4)
+CONTAINERS = st.recursive(
+    LEAVES,
+    lambda one: (
+        st.lists(one, max_size=3)
+        | st.lists(one, max_size=3).map(tuple)
+        | st.sets(HASHABLE, max_size=3)
+        | st.dictionaries(HASHABLE, one, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def nested(value: Any, depth: int, make: Any) -> Any:
+    for _ in range(depth):
+        value = make(value)
+    return value
+
+
+DECODABLE = CONTAINERS | st.builds(
+    nested, CONTAINERS, st.integers(0, 95), st.sampled_from([lambda one: [one], lambda one: (one,), lambda one: {1: one}])
+)
+EXPECTED = ("1", "1.5", "1e999", "'a'", "[1, 2.0]", "(1,)", "{1, 'a'}", "{1: [2]}", "True", "None", "[[[]]]", "1j",
+            hex(10**400), f"[{hex(1 << 40_000)}]", f"{{{hex(1 << 40_000)}}}", f"{{{hex(1 << 40_000)}: 1.0}}")  # fmt: skip
+
+
+@settings(max_examples=250, deadline=None)
+@example(10**400, "poly_root", "1.5", (1e-6, 1e-3))
+@example({1 << 40_000}, "exact", "{1, 'a'}", (0.0, 0.0))
+@example({1 << 40_000: 1}, "exact", "{1: [2]}", (0.0, 0.0))
+@given(DECODABLE, st.sampled_from(VALUE_CHECKS), st.sampled_from(EXPECTED), st.sampled_from([(0.0, 0.0), (1e-6, 1e-3)]))
+def test_every_check_of_every_value_that_can_come_back_is_a_bool(
+    value: Any, check: str, expected: str, near: tuple[float, float]
+) -> None:
+    value = values.decode(values.encode(value, 1 << 20))
+    arguments = "[[-6, 11.0, -6, 1]]" if check == "poly_root" else "[]"
+    assert value_agrees(value, Test("call", arguments, expected, check, *near), ADD) in (True, False)
+    assert isinstance(written(value), str)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=30) | st.from_regex(r"[0-9.e+\- \n]{0,60}"), st.sampled_from(OUTPUT_CHECKS), st.text(max_size=8))
+def test_every_check_of_every_output_is_a_bool(text: str, check: str, expected: str) -> None:
+    for wanted in (expected, "1.5 2", "9" * 399 + ".0", "1e999", "yes\n1 2"):
+        assert output_agrees(text, Test("stdio", "", wanted, check, 1e-6, 1e-6), SUM) in (True, False)
+
+
+def test_values_of_thousands_of_digits_are_compared_by_type_and_value() -> None:
+    huge = 1 << 40_000
+    for expected, right, wrong in (
+        (f"{{{hex(huge)}}}", {huge}, [{huge + 1}, {1}, {1.0}]),
+        (f"{{{hex(huge)}: 1}}", {huge: 1}, [{huge: 1.0}, {huge + 1: 1}]),
+        ("{1, (2, 3)}", {(2, 3), 1}, [{True, (2, 3)}, {1, (2.0, 3)}, {1}]),
+        ("{1: 2}", {1: 2}, [{True: 2}]),
+    ):
+        test = Test("call", "[]", expected, "exact")
+        assert value_agrees(right, test, ADD)
+        assert not any(value_agrees(one, test, ADD) for one in wrong)
+
+
+def test_a_long_answer_in_another_order_is_compared_quickly() -> None:
+    many = list(range(30_000))
+    start = time.process_time()
+    assert value_agrees(many[::-1], Test("call", "[]", repr(many), "set"), ADD)
+    assert time.process_time() - start < 2.0
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        Test("call", "[1, 2]", "0.0", "poly_root", 1e-4),
+        Test("call", "[['a']]", "0.0", "poly_root", 1e-4),
+        Test("call", "[[]]", "0.0", "poly_root", 1e-4),
+        Test("call", "[]", "1", "approx", "1e-6"),  # type: ignore[arg-type]
+        Test("call", "[]", "1", "loose", 0.0, math.nan),
+        Test("call", "[]", "1", "approx", 10**400),
+    ],
+)
+def test_a_malformed_test_is_an_error_of_the_data_that_names_the_problem(test: Test) -> None:
+    with pytest.raises(DataError, match="add/0"):
+        value_agrees(1.0, test, ADD)

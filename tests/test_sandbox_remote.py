@@ -141,3 +141,14 @@ def test_the_command_line_shows_what_holds() -> None:
         subprocess.run([*command, "serve", "--token-file", "absent"], capture_output=True, text=True, check=False)
     ]
     assert bad.returncode == 1 and "absent" in bad.stderr
+
+
+def test_values_of_expressions_and_times_go_through_the_service() -> None:
+    odd = (float("inf"), {1: (2, frozenset({3}))}, 1 << 5000, "'\"é", b"\x00")
+    with Sandbox() as local, remote.Server(local) as server:
+        server.start()
+        with Sandbox(layer="remote", url=server.url) as far:
+            (result,) = far.run_calls("def f(*xs): return xs", "f", [Call("expr", "f(*_0, _1)", (odd, "last"))])
+            assert result.status == "ok" and result.value == (*odd, "last") and result.wall_s > 0
+            assert far.run_stdio("print(1)", "").wall_s > 0
+        server.shutdown()

@@ -10,9 +10,11 @@ import functools
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from marft_envs.code import schema
 from marft_envs.code.problem import Problem, Test
 from marft_envs.code.sandbox import Limits, Sandbox
 from marft_envs.errors import DataError, did_you_mean
@@ -67,11 +69,20 @@ def _exact(got: Any, expected: Any, depth: int = 0) -> bool:
         pairs = zip(got, expected, strict=False)
         return len(got) == len(expected) and all(_exact(a, b, depth + 1) for a, b in pairs)
     if isinstance(expected, dict):
-        same = _exact(sorted(map(repr, got)), sorted(map(repr, expected)))
-        return same and all(key in got and _exact(got[key], value, depth + 1) for key, value in expected.items())
+        same = _typed(frozenset(got)) == _typed(frozenset(expected))
+        return same and all(_exact(got[key], value, depth + 1) for key, value in expected.items())
     if isinstance(expected, set | frozenset):
-        return sorted(map(repr, got)) == sorted(map(repr, expected))
+        return bool(_typed(frozenset(got)) == _typed(frozenset(expected)))
     return equal(got, expected)
+
+
+def _typed(value: Any) -> Any:
+    """A hashable value with its types spelled out, so that ``==`` tells 1 from 1.0 and True."""
+    if isinstance(value, tuple):
+        return tuple, tuple(map(_typed, value))
+    if isinstance(value, frozenset):
+        return frozenset, frozenset(map(_typed, value))
+    return type(value), value
 
 
 def _approx(got: Any, expected: Any, test: Test, depth: int = 0) -> bool:
@@ -104,7 +115,10 @@ def _any_order(got: Any, expected: Any) -> bool:
     kinds = list | tuple | set | frozenset
     if not (isinstance(got, kinds) and isinstance(expected, kinds) and len(got) == len(expected)):
         return equal(got, expected)
-    left = list(got)
+    try:  # where all elements can be hashed, the time is linear: an answer may have tens of thousands
+        return Counter(got) == Counter(expected)
+    except TypeError:
+        left = list(got)
     for wanted in expected:
         place = next((i for i, one in enumerate(left) if equal(one, wanted)), None)
         if place is None:
@@ -137,21 +151,24 @@ def _loose(got: Any, expected: Any, test: Test, depth: int = 0) -> bool:
 
 def _poly_root(got: Any, test: Test, problem: Problem) -> bool:
     """A root, within ``atol``, of the polynomial whose coefficients, the lowest first, are the only argument."""
-    (coefficients,) = literal(test.input, problem)
-    if not isinstance(got, int | float) or not math.isfinite(got):
+    coefficients = schema.coefficients(literal(test.input, problem), f"Problem '{problem.id}'")
+    if not isinstance(got, int | float):
         return False
     try:
-        return abs(sum(c * math.pow(got, i) for i, c in enumerate(coefficients))) < test.atol
+        return math.isfinite(got) and abs(sum(c * math.pow(got, i) for i, c in enumerate(coefficients))) < test.atol
     except OverflowError:
-        return False
+        return False  # an int, or a power of it, beyond the floats
 
 
 def value_agrees(got: Any, test: Test, problem: Problem) -> bool:
     """Returns whether the value of a call or an expression is the one that the test expects.
 
+    A bool for every value that the sandbox can return, however large or deep.
+
     Raises:
-        DataError: The expected value is no literal, or the test names no known check.
+        DataError: The expected value is no literal, a tolerance is no number, or the test names no known check.
     """
+    schema.check_tolerances(test.atol, test.rtol, f"Problem '{problem.id}'")
     expected = literal(test.expected, problem)
     if test.check in ("", "equal"):
         return equal(got, expected)
@@ -239,8 +256,9 @@ def output_agrees(got: str, test: Test, problem: Problem) -> bool:
     """Returns whether an output is the one that the test expects, by one of :data:`OUTPUT_CHECKS`.
 
     Raises:
-        DataError: The test names no known check.
+        DataError: The test names no known check, or a tolerance is no number.
     """
+    schema.check_tolerances(test.atol, test.rtol, f"Problem '{problem.id}'")
     check = test.check or "tokens"
     if check not in OUTPUT_CHECKS:
         raise _unknown(check, problem, tuple(OUTPUT_CHECKS))

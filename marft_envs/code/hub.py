@@ -35,6 +35,9 @@ class HubSet:
     """Column of the row's own id; without one the row's number names the problem."""
 
 
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError)
+"""What a reader raises at a row whose cells are of other types than the set's."""
+
 _ONLY_TEST = {"test": "test"}
 
 HUB: dict[str, HubSet] = {
@@ -67,7 +70,7 @@ HUB: dict[str, HubSet] = {
 
 
 def rows_to_problems(
-    name: str, rows: Iterable[Mapping[str, Any]], split: str = "test", reference: Reference | None = None
+    name: str, rows: Iterable[Any], split: str = "test", reference: Reference | None = None
 ) -> list[Problem]:
     """Rows in the schema of the hub set ``name``, as problems. No network is involved.
 
@@ -81,10 +84,13 @@ def rows_to_problems(
         reference: runs a set's reference program where the set has no expected values; without it such tests are lost.
 
     Raises:
-        DataError: a row without a column, by number (from 0); an id twice.
+        DataError: a row without a column, or with a cell of another type, by number (from 0); an id twice.
     """
     known, problems, tally = HUB[name], {}, Counter[str]()
     for index, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            where = f"{known.hub_id} ({split}), row {index}"
+            raise DataError(f"{where}: {type(row).__name__}; expected an object of columns.")
         own = row.get(known.key) if known.key else None
         problem_id = f"{name}/{split}/{index if own is None else str(own).replace('/', '-')}"
         context = Context(name, problem_id, f"{known.hub_id} ({split}), row {index}", reference)
@@ -93,8 +99,17 @@ def rows_to_problems(
         except Refused as reason:
             tally[f"problems: {reason}"] += 1
             continue
+        except DataError:
+            raise
+        except _MALFORMED as error:
+            raise DataError(
+                f"{context.where}: not a row of {known.hub_id} ({type(error).__name__}: {str(error)[:200]}). "
+                f"Expected its columns as the set has them; see {known.read.__module__}.{known.read.__name__}."
+            ) from error
         finally:
             tally.update(context.lost)
+            for named in context.named:
+                _LOG.warning("left out, for only the program's own process could decide it: a test of %s", named)
         if problem.id in problems:
             raise DataError(f"{context.where}: the id '{problem.id}' is taken. Ids of a set are unique.")
         problems[problem.id] = problem

@@ -101,6 +101,8 @@ def to_text(value: Any) -> str:
         if math.isnan(value):
             raise NotLiteral("NaN has no literal")
         return repr(value) if math.isfinite(value) else ("1e999" if value > 0 else "-1e999")
+    if isinstance(value, int) and value.bit_length() > 4096:
+        return hex(value)  # Python refuses to write, and to read, ints of thousands of digits otherwise
     if value is None or isinstance(value, bool | int | str | bytes | complex):
         return repr(value)
     if isinstance(value, list):

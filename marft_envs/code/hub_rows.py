@@ -11,13 +11,14 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from marft_envs.code import hub_asserts as asserts
+from marft_envs.code import split
 from marft_envs.code.hub_asserts import NotLiteral
 from marft_envs.code.problem import Problem, Test
-from marft_envs.code.schema import LEVELS, split_tests
+from marft_envs.code.schema import LEVELS, MAX_MEMORY_MB, MAX_TIME_S, split_tests
 from marft_envs.errors import DataError
 
 MAX_TEST = 1 << 18
@@ -46,6 +47,8 @@ class Context:
     reference: Reference | None = None
     lost: Counter[str] = field(default_factory=Counter)
     """Tests left out, by reason."""
+    named: list[str] = field(default_factory=list)
+    """Problems with tests that only the program's own process could decide, and why."""
 
 
 Row = Mapping[str, Any]
@@ -57,8 +60,10 @@ def finish(
     """A problem from its tests: drops huge ones, limits those of stdio mode, and splits public from hidden.
 
     Raises:
-        Refused: no test is left, or none that could be hidden.
+        Refused: no test is left, none could be hidden, or the limits are beyond those of ``schema``.
     """
+    if (fields.get("cpu_s") or 0) > MAX_TIME_S or (fields.get("memory_mb") or 0) > MAX_MEMORY_MB:
+        raise Refused(f"a limit beyond {MAX_TIME_S:,.0f} s or {MAX_MEMORY_MB:,} MiB")
     marks = list(visibility) or [""] * len(tests)
     kept = [(t, m) for t, m in zip(tests, marks, strict=True) if len(t.input) + len(t.expected) <= MAX_TEST]
     context.lost["tests too large"] += len(tests) - len(kept)
@@ -68,12 +73,25 @@ def finish(
         chosen = set(order[:MAX_STDIO_TESTS])
         context.lost["tests beyond the limit"] += len(kept) - len(chosen)
         kept = [pair for i, pair in enumerate(kept) if i in chosen]
+    problem = Problem(id=context.id, mode=mode, public=(), hidden=(), source=context.name, **fields)
+    kept = [(test, mark) for test, mark in kept if test.kind != "expr" or _outside(problem, test, context)]
     if not kept:
         raise Refused("no usable test")
     public, hidden = split_tests(context.id, [t for t, _ in kept], [m for _, m in kept])
     if not hidden:  # all marks say public: what the statement shows cannot pay
         public, hidden = split_tests(context.id, [t for t, _ in kept])
-    return Problem(id=context.id, mode=mode, public=public, hidden=hidden, source=context.name, **fields)
+    return replace(problem, public=public, hidden=hidden)
+
+
+def _outside(problem: Problem, test: Test, context: Context) -> bool:
+    """Whether an expression can be decided outside the program's process; one that cannot be is counted and named."""
+    try:
+        split.of_test(problem, test)
+    except split.DecidedInside as reason:
+        context.lost["tests decided inside the program's process"] += 1
+        context.named.append(f"{problem.id} ({reason})")
+        return False
+    return True
 
 
 def need(row: Row, context: Context, *columns: str) -> list[Any]:
@@ -221,12 +239,12 @@ def apps(row: Row, context: Context) -> Problem:
 
 def _number(value: Any) -> float | None:
     """``2.0`` of ``"2.0 seconds"``."""
-    found = re.match(r"\s*(\d+(?:\.\d+)?)", str(value))
+    found = re.match(r"\s*(\d+(?:\.\d+)?)", str(value)[:400])
     return float(found[1]) if found and float(found[1]) > 0 else None
 
 
 def _whole(value: float | None) -> int | None:
-    return None if value is None else max(1, round(value))
+    return None if value is None else max(1, round(min(value, 1e18)))
 
 
 # --- CodeContests, Codeforces -----------------------------------------------------------------------------------------

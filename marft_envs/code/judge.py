@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marft_envs.code import checkers
+from marft_envs.code import checkers, expressions
 from marft_envs.code.problem import Problem, Test
-from marft_envs.code.sandbox import Call, CallResult, Limits, Sandbox
-from marft_envs.errors import DataError, WorkerError
+from marft_envs.code.sandbox import CallResult, Limits, Sandbox
+from marft_envs.code.sandbox.types import MOST_SLEPT, SLEPT
+from marft_envs.errors import DataError
 
 VERDICTS = (
     "passed", "wrong_answer", "runtime_error", "timeout", "memory_limit", "output_limit", "compile_error",
@@ -134,14 +135,10 @@ class Judge:
         limits = self._limits(problem)
         if problem.mode == "stdio":
             return self._run_stdio(problem, program, tests, limits)
-        calls = [Call("expr" if test.kind == "expr" else "call", test.input) for test in tests]
         for test in tests:
             if test.kind == "stdio":
                 raise DataError(f"Problem '{problem.id}' is a function, but has a test of kind 'stdio'. Mend the data.")
-        entry = problem.entry_point
-        found = self.sandbox.run_calls(program, entry, calls, setup=problem.setup, limits=limits)
-        if len(found) != len(tests):
-            raise WorkerError(f"the sandbox gave {len(found)} results for {len(tests)} calls; this is a defect of it")
+        found = expressions.Run(self.sandbox, problem, program, limits).results(tests)
         return [self._value(problem, test, result) for test, result in zip(tests, found, strict=True)]
 
     def _value(self, problem: Problem, test: Test, result: CallResult) -> TestResult:
@@ -153,9 +150,9 @@ class Judge:
         return TestResult("wrong_answer", written(result.value))
 
     def _run_stdio(self, problem: Problem, program: str, tests: Sequence[Test], limits: Limits) -> list[TestResult]:
-        """One run a test; once the CPU time of a whole run is used up, what is left counts as ``timeout``."""
+        """One run a test; once a run's CPU time is used up, or two tests slept, what is left counts as ``timeout``."""
         out: list[TestResult] = []
-        used = 0.0
+        used, slept = 0.0, 0
         for test in tests:
             if test.kind != "stdio":
                 raise DataError(f"Problem '{problem.id}' is a program, but has a test of kind '{test.kind}'.")
@@ -165,8 +162,11 @@ class Judge:
             if used > limits.total_s:
                 out.append(TestResult("timeout", "", "no time left after the tests before"))
                 continue
+            if slept >= MOST_SLEPT:
+                out.append(TestResult("timeout", "", SLEPT))
+                continue
             result = self.sandbox.run_stdio(program, test.input, limits=limits)
-            used += result.cpu_s
+            used, slept = used + result.cpu_s, slept + result.slept
             text = result.stdout.decode("utf-8", "replace")
             if result.status != "ok":
                 out.append(TestResult(_STATUS.get(result.status, result.status), "", result.stderr))

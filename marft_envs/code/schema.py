@@ -12,18 +12,26 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
+from marft_envs.code import split
 from marft_envs.code.problem import Mode, Problem, Test
 from marft_envs.errors import DataError, did_you_mean
-
-CHECKS = ("", "equal", "approx", "poly_root", "loose", "tokens", "yesno", "set", "lines", "exact")
-"""Checkers that a test can name. ``poly_root``: the value is a root of the polynomial given as the only argument;
-``loose``: lists and tuples are alike, and sets compare without order or repetition."""
 
 LEVELS = {
     "easy": 1, "introductory": 1, "medium": 2, "interview": 2, "medium_hard": 3, "hard": 3, "competition": 3,
     "very_hard": 4,
 }  # fmt: skip
 """Words for difficulty, as levels; level 0 is kept for the embedded model."""
+
+VALUE_CHECKS = ("", "equal", "approx", "poly_root", "loose", "yesno", "set", "lines", "exact", "tokens")
+OUTPUT_CHECKS = ("", "tokens", "yesno", "lines", "set", "approx", "exact")
+"""Checks that a test can name: of the value of a call or an expression, and of standard output. ``poly_root``: the
+value is a root of the polynomial given as the only argument; ``loose``: lists and tuples are alike, and sets compare
+without order or repetition."""
+
+MAX_TIME_S = 3_600.0
+"""Most seconds that a row may ask for; the judge gives a test at most ``judge.MAX_CPU_S`` of them."""
+MAX_MEMORY_MB = 16_384
+"""Most MiB that a row may ask for: the sandbox would hand them out to any program that wants them."""
 
 MAX_LITERAL = 1 << 20
 """Characters of one literal: ``ast`` takes about 100 bytes of memory a character, and more text is no unit test."""
@@ -52,7 +60,10 @@ def read_literal(text: str, where: str, what: str) -> Any:
 def content_key(test: Test) -> str:
     """What makes two tests the same: their kind and input, literals without regard to spacing."""
     if test.kind == "call":
-        return f"call {ast.literal_eval(test.input)!r}"
+        try:
+            return f"call {ast.literal_eval(test.input)!r}"
+        except ValueError:  # an int of thousands of digits: there is only its own text
+            return f"call {test.input.strip()}"
     return f"{test.kind} {test.input.strip()}"
 
 
@@ -125,20 +136,67 @@ def _text(row: Mapping[str, Any], column: str, where: str) -> str:
     return value or ""
 
 
-def _positive(row: Mapping[str, Any], column: str, where: str) -> float | None:
+def _number(row: Mapping[str, Any], column: str, where: str, expected: str) -> float | None:
+    """A finite float, or None for an absent or null one."""
     value = row.get(column)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (0 < value < math.inf):
-        raise DataError(f"{where}: '{column}' is {value!r}; expected a positive number, or nothing.")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
+        raise DataError(f"{where}: '{column}' is {_shown(value)}; expected {expected}.")
     return float(value)
 
 
-def _tolerance(row: Mapping[str, Any], column: str, where: str) -> float:
-    value = row.get(column) or 0.0
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (0 <= value < math.inf):
-        raise DataError(f"{where}: '{column}' is {value!r}; expected a number that is not negative.")
-    return float(value)
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False  # an int beyond the floats
+
+
+def _shown(value: Any) -> str:
+    """A value of the data in an error: short, and Python refuses to write ints of thousands of digits."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return f"of type {type(value).__name__} and too long to write"
+    return text if len(text) <= 60 else text[:60] + "…"
+
+
+def read_limit(row: Mapping[str, Any], column: str, where: str, ceiling: float) -> float | None:
+    """A limit on time or memory, or None where the row sets none.
+
+    Raises:
+        DataError: no number above 0 and up to the ceiling; names ``where`` and the column.
+    """
+    expected = f"a positive number up to {ceiling:,.0f}, or nothing"
+    value = _number(row, column, where, expected)
+    if value is not None and not 0 < value <= ceiling:
+        raise DataError(f"{where}: '{column}' is {_shown(value)}; expected {expected}.")
+    return value
+
+
+def check_tolerances(atol: Any, rtol: Any, where: str) -> None:
+    """Checks the tolerances of a test.
+
+    Raises:
+        DataError: one is no finite number from 0 on; names ``where``.
+    """
+    for column, value in (("atol", atol), ("rtol", rtol)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not (_finite(value) and value >= 0):
+            raise DataError(f"{where}: '{column}' is {_shown(value)}; expected a number that is not negative.")
+
+
+def coefficients(arguments: Any, where: str) -> list[float]:
+    """The coefficients of a ``poly_root`` test, which are its only argument.
+
+    Raises:
+        DataError: the arguments are something else; names ``where``.
+    """
+    if isinstance(arguments, list) and len(arguments) == 1 and isinstance(arguments[0], list | tuple):
+        given = arguments[0]
+        if given and all(isinstance(c, int | float) and _finite(c) for c in given):
+            return list(given)
+    raise DataError(f"{where}: the check 'poly_root' needs one argument, a list of numbers: \"[[1, 2]]\" for 1 + 2x.")
 
 
 _INPUT = {"call": "args", "expr": "expr", "stdio": "input"}
@@ -169,21 +227,27 @@ def read_test(row: Any, mode: str, where: str) -> tuple[Test, str]:
             raise DataError(f"{where}: 'expr' is {given[:60]!r}, which is no Python expression ({error}).") from error
     if kind != "stdio":
         read_literal(expected, where, "'expected'")
-    check = _text(row, "check", where)
-    if check not in CHECKS:
-        raise DataError(f"{where}: no checker '{check}'. {did_you_mean(check, CHECKS[1:])}")
+    check, known = _text(row, "check", where), OUTPUT_CHECKS if kind == "stdio" else VALUE_CHECKS
+    if check not in known:
+        raise DataError(f"{where}: no checker '{check}' for a {kind} test. {did_you_mean(check, known[1:])}")
     visibility = _text(row, "visibility", where)
     if visibility not in ("", "public", "hidden"):
         raise DataError(f"{where}: visibility is {visibility!r}; expected \"public\" or \"hidden\", or no such key.")
-    atol, rtol = (_tolerance(row, column, where) for column in ("atol", "rtol"))
-    return Test(kind, given, expected, check, atol, rtol), visibility
+    atol, rtol = (0.0 if row.get(column) is None else row[column] for column in ("atol", "rtol"))
+    check_tolerances(atol, rtol, where)
+    if check == "poly_root":
+        if kind != "call":
+            raise DataError(f"{where}: the check 'poly_root' needs a test of kind 'call', whose argument it reads.")
+        coefficients(read_literal(given, where, "'args'"), where)
+    return Test(kind, given, expected, check, float(atol), float(rtol)), visibility
 
 
 def read_row(row: Any, where: str, *, fallback_id: str, source: str) -> Problem:
     """One row of the unified schema as a ``Problem``.
 
     Raises:
-        DataError: a missing or malformed field, or no test that could be hidden; names ``where``.
+        DataError: a missing or malformed field, no test that could be hidden, or an expression that would be decided
+            where the program lives; names ``where``.
     """
     if not isinstance(row, Mapping):
         raise DataError(f"{where}: expected a JSON object with 'mode', 'prompt' and 'tests', got {type(row).__name__}.")
@@ -197,6 +261,8 @@ def read_row(row: Any, where: str, *, fallback_id: str, source: str) -> Problem:
         raise DataError(f"{where}: the problem has no tests. Expected at least one in 'tests'; one is hidden and pays.")
     entry_point = check_entry_point(row.get("entry_point"), where) if mode == "function" else ""
     read = [read_test(test, mode, f"{where}, test {number}") for number, test in enumerate(tests)]
+    if not isinstance(row.get("id"), str | int | float | None):
+        raise DataError(f"{where}: 'id' is {type(row['id']).__name__}; expected a string or a number.")
     problem_id = str(row["id"]) if row.get("id") not in (None, "") else fallback_id
     public, hidden = split_tests(problem_id, [test for test, _ in read], [mark for _, mark in read])
     if not hidden:
@@ -204,8 +270,8 @@ def read_row(row: Any, where: str, *, fallback_id: str, source: str) -> Problem:
     metadata = row.get("metadata") or {}
     if not isinstance(metadata, Mapping):
         raise DataError(f"{where}: 'metadata' is {type(metadata).__name__}; expected an object.")
-    memory = _positive(row, "memory_limit_mb", where)
-    return Problem(
+    memory = read_limit(row, "memory_limit_mb", where, MAX_MEMORY_MB)
+    problem = Problem(
         id=problem_id,
         mode=mode,
         prompt=row["prompt"],
@@ -218,9 +284,16 @@ def read_row(row: Any, where: str, *, fallback_id: str, source: str) -> Problem:
         checker=_text(row, "checker", where),
         level=read_level(row.get("difficulty"), where),
         source=row["dataset"] if isinstance(row.get("dataset"), str) else source,
-        cpu_s=_positive(row, "time_limit_s", where),
+        cpu_s=read_limit(row, "time_limit_s", where, MAX_TIME_S),
         memory_mb=None if memory is None else max(1, round(memory)),
     )
+    for number, (test, _) in enumerate(read):
+        try:
+            if test.kind == "expr":
+                split.of_test(problem, test)
+        except split.DecidedInside as reason:
+            raise split.refusal(f"{where}, test {number}", reason) from None
+    return problem
 
 
 def parse_line(raw: bytes, where: str) -> Any:
@@ -241,6 +314,8 @@ def parse_line(raw: bytes, where: str) -> Any:
             json.dumps(row, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError as error:
             raise DataError(f"{where}: half a surrogate pair ({error.reason}). Write the character itself.") from error
+        except RecursionError as error:
+            raise DataError(f"{where}: JSON nested too deep. Expected strings, numbers and tests.") from error
     return row
 
 
@@ -284,10 +359,11 @@ def _read(path: Path, mtime_ns: int, size: int) -> tuple[tuple[Problem, str], ..
             where = f"{path}, line {number}"
             row = parse_line(raw, where)
             problem = read_row(row, where, fallback_id=f"{path.stem}/{number}", source=path.stem)
+            own = _text(row, "split", where)
             if problem.id in lines:
                 raise DataError(f"{where}: the id '{problem.id}' is that of line {lines[problem.id]} too. Change one.")
             lines[problem.id] = number
-            rows.append((problem, str(row.get("split") or "")))
+            rows.append((problem, own))
     if not rows:
         raise DataError(f"{path} holds no rows. Expected one JSON object per line with 'mode', 'prompt' and 'tests'.")
     return tuple(rows)

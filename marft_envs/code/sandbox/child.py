@@ -167,6 +167,7 @@ def _reply(status: str, message: str = "", value: str = "") -> None:
 
 def _functions(source: str, request: dict[str, Any]) -> NoReturn:
     literal, encode, loads, receive, reply = ast.literal_eval, values.encode, json.loads, wire.receive, _reply
+    decode = values.decode
     names = _load(source, request["setup"], request["entry_point"])
     if names is None:
         os._exit(0)
@@ -178,7 +179,9 @@ def _functions(source: str, request: dict[str, Any]) -> NoReturn:
             os._exit(0)
         try:
             if call["kind"] == "expr":
-                value = eval(compile(call["text"].strip(), "<test>", "eval", dont_inherit=True), names)
+                given = {f"_{i}": decode(text) for i, text in enumerate(call["values"])}
+                code = compile(call["text"].strip(), "<test>", "eval", dont_inherit=True)
+                value = eval(code, {**names, **given} if given else names)
             else:
                 value = _function(names, request["entry_point"])(*_arguments(call["text"], literal, loads))
             text = encode(value, request["limit"])

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import os
-import queue
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from marft_envs.code.sandbox import layers, remote, supervise
+from marft_envs.code.sandbox import layers, remote, supervise, turns
+from marft_envs.code.sandbox.look import GaveWay, Look
 from marft_envs.code.sandbox.types import Call, CallResult, Limits, SandboxError, SandboxUnavailable, StdioResult
 from marft_envs.code.sandbox.worker import Lost, StartFailure, Worker
 from marft_envs.errors import ConfigError, did_you_mean
@@ -89,17 +88,10 @@ class Sandbox:
 
     def _reset(self) -> None:
         self._closed = False
-        self._slots = [_Slot() for _ in range(self.workers)]
-        self._turns = itertools.count()
-        self._free: queue.PriorityQueue[tuple[int, int, _Slot]] = queue.PriorityQueue()
-        for slot in self._slots:
-            self._give_back(slot)
+        self._slots = [_Slot() for _ in range(self.workers + 1)]
+        self._express = self._slots[-1]
+        self._turns = turns.Turns(self._slots[:-1], self._express, _Slot.rank)
         _SANDBOXES.add(self)
-
-    def _give_back(self, slot: _Slot) -> None:
-        """Frees a slot. The next run gets a ready worker before one that starts, and that before none."""
-        rank = 2 if slot.worker is None else 0 if slot.worker.ready else 1
-        self._free.put((rank, next(self._turns), slot))
 
     def run_calls(
         self, source: str, entry_point: str, calls: Sequence[Call], *, setup: str = "", limits: Limits | None = None
@@ -132,7 +124,7 @@ class Sandbox:
             return []
         if self._client is not None:
             return self._client.run_calls(source, entry_point, calls, setup, limits)
-        return self._run(lambda worker: supervise.run_calls(worker, source, entry_point, calls, setup, limits))
+        return self._run(lambda to, look: supervise.run_calls(to, look, source, entry_point, calls, setup, limits))
 
     def run_stdio(self, source: str, stdin: str | bytes, *, limits: Limits | None = None) -> StdioResult:
         """Runs a program once, as ``python program.py < stdin`` would.
@@ -151,65 +143,70 @@ class Sandbox:
         data = stdin.encode("utf-8", "surrogatepass") if isinstance(stdin, str) else bytes(stdin)
         if self._client is not None:
             return self._client.run_stdio(source, data, limits)
-        return self._run(lambda worker: supervise.run_stdio(worker, source, data, limits))
+        return self._run(lambda to, look: supervise.run_stdio(to, look, source, data, limits))
 
     def warm_up(self) -> None:
         """Starts the idle workers now, instead of at the first runs, and waits until they are ready."""
         if self._client is not None:
             return
-        idle = self._take_idle()
+        idle = self._turns.take_free()
         try:
-            for slot in idle:
-                slot.worker = slot.worker or Worker(self._parts)
-            for slot in idle:
-                assert slot.worker is not None
-                slot.worker.wait_ready()
+            for worker in [slot.start(self._parts) for slot in idle]:
+                worker.wait_ready()
+            self._express.start(self._parts)
         except (Lost, StartFailure) as error:
             raise SandboxError(f"the sandbox ({self.layer}) failed to start: {error}") from error
         finally:
-            for slot in idle:
-                self._give_back(slot)
+            self._turns.put_back(idle)
 
-    def _run(self, action: Callable[[Worker], _Result]) -> _Result:
-        slot = self._free.get()[2]
-        try:
-            return self._in(slot, action)
-        finally:
-            self._give_back(slot)
+    def _run(self, action: Callable[[Worker, Look], _Result]) -> _Result:
+        """Runs ``action`` when its turn comes, and again from the start whenever it had to give way."""
+        ticket = turns.Ticket[_Slot]()
+        while True:
+            self._turns.arrive(ticket)
+            try:
+                if not ticket.called.is_set() and not self._closed:
+                    self._express.start(self._parts)  # there are more runs than workers
+                ticket.called.wait()
+                assert ticket.slot is not None
+                return self._in(ticket.slot, ticket, action)
+            except GaveWay:
+                pass  # it queues again, for a longer look
+            finally:
+                self._turns.leave(ticket)
 
-    def _in(self, slot: _Slot, action: Callable[[Worker], _Result]) -> _Result:
+    def _in(
+        self, slot: _Slot, ticket: turns.Ticket[_Slot], action: Callable[[Worker, Look], _Result]
+    ) -> _Result:
         for attempt in (1, 2):
             if self._closed:
                 raise SandboxError("the sandbox is closed; make a new Sandbox")
             try:
-                slot.worker = worker = slot.worker or Worker(self._parts)
-                result = action(worker)
+                result = action(slot.start(self._parts), Look(ticket, self._turns))
             except (Lost, StartFailure) as error:
                 self._replace(slot)
                 if self._closed or attempt == 2:
                     raise SandboxError(f"the sandbox ({self.layer}) failed: {error}") from error
+            except GaveWay:
+                self._recycle(slot)
+                raise
             except BaseException:
                 slot.drop()  # interrupted in the middle of a run
                 raise
             else:
-                if worker.runs >= RUNS_PER_WORKER:
-                    self._replace(slot)
+                self._recycle(slot)
                 return result
         raise AssertionError("unreachable")
+
+    def _recycle(self, slot: _Slot) -> None:
+        if slot.worker is not None and slot.worker.runs >= RUNS_PER_WORKER:
+            self._replace(slot)
 
     def _replace(self, slot: _Slot) -> None:
         """Ends a worker; the next one loads while the caller goes on."""
         slot.drop()
         if not self._closed:
-            slot.worker = Worker(self._parts)
-
-    def _take_idle(self) -> list[_Slot]:
-        idle = []
-        while True:
-            try:
-                idle.append(self._free.get_nowait()[2])
-            except queue.Empty:
-                return idle
+            slot.start(self._parts)
 
     def close(self) -> None:
         """Ends the workers. A run that goes on raises ``SandboxError``."""
@@ -217,9 +214,10 @@ class Sandbox:
         for slot in self._slots:
             if slot.worker is not None:
                 slot.worker.signal()  # a busy one is cleared away by its caller
-        for slot in self._take_idle():
+        idle = self._turns.take_free()
+        for slot in (*idle, *self._turns.take_express()):
             slot.drop()
-            self._give_back(slot)
+        self._turns.put_back(idle)  # whoever waits is told that it is closed
 
     def __enter__(self) -> Sandbox:
         return self
@@ -258,11 +256,23 @@ class _Slot:
 
     def __init__(self) -> None:
         self.worker: Worker | None = None
+        self._lock = threading.Lock()
+
+    def start(self, parts: frozenset[str]) -> Worker:
+        """The worker, which starts if there is none."""
+        with self._lock:
+            self.worker = self.worker or Worker(parts)
+            return self.worker
+
+    def rank(self) -> int:
+        """The next run gets a ready worker before one that starts, and that before none."""
+        return 2 if self.worker is None else 0 if self.worker.ready else 1
 
     def drop(self) -> None:
-        if self.worker is not None:
-            self.worker.kill()
-            self.worker = None
+        with self._lock:
+            if self.worker is not None:
+                self.worker.kill()
+                self.worker = None
 
 
 _SANDBOXES: weakref.WeakSet[Sandbox] = weakref.WeakSet()

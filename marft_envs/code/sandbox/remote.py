@@ -65,13 +65,13 @@ class Client:
         request = {
             "source": source,
             "entry_point": entry_point,
-            "calls": [[call.kind, call.text] for call in calls],
+            "calls": [[call.kind, call.text, [values.encode(v, REQUEST_BYTES) for v in call.values]] for call in calls],
             "setup": setup,
             "limits": dataclasses.asdict(limits),
         }
         rows = self._ask("calls", request, limits.total_s + _GRACE)["results"]
         try:
-            return [CallResult(row[0], values.decode(row[1]), row[2], row[3]) for row in rows]
+            return [CallResult(row[0], values.decode(row[1]), *row[2:5]) for row in rows]
         except (values.BadValue, TypeError, IndexError) as error:
             raise SandboxError(f"the sandbox's service at {self._where} answered nonsense: {error}") from None
 
@@ -81,7 +81,7 @@ class Client:
         answer = self._ask("stdio", request, limits.total_s + _GRACE)
         try:
             stdout = base64.b64decode(answer["stdout"], validate=True)
-            return StdioResult(answer["status"], stdout, answer["stderr"], answer["cpu_s"])
+            return StdioResult(answer["status"], stdout, answer["stderr"], answer["cpu_s"], answer["wall_s"])
         except (KeyError, ValueError, TypeError) as error:
             raise SandboxError(f"the sandbox's service at {self._where} answered nonsense: {error}") from None
 
@@ -143,7 +143,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         try:
             request = json.loads(self.rfile.read(int(length)))
             return 200, self._do(request)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, values.BadValue) as error:
             return 400, {"error": f"bad request: {type(error).__name__}: {error}"}
         except SandboxError as error:
             return 500, {"error": str(error)}
@@ -155,14 +155,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         limits = Limits(**request["limits"])
         if self.path == "/stdio":
             done = sandbox.run_stdio(request["source"], base64.b64decode(request["stdin"]), limits=limits)
-            return {"status": done.status, "stdout": _text(done.stdout), "stderr": done.stderr, "cpu_s": done.cpu_s}
+            return {**dataclasses.asdict(done), "stdout": _text(done.stdout)}
         if self.path == "/calls":
-            calls = [Call(kind, text) for kind, text in request["calls"]]
+            calls = [Call(kind, text, tuple(map(values.decode, given))) for kind, text, given in request["calls"]]
             results = sandbox.run_calls(
                 request["source"], request["entry_point"], calls, setup=request["setup"], limits=limits
             )
             cap = 8 * int(limits.output_bytes)
-            rows = [[one.status, values.encode(one.value, cap), one.message, one.cpu_s] for one in results]
+            rows = [[r.status, values.encode(r.value, cap), r.message, r.cpu_s, r.wall_s] for r in results]
             return {"results": rows}
         raise ValueError(f"no path {self.path[:100]}")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from marft_envs.code.sandbox import syscalls
 from marft_envs.code.sandbox.layers import Failure
+from marft_envs.code.sandbox.look import Look
 from marft_envs.code.sandbox.supervise import run_calls
 from marft_envs.code.sandbox.types import Call, CallResult, Limits
 from marft_envs.code.sandbox.worker import Lost, StartFailure, Worker
@@ -178,7 +179,7 @@ def _attack(parts: frozenset[str], calls: list[Call]) -> Iterator[Failure]:
     limits = Limits(cpu_s=5.0, wall_s=20.0, total_s=60.0, memory_mb=_MEMORY_MB)
     worker = Worker(parts)
     try:
-        results = run_calls(worker, PROGRAM, "attack", calls, "", limits)
+        results = run_calls(worker, Look(), PROGRAM, "attack", calls, "", limits)
     finally:
         worker.kill()
     for name, result in zip(GUARANTEES, results, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import math
@@ -14,8 +15,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from marft_envs.code.sandbox import values, wire
+from marft_envs.code.sandbox import types, values, wire
 from marft_envs.code.sandbox import worker as host
+from marft_envs.code.sandbox.look import GLANCE, Look
 from marft_envs.code.sandbox.types import MESSAGE_CAP, Call, CallResult, CallStatus, Limits, StdioResult
 
 _LOOK = 0.05
@@ -23,6 +25,8 @@ _LOOK = 0.05
 _CHUNK = 1 << 16
 _ENVELOPE = 8 * MESSAGE_CAP
 """Bytes of a frame beyond the value in it: the status and a message."""
+MOST = 1 << 28
+"""Characters of one value that goes in."""
 NONSENSE = "the program wrote on the sandbox's channel"
 _SAID: dict[str, CallStatus] = {
     "ok": "ok",
@@ -47,8 +51,10 @@ class Child:
         Lost: It did not become ready; no user code has run.
     """
 
-    def __init__(self, worker: host.Worker, limits: Limits, deadline: float, stdio: tuple[int, ...] = ()) -> None:
-        self.worker, self.limits, self.deadline = worker, limits, deadline
+    def __init__(
+        self, worker: host.Worker, look: Look, limits: Limits, deadline: float, stdio: tuple[int, ...] = ()
+    ) -> None:
+        self.worker, self.look, self.limits, self.deadline = worker, look, limits, deadline
         self.hello, theirs = host.channel(socket.SOCK_STREAM)
         (self.requests, read), (self.replies, write) = host.pipe(to_child=True), host.pipe(to_child=False)
         self.frames = wire.Frames()
@@ -113,7 +119,12 @@ class Child:
         if self.end is None:
             self.worker.kill_child(self.run)
             self.end = self.worker.ended(self.run, time.monotonic() + host.READY_DEADLINE)
+            self.look.spent += float(self.end["cpu"])
         return self.end
+
+    def nap(self) -> float:
+        """Milliseconds until the clocks are read again."""
+        return 1000 * (_LOOK if self.look.again == math.inf else GLANCE)
 
     def close(self) -> None:
         host.close(self.hello, self.requests, self.replies)
@@ -122,7 +133,13 @@ class Child:
 
     def exchange(self, request: dict[str, Any]) -> CallResult:
         """Sends one request and judges what comes back; afterwards ``end`` tells whether the child still lives."""
-        start, began = self.cpu(), time.monotonic()
+        began = time.monotonic()
+        result = self._exchange(request, began)
+        self.look.answered(self)
+        return dataclasses.replace(result, wall_s=time.monotonic() - began)
+
+    def _exchange(self, request: dict[str, Any], began: float) -> CallResult:
+        start = self.cpu()
         if len(self.frames):
             return self._stop("runtime_error", NONSENSE, start)
         out = memoryview(wire.pack(json.dumps(request).encode()))
@@ -133,7 +150,7 @@ class Child:
             late = self.late(start, began)
             if late:
                 return self._stop("timeout", late, start)
-            for descriptor, _ in poll.poll(_LOOK * 1000):
+            for descriptor, _ in poll.poll(self.nap()):
                 try:
                     if descriptor == self.requests.fileno():
                         out = out[os.write(descriptor, out[:_CHUNK]) :]
@@ -156,8 +173,14 @@ class Child:
                     return self._read(frame, start)
 
     def late(self, start: float, began: float) -> str:
-        """Why the time is up, or nothing."""
+        """Why the time is up, or nothing.
+
+        Raises:
+            GaveWay: The run's look is over.
+        """
         now, limits = time.monotonic(), self.limits
+        if now >= self.look.again:
+            self.look.check(self, now)
         if now > self.deadline:
             return f"the run took more than {limits.total_s:g} s"
         if now - began > limits.wall_s:
@@ -210,10 +233,20 @@ def clean(text: str) -> str:
     return text[-MESSAGE_CAP:].encode("utf-8", "replace").decode()
 
 
+def _request(call: Call) -> dict[str, Any]:
+    request: dict[str, Any] = {"kind": call.kind, "text": call.text}
+    if call.kind == "expr":
+        request["values"] = [values.encode(value, MOST) for value in call.values]
+    return request
+
+
 def run_calls(
-    worker: host.Worker, source: str, entry_point: str, calls: Sequence[Call], setup: str, limits: Limits
+    worker: host.Worker, look: Look, source: str, entry_point: str, calls: Sequence[Call], setup: str, limits: Limits
 ) -> list[CallResult]:
-    """Runs a program's calls, each under its own limits; a child that dies is replaced by a fresh one."""
+    """Runs a program's calls, each under its own limits; a child that dies is replaced by a fresh one.
+
+    A run in which two tests ran out of time in their sleep is over: the rest are ``timeout``.
+    """
     deadline = time.monotonic() + limits.total_s
     load = {"source": source, "setup": setup, "entry_point": entry_point, "limit": int(limits.output_bytes)}
     results: list[CallResult] = []
@@ -221,7 +254,10 @@ def run_calls(
         if time.monotonic() > deadline:
             rest = CallResult("timeout", message=f"the run took more than {limits.total_s:g} s")
             return results + [rest] * (len(calls) - len(results))
-        child = Child(worker, limits, deadline)
+        if sum(result.slept for result in results) >= types.MOST_SLEPT:
+            rest = CallResult("timeout", message=types.SLEPT)
+            return results + [rest] * (len(calls) - len(results))
+        child = Child(worker, look, limits, deadline)
         try:
             loaded = child.exchange(load)
             if loaded.status != "ok":
@@ -230,14 +266,14 @@ def run_calls(
                 return results + [loaded] * (len(calls) - len(results))
             while child.end is None and len(results) < len(calls):
                 call = calls[len(results)]
-                results.append(child.exchange({"kind": call.kind, "text": call.text}))
+                results.append(child.exchange(_request(call)))
             child.finish()
         finally:
             child.close()
     return results
 
 
-def run_stdio(worker: host.Worker, source: str, stdin: bytes, limits: Limits) -> StdioResult:
+def run_stdio(worker: host.Worker, look: Look, source: str, stdin: bytes, limits: Limits) -> StdioResult:
     """Runs a program once on standard input."""
     inner: list[io.FileIO] = []
     outer: list[io.FileIO] = []
@@ -247,7 +283,7 @@ def run_stdio(worker: host.Worker, source: str, stdin: bytes, limits: Limits) ->
             outer.append(ours)
             inner.append(theirs)
         numbers = tuple(end.fileno() for end in inner)
-        child = Child(worker, limits, time.monotonic() + limits.total_s, numbers)
+        child = Child(worker, look, limits, time.monotonic() + limits.total_s, numbers)
         host.close(*inner)
         try:
             return _Stdio(child, outer, source, stdin).result()
@@ -286,7 +322,7 @@ class _Stdio:
                 break
             if child.end is not None:
                 ended = min(ended, time.monotonic())
-            for descriptor, _ in self.poll.poll(_LOOK * 1000):
+            for descriptor, _ in self.poll.poll(child.nap()):
                 self._serve(descriptor)
             if any(len(text) > child.limits.output_bytes for text in self.read.values()):
                 verdict = ("output_limit", "more output than allowed")
@@ -294,7 +330,8 @@ class _Stdio:
         status, message = verdict or self._verdict(end, start)
         said = clean(bytes(self.read[self.stderr]).decode("utf-8", "replace"))
         cap = int(child.limits.output_bytes)
-        return StdioResult(status, bytes(self.read[self.stdout][:cap]), said or message, float(end["cpu"]))
+        wall = time.monotonic() - began
+        return StdioResult(status, bytes(self.read[self.stdout][:cap]), said or message, float(end["cpu"]), wall)
 
     def _verdict(self, end: dict[str, Any], start: float) -> tuple[CallStatus, str]:
         if end["cpu"] - start > self.child.limits.cpu_s:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,6 +33,13 @@ class SandboxError(WorkerError):
     """The sandbox itself failed, twice in a row; no verdict on any program follows from it."""
 
 
+CEILINGS = {
+    "cpu_s": 86_400, "wall_s": 86_400, "total_s": 86_400, "memory_mb": 1 << 20, "output_bytes": 1 << 30,
+    "source_bytes": 1 << 30,
+}  # fmt: skip
+"""Highest value of each limit: a day, a tebibyte, a gibibyte. More is a slip, and some of it no kernel takes."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """What one run may use.
@@ -47,7 +53,7 @@ class Limits:
         source_bytes: Bytes of the program; a longer one is not started.
 
     Raises:
-        ConfigError: A limit is not a finite number above 0.
+        ConfigError: A limit is not a finite number above 0, or beyond its ceiling in ``CEILINGS``.
     """
 
     cpu_s: float = 2.0
@@ -59,8 +65,11 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise ConfigError(f"limit {name} is {value!r}; it has to be a finite number above 0")
+            most = CEILINGS[name]
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+                huge = isinstance(value, int) and value.bit_length() > 64  # Python refuses to write thousands of digits
+                shown = f"an int of {value.bit_length()} bits" if huge else repr(value)
+                raise ConfigError(f"limit {name} is {shown}; it has to be a finite number above 0, at most {most:,}")
 
 
 @dataclass(frozen=True)
@@ -70,15 +79,38 @@ class Call:
     Attributes:
         kind: ``call`` or ``expr``.
         text: For ``call`` the positional arguments as literal text, ``"[1, [2, 3]]"``; for ``expr`` a Python
-            expression, evaluated in the sandbox among the program's names.
+            expression, evaluated in the sandbox among the program's names. Whoever compares has to do so outside: in
+            there the program can read the expression and change what its names mean.
+        values: For ``expr`` the values of ``_0``, ``_1``, …, made of built-in types.
     """
 
     kind: Literal["call", "expr"]
     text: str
+    values: tuple[Any, ...] = ()
+
+
+MOST_SLEPT = 2
+"""Tests of a run that may run out of time in their sleep; then the run is over."""
+SLEPT = "two tests before it slept until their time was up"
+_IDLE_SHARE = 0.1
+"""A test that ran out of the clock and took less than this share of it as CPU time was asleep."""
+
+
+class _Timed:
+    """What both kinds of results have in common."""
+
+    status: CallStatus
+    cpu_s: float
+    wall_s: float
+
+    @property
+    def slept(self) -> bool:
+        """Whether it ran out of time in its sleep."""
+        return self.status == "timeout" and self.cpu_s < _IDLE_SHARE * self.wall_s
 
 
 @dataclass(frozen=True)
-class CallResult:
+class CallResult(_Timed):
     """How one call ended.
 
     Attributes:
@@ -86,16 +118,18 @@ class CallResult:
         value: The value, made of exact built-in types, when the status is ``ok``.
         message: Untrusted text about a failure, at most 2,000 characters.
         cpu_s: CPU seconds of the call, measured from outside.
+        wall_s: Seconds of the call by the clock.
     """
 
     status: CallStatus
     value: Any = None
     message: str = ""
     cpu_s: float = 0.0
+    wall_s: float = 0.0
 
 
 @dataclass(frozen=True)
-class StdioResult:
+class StdioResult(_Timed):
     """How one run on standard input ended.
 
     Attributes:
@@ -103,9 +137,11 @@ class StdioResult:
         stdout: Standard output, at most ``Limits.output_bytes``.
         stderr: The end of standard error, or the message of an error before the start; at most 2,000 characters.
         cpu_s: CPU seconds of the run, measured from outside.
+        wall_s: Seconds of the run by the clock.
     """
 
     status: CallStatus
     stdout: bytes = b""
     stderr: str = ""
     cpu_s: float = 0.0
+    wall_s: float = 0.0

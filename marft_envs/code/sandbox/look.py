@@ -1,0 +1,77 @@
+"""One run's look: how long it may have its worker while others wait."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from marft_envs.code.sandbox import turns
+
+if TYPE_CHECKING:
+    from marft_envs.code.sandbox.supervise import Child
+
+GLANCE = 0.005
+"""Seconds between readings of a run's clocks while it has a look only."""
+
+
+class GaveWay(Exception):
+    """The look was over and others wait: the run ended without a verdict and has to begin again."""
+
+
+class Look:
+    """Watches how long a run has had its worker, over all of its children; see :mod:`turns`.
+
+    Args:
+        ticket: The run's; without one it has its worker to the end.
+        queue: Asked at the end of each look whether the run goes on.
+
+    Attributes:
+        spent: CPU seconds of the run's children that have ended.
+        again: When the look has to be checked, by the monotonic clock; infinite for the last.
+    """
+
+    def __init__(self, ticket: turns.Ticket[Any] | None = None, queue: turns.Turns[Any] | None = None) -> None:
+        self._ticket, self._queue = ticket, queue
+        self._busy = self._seen = 0.0  # when it was last seen at work, and the CPU seconds until then
+        self._since = self._mark = 0.0  # the same of the last test that was done
+        self.spent = 0.0
+        self.again = math.inf if ticket is None or ticket.look >= len(turns.LOOKS) else 0.0
+
+    def answered(self, child: Child) -> None:
+        """Notes that a test is done."""
+        if self.again < math.inf:
+            self._since, self._mark = time.monotonic(), self._cpu(child)
+
+    def check(self, child: Child, now: float) -> None:
+        """Ends a look that is over.
+
+        Raises:
+            GaveWay: Others wait; the child is dead.
+        """
+        assert self._ticket is not None and self._queue is not None
+        self._since, self._busy, self.again = self._since or now, self._busy or now, now + GLANCE
+        cpu = self._cpu(child)
+        if cpu > self._seen + 1e-3 or not _sleeps(child.pid):
+            self._seen, self._busy = cpu, now
+        look = self._ticket.look
+        over = cpu >= turns.LOOKS[max(look, 1)] or (look == 0 and cpu - self._mark >= turns.LOOKS[0])
+        if not (over or now - self._busy >= turns.IDLE_S or now - self._since >= turns.WALL * turns.LOOKS[look]):
+            return
+        if not self._queue.goes_on(self._ticket):
+            child.finish()
+            raise GaveWay
+        if self._ticket.look >= len(turns.LOOKS):
+            self.again = math.inf
+
+    def _cpu(self, child: Child) -> float:
+        return self.spent + (child.cpu() if child.end is None else 0.0)
+
+
+def _sleeps(pid: int) -> bool:
+    """Whether a process waits for something other than a processor."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"R", b"D")
+    except (OSError, IndexError):
+        return False
