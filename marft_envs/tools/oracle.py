@@ -70,14 +70,23 @@ def reply(env: FlexEnv, agent: str) -> str:
 
 
 def play(env: FlexEnv, seed: int | None = 0, options: Mapping[str, Any] | None = None) -> Episode:
-    """Plays one episode with the oracle in every role."""
+    """Plays one episode with the oracle in every role; every agent reads its observation first, as a model would."""
     env.reset(seed=seed, options=dict(options or {}))
     while not env.done:
-        said = {agent: reply(env, agent) for agent in env.ready_agents}
-        for agent, text in said.items():
-            env.select(agent)
-            env.step(text)
+        turn(env, {agent: reply(env, agent) for agent in env.ready_agents})
     return env.episode
+
+
+def turn(env: FlexEnv, said: Mapping[str, str]) -> None:
+    """Plays texts of ready agents; the observation of each is rendered before, though nobody here reads it.
+
+    A script that only acts would play on in an environment that no agent can read.
+    """
+    for agent in said:
+        env.observe(agent)
+    for agent, text in said.items():
+        env.select(agent)
+        env.step(text)
 
 
 def samples(task: ToolTask, agent: str) -> tuple[str, ...]:

@@ -162,7 +162,7 @@ class ToolTask:
         session, problem = self.live, self.problem
         self.user_turn, self.over, self._acted, self._idle = turn, False, 0, 0
         session.turn = turn
-        session.withheld = problem.withheld[turn] if turn < len(problem.withheld) else frozenset()
+        session.withheld = frozenset(problem.withheld[turn]) if turn < len(problem.withheld) else frozenset()
         self.tally.trace.append(("", True))
         self.domain.begin_turn(problem, session.world, turn)
 
