@@ -81,7 +81,7 @@ def gold_words(domain: ToolDomain, problem: ToolProblem) -> str:
 
 
 def wanted(task: ToolTask) -> dict[str, list[str]] | None:
-    """Returns agent -> the tools that the oracle calls as that agent; None where the domain keeps its gold to itself."""
+    """Returns agent -> the tools that the oracle calls as that agent; None where the domain tells nobody its gold."""
     try:
         gold = task.gold_calls
     except ConfigError:  # a server of ours never tells its gold

@@ -7,8 +7,8 @@ Definitions, over the whole episode (``docs/tools.md`` has them as a table):
 * a *duplicate* is a call with the same name, arguments and state version as an earlier one, whoever made it; a state
   version ends with every change of the state and with the user's turn;
 * a *handoff loop* is control that goes back and forth between two agents for more than two round trips (five handoffs
-  or more), whatever comes of it; an *idle loop*, which costs, is a run of turns that alternates so and brings nothing new
-  (no change, no value that was not there before; with a user-agent, no words that were not said before);
+  or more), whatever comes of it; an *idle loop*, which costs, is a run of turns that alternates so and brings nothing
+  new (no change, no value that was not there before; with a user-agent, no words that were not said before);
 * ``step_efficiency``, ``tool_selection_accuracy`` and ``trajectory_score`` are those of :mod:`marft_envs.metrics`; a
   *step* is a call of a domain's tool, or a reply whose calls cannot be read, and is worth 1 if it worked and was new.
 """

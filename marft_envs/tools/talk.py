@@ -12,8 +12,8 @@ from marft_envs.tools.parse import words
 class Talk:
     """The words of an episode that concern the user.
 
-    Without a user-agent, the user hears what stands in the replies that end its turns. A user-agent hears every word that
-    the others say to it; its talk with them brings something as long as neither repeats itself.
+    Without a user-agent, the user hears what stands in the replies that end its turns. A user-agent hears every word
+    that the others say to it; its talk with them brings something as long as neither repeats itself.
     """
 
     user: str = ""

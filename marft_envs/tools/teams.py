@@ -58,7 +58,8 @@ class Team:
         for field_name, given in named.items():
             for name in given:
                 if name not in names:
-                    raise ConfigError(f"{field_name} names '{name}', who is not in the team. {did_you_mean(name, names)}")
+                    near = did_you_mean(name, names)
+                    raise ConfigError(f"{field_name} names '{name}', who is not in the team. {near}")
         for agent, tools in self.holds.items():
             for tool in sorted(frozenset(tools) - set(domain.tools) - {FINISH}):
                 near = did_you_mean(tool, domain.tools)
@@ -315,7 +316,7 @@ def supervisor(domain: ToolDomain) -> Team:
 
 
 def dual_control(domain: ToolDomain) -> Team:
-    """A user-agent and an agent, each with tools of its own on the same state (the user perhaps with none), who talk."""
+    """A user-agent and an agent, each with tools of its own on one state (the user perhaps with none), who talk."""
     unknown = sorted(domain.user_tools - set(domain.tools))
     if unknown:
         raise ConfigError(f"'{unknown[0]}' is a user tool of '{domain.name}' and does not exist.")

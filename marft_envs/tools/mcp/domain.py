@@ -35,9 +35,10 @@ class MCPToolDomain:
             (in process); or a function that takes the problem (None: only the tools are asked for) and returns one of
             these, to prepare what the server works on.
         problems: What the user can want, one list for all splits or a mapping from split to list.
-        grade: Judges an episode; see :data:`GradeFn` (a parameter ``told``: what the user was told). Default: ``secret["expected"]`` of a problem, a list of
-            (:class:`ToolCall`, value): these calls are made at the end, and progress is the share of those answers that
-            have come true. Any JSON value equals itself only; 68 equals 68.0.
+        grade: Judges an episode; see :data:`GradeFn`. With a parameter ``told`` it is given what the user was told.
+            Default: ``secret["expected"]`` of a problem, a list of (:class:`ToolCall`, value): these calls are made at
+            the end, and progress is the share of those answers that have come true. Any JSON value equals itself only;
+            68 equals 68.0.
         oracle: Gold calls per user turn; default: ``secret["calls"]`` of a problem.
         policy: Text that every acting agent is shown; default: the server's instructions.
         specialists: Role -> names of its tools.
@@ -181,10 +182,8 @@ class MCPToolDomain:
         if isinstance(world, MarftWorld):
             world.begin_turn(turn)
 
-    def grade(
-        self, problem: ToolProblem, world: MarftWorld | ForeignWorld, told: Sequence[str] = ()
-    ) -> Grade:
-        """Judges the state, and what the user was told; where a server is gone, nothing is achieved (``server_lost``)."""
+    def grade(self, problem: ToolProblem, world: MarftWorld | ForeignWorld, told: Sequence[str] = ()) -> Grade:
+        """Judges state and words to the user; where a server cannot be asked, nothing is achieved (``server_lost``)."""
         try:
             if isinstance(world, MarftWorld):
                 return world.grade(told)
