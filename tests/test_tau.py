@@ -441,7 +441,7 @@ def test_levels_and_limit(domain: TauDomain) -> None:
 
 
 def test_a_published_difference_is_what_is_graded(folder: Path) -> None:
-    row = {**TASKS[1], "derived": {"gold_diff": [["/orders/#W4/status", "set", "processed", "lost"]]}}
+    row = {**TASKS[1], "outputs": [], "derived": {"gold_diff": [["/orders/#W4/status", "set", "processed", "lost"]]}}
     (folder / "retail_dev.jsonl").write_text(json.dumps(row))
     domain = TauDomain(folder)
     problem = domain.problems("dev")[0]

@@ -107,12 +107,16 @@ def mcp_sqlite(request: pytest.FixtureRequest, folder: Path) -> Callable[[str], 
 
 def mcp_own(request: pytest.FixtureRequest, folder: Path) -> Callable[[str], Any]:
     """The tiny domain behind a server of our own, in this process; the gold does not travel, so it is given here."""
-    domain = MCPToolDomain(tiny().as_mcp_server(["train"]), oracle=told_apart)
+    domain = MCPToolDomain(served, oracle=gold_of)
     request.addfinalizer(domain.close)
     return lambda team: domain
 
 
-def told_apart(problem: ToolProblem) -> list[list[ToolCall]]:
+def served(problem: ToolProblem | None) -> Any:
+    return tiny().as_mcp_server(["train"])
+
+
+def gold_of(problem: ToolProblem) -> list[list[ToolCall]]:
     return tiny().oracle(tiny().problems("train").get(problem.id))
 
 
@@ -155,7 +159,8 @@ def read(env: ToolEnv, agent: str) -> str:
         assert tool["function"]["name"] in text, f"{agent} is not told of {tool['function']['name']}"
     task = env.unwrapped.task
     words = task.problem.turns[task.user_turn].split("\n")[0].strip()[:20]
-    assert (words in text) == (task.team.user in ("", agent)) or not words, f"{agent} and the user's words"
+    if task.team.user in ("", agent):
+        assert words in text, f"{agent} does not read what the user says"
     return text
 
 
@@ -188,7 +193,7 @@ def test_agents_play_by_reading_and_writing_text(env: ToolEnv) -> None:
     for number in range(EPISODES):
         if number % 2:
             episode = plays(env, number, sampled(number))
-            assert env.done and episode.stop_reason and len(episode.turns) == index_of_last(episode) + 1
+            assert episode.stop_reason in ("task", "stalled", "max_turns", "max_calls"), episode.info
             continue
         style = list(STYLES)[number // 2 % len(STYLES)]
         episode = plays(
@@ -198,10 +203,14 @@ def test_agents_play_by_reading_and_writing_text(env: ToolEnv) -> None:
         assert not episode.metrics["malformed"] and not episode.metrics["refusals"]
 
 
-def index_of_last(episode: Any) -> int:
-    return episode.turns[-1].index
+@pytest.fixture(params=TEAMS)
+def brief(request: pytest.FixtureRequest, domain: Callable[[str], Any]) -> Iterator[ToolEnv]:
+    """The same with short episodes: conformance plays a hundred of them, with replies of a million characters."""
+    made = make(request.param, domain(request.param), split="train", max_turns=8, max_idle=3)
+    yield made
+    made.close()
 
 
-def test_marft_check_is_green(env: ToolEnv) -> None:
-    report = check_env(env)
-    assert len(report.passed) >= 14, str(report)
+def test_marft_check_is_green(brief: ToolEnv) -> None:
+    report = check_env(brief)
+    assert len(report.passed) == 16, str(report)

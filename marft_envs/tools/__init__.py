@@ -142,8 +142,10 @@ def make(
 
 def _levels(levels: Any) -> list[int] | None:
     found = [levels] if isinstance(levels, int) else levels
-    if found is None or (not isinstance(found, str) and all(type(level) is int for level in found)):
-        return None if found is None else list(found)
+    if found is None:
+        return None
+    if isinstance(found, Sequence) and not isinstance(found, str) and all(type(level) is int for level in found):
+        return list(found)
     raise ConfigError(
         f"levels is {levels!r}; expected whole numbers, like 0 or [0, 1]. For all levels leave it out "
         "(on the command line: levels=null)."

@@ -62,6 +62,8 @@ class ToolTask:
         self.reward, self.limits = reward, limits or Limits()
         self.show_tools, self.show_policy = show_tools, show_policy
         self.slow = bool(getattr(domain, "may_block", False))
+        self.copyable = bool(getattr(domain, "copyable", True))
+        """Whether episodes can be forked and pickled half-way; ``check_env`` asks it."""
         self.agents = tuple(agent.name for agent in team.agents)
         self.roles = {agent.name: agent.role for agent in team.agents}
         self.toolbox = Toolbox(domain.tools.values())

@@ -113,8 +113,8 @@ class TauDomain(Servable):
         if not found:
             there = sorted({problem.level or 0 for problem in problems(self._retail, split)})
             raise DataError(
-                f"tau ({split}) has no problem of levels {list(levels or ())}. Levels there: {there}. For all of them leave "
-                "levels out (on the command line: levels=null)."
+                f"tau ({split}) has no problem of levels {list(levels or ())}. Levels there: {there}. For all of them "
+                "leave levels out (on the command line: levels=null)."
             )
         return ProblemSet(spread(found, limit), f"tau ({split})")
 
@@ -128,10 +128,10 @@ class TauDomain(Servable):
     def grade(self, problem: ToolProblem, world: World, told: Sequence[str] = ()) -> Grade:
         """Judges the difference of the database against the gold one, as sets, and what the customer was told.
 
-        The texts in ``outputs`` must each stand in something that the customer was told, as upstream looks for them: case
-        and commas apart. Progress is the share of gold changes that were made (a list that grew counts entry by entry)
-        and of these texts, less wrong changes; it is 1 exactly if the task is complete. A task whose gold changes nothing
-        and says nothing pays 1 for a database that is left alone and 0 for any other.
+        The texts in ``outputs`` must each stand in something that the customer was told, as upstream looks for them:
+        case and commas apart. Progress is the share of gold changes that were made (a list that grew counts entry by
+        entry) and of these texts, less wrong changes; it is 1 exactly if the task is complete. A task whose gold
+        changes nothing and says nothing pays 1 for a database that is left alone and 0 for any other.
         """
         gold, made = _gold(problem), _world(world).store.difference()
         outputs = gold.row.outputs
