@@ -17,7 +17,7 @@ STAMP := $(VENV)/.marft-installed
 PYTHONS := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11)
 SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
-.PHONY: help setup train test test-all test-adapters lint format bench clean
+.PHONY: help setup train test test-all test-real test-adapters lint format bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -33,6 +33,9 @@ test: $(STAMP)  ## run the test suite (ARGS= goes to pytest)
 
 test-all: $(STAMP)  ## run the test suite with its slow tests
 	@$(BIN)/python -m pytest -q -n $(JOBS) -m "slow or not slow" $(ARGS)
+
+test-real: $(STAMP)  ## tools on real packages and public MCP servers (downloads once; a skip is a failure; ARGS= goes to pytest)
+	@$(BIN)/python tests/real/run.py --cache .real $(if $(PIP_ARGS),--pip-args="$(PIP_ARGS)") -n $(JOBS) $(ARGS)
 
 test-adapters: $(STAMP)  ## the adapters' tests, each group in an environment of its own (downloads; ARGS="trl rllib" for some)
 	$(BIN)/python tests/adapters/run.py --cache .adapters $(if $(PIP_ARGS),--pip-args="$(PIP_ARGS)") $(ARGS)

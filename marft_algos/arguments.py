@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import tomllib
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any
 
 import tyro
@@ -18,11 +20,27 @@ registry = ConstructorRegistry()
 
 
 def value(text: str) -> Any:
-    """A value as in TOML (``3``, ``true``, ``[0, 1]``), else the text itself."""
+    """A value as in TOML (``3``, ``true``, ``[0, 1]``) or JSON (``{"a": 1}``, ``null``), else the text itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
+        pass  # it may be JSON
+    try:
+        return json.loads(text) if text[:1] in ("{", "[") or text == "null" else text
+    except json.JSONDecodeError:
         return text
+
+
+def over(base: Mapping[str, Any], given: Mapping[str, Any], preset: bool) -> dict[str, Any]:
+    """Returns an environment's arguments: those typed over those that stand already; ``null`` takes one away.
+
+    Args:
+        base: Of a preset, a file or a run.
+        given: As typed.
+        preset: ``base`` is a preset's: made for the preset's domain of tools, and not kept for another one.
+    """
+    other = preset and given.get("domain", base.get("domain")) != base.get("domain")
+    return {key: found for key, found in {**({} if other else base), **given}.items() if found is not None}
 
 
 def _has_table(kind: Any) -> bool:

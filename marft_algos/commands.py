@@ -112,7 +112,8 @@ def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
         tyro.conf.OmitArgPrefixes[TrainConfig], words, prog="marft train", description=help_text, default=base
     )
     # A key given here replaces that key, and leaves the others of the preset.
-    return dataclasses.replace(given, env_kwargs={**base.env_kwargs, **given.env_kwargs}), run
+    merged = arguments.over(base.env_kwargs, given.env_kwargs, preset=run is None and "config" not in files)
+    return dataclasses.replace(given, env_kwargs=merged), run
 
 
 def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mapping[str, str]) -> TrainConfig:
@@ -286,7 +287,8 @@ def _eval_settings(given: EvalArguments) -> tuple[TrainConfig, RunFolder | None]
     changed = {key: value for key, value in changes.items() if value}
     if given.data:
         changed["eval_kwargs"] = {k: v for k, v in config.eval_kwargs.items() if k != "data"}
-    changed |= {"env_kwargs": {**kwargs, **given.env_kwargs}, "eval_greedy": config.eval_greedy and not given.sampled}
+    kwargs = arguments.over(kwargs, given.env_kwargs, preset=run is None)
+    changed |= {"env_kwargs": kwargs, "eval_greedy": config.eval_greedy and not given.sampled}
     return dataclasses.replace(config, **changed), run
 
 

@@ -226,7 +226,7 @@ class Trainer:
         judged = diagnostics.judge(whole[:judge], self.replayer, iteration)
         self.replayer.charge(played)
         metrics = evaluate.summary(played[: config.episodes_per_iteration]) | faults.counts(played)
-        metrics |= self._variety.measure(played)
+        metrics |= self._variety.measure(faults.whole(played)) | {"episodes_played": len(played)}
         metrics["tokens_played"] = sum(trajectory.tokens for trajectory in played)
         if replayed := sum(trajectory.replayed_tokens for trajectory in played):
             metrics["tokens_replayed"] = replayed

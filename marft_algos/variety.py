@@ -19,7 +19,7 @@ class Variety:
     """Counts what an iteration's episodes have to show.
 
     Args:
-        group_size: Episodes of one start, one after the other.
+        group_size: Episodes of one start.
     """
 
     def __init__(self, group_size: int) -> None:
@@ -28,17 +28,21 @@ class Variety:
     def measure(self, played: Sequence[Trajectory]) -> dict[str, float]:
         """Returns numbers of the episodes of an iteration; warns, once, where groups mostly repeat themselves.
 
+        Args:
+            played: Each with its ``group``; those that an outage broke off are left out.
+
         Returns:
-            ``episodes_played``; ``starts``: visits to a start, a group being one; ``tokens_processed``: prompt and
+            ``starts``: visits to a start, a group being one; ``tokens_processed``: prompt and
             reply tokens of every turn, which is what a team costs beyond what it samples; with groups ``distinct``:
             different transcripts in a group, mean over groups.
         """
-        groups = [played[i : i + self._size] for i in range(0, len(played), self._size)]
+        groups: dict[int, set[tuple[tuple[str, str], ...]]] = {}
+        for t in played:
+            groups.setdefault(t.group, set()).add(_transcript(t))
         processed = sum(len(turn.prompt_ids) + len(turn.action_ids) for t in played for turn in t.transitions)
-        metrics: dict[str, float] = {"episodes_played": len(played), "starts": len(groups)}
-        metrics["tokens_processed"] = processed
-        if self._size > 1:
-            metrics["distinct"] = sum(len({_transcript(t) for t in group}) for group in groups) / len(groups)
+        metrics: dict[str, float] = {"starts": len(groups), "tokens_processed": processed}
+        if self._size > 1 and groups:
+            metrics["distinct"] = sum(map(len, groups.values())) / len(groups)
             self._warn(metrics["distinct"])
         return metrics
 

@@ -1,93 +1,83 @@
-"""Numbers about how a team worked together: pure functions of an :class:`Episode`."""
+"""How a team works together, in numbers: one definition each, which records, the tools' scoring and reports share.
+
+The names and what they are for come from the article on team rewards for multi-agent fine-tuning
+(``docs/tools.md`` has the table). Where its words leave a choice, the choice stands here.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from itertools import groupby, pairwise
 
-from marft_envs.types import Episode, TurnRecord
+from marft_envs.types import Episode
 
-
-def turns_per_agent(episode: Episode) -> dict[str, int]:
-    """Returns agent -> number of turns, agents that never acted included."""
-    counts = Counter(turn.agent for turn in episode.turns)
-    return {agent.name: counts[agent.name] for agent in episode.agents}
+FEWEST_HANDOFFS = 5
+"""Handoffs of a loop. "Back and forth more than twice" is more than two round trips, of two handoffs each."""
 
 
-def message_lengths(episode: Episode) -> dict[str, float]:
-    """Returns agent -> mean characters of its messages, for the agents that acted."""
-    lengths: dict[str, list[int]] = {}
-    for turn in episode.turns:
-        lengths.setdefault(turn.agent, []).append(len(turn.text))
-    return {agent: sum(values) / len(values) for agent, values in lengths.items()}
+def alternations(who: Sequence[str]) -> list[int]:
+    """Returns the lengths of the runs that alternate between two agents for :data:`FEWEST_HANDOFFS` handoffs or more.
+
+    Args:
+        who: Who had control, turn by turn; "" (several at once, a new round) ends a run. An agent that stands twice in
+            a row ends it, too.
+    """
+    lengths: list[int] = []
+    length = 0
+    for i, agent in enumerate(who):
+        passed_on = length > 0 and agent != who[i - 1]
+        goes_on = bool(agent) and passed_on and (length == 1 or agent == who[i - 2])
+        if not goes_on:
+            lengths.append(length)
+        # A B A C: the run of A and C begins with the A before.
+        length = length + 1 if goes_on else 0 if not agent else 2 if passed_on else 1
+    return [n for n in (*lengths, length) if n > FEWEST_HANDOFFS]
 
 
-def duplicate_share(episode: Episode) -> float:
-    """Returns the share of turns in which an agent says what it has said before, blanks and case apart; in [0, 1]."""
-    said: set[tuple[str, str]] = set()
-    repeated = 0
-    for turn in episode.turns:
-        key = (turn.agent, " ".join(turn.text.lower().split()))
-        repeated += key in said
-        said.add(key)
-    return repeated / max(len(episode.turns), 1)
+def handoff_loops(who: Episode | Sequence[str]) -> int:
+    """Returns how often two agents pass control back and forth more than twice, whatever comes of it.
+
+    An agent keeps control while it acts several times in a row.
+
+    Args:
+        who: An episode; or who had control, turn by turn, "" for several at once and between rounds.
+    """
+    return len(alternations([agent for agent, _ in groupby(holders(who) if isinstance(who, Episode) else who)]))
 
 
-def copy_share(episode: Episode) -> float:
-    """Returns the share of turns that only repeat a message they were shown (a relay that adds nothing); in [0, 1]."""
-    texts = [" ".join(turn.text.lower().split()) for turn in episode.turns]
-    copied = sum(any(texts[i] == texts[turn.index] for i in turn.sees) for turn in episode.turns)
-    return copied / max(len(texts), 1)
+def handoff_loop_rate(episodes: Iterable[Episode]) -> float:
+    """Returns the share of episodes with a handoff loop; 0 of none."""
+    found = [handoff_loops(episode) > 0 for episode in episodes]
+    return sum(found) / len(found) if found else 0.0
 
 
-def handoffs(episode: Episode) -> list[list[tuple[str, str]]]:
-    """Returns per round the ``(from, to)`` of consecutive layers in which one agent alone acts, another each time."""
-    rounds: list[list[tuple[str, str]]] = []
-    for number in range(len(episode.rounds)):
-        layers = [layer.turns for layer in episode.layers if layer.round == number]
-        alone = [(a[0], b[0]) for a, b in pairwise(layers) if len(a) == len(b) == 1]
-        agents = [(episode.turns[a].agent, episode.turns[b].agent) for a, b in alone]
-        rounds.append([(a, b) for a, b in agents if a != b])
-    return rounds
+def holders(episode: Episode) -> list[str]:
+    """Returns who had control, layer by layer: "" where several acted at once, and between rounds."""
+    out: list[str] = []
+    for before, layer in pairwise((None, *episode.layers)):
+        assert layer is not None
+        out += [""] if before is not None and before.round != layer.round else []
+        out.append(episode.turns[layer.turns[0]].agent if len(layer.turns) == 1 else "")
+    return out
 
 
-def handoff_loops(episode: Episode) -> int:
-    """Returns how often the work went round in circles: repeats of a handoff within one round."""
-    return sum(len(pairs) - len(set(pairs)) for pairs in handoffs(episode))
+def step_efficiency(success: bool, fewest: int, steps: int) -> float:
+    """Returns how near a success came to the fewest steps that suffice: 1 at best; 0 for a failure."""
+    return min(1.0, max(fewest, 1) / max(steps, 1)) if success else 0.0
 
 
-def error_share(episode: Episode, is_error: Callable[[TurnRecord], bool]) -> float:
-    """Returns the share of turns that ``is_error`` calls wrong (tool errors, unparsable replies); in [0, 1]."""
-    return sum(map(is_error, episode.turns)) / max(len(episode.turns), 1)
+def tool_selection_accuracy(called: Iterable[str], gold: Iterable[str]) -> float:
+    """Returns how well the chosen tools are the gold's, arguments and order apart.
+
+    The calls that both have, by name, over those of whichever has more: a tool that is skipped costs as much as one
+    that is hoarded. 1 where neither calls anything.
+    """
+    mine, wanted = Counter(called), Counter(gold)
+    most = max(mine.total(), wanted.total())
+    return (mine & wanted).total() / most if most else 1.0
 
 
-def step_efficiency(episode: Episode, fewest: int) -> float:
-    """Returns how close a success came to the ``fewest`` turns that suffice: 1 at best, 0 for a failure."""
-    if not episode.success or not episode.turns:
-        return 0.0
-    return min(1.0, fewest / len(episode.turns))
-
-
-def unused_share(episode: Episode) -> float:
-    """Returns the share of turns that no later turn saw, those of the last layer apart; in [0, 1]."""
-    if len(episode.layers) < 2:
-        return 0.0
-    seen = {i for turn in episode.turns for i in turn.sees}
-    earlier = [turn.index for turn in episode.turns if turn.layer < len(episode.layers) - 1]
-    return sum(i not in seen for i in earlier) / len(earlier)
-
-
-def summary(episode: Episode) -> dict[str, float]:
-    """Returns every number above that needs no further argument, under flat names."""
-    return {
-        "turns": float(len(episode.turns)),
-        "rounds": float(len(episode.rounds)),
-        "invalid": float(episode.invalid),
-        "duplicate_share": duplicate_share(episode),
-        "copy_share": copy_share(episode),
-        "handoff_loops": float(handoff_loops(episode)),
-        "unused_share": unused_share(episode),
-        **{f"turns/{agent}": float(count) for agent, count in turns_per_agent(episode).items()},
-        **{f"length/{agent}": length for agent, length in message_lengths(episode).items()},
-    }
+def trajectory_score(steps: Sequence[float]) -> float:
+    """Returns the mean of the scores of single steps, each in [0, 1]; 0 for no step, so that silence earns nothing."""
+    return sum(steps) / len(steps) if steps else 0.0

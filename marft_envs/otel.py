@@ -1,16 +1,21 @@
 """Finished episodes as OpenTelemetry spans, for the tools that show traces.
 
-    python -m marft_envs.otel RUN_OR_FILE [--content] [--start-ns N]     # one span per line, as JSON
+    python -m marft_envs.otel RUN_OR_FILE [--content [--replay]] [--start-ns N]      # one span a line, as JSON
 
 An episode is a trace: ``invoke_workflow`` around the episode, ``invoke_agent`` per turn, ``execute_tool`` per call. A
-turn links to the turns that it saw, so the trace holds D. Names are those of OpenTelemetry's semantic conventions for
-generative AI, version 1.41.0 (in development there), and ``marft.*`` for what these have no name for.
+turn links to the turns that it saw, so the trace holds D; ``agent.trajectory.step`` counts turns from 1, on the spans
+of calls too. Return, success and metrics are events ``gen_ai.evaluation.result`` of the episode's span. Names are those
+of OpenTelemetry's semantic conventions for generative AI, version 1.41.0 (in development there), and ``marft.*`` for
+what these have no name for.
 
 **No time in a span was measured.** A record has none, so time is logical: a layer takes a millisecond, and the calls of
-a turn share it evenly; every trace begins at ``start_ns``. Ids are hashes of the record, so the same record gives the
-same spans.
+a turn share it evenly; every trace begins at ``start_ns``, by default the time of the export. Ids are hashes of the
+record, so the same record and the same start give the same spans.
 
-Needs the extra ``otel``. What agents said and what tools returned is exported only with ``content``.
+Needs the extra ``otel``. What agents said and what tools returned is exported only with ``content``. A record does not
+hold what an agent was told but for its profile and the turns that it saw: with ``env`` (or ``--replay``, which builds
+the environment that the record names: for records that you trust) the episode is played again, and the spans hold the
+whole messages and the definitions of the tools.
 """
 
 from __future__ import annotations
@@ -19,12 +24,16 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from marft_envs import otel_parts as parts
 from marft_envs import trajectory
-from marft_envs.errors import DataError, MarftError, MissingExtraError
+from marft_envs.core import FlexEnv
+from marft_envs.errors import ConfigError, DataError, MarftError, MissingExtraError
+from marft_envs.otel_parts import Source, run_sources
 from marft_envs.types import Episode, TurnRecord
 
 if TYPE_CHECKING:
@@ -40,23 +49,45 @@ LAYER_NS = 1_000_000
 _BATCH = 512
 
 
-def spans(episode: Episode, number: int = 0, content: bool = False, start_ns: int = 0) -> list[ReadableSpan]:
+def spans(
+    episode: Episode,
+    number: int = 0,
+    content: bool = False,
+    start_ns: int | None = None,
+    env: FlexEnv | None = None,
+    sources: Mapping[str, Source] | None = None,
+) -> list[ReadableSpan]:
     """Returns the spans of a finished episode, parents first.
 
     Args:
         episode: As :mod:`marft_envs.trajectory` reads it, or ``env.episode``.
         number: Tells equal episodes apart.
         content: Put in what agents were told and said, and arguments and results of calls.
-        start_ns: Nanoseconds since 1970 at which the logical time begins.
+        start_ns: Nanoseconds since 1970 at which the logical time begins; None: now.
+        env: Where to play the episode again, for what agents were told; with ``content``.
+        sources: Policy -> where its replies come from; "" is for all others.
 
     Raises:
+        ConfigError: ``start_ns`` is not above 0, which means no time.
         MissingExtraError: ``opentelemetry-sdk`` is not installed.
+        ReplayError: The episode went otherwise in ``env``.
     """
-    return _Trace(episode, number, content, start_ns).spans()
+    return _Trace(episode, number, content, _begins(start_ns), env, sources or {}).spans()
+
+
+def _begins(start_ns: int | None) -> int:
+    if start_ns is not None and start_ns <= 0:
+        raise ConfigError(f"start_ns must be above 0, which means no time; got {start_ns}. Leave it out for now.")
+    return time.time_ns() if start_ns is None else start_ns
 
 
 def export(
-    source: str | Path | Iterable[Episode], exporter: SpanExporter, content: bool = False, start_ns: int = 0
+    source: str | Path | Iterable[Episode],
+    exporter: SpanExporter,
+    content: bool = False,
+    start_ns: int | None = None,
+    env: FlexEnv | None = None,
+    sources: Mapping[str, Source] | None = None,
 ) -> int:
     """Hands the spans of episodes to an exporter.
 
@@ -65,6 +96,8 @@ def export(
         exporter: Anything that is an OpenTelemetry ``SpanExporter``; flushed, not shut down.
         content: See :func:`spans`.
         start_ns: See :func:`spans`.
+        env: See :func:`spans`.
+        sources: See :func:`spans`; by default what a run's ``config.toml`` says.
 
     Returns:
         How many episodes were exported.
@@ -73,9 +106,11 @@ def export(
         DataError: There are no episodes, a line is none, or the exporter says that it failed.
         MissingExtraError: ``opentelemetry-sdk`` is not installed.
     """
-    count, waiting = 0, list[Any]()
+    count, waiting, start = 0, list[Any](), _begins(start_ns)
+    if sources is None and isinstance(source, str | Path):
+        sources = run_sources(source)
     for episode in _episodes(source) if isinstance(source, str | Path) else source:
-        waiting += spans(episode, count, content, start_ns)
+        waiting += spans(episode, count, content, start, env, sources)
         count += 1
         if len(waiting) >= _BATCH:
             _send(exporter, waiting)
@@ -106,7 +141,15 @@ def _episodes(path: str | Path) -> Iterator[Episode]:
 class _Trace:
     """Makes the spans of one episode."""
 
-    def __init__(self, episode: Episode, number: int, content: bool, start_ns: int) -> None:
+    def __init__(
+        self,
+        episode: Episode,
+        number: int,
+        content: bool,
+        start_ns: int,
+        env: FlexEnv | None,
+        sources: Mapping[str, Source],
+    ) -> None:
         try:
             from opentelemetry import trace
             from opentelemetry.sdk import resources
@@ -115,7 +158,8 @@ class _Trace:
         except ImportError as error:
             raise MissingExtraError("OpenTelemetry export", "otel") from error
         self.api, self.sdk = trace, sdk
-        self.episode, self.content, self.start = episode, content, start_ns
+        self.episode, self.content, self.start, self.sources = episode, content, start_ns, sources
+        self.told = trajectory.told(episode, env) if content and env is not None else None
         record = json.dumps(trajectory.to_dict(episode), sort_keys=True)
         self.digest = hashlib.sha256(f"{number}\n{record}".encode()).digest()
         self.resource = resources.Resource({"service.name": "marft"})
@@ -128,8 +172,16 @@ class _Trace:
         ids = int.from_bytes(self.digest[:16], "big"), int.from_bytes(span, "big")
         return self.api.SpanContext(*ids, is_remote=False, trace_flags=self.api.TraceFlags(1))
 
-    def span(self, path: str, parent: str | None, name: str, when: tuple[int, int], given: dict[str, Any]) -> Any:
-        """One span; ``error.type`` among its attributes makes it one of an error."""
+    def span(
+        self,
+        path: str,
+        parent: str | None,
+        name: str,
+        when: tuple[int, int],
+        given: dict[str, Any],
+        scores: Mapping[str, float] | None = None,
+    ) -> Any:
+        """One span; ``error.type`` among its attributes makes it one of an error, ``scores`` are its evaluations."""
         failed = "error.type" in given
         code = self.api.StatusCode.ERROR if failed else self.api.StatusCode.UNSET
         sees = given.get("marft.sees", ())
@@ -139,6 +191,7 @@ class _Trace:
             parent=self.context(parent) if parent is not None else None,
             resource=self.resource,
             attributes={key: _sound(value) for key, value in given.items() if value is not None},
+            events=[self.evaluation(key, value, self.start + when[1]) for key, value in (scores or {}).items()],
             links=[self.api.Link(self.links[index]) for index in sees],
             kind=self.api.SpanKind.INTERNAL,
             status=self.sdk.Status(code),
@@ -146,6 +199,13 @@ class _Trace:
             end_time=self.start + when[1],
             instrumentation_scope=self.scope,
         )
+
+    def evaluation(self, name: str, value: float, when: int) -> Any:
+        """A result of grading."""
+        given: dict[str, Any] = {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": float(value)}
+        if name == "success":
+            given["gen_ai.evaluation.score.label"] = "pass" if value else "fail"
+        return self.sdk.Event("gen_ai.evaluation.result", given, timestamp=when)
 
     def spans(self) -> list[Any]:
         """The episode, its turns, their calls."""
@@ -165,8 +225,11 @@ class _Trace:
         }
         if episode.failed:
             given["error.type"] = episode.stop_reason.partition(":")[0]
-        end = len(episode.layers) * LAYER_NS
-        out = [self.span("episode", None, f"invoke_workflow {episode.env_id}", (0, end), given)]
+        scores = {"return": episode.team_return}
+        scores |= {} if episode.success is None else {"success": float(episode.success)}
+        scores |= {name: value for name, value in episode.metrics.items() if "/" not in name}
+        end = max(len(episode.layers), 1) * LAYER_NS
+        out = [self.span("episode", None, f"invoke_workflow {episode.env_id}", (0, end), given, scores)]
         for turn in episode.turns:
             out += self.turn(turn)
         return out
@@ -174,35 +237,37 @@ class _Trace:
     def turn(self, turn: TurnRecord) -> list[Any]:
         """One turn and its calls."""
         start, path = turn.layer * LAYER_NS, f"turn {turn.index}"
-        profile = next((agent.prompt for agent in self.episode.agents if agent.name == turn.agent), "")
+        calls = parts.calls(turn)
+        step = {
+            "gen_ai.agent.name": turn.agent,
+            "gen_ai.agent.id": f"{self.episode.env_id}/{turn.agent}",
+            "gen_ai.conversation.id": self.digest[:16].hex(),
+            "agent.trajectory.step": turn.index + 1,
+        }
         given: dict[str, Any] = {
             "gen_ai.operation.name": "invoke_agent",
-            "gen_ai.agent.name": turn.agent,
-            "gen_ai.conversation.id": self.digest[:16].hex(),
+            **step,
+            **self.driven(turn),
             "marft.role": turn.role,
             "marft.turn": turn.index,
             "marft.round": turn.round,
             "marft.layer": turn.layer,
             "marft.sees": tuple(turn.sees),
             "marft.reward": float(turn.reward),
-            **_driven(turn),
         }
         if turn.result.startswith("error (malformed)"):
             given["error.type"] = "malformed"
-        if self.content:
-            part = {"type": "text", "content": turn.text}
-            said = {"role": "assistant", "parts": [part], "finish_reason": "stop"}
-            given["gen_ai.output.messages"] = json.dumps([said])
-            given["gen_ai.system_instructions"] = json.dumps([{"type": "text", "content": profile}])
-        out = [self.span(path, "episode", f"invoke_agent {turn.agent}", (start, start + LAYER_NS), given)]
-        called = _calls(turn)
-        for number, (name, arguments, line) in enumerate(called):
-            when = tuple(start + LAYER_NS * step // len(called) for step in (number, number + 1))
+        given |= self.messages(turn) if self.content else {}
+        rewards = {"reward": turn.reward} if turn.reward else {}
+        out = [self.span(path, "episode", f"invoke_agent {turn.agent}", (start, start + LAYER_NS), given, rewards)]
+        for number, (name, arguments, line) in enumerate(calls):
+            when = (start + LAYER_NS * number // len(calls), start + LAYER_NS * (number + 1) // len(calls))
             tool: dict[str, Any] = {
                 "gen_ai.operation.name": "execute_tool",
+                **step,
                 "gen_ai.tool.name": name,
                 "gen_ai.tool.type": "function",
-                "gen_ai.tool.call.id": f"call_{turn.index}_{number}",
+                "gen_ai.tool.call.id": parts.call_id(turn, number),
             }
             said_of_it = line.removeprefix(f"{name}: ")
             if said_of_it.startswith("error ("):
@@ -210,40 +275,48 @@ class _Trace:
             if self.content:
                 tool["gen_ai.tool.call.arguments"] = arguments
                 tool["gen_ai.tool.call.result"] = said_of_it
-            out.append(self.span(f"{path} call {number}", path, f"execute_tool {name}", when, tool))  # type: ignore[arg-type]
+            out.append(self.span(f"{path} call {number}", path, f"execute_tool {name}", when, tool))
         return out
+
+    def messages(self, turn: TurnRecord) -> dict[str, Any]:
+        """What the agent was told and said, as the conventions write it."""
+        profile = next((agent.prompt for agent in self.episode.agents if agent.name == turn.agent), "")
+        inputs, given = list[dict[str, Any]](), dict[str, Any]()
+        if self.told is not None:
+            told, tools = self.told[turn.index]
+            given["gen_ai.tool.definitions"] = json.dumps([{"type": "function", **tool["function"]} for tool in tools])
+            profile = "\n\n".join(message["content"] for message in told if message["role"] == "system")
+            inputs = [parts.message(m["role"], [parts.text(m["content"])]) for m in told if m["role"] != "system"]
+        else:
+            for seen in (self.episode.turns[index] for index in turn.sees):
+                inputs.append(parts.message("assistant" if seen.agent == turn.agent else "user", parts.said(seen)))
+                inputs += [parts.message("tool", parts.came(seen))] if seen.result else []
+        reason = "tool_call" if parts.calls(turn) else "stop"
+        said = {**parts.message("assistant", parts.said(turn)), "finish_reason": reason}
+        return given | {
+            "gen_ai.system_instructions": json.dumps([parts.text(profile)]),
+            "gen_ai.input.messages": json.dumps(inputs),
+            "gen_ai.output.messages": json.dumps([said]),
+            "marft.input": "replayed" if self.told is not None else "record: profile and turns seen",
+        }
+
+    def driven(self, turn: TurnRecord) -> dict[str, Any]:
+        """What a trainer has noted of the generation, and what is known of the policy's source."""
+        extras = turn.extras or {}
+        source = self.sources.get(str(extras.get("policy", "")), self.sources.get("", Source()))
+        known = {
+            "gen_ai.provider.name": extras.get("provider", source.provider),
+            "gen_ai.request.model": extras.get("model", source.model) or None,
+            "gen_ai.usage.input_tokens": extras.get("prompt_tokens"),
+            "gen_ai.usage.output_tokens": extras.get("tokens"),
+            "gen_ai.response.finish_reasons": (str(extras["stop_reason"]),) if "stop_reason" in extras else None,
+            "marft.policy": extras.get("policy"),
+            "marft.policy_version": extras.get("version"),
+        }
+        return {name: value for name, value in known.items() if isinstance(value, int | str | tuple)}
 
 
 _SCHEMA = f"https://opentelemetry.io/schemas/{SEMCONV}"
-
-
-def _calls(turn: TurnRecord) -> list[tuple[str, str, str]]:
-    """Name, arguments as JSON and the line of the result of each call that was carried out or refused."""
-    if not turn.result:
-        return []
-    from marft_envs.tools.parse import parse
-    from marft_envs.tools.session import one_line
-
-    calls, lines = parse(turn.text).calls, turn.result.split("\n")
-    if len(calls) != len(lines):
-        return []  # the result is not one of tools
-    return [
-        (one_line(call.name)[:64], json.dumps(dict(call.arguments)), line)
-        for call, line in zip(calls, lines, strict=True)
-    ]
-
-
-def _driven(turn: TurnRecord) -> dict[str, Any]:
-    """What a trainer has noted of the generation."""
-    extras = turn.extras or {}
-    known = {
-        "gen_ai.usage.input_tokens": extras.get("prompt_tokens"),
-        "gen_ai.usage.output_tokens": extras.get("tokens"),
-        "gen_ai.response.finish_reasons": (str(extras["stop_reason"]),) if "stop_reason" in extras else None,
-        "marft.policy": extras.get("policy"),
-        "marft.policy_version": extras.get("version"),
-    }
-    return {name: value for name, value in known.items() if isinstance(value, int | str | tuple)}
 
 
 def _sound(value: Any) -> Any:
@@ -256,11 +329,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m marft_envs.otel", description="Prints episodes as spans.")
     parser.add_argument("path", type=Path, help="a JSONL file of episodes, or a run's folder")
     parser.add_argument("--content", action="store_true", help="with what agents said and what tools returned")
-    parser.add_argument("--start-ns", type=int, default=0, help="nanoseconds since 1970 where logical time begins")
+    parser.add_argument("--replay", action="store_true", help="play the records again, for all that was told")
+    parser.add_argument("--start-ns", type=int, default=None, help="nanoseconds since 1970 where logical time begins")
     given = parser.parse_args(argv)
     try:
+        start, sources = _begins(given.start_ns), run_sources(given.path)
         for number, episode in enumerate(_episodes(given.path)):
-            for span in spans(episode, number, given.content, given.start_ns):
+            env = trajectory.rebuild(episode) if given.replay and given.content else None
+            for span in spans(episode, number, given.content, start, env, sources):
                 print(span.to_json(indent=None))
     except MarftError as error:
         print(error, file=sys.stderr)

@@ -157,14 +157,29 @@ def replay(episode: Episode, env: FlexEnv | None = None) -> Episode:
     """
     if env is not None:
         return _play(episode, env.unwrapped)
-    env = _rebuild(episode)
+    env = rebuild(episode)
     try:
         return _play(episode, env)
     finally:
         env.close()
 
 
-def _play(episode: Episode, env: FlexEnv, prompts: list[list[dict[str, str]]] | None = None) -> Episode:
+Told = tuple[list[dict[str, str]], list[dict[str, Any]]]
+"""What an agent was told before a turn: messages, and the tools that it could call."""
+
+
+def told(episode: Episode, env: FlexEnv) -> list[Told]:
+    """Plays an episode again; returns what each turn's agent was told.
+
+    Raises:
+        ReplayError: If the episode cannot be reproduced, so that it would be something else.
+    """
+    found: list[Told] = []
+    _play(episode, env.unwrapped, found)
+    return found
+
+
+def _play(episode: Episode, env: FlexEnv, heard: list[Told] | None = None) -> Episode:
     if episode.seed is None:
         raise ConfigError("This episode was started without a seed; only env.reset(seed=…) can be replayed.")
     env.reset(seed=episode.seed, options=dict(episode.options))
@@ -172,8 +187,8 @@ def _play(episode: Episode, env: FlexEnv, prompts: list[list[dict[str, str]]] | 
         if turn.agent not in env.ready_agents:
             ready = ", ".join(env.ready_agents) or f"nobody ({env.episode.stop_reason})"
             raise ReplayError(f"Turn {turn.index}: recorded {turn.agent}, but ready to act: {ready}.")
-        if prompts is not None:
-            prompts.append(env.messages(turn.agent, turn.max_chars))
+        if heard is not None:
+            heard.append((env.messages(turn.agent, turn.max_chars), env.tools.get(turn.agent, [])))
         env.select(turn.agent)
         env.attach(turn.agent, turn.extras, turn.max_chars)
         try:
@@ -190,7 +205,12 @@ def _play(episode: Episode, env: FlexEnv, prompts: list[list[dict[str, str]]] | 
     return again
 
 
-def _rebuild(episode: Episode) -> FlexEnv:
+def rebuild(episode: Episode) -> FlexEnv:
+    """Returns the environment that a record names, by its id and arguments; only for records that are trusted.
+
+    Raises:
+        ConfigError: If the record does not say how to build it.
+    """
     from marft_envs.registry import make
 
     kwargs = episode.env_kwargs
@@ -249,11 +269,10 @@ def to_samples(episode: Episode, env: FlexEnv | None = None) -> list[dict[str, A
     Raises:
         ReplayError: If the episode cannot be reproduced, so that the prompts would be wrong.
     """
-    prompts: list[list[dict[str, str]]] = []
-    _play(episode, _rebuild(episode) if env is None else env.unwrapped, prompts)
+    heard = told(episode, rebuild(episode) if env is None else env)
     return [
         {
-            "messages": prompts[turn.index],
+            "messages": heard[turn.index][0],
             "action": turn.text,
             "reward": turn.reward,
             "return": episode.team_return,

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 
+class NoData(pytest.skip.Exception):
+    """There is no folder of real data sets on this machine."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-real", action="store_true", help="a skip is a failure, unless the data folder is what is missing"
+    )
     parser.addoption("--data", default=None, help="folder with real data sets (else $MARFT_TEST_DATA, else ../shared/data)")
 
 
@@ -21,5 +29,18 @@ def shared_data(request: pytest.FixtureRequest) -> Path:
     if not folder.is_dir():
         if named:
             raise pytest.UsageError(f"no data folder at {folder}; name an existing one with --data")
-        pytest.skip(f"real data sets are not here ({folder.name}/ absent); name their folder with --data")
+        raise NoData(f"real data sets are not here ({folder.name}/ absent); name their folder with --data")
     return folder
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Makes a test that was not run a failure where the real packages are promised to be there."""
+    report = yield
+    skipped = report.skipped and not hasattr(report, "wasxfail")
+    if skipped and item.config.getoption("--require-real") and not (call.excinfo and call.excinfo.errisinstance(NoData)):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, where --require-real wants it run: {call.excinfo.value if call.excinfo else ''}"
+    return report

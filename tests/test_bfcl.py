@@ -185,6 +185,7 @@ def test_tools_are_held_back_until_their_turn(bfcl: BfclDomain) -> None:
 def test_teams_play_the_gold_to_completion(bfcl: BfclDomain, name: str) -> None:
     env = make(name, bfcl, split="all")
     for problem in bfcl.problems("all"):
+        assert all(isinstance(tools, frozenset) for tools in problem.withheld), "observations are cached by it"
         episode = oracle.play(env, options={"task_id": problem.id})
         assert episode.success and episode.stop_reason == "task", (problem.id, episode.info)
 

@@ -3,66 +3,99 @@
 from __future__ import annotations
 
 import pytest
-from flex import PlainTask, flex, play
+from flex import flex, play
+from tools_tiny import call, tiny
 
-from marft_envs import Chain, Episode, Independent, Layered, Outcome, Router
+from marft_envs import Episode, Independent, Router
 from marft_envs import metrics as m
+from marft_envs.invariants import sampled
+from marft_envs.tools import TEAMS, make, oracle
+from marft_envs.tools.parse import written
 
 
-def said(texts: list[str], dependency: object = None, **kwargs: object) -> Episode:
-    env = flex(3, dependency, **kwargs)  # type: ignore[arg-type]
-    return play(env, say=lambda env, agent: texts[len(env.view.history) + list(env.layer).index(agent)]).episode
-
-
-def routed(script: str, texts: list[str] | None = None) -> Episode:
+def routed(script: str) -> Episode:
     d = Router(lambda view: [f"{script[view.layer]}_0"] if view.layer < len(script) else [])
-    return said(texts or list(map(str, range(len(script)))), d)
+    return play(flex(3, d), say=lambda env, agent: "word").episode
 
 
-def test_turns_and_lengths_per_agent() -> None:
-    episode = said(["xx", "yyyy", "xxxx", "y"], Chain("a_0", "b_0"), max_rounds=2)
-    assert m.turns_per_agent(episode) == {"a_0": 2, "b_0": 2, "c_0": 0}
-    assert m.message_lengths(episode) == {"a_0": 3.0, "b_0": 2.5}
+@pytest.mark.parametrize(
+    ("script", "loops"),
+    [
+        ("ababa", 0),  # twice there and back
+        ("ababab", 1),
+        ("abababab", 1),
+        ("aabbaabbab", 1),  # whoever acts twice in a row has kept control
+        ("abcabcabc", 0),
+        ("abababcacaca", 2),
+    ],
+)
+def test_control_that_goes_back_and_forth_more_than_twice_is_a_loop(script: str, loops: int) -> None:
+    assert m.handoff_loops(routed(script)) == loops
 
 
-def test_duplicates_are_of_one_agent_blanks_and_case_apart() -> None:
-    episode = said(["Yes  I do", "yes i do", "no", " yes I\ndo ", "new", "NO"], max_rounds=2)
-    assert m.duplicate_share(episode) == pytest.approx(2 / 6)
+def test_the_rate_is_over_episodes() -> None:
+    episodes = [routed("ababab"), routed("abababcacaca"), routed("abc"), routed("a")]
+    assert m.handoff_loop_rate(episodes) == 0.5 and m.handoff_loop_rate([]) == 0.0
 
 
-def test_copies_are_of_what_was_shown() -> None:
-    assert m.copy_share(said(["four", "Four", "five"])) == pytest.approx(1 / 3)
-    assert m.copy_share(said(["four", "four", "four"], Independent())) == 0.0
-
-
-def test_handoffs_and_loops() -> None:
-    episode = routed("abababc")
-    assert m.handoffs(episode) == [[("a_0", "b_0"), ("b_0", "a_0")] * 2 + [("a_0", "b_0"), ("b_0", "c_0")]]
-    assert m.handoff_loops(episode) == 3
-    assert m.handoff_loops(routed("aabbcc")) == 0
-    assert m.handoff_loops(said(list("123456"), max_rounds=2)) == 0
-    assert m.handoffs(said(["1", "2", "3"], Layered([["a_0", "b_0"], ["c_0"]]))) == [[]]
-
-
-def test_errors_as_the_caller_judges() -> None:
-    episode = said(["ok", "Error: no", "ok"])
-    assert m.error_share(episode, lambda turn: turn.text.startswith("Error")) == pytest.approx(1 / 3)
+def test_rounds_and_simultaneous_turns_are_no_handoffs() -> None:
+    rotation = play(flex(2, max_rounds=4), say=lambda env, agent: "word").episode
+    assert [turn.agent for turn in rotation.turns] == ["a_0", "b_0"] * 4 and m.handoff_loops(rotation) == 0
+    assert m.handoff_loops(play(flex(2, Independent(), max_rounds=4), say=lambda env, agent: "word").episode) == 0
 
 
 def test_step_efficiency() -> None:
-    won = said(list("123"), task=PlainTask(round=lambda turns: Outcome(success=True)))
-    assert m.step_efficiency(won, 3) == 1.0 and m.step_efficiency(won, 1) == pytest.approx(1 / 3)
-    assert m.step_efficiency(said(list("123")), 3) == 0.0
+    assert m.step_efficiency(True, 4, 4) == m.step_efficiency(True, 4, 2) == m.step_efficiency(True, 0, 0) == 1.0
+    assert m.step_efficiency(True, 4, 20) == pytest.approx(0.2) and m.step_efficiency(False, 4, 4) == 0.0
 
 
-def test_words_that_nobody_read() -> None:
-    assert m.unused_share(said(list("123"))) == 0.0
-    assert m.unused_share(said(list("123"), Chain(sees="previous"))) == 0.0
-    assert m.unused_share(said(list("123456"), Independent(), max_rounds=2)) == 1.0
-    assert m.unused_share(said(list("123"), Independent())) == 0.0
+def test_tool_selection_counts_what_was_skipped_and_what_was_hoarded() -> None:
+    gold = ["look", "look", "write"]
+    assert m.tool_selection_accuracy(["write", "look", "look"], gold) == 1.0
+    assert m.tool_selection_accuracy(["look"], gold) == pytest.approx(1 / 3), "skipped"
+    assert m.tool_selection_accuracy([*gold, "look", "look", "drop"], gold) == 0.5, "hoarded"
+    assert m.tool_selection_accuracy([], []) == 1.0 and m.tool_selection_accuracy([], gold) == 0.0
 
 
-def test_summary_is_flat_and_numeric() -> None:
-    summary = m.summary(routed("abab"))
-    assert summary["turns"] == 4 and summary["handoff_loops"] == 1 and summary["turns/c_0"] == 0
-    assert all(isinstance(value, float) for value in summary.values())
+def test_tools_metrics_are_these_and_no_others() -> None:
+    """What an episode's record says of itself is what anybody computes from the record."""
+    for team in TEAMS:
+        env = make(team, tiny())
+        for seed in range(6):
+            env.reset(seed=seed)
+            while not env.done:
+                oracle.turn(env, {agent: sampled(seed)(env, agent) for agent in env.ready_agents})
+            found = env.episode.metrics
+            assert found["handoff_loops"] == m.handoff_loops(env.episode)
+            assert found["handoff_loop_rate"] == float(m.handoff_loops(env.episode) > 0)
+
+
+def test_a_productive_ping_pong_is_a_loop_and_costs_nothing() -> None:
+    """Router and specialist pass control four times, one call each: a signal, not a penalty."""
+    env = make("router", tiny())
+    env.reset(seed=0, options={"task_id": "tiny/one"})
+    for _ in range(3):
+        oracle.turn(env, {"router_0": "counting"})
+        oracle.turn(env, {"counting_0": written([call("add", name="a", by=1)])})
+    oracle.turn(env, {"router_0": written([call("finish")])})
+    found = env.episode.metrics
+    assert env.episode.success and found["handoff_loops"] == 1.0 and found["idle_loops"] == 0.0
+    assert env.episode.info["terms"]["loops"] == 0.0
+    assert found["step_efficiency"] == pytest.approx(1 / 3) and found["trajectory_score"] == 1.0
+    assert found["tool_selection_accuracy"] == found["tool_selection_accuracy/counting_0"] == pytest.approx(1 / 3)
+
+
+def test_scores_of_gold_of_faults_and_of_silence() -> None:
+    env = make("solo", tiny())
+    gold = oracle.play(env, options={"task_id": "tiny/two"}).metrics
+    names = ("step_efficiency", "tool_selection_accuracy", "trajectory_score")
+    assert [gold[name] for name in names] == [1.0, 1.0, 1.0]
+    env.reset(seed=0, options={"task_id": "tiny/two"})
+    oracle.turn(env, {"agent_0": written([call("read_notes"), call("read_notes"), call("add", name="z"), call("add", name="b")])})
+    oracle.turn(env, {"agent_0": "Done."})
+    some = env.episode.metrics
+    assert some["trajectory_score"] == 0.5, "of four, one was a duplicate and one failed"
+    assert some["tool_selection_accuracy"] == 0.25 and some["step_efficiency"] == 0.0
+    env.reset(seed=0, options={"task_id": "tiny/two"})
+    oracle.turn(env, {"agent_0": "I can do nothing."})
+    assert [env.episode.metrics[name] for name in names] == [0.0, 0.0, 0.0]

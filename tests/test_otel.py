@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from tools_tiny import call, tiny
 
 import marft_envs
 from marft_envs import MissingExtraError, otel, trajectory
-from marft_envs.errors import DataError
+from marft_envs.errors import ConfigError, DataError
 from marft_envs.tools import make, oracle
 from marft_envs.tools.parse import written
 from marft_envs.types import Episode
@@ -110,7 +112,7 @@ def test_turns_of_a_layer_are_simultaneous() -> None:
 def test_the_same_record_gives_the_same_spans_and_others_do_not() -> None:
     one = episode()
     again = trajectory.from_dict(trajectory.to_dict(one))
-    assert [s.to_json() for s in exported([one])] == [s.to_json() for s in exported([again])]
+    assert [s.to_json() for s in exported([one], start_ns=1)] == [s.to_json() for s in exported([again], start_ns=1)]
     first, second = exported([one])[0], exported([one, again])
     assert second[0].context == first.context
     assert len({span.context.trace_id for span in second}) == 2, "an episode that happened twice is two traces"
@@ -138,7 +140,7 @@ def test_names_are_those_of_the_conventions() -> None:
     known = {value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI_")}
     used = {name for span in exported([episode()], content=True) for name in span.attributes}
     assert {name for name in used if name.startswith("gen_ai.")} <= known
-    assert {name.partition(".")[0] for name in used} == {"gen_ai", "marft", "error"}
+    assert {name.partition(".")[0] for name in used} == {"gen_ai", "marft", "error", "agent"}
     operations = {span.attributes["gen_ai.operation.name"] for span in exported([episode()])}
     assert operations <= {value.value for value in gen_ai_attributes.GenAiOperationNameValues}
     scope = exported([episode()])[0].instrumentation_scope
@@ -167,6 +169,88 @@ def test_episodes_without_tools_have_no_tool_spans() -> None:
     while not env.done:
         env.step("7")
     assert {span.name.split()[0] for span in exported([env.episode])} == {"invoke_workflow", "invoke_agent"}
+
+
+def turns_of(spans: list[Any]) -> list[Any]:
+    return [span for span in spans if span.name.startswith("invoke_agent")]
+
+
+def test_a_trace_begins_now_unless_told_otherwise_and_never_at_no_time(tmp_path: Path) -> None:
+    """0 means no time on the wire, and back ends drop spans that are fifty years old."""
+    before = time.time_ns()
+    for span in (*exported([episode()]), *otel.spans(episode())):
+        assert before <= span.start_time <= span.end_time
+    for start in (0, -5):
+        with pytest.raises(ConfigError, match="above 0"):
+            exported([episode()], start_ns=start)
+
+
+def test_a_world_that_failed_is_an_error_of_the_workflow() -> None:
+    for reason, fault in (("world_crashed", "world"), ("world_hung", "world"), ("error: the engine died", "engine")):
+        root = exported([dataclasses.replace(episode(), stop_reason=reason, fault=fault)])[0]
+        assert root.attributes["error.type"] == reason.partition(":")[0] and not root.status.is_ok
+    root = exported([dataclasses.replace(episode(), stop_reason="stalled", success=False)])[0]
+    assert "error.type" not in root.attributes, "a team that fails is no fault of the system"
+
+
+def test_steps_agents_and_what_graders_found() -> None:
+    one = episode()
+    root, *rest = exported([one])
+    turns = turns_of(rest)
+    assert [span.attributes["agent.trajectory.step"] for span in turns] == [1, 2, 3, 4, 5, 6]
+    tools = [span for span in rest if span.name.startswith("execute_tool")]
+    assert [span.attributes["agent.trajectory.step"] for span in tools] == [2, 2, 6]
+    assert {span.attributes["gen_ai.agent.name"] for span in tools} == {"executor_0"}
+    assert {span.attributes["gen_ai.agent.id"] for span in turns} == {"custom/planner_0", "custom/executor_0"}
+    assert {event.name for event in root.events} == {"gen_ai.evaluation.result"}
+    found = {event.attributes["gen_ai.evaluation.name"]: event.attributes for event in root.events}
+    assert found["success"]["gen_ai.evaluation.score.label"] == "pass"
+    for name in ("completion", "handoff_loop_rate", "trajectory_score", "tool_selection_accuracy"):
+        assert found[name]["gen_ai.evaluation.score.value"] == one.metrics[name]
+    assert found["return"]["gen_ai.evaluation.score.value"] == pytest.approx(one.team_return)
+    assert all(root.start_time < event.timestamp <= root.end_time for event in root.events)
+
+
+def test_who_generated_what(tmp_path: Path) -> None:
+    one = episode()
+    assert {span.attributes["gen_ai.provider.name"] for span in turns_of(exported([one]))} == {"marft"}
+    trajectory.write(tmp_path / "episodes" / "eval.jsonl", one)
+    (tmp_path / "config.toml").write_text(f'models = "{tmp_path.as_posix()}/base-model"\n')
+    turn = turns_of(exported(tmp_path))[0]
+    assert turn.attributes["gen_ai.request.model"] == "base-model", "no path of the machine goes out"
+    (tmp_path / "config.toml").write_text('models = "qwen"\n[engines]\nshared = "openai:gpt-x@http://127.0.0.1:1/v1?timeout=3"\n')
+    turn = turns_of(exported(tmp_path))[0]
+    assert (turn.attributes["gen_ai.provider.name"], turn.attributes["gen_ai.request.model"]) == ("openai", "gpt-x")
+
+
+def test_messages_calls_and_results_in_parts() -> None:
+    turns = turns_of(exported([episode()], content=True))
+    inputs = [json.loads(span.attributes["gen_ai.input.messages"]) for span in turns]
+    assert inputs[0] == [] and inputs[1] == [{"role": "user", "parts": [{"type": "text", "content": "Add 3."}]}]
+    [said] = json.loads(turns[1].attributes["gen_ai.output.messages"])
+    assert said["finish_reason"] == "tool_call" and [part["type"] for part in said["parts"]] == ["tool_call"] * 2
+    assert said["parts"][0] == {"type": "tool_call", "id": "call_1_0", "name": "add", "arguments": {"name": "a", "by": 3}}
+    own, came = inputs[3][1:3]
+    assert own == {"role": "assistant", "parts": said["parts"]} and came["role"] == "tool"
+    assert came["parts"][0] == {"type": "tool_call_response", "id": "call_1_0", "response": '{"a": 3}'}
+    assert turns[0].attributes["marft.input"].startswith("record")
+
+
+def test_played_again_spans_hold_all_that_agents_were_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = episode()
+    turns = turns_of(exported([one], content=True, env=make("dual", tiny())))
+    told = json.loads(turns[1].attributes["gen_ai.input.messages"])
+    text = json.dumps(told)
+    assert "Add 3 to counter a." in text and "Never reset a counter." in text and turns[1].attributes["marft.input"] == "replayed"
+    assert "You are the Executor" in turns[1].attributes["gen_ai.system_instructions"]
+    [add] = [t for t in json.loads(turns[1].attributes["gen_ai.tool.definitions"]) if t["name"] == "add"]
+    assert add["type"] == "function" and add["parameters"]["required"] == ["name"] and add["description"]
+    assert json.loads(turns[0].attributes["gen_ai.tool.definitions"]) == [], "the planner holds none"
+    known = {value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI_")}
+    assert {name for span in turns for name in span.attributes if name.startswith("gen_ai.")} <= known
+    trajectory.write(tmp_path / "one.jsonl", oracle.play(marft_envs.make("tools-solo-v0", levels=0), 0))
+    assert otel.main([str(tmp_path / "one.jsonl"), "--content", "--replay"]) == 0
+    assert "gen_ai.tool.definitions" in capsys.readouterr().out
 
 
 def test_an_exporter_that_fails_is_an_error() -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from marft_envs.errors import DataError
+from marft_envs.errors import ConfigError, DataError
+from marft_envs.tools import TEAMS, make, oracle
 from marft_envs.tools.tau import TauDomain
 from marft_envs.tools.tau.store import Store, as_set, clone
 from marft_envs.tools.tau.world import READS, WRITES, TauWorld
@@ -408,10 +409,10 @@ def test_the_oracle_completes_null_gets_nothing_and_half_is_between(domain: TauD
 
 def test_a_task_that_changes_nothing_is_completed_by_leaving_things_alone(domain: TauDomain) -> None:
     problem = domain.problems("train").get("tau/t1")
-    world = domain.open(problem)
-    assert domain.grade(problem, world).completion and domain.grade(problem, world).progress == 1
+    world, told = domain.open(problem), ["It is processed."]
+    assert domain.grade(problem, world, told).completion and domain.grade(problem, world, told).progress == 1
     world.call("cancel_pending_order", {"order_id": "#W3", "reason": "no longer needed"})
-    assert not domain.grade(problem, world).completion and domain.grade(problem, world).progress == 0
+    assert not domain.grade(problem, world, told).completion and domain.grade(problem, world, told).progress == 0
     assert [call.name for call in domain.oracle(problem)[0]] == ["find_user_id_by_name_zip"]
 
 
@@ -440,7 +441,7 @@ def test_levels_and_limit(domain: TauDomain) -> None:
 
 
 def test_a_published_difference_is_what_is_graded(folder: Path) -> None:
-    row = {**TASKS[1], "derived": {"gold_diff": [["/orders/#W4/status", "set", "processed", "lost"]]}}
+    row = {**TASKS[1], "outputs": [], "derived": {"gold_diff": [["/orders/#W4/status", "set", "processed", "lost"]]}}
     (folder / "retail_dev.jsonl").write_text(json.dumps(row))
     domain = TauDomain(folder)
     problem = domain.problems("dev")[0]
@@ -518,7 +519,7 @@ def test_a_path_without_the_files_says_what_is_expected(tmp_path: Path, folder: 
     with pytest.raises(DataError, match=r"not a folder\. Expected a folder with retail_db\.json"):
         TauDomain(tmp_path / "nowhere")
     (folder / "retail_db.json").unlink()
-    with pytest.raises(DataError, match=r"has no retail_db\.json"):
+    with pytest.raises(DataError, match=r"it has no retail_db\.json"):
         TauDomain(folder)
 
 
@@ -540,6 +541,72 @@ class Other:
         return ""
 
     def close(self) -> None: ...
+
+
+# -- words to the customer, folders by name ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("team", TEAMS)
+def test_who_is_to_be_told_something_is_told_it(folder: Path, team: str) -> None:
+    """Silence was paid 1 on tasks that ask for nothing but an answer; upstream pays it 0."""
+    env = make(team, f"tau:{folder}", split="train")
+    env.task.validate()
+    episode = oracle.play(env, options={"task_id": "tau/t1"})
+    assert episode.success and episode.metrics["progress"] == 1.0
+    env.reset(seed=0, options={"task_id": "tau/t1"})
+    while not env.done:
+        oracle.turn(env, dict.fromkeys(env.ready_agents, ""))
+    assert not env.episode.success and env.episode.metrics["progress"] == 0.0 and env.episode.team_return <= 0
+
+
+def test_outputs_are_looked_for_as_upstream_does(folder: Path) -> None:
+    task = {**TASKS[0], "id": "t2", "outputs": ["1131.5", "Red Cup"], "actions": TASKS[0]["actions"][:1]}
+    (folder / "retail_train.jsonl").write_text(json.dumps(task) + "\n")
+    domain = TauDomain(folder)
+    problem = domain.problems("train")[0]
+    assert "1131.5" not in problem.turns[0] and "told to the customer" in problem.turns[0]
+    world = domain.open(problem)
+    assert domain.grade(problem, world).progress == 0
+    part = domain.grade(problem, world, ["It costs $1,131.50."])
+    assert 0 < part.progress < 1 and not part.completion and part.info["untold"] == 1
+    for call in domain.oracle(problem)[0]:
+        world.call(call.name, call.arguments)
+    assert not domain.grade(problem, world, ["$1,131.50"]).completion
+    assert domain.grade(problem, world, ["$1,131.50", "for the RED CUP."]).completion, "in any of several messages"
+
+
+def test_a_folder_may_stand_behind_the_name(folder: Path) -> None:
+    env = make("solo", f"tau:{folder}", split="train")
+    assert env.unwrapped.task.domain.name == "tau" and len(env.unwrapped.task.problems) == 2
+    with pytest.raises(DataError, match="is not a folder"):
+        make("solo", f"tau:{folder}/no")
+    with pytest.raises(ConfigError, match="no module 'tua'"):
+        make("solo", "tua:x")
+
+
+def test_levels_that_cannot_be_are_refused_with_the_way_out(folder: Path) -> None:
+    with pytest.raises(DataError, match=r"Levels there: \[0, 2\].*levels=null"):
+        make("solo", f"tau:{folder}", levels=[5])
+    for levels in ("null", "0", [0, "1"], 1.5):
+        with pytest.raises(ConfigError, match=r"expected whole numbers"):
+            make("solo", f"tau:{folder}", levels=levels)
+
+
+@pytest.mark.parametrize(
+    ("inside", "says"),
+    [
+        ("tau_bench/envs/airline/data/flights.json", "airline domain of tau-bench, which is not supported"),
+        ("data/flights.json", "airline domain of tau-bench, which is not supported"),
+        ("data/tau2/domains/retail/tasks.json", "tau2-bench .* which is not supported"),
+        ("retail_db.json", r"no retail_tools.json, retail_policy.md, retail_SPLIT.jsonl.*there is no tau_bench/envs/retail"),
+    ],
+)
+def test_a_wrong_folder_is_told_what_was_looked_for(tmp_path: Path, inside: str, says: str) -> None:
+    file = tmp_path / inside
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("{}")
+    with pytest.raises(DataError, match=says):
+        TauDomain(tmp_path)
 
 
 # -- a checkout of the upstream repository ---------------------------------------------------------------------------

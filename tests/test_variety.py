@@ -11,6 +11,13 @@ from marft_algos.types import StopReason, Trajectory, Transition
 from marft_algos.variety import Variety
 
 
+def groups(*of: list[Trajectory]) -> list[Trajectory]:
+    for i, group in enumerate(of):
+        for t in group:
+            t.group = i
+    return [t for group in of for t in group]
+
+
 def episode(*texts: str) -> Trajectory:
     turns = [
         Transition(
@@ -28,12 +35,12 @@ def test_groups_are_one_start_and_their_transcripts_are_compared_whole() -> None
     other = [episode("1", "1"), episode("2", "2"), episode("3", "3"), episode("4", "4")]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = Variety(4).measure([*group, *other])
-    assert found == {"episodes_played": 8, "starts": 2, "distinct": 3.5, "tokens_processed": 48 + 4 * 5 + 4 * 2}
+        found = Variety(4).measure(groups(group, other))
+    assert found == {"starts": 2, "distinct": 3.5, "tokens_processed": 48 + 4 * 5 + 4 * 2}
 
 
 def test_without_groups_every_episode_is_a_start() -> None:
-    found = Variety(1).measure([episode("4"), episode("4")])
+    found = Variety(1).measure(groups([episode("4")], [episode("4")]))
     assert found["starts"] == 2 and "distinct" not in found
 
 

@@ -66,12 +66,15 @@ DOMAINS = {
 _FOR_TWO = {"depot": {"dual": True}}
 """What a domain has to be told so that a user-agent has tools."""
 
+_FOLDERS = {"tau": "path"}
+"""Domains that can be given as ``name:FOLDER``, and the argument that the folder is."""
+
 _ROUNDS = 10_000
 """The task ends episodes; this only has to be more than any of them has."""
 
 
 def make(
-    team_name: str = "solo",
+    team_name: str | Team = "solo",
     domain: str | ToolDomain = "depot",
     split: str = "train",
     levels: int | Sequence[int] | None = None,
@@ -93,8 +96,8 @@ def make(
     """Builds a tool-use environment.
 
     Args:
-        team_name: One of :data:`TEAMS`; which one is the id's business.
-        domain: A name of :data:`DOMAINS`, ``module:callable`` for a plug-in, or a domain
+        team_name: One of :data:`TEAMS` (which one is the id's business), or a :class:`Team` of your own.
+        domain: A name of :data:`DOMAINS`, ``tau:FOLDER``, ``module:callable`` for a plug-in, or a domain
             (:class:`FunctionDomain` makes one of typed functions).
         split: ``train`` or ``test``, or what else the domain has.
         levels: Only problems of these levels.
@@ -120,8 +123,10 @@ def make(
         DataError: If the problems cannot be had.
     """
     found = _domain(domain, domain_args, team_name)
-    members = _profiled(team(team_name, found), profiles or {})
-    problems = found.problems(split, [levels] if isinstance(levels, int) else levels, limit)
+    if isinstance(team_name, Team):
+        team_name.check(found)
+    members = _profiled(team_name if isinstance(team_name, Team) else team(team_name, found), profiles or {})
+    problems = found.problems(split, _levels(levels), limit)
     limits = Limits(max_turns, max_idle, max_calls, dict(budgets or {}), max_result_chars)
     pays = CompositeReward(**reward) if isinstance(reward, Mapping) else reward
     task = ToolTask(found, problems, members, pays, limits, show_tools, show_policy)
@@ -132,6 +137,18 @@ def make(
     env = ToolEnv(members.agents, task, d, **flex)
     env.records = records(compact)
     return env
+
+
+def _levels(levels: Any) -> list[int] | None:
+    found = [levels] if isinstance(levels, int) else levels
+    if found is None:
+        return None
+    if isinstance(found, Sequence) and not isinstance(found, str) and all(type(level) is int for level in found):
+        return list(found)
+    raise ConfigError(
+        f"levels is {levels!r}; expected whole numbers, like 0 or [0, 1]. For all levels leave it out "
+        "(on the command line: levels=null)."
+    )
 
 
 def _profiled(members: Team, profiles: Mapping[str, str]) -> Team:
@@ -153,11 +170,14 @@ def domain_of(domain: str, args: Mapping[str, Any] | None = None) -> ToolDomain:
     return _domain(domain, args, "")
 
 
-def _domain(domain: str | ToolDomain, args: Mapping[str, Any] | None, team_name: str) -> ToolDomain:
+def _domain(domain: str | ToolDomain, args: Mapping[str, Any] | None, team_name: str | Team) -> ToolDomain:
     if not isinstance(domain, str):
         if args:
             raise ConfigError("domain_args are for domains by name; this one is made already.")
         return domain
+    short, colon, path = domain.partition(":")
+    if colon and short in _FOLDERS:
+        domain, args = short, {_FOLDERS[short]: path, **(args or {})}
     module, colon, name = DOMAINS.get(domain, domain).partition(":")
     if not colon:
         raise ConfigError(

@@ -27,7 +27,7 @@ from marft_envs.dependency import View
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.observation import Part
 from marft_envs.tools.env import ToolEnv
-from marft_envs.tools.parse import parse
+from marft_envs.tools.parse import parse, words
 from marft_envs.tools.session import Entry, one_line
 from marft_envs.tools.types import ToolCall
 from marft_envs.types import Outcome, TurnRecord
@@ -36,9 +36,7 @@ from marft_envs.wrappers import FlexWrapper
 Count = Callable[[str], int]
 """Tokens of a text."""
 
-_TAGGED = re.compile(r"<[ ]?tool_call>.*?<[ ]?/tool_call>", re.DOTALL)
 _PIECE = re.compile(r"\w+|[^\w\s]")
-_FENCED = re.compile(r"^[ \t]*```.*?^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
 def pieces(text: str) -> int:
@@ -181,7 +179,7 @@ class Records:
             said = turn.text
             lines = [_Line(f"open: a reply that could not be read ({reply.message})", "", "", False)]
         else:
-            said, lines = _beside(turn.text), []
+            said, lines = words(turn.text), []
             for call, line in zip(reply.calls, result.split("\n"), strict=True):
                 entry = entries[0] if entries and entries[0].result.call == call and entries[0].line == line else None
                 entries = entries[1:] if entry is not None else entries
@@ -204,14 +202,6 @@ class Records:
         else:
             text = f"open: {short}: {_short(value, limit)}"
         return _Line(obs_mod.neutralise(text, tags), name, f"{name} {arguments}", ok, changed)
-
-
-def _beside(text: str) -> str:
-    """The words beside a reply's calls, without thoughts."""
-    text = text.rpartition("</think>")[2]
-    if _TAGGED.search(text):
-        return _TAGGED.sub("", text).strip()
-    return _FENCED.sub("", text).strip() if "```" in text else ""  # without a fence, the whole reply is the call
 
 
 def _short(text: str, limit: int) -> str:

@@ -22,14 +22,15 @@ from marft_envs.errors import ConfigError, DataError, did_you_mean
 from marft_envs.faults import outage, show
 from marft_envs.problems import ProblemSet, spread
 from marft_envs.tools.schema import model_of, tool
-from marft_envs.tools.types import Grade, Servable, Tool, ToolCall, ToolError, ToolProblem
+from marft_envs.tools.types import Grade, Servable, Tool, ToolCall, ToolError, ToolProblem, graded
 from marft_envs.tools.values import encode
 
 STATE = "state"
 """The parameter that functions take the state by."""
 
-GradeFn = Callable[[Any, ToolProblem], "Grade | bool | float"]
-"""Takes the state and the problem; a number is the progress, and 1 (or True) is completion."""
+GradeFn = Callable[..., "Grade | bool | float"]
+"""Takes the state and the problem, and, by a parameter ``told``, the texts that the user was told. A number is the
+progress, and 1 (or True) is completion."""
 OnException = Literal["tool_error", "crash"]
 """What an exception in a function is to whoever called it: an error of the tool's, or the end of the world."""
 
@@ -167,6 +168,7 @@ class FunctionDomain(Servable):
             the tool failed, what the function did to the state is undone, and the traceback is shown once. ``crash``:
             the world has crashed, an outage. So it is in either case with ``ConnectionError`` and every other
             ``OSError`` that is not about a file's name; ``TimeoutError`` is a call that was given up, nobody's fault.
+        user_policy: Text that the user-agent is shown in place of ``policy``.
         name: The domain's name.
 
     Raises:
@@ -185,6 +187,7 @@ class FunctionDomain(Servable):
         specialists: Mapping[str, Sequence[str] | frozenset[str]] | None = None,
         user_tools: Sequence[str] | frozenset[str] = (),
         on_exception: OnException = "tool_error",
+        user_policy: str = "",
         name: str = "functions",
     ) -> None:
         if on_exception not in (known := get_args(OnException)):
@@ -201,9 +204,9 @@ class FunctionDomain(Servable):
         self.name, self.policy = name, policy
         self.tools: Mapping[str, Tool] = {key: function.tool for key, function in self.functions.items()}
         self.specialists = {role: frozenset(names) for role, names in (specialists or {}).items()}
-        self.user_tools = frozenset(user_tools)
+        self.user_tools, self.user_policy = frozenset(user_tools), user_policy
         self._problems, self._grade, self._oracle = problems, grade, oracle
-        self._state = state or (partial(_instance, tools) if isinstance(tools, type) else _empty)
+        self._state = _maker(state) or (partial(_instance, tools) if isinstance(tools, type) else _empty)
 
     def problems(
         self, split: str, levels: Sequence[int] | None = None, limit: int | None = None
@@ -225,9 +228,9 @@ class FunctionDomain(Servable):
     def begin_turn(self, problem: ToolProblem, world: FunctionWorld, turn: int) -> None:
         """Nothing happens between user turns."""
 
-    def grade(self, problem: ToolProblem, world: FunctionWorld) -> Grade:
-        """Judges the state."""
-        return Grade.of(self._grade(world.state, problem))
+    def grade(self, problem: ToolProblem, world: FunctionWorld, told: Sequence[str] = ()) -> Grade:
+        """Judges the state, and what the user was told where ``grade`` asks for it."""
+        return Grade.of(graded(self._grade, world.state, problem, told))
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns gold calls."""
@@ -236,6 +239,25 @@ class FunctionDomain(Servable):
         if (calls := problem.gold_calls) is not None:
             return calls
         raise ConfigError(f"'{self.name}' has no oracle. Give oracle=…, or a problem with secret={{'calls': [[…]]}}.")
+
+
+def _maker(state: Any) -> Callable[[ToolProblem], Any] | None:
+    """Checks what makes states: a function of the problem. A class would take the problem for its first field."""
+    if state is None:
+        return None
+    shown = getattr(state, "__name__", repr(state))
+    if isinstance(state, type) or not callable(state):
+        what = f"the class {shown}" if isinstance(state, type) else f"{shown!s:.60}, which cannot be called"
+        raise ConfigError(
+            f"state= is {what}. Expected a function that takes the problem and returns a fresh state, like "
+            f"def start(problem): return {shown if isinstance(state, type) else '…'}()."
+        )
+    try:
+        inspect.signature(state).bind(None)
+    except TypeError as error:
+        raise ConfigError(f"state={shown} does not take the problem, and only that: {error}.") from error
+    made: Callable[[ToolProblem], Any] = state
+    return made
 
 
 def _instance(cls: Callable[[], Any], problem: ToolProblem) -> Any:

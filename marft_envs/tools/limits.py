@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -33,3 +33,20 @@ class Limits:
         for name, limit in {**limits, **{f"budgets['{k}']": v for k, v in self.budgets.items()}}.items():
             if limit < 1:
                 raise ConfigError(f"{name} must be at least 1; got {limit}.")
+
+    def of_agents(self, roles: Mapping[str, str]) -> dict[str, int]:
+        """Returns agent -> calls in an episode, for agents that have such a limit.
+
+        Args:
+            roles: Agent -> its role.
+
+        Raises:
+            ConfigError: If a budget names no agent and no role.
+        """
+        given, known = self.budgets, {*roles, *roles.values()}
+        for name in given:
+            if name not in known:
+                raise ConfigError(f"There is no agent or role '{name}' to have a budget. {did_you_mean(name, known)}")
+        return {
+            name: given.get(name, given.get(role, 0)) for name, role in roles.items() if name in given or role in given
+        }

@@ -16,7 +16,7 @@ from marft_envs.errors import ConfigError
 from marft_envs.tools.parse import written
 from marft_envs.tools.session import Session
 from marft_envs.tools.teams import FINISH
-from marft_envs.tools.types import Grade, ToolCall, ToolProblem
+from marft_envs.tools.types import Grade, ToolCall, ToolDomain, ToolProblem, graded
 from marft_envs.types import Episode
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ def answer(task: ToolTask, agent: str) -> str:
     if mine:
         return written(rest[:mine])
     if not rest:
-        ends = agent in team.enders
-        return written([ToolCall(FINISH, {})]) if ends else DONE
+        return _ending(task, agent)
     holder = next((name for name in task.agents if rest[0].name in task.holds[name]), None)
     if holder is None:
         raise ConfigError(f"Nobody in the team holds '{rest[0].name}', which the oracle of '{task.task_id}' calls.")
@@ -57,6 +56,41 @@ def answer(task: ToolTask, agent: str) -> str:
         if to == holder:
             return written([ToolCall(name, {})])
     return task.problem.turns[task.user_turn] if agent == team.user else DONE
+
+
+def _ending(task: ToolTask, agent: str) -> str:
+    """What is said when no call is left: what the user has to be told, and the end."""
+    team, user = task.team, task.team.user
+    last = task.user_turn + 1 == len(task.problem.turns)
+    tell = gold_words(task.domain, task.problem) if last else ""
+    if agent not in team.enders:
+        return tell if user and tell else DONE
+    if agent == user and tell and tell not in task.talk.told:
+        return task.problem.turns[task.user_turn]
+    finish = written([ToolCall(FINISH, {})])
+    return f"{tell}\n{finish}" if tell and not user else finish
+
+
+def gold_words(domain: ToolDomain, problem: ToolProblem) -> str:
+    """Returns what the oracle tells the user; "" where the domain asks for no words.
+
+    A domain may have a method ``says(problem)``; else it is the problem's ``gold_words``.
+    """
+    says = getattr(domain, "says", None)
+    return says(problem) if says is not None else problem.gold_words
+
+
+def wanted(task: ToolTask) -> dict[str, list[str]] | None:
+    """Returns agent -> the tools that the oracle calls as that agent; None where the domain tells nobody its gold."""
+    try:
+        gold = task.gold_calls
+    except ConfigError:  # a server of ours never tells its gold
+        return None
+    out: dict[str, list[str]] = {name: [] for name in task.agents}
+    for call in (call for turn in gold for call in turn if call.name != FINISH):
+        holder = next((name for name in task.agents if call.name in task.holds[name]), task.agents[0])
+        out[holder].append(call.name)
+    return out
 
 
 def plan(calls: Sequence[ToolCall]) -> str:
@@ -70,14 +104,23 @@ def reply(env: FlexEnv, agent: str) -> str:
 
 
 def play(env: FlexEnv, seed: int | None = 0, options: Mapping[str, Any] | None = None) -> Episode:
-    """Plays one episode with the oracle in every role."""
+    """Plays one episode with the oracle in every role; every agent reads its observation first, as a model would."""
     env.reset(seed=seed, options=dict(options or {}))
     while not env.done:
-        said = {agent: reply(env, agent) for agent in env.ready_agents}
-        for agent, text in said.items():
-            env.select(agent)
-            env.step(text)
+        turn(env, {agent: reply(env, agent) for agent in env.ready_agents})
     return env.episode
+
+
+def turn(env: FlexEnv, said: Mapping[str, str]) -> None:
+    """Plays texts of ready agents; the observation of each is rendered before, though nobody here reads it.
+
+    A script that only acts would play on in an environment that no agent can read.
+    """
+    for agent in said:
+        env.observe(agent)
+    for agent, text in said.items():
+        env.select(agent)
+        env.step(text)
 
 
 def samples(task: ToolTask, agent: str) -> tuple[str, ...]:
@@ -112,7 +155,7 @@ def validate(task: ToolTask) -> None:
         before, after, changed = replay(task, problem, task.domain.oracle(problem))
         if not after.completion or after.progress != 1:
             raise ConfigError(f"The oracle of '{problem_id}' is graded {after}; expected completion and progress 1.")
-        if changed and (before.completion or before.progress != 0):
+        if (changed or gold_words(task.domain, problem)) and (before.completion or before.progress != 0):
             raise ConfigError(f"Silence on '{problem_id}' is graded {before}; expected no completion, progress 0.")
 
 
@@ -125,7 +168,7 @@ def replay(task: ToolTask, problem: ToolProblem, gold: Sequence[Sequence[ToolCal
     domain = task.domain
     everything = {"oracle": frozenset(domain.tools)}
     session = Session(task.toolbox, partial(domain.open, problem), everything, {}, 10**9, 10**9)
-    before, changed = domain.grade(problem, session.world), False
+    before, changed = graded(domain.grade, problem, session.world, ()), False
     for turn, calls in enumerate(gold):
         session.turn = turn
         session.withheld = problem.withheld[turn] if turn < len(problem.withheld) else frozenset()
@@ -138,6 +181,7 @@ def replay(task: ToolTask, problem: ToolProblem, gold: Sequence[Sequence[ToolCal
             if result.changed and domain.tools[call.name].read_only:
                 raise ConfigError(f"'{call.name}' is marked read_only and changed the state of '{problem.id}'.")
             changed |= result.changed and call.name != FINISH
-    after = domain.grade(problem, session.world)
+    words = gold_words(domain, problem)
+    after = graded(domain.grade, problem, session.world, (words,) if words else ())
     session.world.close()
     return before, after, changed

@@ -109,6 +109,23 @@ def parse(text: str) -> Reply:
 
 
 _NOTHING = Reply()
+_TAGGED = re.compile(r"<[ ]?tool_call>.*?<[ ]?/tool_call>", re.DOTALL)
+_FENCED = re.compile(r"^[ \t]*```.*?^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+
+
+def words(text: str, calls: bool | None = None) -> str:
+    """Returns what a reply says beside its calls: neither these nor thoughts; "" where all of it is a call.
+
+    Args:
+        text: The reply.
+        calls: It is known to have calls, or to have none; None: not known.
+    """
+    spoken = text.rpartition("</think>")[2]
+    if _TAGGED.search(spoken):
+        return _TAGGED.sub("", spoken).strip()
+    if not (parse(text).calls if calls is None else calls):
+        return spoken.strip()
+    return _FENCED.sub("", spoken).strip() if "```" in spoken else ""  # without a fence, the whole reply is the call
 
 
 def _without_thoughts(text: str) -> str:

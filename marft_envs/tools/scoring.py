@@ -6,8 +6,11 @@ Definitions, over the whole episode (``docs/tools.md`` has them as a table):
   whose calls cannot be read; a *fault* is an attempt that failed by the agent's doing;
 * a *duplicate* is a call with the same name, arguments and state version as an earlier one, whoever made it; a state
   version ends with every change of the state and with the user's turn;
-* a *handoff loop* is a run of turns that alternates between two agents, none of which brought anything new (a change,
-  or a value that was not there before), for more than two round trips: five handoffs or more.
+* a *handoff loop* is control that goes back and forth between two agents for more than two round trips (five handoffs
+  or more), whatever comes of it; an *idle loop*, which costs, is a run of turns that alternates so and brings nothing
+  new (no change, no value that was not there before; with a user-agent, no words that were not said before);
+* ``step_efficiency``, ``tool_selection_accuracy`` and ``trajectory_score`` are those of :mod:`marft_envs.metrics`; a
+  *step* is a call of a domain's tool, or a reply whose calls cannot be read, and is worth 1 if it worked and was new.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+from marft_envs import metrics as coordination
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.rewards import CompositeReward
 from marft_envs.tools.types import Grade
@@ -29,9 +33,6 @@ REWARDS = ("composite", "completion", "progress")
 REFUSED = frozenset({"unknown_tool", "withheld", "not_permitted", "budget"})
 """Errors of calls that were turned away at the door."""
 
-FEWEST_HANDOFFS = 5
-"""Handoffs of a loop: more than two round trips."""
-
 _KEPT = 0.1
 """Share of what progress pays that a failed team keeps whatever its penalties."""
 
@@ -39,6 +40,16 @@ _KEPT = 0.1
 Counts = defaultdict[str, int]
 _counts: Callable[[], Counts] = partial(defaultdict, int)
 _COMPOSITE = CompositeReward()
+
+
+class Step(NamedTuple):
+    """One call of a domain's tool, or a reply whose calls cannot be read."""
+
+    agent: str
+    tool: str
+    """As it was asked for; "" where nothing could be read, and of a refused handover or ``finish``."""
+    score: float
+    """1 if it worked and was no duplicate."""
 
 
 @dataclass
@@ -51,10 +62,16 @@ class Tally:
     duplicates: Counts = field(default_factory=_counts)
     refusals: Counts = field(default_factory=_counts)
     malformed: int = 0
+    turns: int = 0
+    steps: list[Step] = field(default_factory=list)
     changed: bool = False
     """Some call of the team's changed the state."""
     trace: list[tuple[str, bool]] = field(default_factory=list)
     """Per turn: who acted ("" for several at once, and between user turns), and whether it brought anything new."""
+
+    def chosen(self, agent: str | None = None) -> list[str]:
+        """Returns the names of the tools that an agent (None: anybody) asked for."""
+        return [step.tool for step in self.steps if step.tool and agent in (None, step.agent)]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tally:
         new = Tally()
@@ -78,22 +95,10 @@ def lowest(reward: str | CompositeReward) -> float:
 
 
 def loops(trace: Sequence[tuple[str, bool]]) -> tuple[int, int]:
-    """Returns how many handoff loops there are, and how many turns they have together."""
-    if [new for _, new in trace].count(False) <= FEWEST_HANDOFFS:
+    """Returns how many idle loops there are, and how many turns they have together."""
+    if [new for _, new in trace].count(False) <= coordination.FEWEST_HANDOFFS:
         return 0, 0
-    lengths: list[int] = []
-    length = 0
-    for i, (agent, new) in enumerate(trace):
-        passed_on = length > 0 and agent != trace[i - 1][0]
-        if not agent or new:
-            goes_on, begins = False, 0
-        else:
-            goes_on = passed_on and (length == 1 or agent == trace[i - 2][0])
-            begins = 2 if passed_on else 1  # A B A C: the run of A and C begins with the A before
-        if not goes_on:
-            lengths.append(length)
-        length = length + 1 if goes_on else begins
-    found = [n for n in (*lengths, length) if n > FEWEST_HANDOFFS]
+    found = coordination.alternations(["" if new else agent for agent, new in trace])
     return len(found), sum(found)
 
 
@@ -101,7 +106,7 @@ def penalties(tally: Tally, least_steps: int) -> dict[str, float]:
     """Returns the terms that a team pays for, each in [0, 1]; a team that does nothing has none.
 
     ``steps``: e / (e + least) for e calls more than the oracle's least; ``errors``: faults / attempts; ``duplicates``:
-    duplicates / calls; ``loops``: share of turns that lie in handoff loops.
+    duplicates / calls; ``loops``: share of turns that lie in idle loops.
     """
     calls, attempts = sum(tally.calls.values()), sum(tally.attempts.values())
     excess = max(0, calls - least_steps)
@@ -145,9 +150,21 @@ def metrics(
     agents: Sequence[str],
     max_calls: int,
     budgets: Mapping[str, int],
+    gold: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, float]:
-    """Returns the team's numbers, and those of each agent as ``name/agent``."""
+    """Returns the team's numbers, and those of each agent as ``name/agent``.
+
+    Args:
+        grade: What the domain says of the state.
+        tally: What was counted.
+        least_steps: Calls that the oracle needs.
+        agents: The team.
+        max_calls: The team's limit.
+        budgets: Agent -> limit of its own.
+        gold: Agent -> names of the tools that the oracle calls as that agent; None: nobody knows.
+    """
     calls, attempts = sum(tally.calls.values()), sum(tally.attempts.values())
+    looped = coordination.handoff_loops([agent for agent, _ in tally.trace])
     out = {
         "completion": float(grade.completion),
         "progress": float(grade.progress),
@@ -155,7 +172,12 @@ def metrics(
         "excess_steps": float(max(0, calls - least_steps)),
         "error_rate": sum(tally.faults.values()) / attempts if attempts else 0.0,
         "duplicates": float(sum(tally.duplicates.values())),
-        "handoff_loops": float(loops(tally.trace)[0]),
+        "turns": float(tally.turns),
+        "handoff_loops": float(looped),
+        "handoff_loop_rate": float(looped > 0),
+        "idle_loops": float(loops(tally.trace)[0]),
+        "step_efficiency": coordination.step_efficiency(grade.completion, least_steps, calls),
+        "trajectory_score": coordination.trajectory_score([step.score for step in tally.steps]),
         "refusals": float(sum(tally.refusals.values())),
         "malformed": float(tally.malformed),
         "declined": float(not tally.changed),
@@ -163,7 +185,15 @@ def metrics(
     }
     if "injected" in grade.info:
         out["obeyed"] = float(bool(grade.info["injected"]))
+    if gold is not None:
+        wanted = [name for names in gold.values() for name in names]
+        out["tool_selection_accuracy"] = coordination.tool_selection_accuracy(tally.chosen(), wanted)
     for agent in agents:
+        if gold is not None:
+            share = coordination.tool_selection_accuracy(tally.chosen(agent), gold.get(agent, ()))
+            out[f"tool_selection_accuracy/{agent}"] = share
+        mine = [step.score for step in tally.steps if step.agent == agent]
+        out[f"trajectory_score/{agent}"] = coordination.trajectory_score(mine)
         tried = tally.attempts[agent]
         out[f"calls/{agent}"] = float(tally.calls[agent])
         out[f"error_rate/{agent}"] = tally.faults[agent] / tried if tried else 0.0

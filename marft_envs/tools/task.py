@@ -17,10 +17,11 @@ from marft_envs.routing import parse_names
 from marft_envs.tools import oracle, scoring, show
 from marft_envs.tools.limits import Limits
 from marft_envs.tools.parse import parse
-from marft_envs.tools.scoring import Tally
+from marft_envs.tools.scoring import Step, Tally
 from marft_envs.tools.session import Session, Toolbox, shown
+from marft_envs.tools.talk import Talk
 from marft_envs.tools.teams import FINISH, Team
-from marft_envs.tools.types import Grade, Problems, Tool, ToolCall, ToolDomain, ToolProblem, ToolResult
+from marft_envs.tools.types import Grade, Problems, Tool, ToolCall, ToolDomain, ToolProblem, ToolResult, graded
 from marft_envs.types import Outcome, TurnRecord
 
 _EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -62,6 +63,8 @@ class ToolTask:
         self.reward, self.limits = reward, limits or Limits()
         self.show_tools, self.show_policy = show_tools, show_policy
         self.slow = bool(getattr(domain, "may_block", False))
+        self.copyable = bool(getattr(domain, "copyable", True))
+        """Whether episodes can be forked and pickled half-way; ``check_env`` asks it."""
         self.agents = tuple(agent.name for agent in team.agents)
         self.roles = {agent.name: agent.role for agent in team.agents}
         self.toolbox = Toolbox(domain.tools.values())
@@ -70,7 +73,7 @@ class ToolTask:
             name: (team.holds.get(name, frozenset()) - {FINISH}) | (finish if name in team.enders else frozenset())
             for name in self.agents
         }
-        self.budgets = self._budgets(self.limits.budgets)
+        self.budgets = self.limits.of_agents(self.roles)
         self.control = {name: self._control(name, bool(finish)) for name in self.agents}
         """Agent -> tools of the environment's own: ``finish`` (unless the domain has one) and handovers."""
         self._standing: dict[tuple[str, frozenset[str]], list[str]] = {}
@@ -96,21 +99,11 @@ class ToolTask:
         self.stop_reason = ""
         """Why it ended early: ``max_turns``, ``stalled``, ``max_calls``, ``world_crashed``, ``world_hung``; else ""."""
         self.tally = Tally()
+        self.talk = Talk(self.team.user)
         self._acted = self._idle = 0
         self._score = 0.0
         self._gold: list[list[ToolCall]] | None = None
         self._texts: dict[tuple[str, int], str] = {}
-
-    def _budgets(self, given: Mapping[str, int]) -> dict[str, int]:
-        known = {*self.agents, *self.roles.values()}
-        for name in given:
-            if name not in known:
-                raise ConfigError(f"There is no agent or role '{name}' to have a budget. {did_you_mean(name, known)}")
-        return {
-            name: given.get(name, given.get(self.roles[name], 0))
-            for name in self.agents
-            if name in given or self.roles[name] in given
-        }
 
     def _control(self, agent: str, domain_finishes: bool) -> dict[str, tuple[Tool, str]]:
         """Name -> the tool, and whom it hands control to ("" for ``finish``)."""
@@ -168,8 +161,8 @@ class ToolTask:
         session, problem = self.live, self.problem
         self.user_turn, self.over, self._acted, self._idle = turn, False, 0, 0
         session.turn = turn
-        session.withheld = problem.withheld[turn] if turn < len(problem.withheld) else frozenset()
-        self.tally.trace.append(("", True))
+        session.withheld = frozenset(problem.withheld[turn]) if turn < len(problem.withheld) else frozenset()
+        self.talk.said.clear()
         self.domain.begin_turn(problem, session.world, turn)
 
     def observe(self, agent: str) -> str:
@@ -186,7 +179,8 @@ class ToolTask:
         """What an agent reads in every episode with the same tools: the policy and the tools."""
         key = (agent, self.live.withheld)
         if key not in self._standing:
-            parts = [f"Policy:\n{self.domain.policy}"] if self.show_policy and self.domain.policy else []
+            policy = self.team.policies.get(agent, self.domain.policy)
+            parts = [f"Policy:\n{policy}"] if self.show_policy and policy else []
             mine, others = self._available(agent), dict[str, list[Tool]]()
             if not mine or agent in self.team.routers:
                 others = {self.roles[name]: self.live.available(name) for name in self.agents if name != agent}
@@ -215,6 +209,7 @@ class ToolTask:
         self._idle = idle
         self.over = facts["over"]
         self._acted += len(turns)
+        self.tally.turns += len(turns)
         if session.broken:
             self.stop_reason = session.broken
         elif session.exhausted:
@@ -232,6 +227,7 @@ class ToolTask:
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Pays what the score has changed by; the user's next turn begins if this one is over."""
         paid = self._paid(False, {})
+        self.tally.trace.append(("", True))  # the next round hands nothing over
         if self.over and not self.stop_reason:
             try:
                 self._begin(self.user_turn + 1)
@@ -254,17 +250,19 @@ class ToolTask:
             tally.malformed += 1
             tally.attempts[agent] += 1
             tally.faults[agent] += 1
+            tally.steps.append(Step(agent, "", 0.0))
             facts["called"] = facts["failed"] = True
             return f"error (malformed): {reply.message}; nothing was carried out", False
         if not reply.calls:
             facts["over"] = facts["over"] or self._ends(agent, turn.text)
-            return "", False
+            return "", self.talk.hear(agent, turn.text, False, facts["over"])
         facts["called"] = True
         lines, new = [], False
         for call in reply.calls:
             line, brought = self._carry_out(session, agent, call, facts)
             lines.append(line)
             new = new or brought
+        self.talk.hear(agent, turn.text, True, facts["over"])
         return "\n".join(lines), new
 
     def _ends(self, agent: str, text: str) -> bool:
@@ -285,13 +283,16 @@ class ToolTask:
             result = self._controlled(agent, call, facts)
             if result.error:
                 tally.faults[agent] += 1
+                tally.steps.append(Step(agent, "", 0.0))
                 facts["failed"] = True
             return shown(result), False
         result = session.call(agent, call)
         entry = session.log[-1]
         if call.name == FINISH:
             facts["over"] = result.ok
-        elif not session.exhausted:
+        else:
+            tally.steps.append(Step(agent, call.name, float(result.ok and not entry.duplicate)))
+        if call.name != FINISH and not session.exhausted:
             tally.calls[agent] += 1
             tally.duplicates[agent] += entry.duplicate
             tally.changed |= result.changed
@@ -324,7 +325,7 @@ class ToolTask:
         if session.broken == "world_hung":
             return Grade(False, 0.0)  # whatever it would say may be false a moment later
         try:
-            return self.domain.grade(self.problem, session.world)
+            return graded(self.domain.grade, self.problem, session.world, self.talk.told)
         except Exception:
             if not session.broken:
                 raise  # a defect of the domain, not of this episode
@@ -340,7 +341,9 @@ class ToolTask:
             team_reward=paid,
             success=grade.completion,
             terminated=terminated,
-            metrics=scoring.metrics(grade, self.tally, least, self.agents, self.limits.max_calls, self.budgets),
+            metrics=scoring.metrics(
+                grade, self.tally, least, self.agents, self.limits.max_calls, self.budgets, oracle.wanted(self)
+            ),
             fault="world" if self.live.broken or grade.lost else "",
             info={**facts, "grade": dict(grade.info), "terms": terms, "user_turns": self.user_turn + 1, **broken},
         )
@@ -389,10 +392,8 @@ class ToolTask:
         memo[id(self)] = new
         memo[id(self.domain)] = self.domain
         memo[id(self.problems)] = self.problems
-        shared = {
-            "_problem", "team", "limits", "holds", "budgets", "control", "roles", "_gold", "_standing",
-            "domain", "problems",
-        }  # fmt: skip
+        shared = {"_problem", "team", "limits", "holds", "budgets", "control", "roles", "_gold", "_standing"}
+        shared |= {"domain", "problems"}
         for name, value in self.__dict__.items():
             setattr(new, name, value if name in shared else copy.deepcopy(value, memo))
         return new

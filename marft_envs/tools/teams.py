@@ -42,6 +42,30 @@ class Team:
     """Enders whose words, where they name another agent, hand over to it instead of ending."""
     user: str = ""
     """The agent that plays the user: it alone is told what the user wants, and what it says goes to the others."""
+    policies: Mapping[str, str] = field(default_factory=dict)
+    """Agent -> the policy that it reads in place of the domain's; "" for none."""
+
+    def check(self, domain: ToolDomain) -> None:
+        """Raises a ConfigError unless the team can work on a domain."""
+        names = [agent.name for agent in self.agents]
+        if not names or len(set(names)) < len(names):
+            raise ConfigError(f"A team needs agents with different names; got {', '.join(names) or 'none'}.")
+        named = {
+            "holds": self.holds, "enders": self.enders, "transfers": self.transfers, "routers": self.routers,
+            "policies": self.policies, "user": (self.user,) if self.user else (),
+            "transfers' targets": [to for others in self.transfers.values() for to in others],
+        }  # fmt: skip
+        for field_name, given in named.items():
+            for name in given:
+                if name not in names:
+                    near = did_you_mean(name, names)
+                    raise ConfigError(f"{field_name} names '{name}', who is not in the team. {near}")
+        for agent, tools in self.holds.items():
+            for tool in sorted(frozenset(tools) - set(domain.tools) - {FINISH}):
+                near = did_you_mean(tool, domain.tools)
+                raise ConfigError(f"'{agent}' holds '{tool}', which is no tool of '{domain.name}'. {near}")
+        if not self.enders:
+            raise ConfigError(f"Nobody can end the user's turn. Name one of {', '.join(names)} in enders=.")
 
 
 # Who acts next ------------------------------------------------------------------------------------------
@@ -292,9 +316,7 @@ def supervisor(domain: ToolDomain) -> Team:
 
 
 def dual_control(domain: ToolDomain) -> Team:
-    """A user-agent and an agent, each with tools of its own on the same state, who talk."""
-    if not domain.user_tools:
-        raise ConfigError(f"The domain '{domain.name}' has no tools for a user. Use another team than dual_control.")
+    """A user-agent and an agent, each with tools of its own on one state (the user perhaps with none), who talk."""
     unknown = sorted(domain.user_tools - set(domain.tools))
     if unknown:
         raise ConfigError(f"'{unknown[0]}' is a user tool of '{domain.name}' and does not exist.")
@@ -310,7 +332,14 @@ def dual_control(domain: ToolDomain) -> Team:
         True,
     )
     holds = {"user_0": frozenset(domain.user_tools), "agent_0": frozenset(domain.tools) - domain.user_tools}
-    return Team((user, agent), holds, partial(Talk, "user_0", "agent_0"), frozenset({"user_0"}), user="user_0")
+    return Team(
+        (user, agent),
+        holds,
+        partial(Talk, "user_0", "agent_0"),
+        frozenset({"user_0"}),
+        user="user_0",
+        policies={"user_0": getattr(domain, "user_policy", "")},  # the domain's is the agent's
+    )
 
 
 TEAMS: dict[str, Callable[[ToolDomain], Team]] = {

@@ -6,10 +6,11 @@ Whoever brings tools of their own implements :class:`World` and :class:`ToolDoma
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -132,6 +133,19 @@ class Grade:
         return found if isinstance(found, Grade) else cls(float(found) >= 1.0, min(max(float(found), 0.0), 1.0))
 
 
+def graded(judge: Callable[..., Any], first: Any, second: Any, told: Sequence[str]) -> Any:
+    """Returns what a function that grades says; ``told`` is passed to those that have a parameter of that name."""
+    return judge(first, second, told=tuple(told)) if _hears(getattr(judge, "__func__", judge)) else judge(first, second)
+
+
+@lru_cache(maxsize=256)
+def _hears(judge: Callable[..., Any]) -> bool:
+    try:
+        return "told" in inspect.signature(judge).parameters
+    except ValueError:  # a builtin without a signature
+        return False
+
+
 @dataclass(frozen=True)
 class ToolProblem:
     """What the user wants. Agents see ``turns``, one by one, and nothing else of it."""
@@ -152,6 +166,11 @@ class ToolProblem:
     def gold_calls(self) -> list[list[ToolCall]] | None:
         """Gold calls per user turn, where the secret is a mapping that has ``calls``."""
         return self.secret.get("calls") if isinstance(self.secret, Mapping) else None
+
+    @property
+    def gold_words(self) -> str:
+        """What the oracle tells the user at the end, where the secret is a mapping that has ``says``."""
+        return self.secret.get("says", "") if isinstance(self.secret, Mapping) else ""
 
 
 @runtime_checkable
@@ -183,11 +202,12 @@ class ToolDomain(Protocol):
     name: str
     tools: Mapping[str, Tool]
     policy: str
-    """Text that every acting agent is shown."""
+    """Text that every agent is shown, the user-agent of ``dual_control`` apart: it reads ``user_policy``, if there is
+    one."""
     specialists: Mapping[str, frozenset[str]]
     """Role -> tools, disjoint; who is in the teams ``router`` and ``supervisor``."""
     user_tools: frozenset[str]
-    """Tools of the user-agent in the team ``dual_control``; empty: the domain has no such team."""
+    """Tools of the user-agent in the team ``dual_control``; empty: it only talks."""
 
     def problems(self, split: str, levels: Sequence[int] | None = None, limit: int | None = None) -> Problems:
         """Returns the problems of a split."""
@@ -199,7 +219,11 @@ class ToolDomain(Protocol):
         """User turn ``turn`` (from 0) starts; most domains do nothing."""
 
     def grade(self, problem: ToolProblem, world: World) -> Grade:
-        """Judges the state as it is; may be called at any time and changes nothing."""
+        """Judges the state as it is; may be called at any time and changes nothing.
+
+        A grade with a parameter ``told`` is given what the user was told so far, a tuple of texts
+        (:class:`marft_envs.tools.talk.Talk`).
+        """
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns gold calls, per user turn."""

@@ -166,7 +166,7 @@ def problems(suite: Suite, categories: tuple[str, ...]) -> tuple[ToolProblem, ..
 
 
 def _problem(suite: Suite, task: Task) -> ToolProblem:
-    others = frozenset(suite.tools) - task.owner.keys()
+    others = frozenset(suite.tools).difference(task.owner)  # minus a dict's keys it would be a plain set
     withheld = tuple(
         others.union(*(tools for turn, tools in task.missed.items() if now < turn)) for now in range(len(task.turns))
     )

@@ -12,10 +12,10 @@ from marft_envs.problems import ProblemSet, spread
 from marft_envs.tools.mcp.client import Connection, named
 from marft_envs.tools.mcp.wire import DOMAIN, chosen
 from marft_envs.tools.mcp.worlds import LIST, ForeignWorld, MarftWorld, controlled
-from marft_envs.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem
+from marft_envs.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, graded
 from marft_envs.tools.values import frozen
 
-GradeFn = Callable[[ForeignWorld, ToolProblem], "Grade | bool | float"]
+GradeFn = Callable[..., "Grade | bool | float"]
 """Judges an episode by ``world.history`` (calls and results) and ``world.ask(tool, arguments)`` (the server itself); a
 number is the progress, and 1 (or True) is completion."""
 Problems = Sequence[ToolProblem] | Mapping[str, Sequence[ToolProblem]]
@@ -35,9 +35,10 @@ class MCPToolDomain:
             (in process); or a function that takes the problem (None: only the tools are asked for) and returns one of
             these, to prepare what the server works on.
         problems: What the user can want, one list for all splits or a mapping from split to list.
-        grade: Judges an episode; see :data:`GradeFn`. Default: ``secret["expected"]`` of a problem, a list of
-            (:class:`ToolCall`, value): these calls are made at the end, and progress is the share of those answers that
-            have come true. Any JSON value equals itself only; 68 equals 68.0.
+        grade: Judges an episode; see :data:`GradeFn`. With a parameter ``told`` it is given what the user was told.
+            Default: ``secret["expected"]`` of a problem, a list of (:class:`ToolCall`, value): these calls are made at
+            the end, and progress is the share of those answers that have come true. Any JSON value equals itself only;
+            68 equals 68.0.
         oracle: Gold calls per user turn; default: ``secret["calls"]`` of a problem.
         policy: Text that every acting agent is shown; default: the server's instructions.
         specialists: Role -> names of its tools.
@@ -85,10 +86,13 @@ class MCPToolDomain:
         self._refuse(problems, grade)
         made = chosen(listed, tools, timeout_s, frozenset(read_only))
         self.tools: Mapping[str, Tool] = {tool.name: tool for tool in made}
+        self.copyable = self.ours
+        """Whether worlds can be copied half-way: the state of a stranger's server cannot be had."""
         self.name = name or ours.get("name") or connection.name
         self.policy = policy if policy is not None else ours.get("policy", instructions)
         roles = specialists if specialists is not None else ours.get("specialists", {})
         self.specialists = {role: frozenset(names) & set(self.tools) for role, names in roles.items()}
+        self.user_policy = ours.get("user_policy", "")
         self.user_tools = frozenset(user_tools if user_tools is not None else ours.get("user_tools", ()))
         if not self.ours and not shared:
             self.close()
@@ -178,12 +182,12 @@ class MCPToolDomain:
         if isinstance(world, MarftWorld):
             world.begin_turn(turn)
 
-    def grade(self, problem: ToolProblem, world: MarftWorld | ForeignWorld) -> Grade:
-        """Judges the state; where a server cannot be asked any more, nothing counts as achieved (``server_lost``)."""
+    def grade(self, problem: ToolProblem, world: MarftWorld | ForeignWorld, told: Sequence[str] = ()) -> Grade:
+        """Judges state and words to the user; where a server cannot be asked, nothing is achieved (``server_lost``)."""
         try:
             if isinstance(world, MarftWorld):
-                return world.grade()
-            found = _expected(world, problem) if self._grade is None else self._grade(world, problem)
+                return world.grade(told)
+            found = _expected(world, problem) if self._grade is None else graded(self._grade, world, problem, told)
         except (WorkerError, TimeoutError):
             return Grade(False, 0.0, {"server_lost": True})
         return Grade.of(found)

@@ -25,7 +25,7 @@ from marft_envs.tools.mcp.wire import DOMAIN, ERROR, SESSION, STATE, TRANSIENT, 
 from marft_envs.tools.mcp.worlds import END, GRADE, LIST, START, TURN
 from marft_envs.tools.schema import tool, validate
 from marft_envs.tools.session import Session, Toolbox
-from marft_envs.tools.types import Grade, Problems, Tool, ToolCall, ToolDomain, ToolError, ToolProblem
+from marft_envs.tools.types import Grade, Problems, Tool, ToolCall, ToolDomain, ToolError, ToolProblem, graded
 
 _CLIENT = "client"
 _ENDLESS = 10**9
@@ -74,11 +74,11 @@ class _Task:
     def state(self) -> str:
         return "" if self.session.broken else self.session.world.state_hash()
 
-    def grade(self) -> Grade:
+    def grade(self, told: Sequence[str]) -> Grade:
         if self.session.broken == "world_hung":
             return Grade(False, 0.0)
         try:
-            return self.domain.grade(self.problem, self.session.world)
+            return graded(self.domain.grade, self.problem, self.session.world, told)
         except Exception:
             if not self.session.broken:
                 raise
@@ -250,11 +250,16 @@ class _Harness:
             task.next_turn()
             return {"request": task.problem.turns[task.session.turn], "state": task.state()}
 
-    def grade(self, caller: _Caller) -> dict[str, Any]:
-        """Judges the state as it is now: completion, progress. For the harness, not for agents."""
+    def grade(self, caller: _Caller, told: list[str] | None = None) -> dict[str, Any]:
+        """Judges the state as it is now: completion, progress. For the harness, not for agents.
+
+        Args:
+            caller: Who asks.
+            told: What the user was told, for tasks that ask for it.
+        """
         task = caller.task()
         with task.lock:
-            grade = task.grade()
+            grade = task.grade(told or ())
         return {"completion": grade.completion, "progress": grade.progress, "info": dict(grade.info)}
 
     def end_task(self, caller: _Caller) -> str:
@@ -353,6 +358,7 @@ class _Handlers:
             "policy": domain.policy,
             "specialists": {role: sorted(names) for role, names in domain.specialists.items()},
             "user_tools": sorted(domain.user_tools),
+            "user_policy": getattr(domain, "user_policy", ""),
         }
         return library().types.ListToolsResult(tools=tools, _meta={DOMAIN: about})
 

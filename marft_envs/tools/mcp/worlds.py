@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,15 +91,15 @@ class MarftWorld:
             self._history.append({"name": TURN, "arguments": {}})
             self._state = begun["state"]
 
-    def grade(self) -> Grade:
+    def grade(self, told: Sequence[str] = ()) -> Grade:
         """Returns the server's judgement; of a server that died, that of its successor after the same calls."""
-        connection = self._live()
+        connection, given = self._live(), {"told": list(told)} if told else {}
         try:
-            found = controlled(connection, GRADE, {}, self._start_s, self._handle)
+            found = controlled(connection, GRADE, given, self._start_s, self._handle)
         except WorkerError:
             if connection.usable:
                 raise
-            found = controlled(self._live(), GRADE, {}, self._start_s, self._handle)
+            found = controlled(self._live(), GRADE, given, self._start_s, self._handle)
         return Grade(found["completion"], found["progress"], found["info"])
 
     def snapshot(self) -> tuple[tuple[dict[str, Any], ...], str]:

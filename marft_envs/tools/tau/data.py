@@ -36,7 +36,7 @@ class Row:
     actions: tuple[ToolCall, ...]
     """The gold actions; some of them are refused by the tools."""
     outputs: tuple[str, ...] = ()
-    """Texts that upstream wants in what the customer is told; not graded here (see docs/tools-data.md)."""
+    """Texts that the customer has to be told."""
     changes: tuple[Change, ...] | None = None
     """The published difference of the database, where the row has one."""
 
@@ -69,8 +69,14 @@ def load(path: str | Path) -> Retail:
     if checkout is not None:
         return _load(checkout, True, _stamp(checkout))
     missing = [name for name in FILES if not (folder / name).is_file()]
-    if missing or not sorted(folder.glob("retail_*.jsonl")):
-        raise DataError(f"{folder} has no {', '.join(missing) or 'retail_SPLIT.jsonl'}. {EXPECTED}")
+    missing += [] if sorted(folder.glob("retail_*.jsonl")) else ["retail_SPLIT.jsonl"]
+    if missing and (what := upstream.other(folder)):
+        raise DataError(f"{folder} holds {what}, which is not supported: only retail of tau-bench is. {EXPECTED}")
+    if missing:
+        raise DataError(
+            f"{folder} is neither: of the files it has no {', '.join(missing)}, and of a checkout there is no "
+            f"{upstream.INSIDE / 'wiki.md'}. {EXPECTED}"
+        )
     return _load(folder, False, _stamp(folder))
 
 

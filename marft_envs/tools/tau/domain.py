@@ -34,6 +34,8 @@ USER_TOOLS = frozenset({"cancel_pending_order", "modify_pending_order_address", 
 """What customers do themselves on a shop's site. τ-bench's own customer has no tools; the split is ours."""
 
 BRIEF = "The customer's brief; 'you' is the customer, and every action that it asks for counts as confirmed:\n"
+TELL = "\nWhat the customer asks to know has to be told to the customer in words."
+"""Behind the brief of a task that wants ``outputs``: silence does not settle it."""
 SWAPS = ("exchange_delivered_order_items", "modify_pending_order_items")
 
 
@@ -110,7 +112,10 @@ class TauDomain(Servable):
             found = tuple(problem for problem in found if problem.level in levels)
         if not found:
             there = sorted({problem.level or 0 for problem in problems(self._retail, split)})
-            raise DataError(f"tau ({split}) has no problem of levels {list(levels or ())}. Levels there: {there}.")
+            raise DataError(
+                f"tau ({split}) has no problem of levels {list(levels or ())}. Levels there: {there}. For all of them "
+                "leave levels out (on the command line: levels=null)."
+            )
         return ProblemSet(spread(found, limit), f"tau ({split})")
 
     def open(self, problem: ToolProblem) -> TauWorld:
@@ -120,20 +125,28 @@ class TauDomain(Servable):
     def begin_turn(self, problem: ToolProblem, world: World, turn: int) -> None:
         """There is one user turn; nothing happens."""
 
-    def grade(self, problem: ToolProblem, world: World) -> Grade:
-        """Judges the difference of the database against the gold one, as sets.
+    def grade(self, problem: ToolProblem, world: World, told: Sequence[str] = ()) -> Grade:
+        """Judges the difference of the database against the gold one, as sets, and what the customer was told.
 
-        Progress is the share of gold changes that were made, less the wrong ones (a list that grew counts entry by
-        entry); it is 1 exactly if the sets are equal. A task whose gold changes nothing pays 1 for a database that is
-        left alone and 0 for any other.
+        The texts in ``outputs`` must each stand in something that the customer was told, as upstream looks for them:
+        case and commas apart. Progress is the share of gold changes that were made (a list that grew counts entry by
+        entry) and of these texts, less wrong changes; it is 1 exactly if the task is complete. A task whose gold
+        changes nothing and says nothing pays 1 for a database that is left alone and 0 for any other.
         """
         gold, made = _gold(problem), _world(world).store.difference()
-        completion = as_set(made) == gold.wanted
+        outputs = gold.row.outputs
+        said = sum(_is_told(output, told) for output in outputs)
+        completion = as_set(made) == gold.wanted and said == len(outputs)
         wanted, done = gold.parts, as_parts(made)
         right, wrong = (wanted & done).total(), (done - wanted).total()
-        total = max(wanted.total(), 1)
-        progress = 1.0 if completion else max(min(right - wrong, total - 1), 0) / total
-        return Grade(completion, progress, {"right": right, "wrong": wrong, "missing": (wanted - done).total()})
+        total = max(wanted.total() + len(outputs), 1)
+        progress = 1.0 if completion else max(min(right + said - wrong, total - 1), 0) / total
+        info = {"right": right, "wrong": wrong, "missing": (wanted - done).total()}
+        return Grade(completion, progress, info | ({"untold": len(outputs) - said} if outputs else {}))
+
+    def says(self, problem: ToolProblem) -> str:
+        """Returns what the oracle tells the customer: the wanted texts."""
+        return "; ".join(_gold(problem).row.outputs)
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns calls that complete the task and that the policy allows: look-ups before what they serve."""
@@ -142,6 +155,11 @@ class TauDomain(Servable):
     def replay(self, problem: ToolProblem) -> tuple[TauWorld, int]:
         """Returns the world after all gold actions, and how many of them a tool refused."""
         return replay(self._retail, _gold(problem).row)
+
+
+def _is_told(output: str, told: Sequence[str]) -> bool:
+    """Upstream's rule: the text stands, whatever its case, in a message without its commas."""
+    return any(output.lower() in text.lower().replace(",", "") for text in told)
 
 
 def _gold(problem: ToolProblem) -> Gold:
@@ -179,7 +197,8 @@ def _problem(retail: Retail, row: Row) -> ToolProblem:
     calls = tuple(_oracle(retail, row))
     level = sum(call.name in WRITES for call in calls)
     gold = Gold(row, changes, refused, calls)
-    return ToolProblem(f"tau/{row.id}", (BRIEF + row.instruction,), len(calls), level=level, secret=gold)
+    brief = BRIEF + row.instruction + (TELL if row.outputs else "")
+    return ToolProblem(f"tau/{row.id}", (brief,), len(calls), level=level, secret=gold)
 
 
 def _oracle(retail: Retail, row: Row) -> Iterator[ToolCall]:

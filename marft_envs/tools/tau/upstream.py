@@ -26,6 +26,15 @@ def find(folder: Path) -> Path | None:
     return None
 
 
+def other(folder: Path) -> str:
+    """Returns which other published set of tasks a folder holds; "" if none that is known."""
+    if (folder / "data" / "flights.json").is_file() or (folder / "tau_bench" / "envs" / "airline").is_dir():
+        return "the airline domain of tau-bench"
+    tasks = (folder / "tasks.json").is_file() and (folder / "policy.md").is_file()
+    tau2 = tasks or any((folder / name).is_dir() for name in ("data/tau2", "tau2", "domains"))
+    return "tau2-bench (tasks.json, policy.md, data/tau2)" if tau2 else ""
+
+
 def read(folder: Path) -> Published:
     """Reads the retail folder of a checkout.
 
