@@ -18,6 +18,8 @@ from typing import Annotated, Any
 
 import tyro
 
+from marft_algos import trust
+from marft_algos.terminal import say
 from marft_envs.errors import MarftError, did_you_mean
 
 COMMANDS = {
@@ -42,7 +44,8 @@ marft: reinforcement fine-tuning of teams of language-model agents
   marft train --env relay-v0      another task
   marft show                      the last run's numbers, and where its report is
 
-marft COMMAND --help lists every option. Commands: {commands}."""
+marft COMMAND --help lists every option. Commands: {commands}.
+Settings of a file that run code, start programs or send something take effect with --trust only: docs/trust.md."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,8 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     try:
-        with _terminable():
+        with _terminable(), trust.command(words) as words:
             return _dispatch(words)
+    except trust.NotExecuted as found:
+        say(found)
+        return 0
     except MarftError as error:
         if debug:
             raise
@@ -91,8 +97,6 @@ def _dispatch(words: list[str]) -> int:
     if command not in COMMANDS:
         print(f"error: there is no command '{command}'. {did_you_mean(command, COMMANDS)}", file=sys.stderr)
         return 2
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # `module:id` may name a module that lies here, as `python -m` would find it
     module = importlib.import_module(f"marft_algos.{_WHERE.get(command, 'cli')}")
     code: int = getattr(module, f"run_{command}")(rest)
     return code

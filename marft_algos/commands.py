@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from marft_algos import arguments, presets
+from marft_algos import arguments, presets, trust
 from marft_algos.runs import RunFolder
 from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
 
@@ -80,6 +80,7 @@ def _dry_run(argv: list[str]) -> int:
     from marft_algos.estimate import capacity, estimate
 
     config, _ = _train_settings(argv)
+    trust.check_dry(config.table())
     found = estimate(config, setup.make_env(config, config.env_kwargs))
     print(f"{config.env} · {config.algo}, memory at most:\n{found.table()}")
     print(f"  {capacity(found.device) / 1e9:8.2f} GB  there is")
@@ -105,7 +106,8 @@ def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
         + "\n\n".join(f"  {name}: {what}" for name, what in presets.SUMMARIES.items())
         + "\n\nFurther options:\n\n  --resume RUN: go on with a run\n\n  --config FILE: settings from TOML (a run's"
         " config.toml repeats it)\n\n  --data PATH: math problems from a JSONL file, or a named data set\n\n"
-        "  --dry-run: check the settings and estimate the memory, load no weights"
+        "  --dry-run: check the settings and estimate the memory; load no weights, start no program, send nothing"
+        "\n\n  --trust: let a file's settings execute and send, after showing them (docs/trust.md)"
     )
     given = arguments.parse(
         tyro.conf.OmitArgPrefixes[TrainConfig], words, prog="marft train", description=help_text, default=base

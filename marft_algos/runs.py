@@ -13,13 +13,14 @@ import json
 import os
 import re
 import time
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marft_algos import stats
+from marft_algos import stats, trust
 from marft_envs import Episode, trajectory
 from marft_envs.errors import ConfigError, MarftError, did_you_mean
 
@@ -109,11 +110,12 @@ class RunFolder:
         )
 
     def write_config(self, text: str) -> None:
-        """Writes config.toml, whole or not at all."""
+        """Writes config.toml, whole or not at all; what it may do, this user has just started."""
         with writing(self.config_file):
             aside = self.config_file.with_suffix(".tmp")
             aside.write_text(text, encoding="utf-8")
             aside.replace(self.config_file)
+        trust.remember(tomllib.loads(text))
 
     # Metrics ---------------------------------------------------------------------------------------
 

@@ -8,6 +8,12 @@ from pathlib import Path
 import pytest
 
 
+@pytest.fixture(autouse=True, scope="session")
+def states(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What runs of tests may do is not noted in the folder of the user who runs them."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("states"))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--data", default=None, help="folder with real data sets (else $MARFT_TEST_DATA, else ../shared/data)")
 
