@@ -12,6 +12,6 @@ if not sys.flags.safe_path and sys.path and sys.path[0] in ("", os.getcwd()):
     if os.path.dirname(os.path.dirname(os.path.abspath(__file__))) == os.path.abspath(here):
         sys.path.append(here)
 
-from marft_algos.cli import main  # noqa: E402  # after the current folder has lost its place
+from marft_algos.cli import main  # after the current folder has lost its place
 
 sys.exit(main())

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import tyro
 
 from marft_algos import trust
-from marft_algos.terminal import say
+from marft_algos.terminal import clean, say
 from marft_envs.errors import MarftError, did_you_mean
 
 COMMANDS = {
@@ -62,10 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MarftError as error:
         if debug:
             raise
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", error=True)
         return 1
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+        say("stopped", error=True)
         return 130
     except BrokenPipeError:  # the reader of our output has gone: `marft envs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -88,14 +88,14 @@ def _terminable() -> Iterator[None]:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        print(WELCOME.format(commands=", ".join(COMMANDS)))
+        say(WELCOME.format(commands=", ".join(COMMANDS)))
         return 0
     if words[0] == "--version":
-        print(f"marft {importlib.import_module('marft_envs').__version__}")
+        say(f"marft {importlib.import_module('marft_envs').__version__}")
         return 0
     command, rest = words[0], words[1:]
     if command not in COMMANDS:
-        print(f"error: there is no command '{command}'. {did_you_mean(command, COMMANDS)}", file=sys.stderr)
+        say(f"error: there is no command '{command}'. {did_you_mean(command, COMMANDS)}", error=True)
         return 2
     module = importlib.import_module(f"marft_algos.{_WHERE.get(command, 'cli')}")
     code: int = getattr(module, f"run_{command}")(rest)
@@ -122,13 +122,13 @@ def run_envs(argv: list[str]) -> int:
 
     given = arguments.parse(EnvsArguments, argv, prog="marft envs")
     if given.id:
-        print(describe(given.id, given.env_kwargs))
+        say(describe(given.id, given.env_kwargs))
         return 0
     specs = marft_envs.list_envs()
     width = max(len(found.id) for found in specs)
     for found in specs:
-        print(f"{found.id:<{width}}  {found.summary}".rstrip())
-    print(f"\nOne of them: marft envs {specs[0].id}")
+        say(f"{found.id:<{width}}  {found.summary}".rstrip())
+    say(f"\nOne of them: marft envs {specs[0].id}")
     return 0
 
 
@@ -150,7 +150,7 @@ def describe(env_id: str, kwargs: dict[str, Any]) -> str:
         lines += [f"      {line}" for line in agent.prompt.splitlines()]
     lines += ["", f"D: {type(base.dependency).__name__}; with seed 0 the first to act: {', '.join(base.ready_agents)}"]
     first = base.ready_agents[0]
-    lines += ["", f"What {first} sees with seed 0 (task {base.task.task_id}):"]
+    lines += ["", f"What {first} sees with seed 0 (task {clean(base.task.task_id, line=True)}):"]
     for message in base.messages(first):
         lines += [f"  <{message['role']}>", *(f"  {line}" for line in message["content"].splitlines())]
     env.close()
@@ -181,10 +181,10 @@ def run_check(argv: list[str]) -> int:
 
     given = arguments.parse(CheckArguments, argv, prog="marft check")
     clauses = foreign_clauses(given.target, given.env_kwargs)
-    print(*clauses, sep="\n" if clauses else "", end="\n" if clauses else "")
+    say(*clauses, sep="\n" if clauses else "", end="\n" if clauses else "")
     if not all(clause.met for clause in clauses):
         return 1
-    print(marft_envs.check_env(factory(given.target, given.env_kwargs)))
+    say(marft_envs.check_env(factory(given.target, given.env_kwargs)))
     return 0
 
 

@@ -28,6 +28,7 @@ from marft_algos.loggers import Display
 from marft_algos.policy import PolicySet
 from marft_algos.runs import RunFolder, outcome
 from marft_algos.setup import Panel
+from marft_algos.terminal import say
 from marft_algos.trainer import Trainer
 from marft_algos.types import Trajectory
 from marft_envs.errors import MarftError
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             made = make(folder, folder.job(key))
         except MarftError as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            say(f"{type(error).__name__}: {error}", error=True)
             return 1
         # In KiB on Linux, in bytes on macOS.
         unit = 1 if sys.platform == "darwin" else 1024

