@@ -206,7 +206,8 @@ def _careful(api: Any, timeout: float) -> Any:
                 for piece in answer.iter_bytes():
                     data += piece
                     if len(data) > ANSWER_BYTES:
-                        raise api.APIConnectionError(message=f"more than {ANSWER_BYTES >> 20} MiB came", request=request)
+                        said = f"more than {ANSWER_BYTES >> 20} MiB came"
+                        raise api.APIConnectionError(message=said, request=request)
                     if time.monotonic() > until:
                         raise api.APIConnectionError(message="the answer did not end in time", request=request)
             finally:
