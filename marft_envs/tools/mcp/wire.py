@@ -24,7 +24,7 @@ TIMEOUT = "marft/timeout_s"
 """In a tool's ``_meta``: :attr:`Tool.timeout_s`."""
 
 TOOL_CHARS = 50_000
-"""Characters of one tool's description and schema, and of a server's instructions: more than a model's context holds."""
+"""Characters of one tool's description and schema, and of a server's instructions: more than most contexts hold."""
 ALL_CHARS = 500_000
 """Characters of all tools together; show_tools=names may still hide most of them."""
 
@@ -109,8 +109,8 @@ def check_size(tools: Sequence[Tool], instructions: str) -> None:
     found = max(sizes, key=lambda name: sizes[name], default="")
     if found and sizes[found] > TOOL_CHARS:
         raise ConfigError(
-            f"The MCP server's tool '{found}' has a description and schema of {sizes[found]} characters, and agents read"
-            f" it in every prompt; at most {TOOL_CHARS}. To do without this tool, name the others with tools=[…]."
+            f"The MCP server's tool '{found}' has a description and schema of {sizes[found]} characters, and agents"
+            f" read it in every prompt; at most {TOOL_CHARS}. To do without this tool, name the others with tools=[…]."
         )
     if sum(sizes.values()) > ALL_CHARS:
         raise ConfigError(
