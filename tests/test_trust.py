@@ -276,6 +276,36 @@ def test_files_of_the_current_folder_stand_in_for_nothing(how: str, here: Path) 
     assert not (run / "ran").exists()
 
 
+@pytest.mark.slow
+def test_a_benchmarks_processes_find_nothing_here_either(here: Path) -> None:
+    names = ("socket", "selectors", "pickle", "multiprocessing", "tempfile", "struct", "_winapi", "json", "hashlib")
+    for name in names:
+        (here / f"{name}.py").write_text(CANARY.format("ran"))
+    (here / "grid.toml").write_text(
+        'algorithms = ["marft"]\nenvs = ["relay-v0"]\ncontrols = ["untrained"]\nbaseline = "untrained"\nseeds = [0]\n'
+        'token_budget = 10\n[settings]\nmodels = "./nowhere"\n'
+    )
+    env = {key: value for key, value in os.environ.items() if key not in ("PYTHONSAFEPATH", "PYTHONPATH")}
+    command = [str(Path(sys.executable).with_name("marft")), "bench", "run", "grid.toml", "--out", "out"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert "There is no model folder" in done.stdout, done.stderr
+    assert not (here / "ran").exists()
+
+
+def test_a_cell_by_hand_is_a_file_too(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from marft_algos.bench import worker
+
+    (here / "evil_module.py").write_text(RELAY)
+    (here / "out" / "jobs").mkdir(parents=True)
+    job = {"key": "k", "kind": "train", "contribution": 0, "config": {"env": "evil_module:relay"}}
+    (here / "out" / "jobs" / "k.json").write_text(json.dumps(job))
+    monkeypatch.setattr(sys, "argv", ["worker", "out", "k"])
+    monkeypatch.syspath_prepend(str(here))
+    assert worker.main() == 1
+    said = capsys.readouterr().err
+    assert "TrustError" in said and "evil_module:relay" in said and not Path("ran").exists()
+
+
 def test_rows_of_a_stranger_start_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Data is below settings: whatever a row says, it is text."""
     row = {"id": "x", "problem": "__import__('pathlib').Path('ran').touch()", "answer": "1", "env": "evil_module:relay"}

@@ -1,4 +1,4 @@
-"""One cell of a benchmark, in a process of its own; by hand: ``python -m marft_algos.bench.worker DIR KEY``.
+"""One cell of a benchmark, in a process of its own; by hand: ``python -m marft_algos.bench.worker DIR KEY [--trust]``.
 
 Trains (or goes on with) the run ``DIR/runs/KEY``, or scores what other cells have trained, and writes
 ``DIR/results/KEY.json``. A lock keeps two processes from one cell: the second waits, and finds the result.
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from marft_algos import checkpoint, evaluate, setup
+from marft_algos import checkpoint, evaluate, setup, trust
 from marft_algos import config as configs
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.commands import require_training
@@ -40,7 +40,8 @@ VOTE_SEEDS = 7919
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Makes the cell's result; 1 and a message on standard error if that fails."""
-    root, key = sys.argv[1:] if argv is None else argv
+    words = list(sys.argv[1:] if argv is None else argv)
+    root, key = [word for word in words if word != "--trust"]
     folder = BenchFolder(Path(root))
     require_training()
     with folder.lock_file(key).open("w") as lock:
@@ -48,7 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if folder.result_file(key).is_file():
             return 0
         try:
-            made = make(folder, folder.job(key))
+            job = folder.job(key)
+            # Who hands over the words has written the job, from a grid that was checked.
+            trust.check(job["config"], folder.job_file(key), trust=argv is not None or "--trust" in words)
+            made = make(folder, job)
         except MarftError as error:
             say(f"{type(error).__name__}: {error}", error=True)
             return 1
