@@ -6,7 +6,8 @@ Importing this package brings in nothing heavy: the names below load torch and t
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # typing's own is out of reach: under `python -m` a file of the current folder comes before it
 
 if TYPE_CHECKING:
     from marft_algos.api import train as train
@@ -19,7 +20,7 @@ _LAZY = {"TrainConfig": "config", "Trainer": "trainer", "train": "api"}
 __all__ = ["TrainConfig", "Trainer", "train"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module 'marft_algos' has no attribute '{name}'")
     return getattr(importlib.import_module(f"marft_algos.{_LAZY[name]}"), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from marft_algos import config as configs
@@ -11,7 +12,7 @@ from marft_algos.runs import RunFolder
 from marft_algos.trainer import Trainer
 
 
-def train(preset: str = "default", **settings: Any) -> RunFolder:
+def train(preset: str = "default", *, config: Path | str = "", trusted: bool = False, **settings: Any) -> RunFolder:
     """Trains a team and returns the folder of the run: metrics, episodes, checkpoints, report.
 
     >>> run = marft_algos.train("quickstart", iterations=20, algorithm={"level": "action"})
@@ -19,18 +20,23 @@ def train(preset: str = "default", **settings: Any) -> RunFolder:
 
     Args:
         preset: Where settings that are not named come from; see ``marft_algos.presets``.
+        config: A TOML file with settings over those of the preset, such as a run's ``config.toml``.
+        trusted: Let that file name what executes or sends; see ``marft_algos.trust``.
         **settings: Fields of :class:`marft_algos.TrainConfig`; the algorithm's own in the dictionary ``algorithm``.
 
     Raises:
         ConfigError: A setting that cannot work, before any folder is made.
         OutageError: Too many episodes were lost to outages; the state was saved, as below.
+        TrustError: The file has settings that execute or send, and ``trusted`` is false.
         Interrupted: Ctrl-C or SIGTERM; the state was saved, and ``marft train --resume`` goes on.
     """
     base = configs.build(presets.get(preset))
-    config = configs.build(settings, base)
-    trainer = Trainer(config)
+    if config:
+        base = configs.load(config, base, trusted=trusted)
+    made = configs.build(settings, base)
+    trainer = Trainer(made)
     run = trainer.start()
-    with Display(config.iterations, 0, f"{config.env} · {config.algo}") as display:
+    with Display(made.iterations, 0, f"{made.env} · {made.algo}") as display:
         trainer.train(run, display)
     report.finish(run, f"marft train --config {run.config_file}")
     return run

@@ -18,6 +18,8 @@ from typing import Annotated, Any
 
 import tyro
 
+from marft_algos import trust
+from marft_algos.terminal import clean, say
 from marft_envs.errors import MarftError, did_you_mean
 
 COMMANDS = {
@@ -42,7 +44,8 @@ marft: reinforcement fine-tuning of teams of language-model agents
   marft train --env relay-v0      another task
   marft show                      the last run's numbers, and where its report is
 
-marft COMMAND --help lists every option. Commands: {commands}."""
+marft COMMAND --help lists every option. Commands: {commands}.
+Settings of a file that run code, start programs or send something take effect with --trust only: docs/trust.md."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,15 +54,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     try:
-        with _terminable():
+        with _terminable(), trust.command(words) as words:
             return _dispatch(words)
+    except trust.NotExecuted as found:
+        say(found)
+        return 0
     except MarftError as error:
         if debug:
             raise
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", error=True)
         return 1
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+        say("stopped", error=True)
         return 130
     except BrokenPipeError:  # the reader of our output has gone: `marft envs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -82,17 +88,15 @@ def _terminable() -> Iterator[None]:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        print(WELCOME.format(commands=", ".join(COMMANDS)))
+        say(WELCOME.format(commands=", ".join(COMMANDS)))
         return 0
     if words[0] == "--version":
-        print(f"marft {importlib.import_module('marft_envs').__version__}")
+        say(f"marft {importlib.import_module('marft_envs').__version__}")
         return 0
     command, rest = words[0], words[1:]
     if command not in COMMANDS:
-        print(f"error: there is no command '{command}'. {did_you_mean(command, COMMANDS)}", file=sys.stderr)
+        say(f"error: there is no command '{command}'. {did_you_mean(command, COMMANDS)}", error=True)
         return 2
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # `module:id` may name a module that lies here, as `python -m` would find it
     module = importlib.import_module(f"marft_algos.{_WHERE.get(command, 'cli')}")
     code: int = getattr(module, f"run_{command}")(rest)
     return code
@@ -118,13 +122,13 @@ def run_envs(argv: list[str]) -> int:
 
     given = arguments.parse(EnvsArguments, argv, prog="marft envs")
     if given.id:
-        print(describe(given.id, given.env_kwargs))
+        say(describe(given.id, given.env_kwargs))
         return 0
     specs = marft_envs.list_envs()
     width = max(len(found.id) for found in specs)
     for found in specs:
-        print(f"{found.id:<{width}}  {found.summary}".rstrip())
-    print(f"\nOne of them: marft envs {specs[0].id}")
+        say(f"{found.id:<{width}}  {found.summary}".rstrip())
+    say(f"\nOne of them: marft envs {specs[0].id}")
     return 0
 
 
@@ -146,7 +150,7 @@ def describe(env_id: str, kwargs: dict[str, Any]) -> str:
         lines += [f"      {line}" for line in agent.prompt.splitlines()]
     lines += ["", f"D: {type(base.dependency).__name__}; with seed 0 the first to act: {', '.join(base.ready_agents)}"]
     first = base.ready_agents[0]
-    lines += ["", f"What {first} sees with seed 0 (task {base.task.task_id}):"]
+    lines += ["", f"What {first} sees with seed 0 (task {clean(base.task.task_id, line=True)}):"]
     for message in base.messages(first):
         lines += [f"  <{message['role']}>", *(f"  {line}" for line in message["content"].splitlines())]
     env.close()
@@ -177,10 +181,10 @@ def run_check(argv: list[str]) -> int:
 
     given = arguments.parse(CheckArguments, argv, prog="marft check")
     clauses = foreign_clauses(given.target, given.env_kwargs)
-    print(*clauses, sep="\n" if clauses else "", end="\n" if clauses else "")
+    say(*clauses, sep="\n" if clauses else "", end="\n" if clauses else "")
     if not all(clause.met for clause in clauses):
         return 1
-    print(marft_envs.check_env(factory(given.target, given.env_kwargs)))
+    say(marft_envs.check_env(factory(given.target, given.env_kwargs)))
     return 0
 
 

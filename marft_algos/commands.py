@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from marft_algos import arguments, presets
+from marft_algos import arguments, presets, trust
 from marft_algos.ranges import COUNT
 from marft_algos.runs import RunFolder
+from marft_algos.terminal import clean, say
 from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
 
 if TYPE_CHECKING:
@@ -60,18 +61,18 @@ def run_train(argv: list[str]) -> int:
     else:
         trainer.resume(run)
     command = f"marft train {shlex.join(argv)}".rstrip()
-    print(f"run:     {run.root}")
+    say(f"run:     {run.root}")
     try:
         with Display(config.iterations, trainer.progress.iteration, f"{config.env} · {config.algo}") as display:
             trainer.train(run, display)
     except Interrupted:
-        print(f"stopped after iteration {trainer.progress.iteration}; go on: marft train --resume {run.root}")
+        say(f"stopped after iteration {trainer.progress.iteration}; go on: marft train --resume {run.root}")
         return 130
     report.finish(run, command)
     _print_gain(run)
-    print(f"report:  {run.report_file}")
+    say(f"report:  {run.report_file}")
     speaker = trainer.policies.agents[0]
-    print(f"next:    marft eval {run.root} --swap {speaker}   # do the words of {speaker} matter?")
+    say(f"next:    marft eval {run.root} --swap {speaker}   # do the words of {speaker} matter?")
     return 0
 
 
@@ -81,11 +82,12 @@ def _dry_run(argv: list[str]) -> int:
     from marft_algos.estimate import capacity, estimate
 
     config, _ = _train_settings(argv)
+    trust.check_dry(config.table())
     found = estimate(config, setup.make_env(config, config.env_kwargs))
-    print(f"{config.env} · {config.algo}, memory at most:\n{found.table()}")
-    print(f"  {capacity(found.device) / 1e9:8.2f} GB  there is")
+    say(f"{config.env} · {config.algo}, memory at most:\n{found.table()}")
+    say(f"  {capacity(found.device) / 1e9:8.2f} GB  there is")
     found.check()
-    print(f"next:    {shlex.join(['marft', 'train', *argv])}")
+    say(f"next:    {shlex.join(['marft', 'train', *argv])}")
     return 0
 
 
@@ -106,7 +108,8 @@ def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
         + "\n\n".join(f"  {name}: {what}" for name, what in presets.SUMMARIES.items())
         + "\n\nFurther options:\n\n  --resume RUN: go on with a run\n\n  --config FILE: settings from TOML (a run's"
         " config.toml repeats it)\n\n  --data PATH: math problems from a JSONL file, or a named data set\n\n"
-        "  --dry-run: check the settings and estimate the memory, load no weights"
+        "  --dry-run: check the settings and estimate the memory; load no weights, start no program, send nothing"
+        "\n\n  --trust: let a file's settings execute and send, after showing them (docs/trust.md)"
     )
     given = arguments.parse(
         tyro.conf.OmitArgPrefixes[TrainConfig], words, prog="marft train", description=help_text, default=base
@@ -156,9 +159,9 @@ def _take(words: Sequence[str], *names: str) -> tuple[list[str], dict[str, str]]
 def _print_gain(run: RunFolder) -> None:
     if (gain := run.gain()) is not None:
         before, after, difference = gain
-        print(f"before:  {before}")
-        print(f"after:   {after}")
-        print(f"gain:    {_signed(difference)} (paired, 95 %)")
+        say(f"before:  {before}")
+        say(f"after:   {after}")
+        say(f"gain:    {_signed(difference)} (paired, 95 %)")
 
 
 def _signed(estimate: Any) -> str:
@@ -226,25 +229,25 @@ def run_eval(argv: list[str]) -> int:
     engine = hosting.make_engine(config, policies, local=True)
     way = "greedy" if config.eval_greedy else f"sampled at temperature {config.temperature:g}"
     shown = ", ".join(f"{k}={v}" for k, v in kwargs.items())
-    print(f"{config.env}{f' ({shown})' if shown else ''}, {len(panel)} episodes, {way}")
+    say(f"{config.env}{f' ({shown})' if shown else ''}, {len(panel)} episodes, {way}")
 
     played = evaluate.play(config, kwargs, panel, policies, engine)
     before = evaluate.records(played)
-    print(f"untrained    {runs.estimate(before)}")
+    say(f"untrained    {runs.estimate(before)}")
     if run is not None and not given.untrained:
         path = checkpoint.pick(run.checkpoints, given.checkpoint)
         checkpoint.load_policies(path, policies, setup.saved_policies(config, policies))
         played = evaluate.play(config, kwargs, panel, policies, engine)
         _, after, difference = runs.compare(before, evaluate.records(played))
-        print(f"{path.name:<12} {after}")
-        print(f"difference   {_signed(difference)} (paired, 95 %)")
+        say(f"{path.name:<12} {after}")
+        say(f"difference   {_signed(difference)} (paired, 95 %)")
     if given.swap:
         agent = _agent_called(given.swap, env)
         exchanged = evaluate.swap(agent, played, config, engine, policies)
         again = evaluate.play(config, kwargs, panel, policies, exchanged)
         _, after, difference = runs.compare(evaluate.records(played), evaluate.records(again))
-        print(f"exchanged    {after}, with {agent}'s messages from other problems")
-        print(f"difference   {_signed(difference)} (paired, 95 %)")
+        say(f"exchanged    {after}, with {agent}'s messages from other problems")
+        say(f"difference   {_signed(difference)} (paired, 95 %)")
     if given.out:
         _write_rows(Path(given.out), [records.row(t) for t in played])
     return 0
@@ -259,10 +262,10 @@ def _compare(given: EvalArguments, a: str, b: str) -> int:
         raise ConfigError("--compare takes two runs, --scenarios and --checkpoint, and nothing else: both play alike.")
     path = Path(given.scenarios) if given.scenarios else None
     changes = compare.compare(RunFolder.open(a), RunFolder.open(b), path, given.checkpoint)
-    print(f"A {a}, B {b}, {changes[0].difference.n} scenarios: A, B, B - A (paired, 95 %; of these runs, not of seeds)")
-    print(compare.printed(changes))
+    say(f"A {a}, B {b}, {changes[0].difference.n} scenarios: A, B, B - A (paired, 95 %; of these runs, not of seeds)")
+    say(compare.printed(changes))
     worse = [change.name for change in changes if change.verdict == "worse"]
-    print(f"worse:   {', '.join(worse)}" if worse else "nothing has become worse")
+    say(f"worse:   {', '.join(worse)}" if worse else "nothing has become worse")
     return REGRESSION if worse else 0
 
 
@@ -310,7 +313,7 @@ def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    print(f"episodes:    {path}")
+    say(f"episodes:    {path}")
 
 
 def team_of(path: str) -> Callable[[str, Sequence[Mapping[str, str]]], str]:
@@ -360,16 +363,16 @@ def run_show(argv: list[str]) -> int:
     if given.html:
         report.write(run)
     last = metrics[-1] if metrics else {}
-    print(f"run:     {run.root}")
-    print(f"done:    iteration {last.get('iteration', 0)}, {last.get('time_elapsed', 0.0):.0f} s")
+    say(f"run:     {run.root}")
+    say(f"done:    iteration {last.get('iteration', 0)}, {last.get('time_elapsed', 0.0):.0f} s")
     _print_gain(run)
     for key, number in last.items():
         if isinstance(number, int | float) and not key.startswith("time_") and key != "iteration":
-            print(f"  {key:<36} {number:.5g}")
+            say(f"  {clean(key, line=True):<36} {number:.5g}")
     if run.report_file.is_file():
-        print(f"report:  {run.report_file}")
+        say(f"report:  {run.report_file}")
     else:
-        print(f"report:  not yet; write it now: marft show {run.root} --html")
+        say(f"report:  not yet; write it now: marft show {run.root} --html")
     return 0
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from marft_algos import endpoints, seeds, toml
+from marft_algos import endpoints, seeds, toml, trust
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Checked, Range
 from marft_envs.errors import ConfigError, did_you_mean
 
@@ -188,9 +188,20 @@ def build(table: Mapping[str, Any], base: TrainConfig | None = None) -> TrainCon
     return dataclasses.replace(run, algorithm=_checked(settings, own, start))
 
 
-def load(path: Path | str, base: TrainConfig | None = None) -> TrainConfig:
-    """Reads a configuration from a TOML file; see ``build``."""
-    return build(read_table(path), base)
+def load(path: Path | str, base: TrainConfig | None = None, *, trusted: bool = False) -> TrainConfig:
+    """Reads a configuration from a TOML file; see ``build``.
+
+    Args:
+        path: The file.
+        base: See ``build``.
+        trusted: Take settings that execute or send from it, too; see ``marft_algos.trust``.
+
+    Raises:
+        TrustError: It has such settings, and nobody has allowed them.
+    """
+    table = read_table(path)
+    trust.check(table, path, trust=trusted)
+    return build(table, base)
 
 
 def read_table(path: Path | str) -> dict[str, Any]:

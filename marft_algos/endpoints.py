@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
+from marft_algos import keys
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, Checked, Range
 from marft_envs.errors import ConfigError, did_you_mean
 
@@ -61,7 +62,7 @@ class Endpoint(Checked):
         Raises:
             ConfigError: The variable is not set.
         """
-        name = self.key_env or ("" if self.urls else "OPENAI_API_KEY")
+        name, where = self.key_use()
         if not name:
             return "none"  # the package insists on one; servers without keys ignore it
         if not os.environ.get(name):
@@ -69,7 +70,13 @@ class Endpoint(Checked):
                 f"The endpoint for '{self.model or self.urls[0]}' needs a key in the environment variable {name},"
                 f" which is not set. Type: export {name}=…, or name another variable with ?key_env=NAME."
             )
+        keys.announce(name, where)
         return os.environ[name]
+
+    def key_use(self) -> tuple[str, str]:
+        """Returns the variable that holds its key ("": it sends none), and where the key goes."""
+        own = os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"  # where the package goes by itself
+        return self.key_env or ("" if self.urls else "OPENAI_API_KEY"), keys.places(self.urls or (own,))
 
 
 def parse(spec: str) -> Endpoint:
@@ -101,8 +108,14 @@ def parse(spec: str) -> Endpoint:
 
 
 def parse_all(engines: Mapping[str, str]) -> dict[str, Endpoint]:
-    """Reads the setting of every policy that has one."""
-    return {policy: parse(spec) for policy, spec in engines.items()}
+    """Reads the setting of every policy that has one.
+
+    Raises:
+        ConfigError: One cannot be read, or two send one key to different hosts.
+    """
+    found = {policy: parse(spec) for policy, spec in engines.items()}
+    keys.bind(use for use in (one.key_use() for one in found.values() if one.kind != "native") if use[0])
+    return found
 
 
 def _url(url: str, spec: str) -> str:
@@ -130,6 +143,8 @@ def _options(query: str, allowed: set[str], spec: str) -> dict[str, Any]:
             found[name] = kinds.get(name, float)(text)
         except ValueError as error:
             raise ConfigError(f"The option '{name}' of an engine cannot be '{text}': {error}.") from error
+    if "key_env" in found:
+        keys.check_name(found["key_env"])
     return found
 
 

@@ -167,7 +167,7 @@ class Shape:
     def of(cls, spec: str, config: TrainConfig, dtype: torch.dtype) -> Shape:
         """Reads a model's configuration and builds it without storage."""
         try:
-            given = AutoConfig.from_pretrained(locate(spec))
+            given = AutoConfig.from_pretrained(locate(spec), trust_remote_code=False)
             with torch.device("meta"):
                 model = AutoModelForCausalLM.from_config(given, dtype=dtype)
         except (OSError, ValueError, KeyError) as error:

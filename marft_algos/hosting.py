@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from marft_algos import keys
 from marft_algos.config import TrainConfig
 from marft_algos.endpoints import Endpoint, parse_all
 from marft_algos.engines.base import RolloutEngine
@@ -123,7 +124,7 @@ def _check_vllm(config: TrainConfig, policy: str, endpoint: Endpoint) -> None:
         raise ConfigError(f"Policy '{policy}' cannot be played by vLLM with full_finetune: servers swap adapters only.")
     key = endpoint.key() if endpoint.key_env else None
     for url in endpoint.urls:
-        describe(Server(url, min(endpoint.timeout, 30.0), key))
+        describe(Server(url, min(endpoint.timeout, 30.0), key or keys.of_server(url)))
 
 
 def _check_openai(config: TrainConfig, policy: str, endpoint: Endpoint) -> None:

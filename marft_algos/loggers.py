@@ -15,6 +15,7 @@ from rich.text import Text
 
 from marft_algos.runs import RunFolder
 from marft_algos.stats import Estimate
+from marft_algos.terminal import clean
 from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -88,7 +89,7 @@ class Display:
     """
 
     def __init__(self, total: int, done: int, title: str, console: Console | None = None) -> None:
-        self.total, self.done, self.first, self.title = total, done, done, title
+        self.total, self.done, self.first, self.title = total, done, done, clean(title, line=True)
         self.console = console or Console(file=sys.stderr, highlight=False)
         self._start = time.monotonic()
         self._scores: list[float] = []
@@ -116,7 +117,7 @@ class Display:
 
     def note(self, text: str) -> None:
         """One line that stays."""
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(clean(text), markup=False, soft_wrap=True)
 
     def evaluated(self, iteration: int, now: Estimate, gain: Estimate | None) -> None:
         """A new evaluation."""
@@ -172,5 +173,6 @@ class Display:
             table.add_column(column, justify="left" if column == "policy" else "right")
         for name in names:
             values = [self._last.get(f"policy/{name}/{key}") for key in shown]
-            table.add_row(name, *("–" if v is None else f"{v if abs(v) > 1e-8 else 0.0:.4g}" for v in values))
+            numbers = ("–" if v is None else f"{v if abs(v) > 1e-8 else 0.0:.4g}" for v in values)
+            table.add_row(clean(name, line=True), *numbers)
         return table

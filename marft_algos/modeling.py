@@ -135,7 +135,7 @@ def load_tokenizer(location: str) -> Any:
     """
     declared = get_tokenizer_config(location).get("tokenizer_class")
     loader = PreTrainedTokenizerFast if declared in _GENERIC_TOKENIZERS else AutoTokenizer
-    return loader.from_pretrained(location)
+    return loader.from_pretrained(location, trust_remote_code=False)
 
 
 def load_base(
@@ -165,7 +165,7 @@ def load_base(
         tokenizer = load_tokenizer(location)
         with _without_bars():
             model = AutoModelForCausalLM.from_pretrained(
-                location, dtype=torch.float32 if trainable else dtype, **options
+                location, dtype=torch.float32 if trainable else dtype, trust_remote_code=False, **options
             )
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(_unreachable(spec, error)) from error

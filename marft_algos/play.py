@@ -13,6 +13,7 @@ import tyro
 import marft_envs
 from marft_algos import arguments
 from marft_algos.ranges import COUNT, NOT_NEGATIVE
+from marft_algos.terminal import clean, say
 from marft_envs.errors import ConfigError, did_you_mean
 
 Reply = Callable[[str, Sequence[Mapping[str, str]]], str]
@@ -66,7 +67,7 @@ def run_play(argv: list[str]) -> int:
     for episode in range(given.episodes):
         score += _episode(env, given.seed + episode, people, others)
     if given.episodes > 1:
-        print(f"\nmean score of {given.episodes} episodes: {score / given.episodes:.3f}")
+        say(f"\nmean score of {given.episodes} episodes: {score / given.episodes:.3f}")
     env.close()
     return 0
 
@@ -75,7 +76,7 @@ def _episode(env: Any, seed: int, people: set[str], others: Reply) -> float:
     """Plays one episode; returns its score."""
     base = env.unwrapped
     env.reset(seed=seed)
-    print(f"── {base.env_id} · seed {seed} · task {base.task.task_id} ──")
+    say(f"── {base.env_id} · seed {seed} · task {clean(base.task.task_id, line=True)} ──")
     while not base.done:
         for agent in base.ready_agents:
             messages = base.messages(agent)
@@ -84,14 +85,15 @@ def _episode(env: Any, seed: int, people: set[str], others: Reply) -> float:
                 text = _ask(agent)
             else:
                 text = others(agent, messages)
-                print(_printable(f"[{agent}] {text}"))
+                say(f"[{agent}] {text}")
             base.select(agent)
             env.step(text)
     episode = base.episode
     for record in episode.rounds:
-        print(f"round {record.index + 1}: {_who_saw_whom(record.D, base.possible_agents)}")
+        say(f"round {record.index + 1}: {_who_saw_whom(record.D, base.possible_agents)}")
     facts = "".join(f", {key} {value}" for key, value in episode.info.items() if isinstance(value, str | float | int))
-    print(f"score {episode.team_return:g}, success {episode.success}, ended by {episode.stop_reason}{facts}")
+    facts = clean(facts, line=True)
+    say(f"score {episode.team_return:g}, success {episode.success}, ended by {episode.stop_reason}{facts}")
     return float(episode.team_return)
 
 
@@ -102,20 +104,14 @@ def _who_saw_whom(d: Sequence[Sequence[int]], names: Sequence[str]) -> str:
 
 
 def _show(agent: str, messages: Sequence[Mapping[str, str]]) -> None:
-    print(f"\n{agent} sees:")
+    say(f"\n{agent} sees:")
     for message in messages:
-        print(_printable("\n".join(f"  {line}" for line in f"<{message['role']}>\n{message['content']}".splitlines())))
+        say("\n".join(f"  {line}" for line in f"<{message['role']}>\n{message['content']}".splitlines()))
 
 
 def _ask(agent: str) -> str:
-    print(f"{agent}> ", end="", flush=True)
+    say(f"{agent}> ", end="")
     line = sys.stdin.readline()
     if not line:
         raise ConfigError("The input has ended before the episode. To play without typing: marft play ID --random")
     return line.rstrip("\n").replace("\\n", "\n")
-
-
-def _printable(text: str) -> str:
-    """Text of agents may hold what a terminal cannot show, or should not obey."""
-    clean = "".join(c if c in "\n\t" or c.isprintable() else "�" for c in text)
-    return clean.encode(sys.stdout.encoding or "utf-8", "replace").decode(sys.stdout.encoding or "utf-8")

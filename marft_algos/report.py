@@ -201,7 +201,8 @@ def _text(turn: TurnRecord, extras: dict[str, Any]) -> str:
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'">
 <title>$title · MARFT</title><style>$style</style></head><body>
 <h1>$title</h1>
 <pre class="command">$command</pre>

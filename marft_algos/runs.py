@@ -14,15 +14,16 @@ import json
 import os
 import re
 import time
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marft_algos import stats
+from marft_algos import stats, trust
 from marft_envs import Episode, trajectory
-from marft_envs.errors import ConfigError, MarftError, did_you_mean
+from marft_envs.errors import ConfigError, DataError, MarftError, did_you_mean
 
 UNTRAINED = 0
 """Iteration number of what was measured before the first update."""
@@ -112,20 +113,25 @@ class RunFolder:
         )
 
     def write_config(self, text: str) -> None:
-        """Writes config.toml, whole or not at all."""
+        """Writes config.toml, whole or not at all; what it may do, this user has just started."""
         with writing(self.config_file):
             aside = self.config_file.with_suffix(".tmp")
             aside.write_text(text, encoding="utf-8")
             aside.replace(self.config_file)
+        trust.remember(tomllib.loads(text))
 
     # Metrics ---------------------------------------------------------------------------------------
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Every complete line of metrics.jsonl, in order."""
+        """Every complete line of metrics.jsonl, in order.
+
+        Raises:
+            DataError: A line is no record of an iteration; the message names it.
+        """
         if not self.metrics_file.is_file():
             return []
         lines = self.metrics_file.read_bytes().split(b"\n")
-        return [json.loads(line) for line in lines[:-1] if line]
+        return [_metrics(line, f"{self.metrics_file}, line {i}") for i, line in enumerate(lines[:-1], 1) if line]
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> int:
         """Adds a line; returns the file's size after it."""
@@ -178,6 +184,21 @@ class RunFolder:
         if len(done) < 2 or done[0] != UNTRAINED:
             return None
         return compare(self.evaluation(UNTRAINED), self.evaluation(done[-1] if iteration is None else iteration))
+
+
+def _metrics(line: bytes, where: str) -> dict[str, Any]:
+    """A line of metrics.jsonl, checked: what reads it counts on its counters."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where} is not JSON: {error}. Take it out, or go back to a copy of the run.") from error
+    if not isinstance(found, dict):
+        raise DataError(f"{where} holds {type(found).__name__}; expected an object with the numbers of an iteration.")
+    for key, kinds in (("iteration", int), ("time_elapsed", int | float)):
+        value = found.get(key, 0)
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise DataError(f"{where}: '{key}' is {repr(value)[:80]}; expected a number.")
+    return found
 
 
 def outcome(success: bool | None, score: float) -> float:

@@ -13,6 +13,12 @@ class NoData(pytest.skip.Exception):
     """There is no folder of real data sets on this machine."""
 
 
+@pytest.fixture(autouse=True, scope="session")
+def states(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What runs of tests may do is not noted in the folder of the user who runs them."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("states"))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-real", action="store_true", help="a skip is a failure, unless the data folder is what is missing"

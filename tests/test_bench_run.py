@@ -46,7 +46,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def start(grid: Path, out: Path) -> subprocess.Popen[str]:
     """`marft bench run` in a process group of its own, so that it can be killed with everything it started."""
-    command = [sys.executable, "-m", "marft_algos", "bench", "run", str(grid), "--out", str(out)]
+    command = [sys.executable, "-m", "marft_algos", "bench", "run", str(grid), "--out", str(out), "--trust"]  # its algorithm is a module
     return subprocess.Popen(
         command,
         cwd=ROOT,

@@ -6,9 +6,12 @@ import http.client
 import json
 import pickle
 import re
+import socket
+import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,6 +99,46 @@ def ask(port: int, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
         return answer.status, json.loads(answer.read())["error"]
     finally:
         connection.close()
+
+
+@pytest.mark.parametrize("name", ["cpu_s", "wall_s", "total_s", "memory_mb", "output_bytes", "source_bytes"])
+def test_a_client_does_not_choose_how_much_it_takes(service: remote.Server, name: str) -> None:
+    body = json.dumps({"limits": {name: 10**9}, "source": "", "entry_point": "f", "calls": [], "setup": ""}).encode()
+    status, said = ask(service.server_address[1], body, {"Authorization": "Bearer a b/c"})
+    assert status == 400 and f"limit {name} is 1000000000; this service grants" in said
+
+
+def test_connections_that_say_nothing_cost_few_threads_and_keep_nobody_out() -> None:
+    with Sandbox() as sandbox, remote.Server(sandbox, connections=8) as server:
+        server.start()
+        before = threading.active_count()
+        silent = [socket.create_connection(("127.0.0.1", server.server_address[1])) for _ in range(40)]
+        for half in silent[:20]:
+            half.sendall(b"POST /calls HTTP/1.1\r\nContent-Le")
+        far = Sandbox("remote", url=server.url)
+        started = time.monotonic()
+        assert far.run_stdio("print(1)", "").stdout == b"1\n"
+        assert time.monotonic() - started < 20, "the timeout of a silent connection is 60 s"
+        assert threading.active_count() - before <= 8
+        for half in silent:
+            half.close()
+        server.shutdown()
+
+
+def test_clients_that_go_leave_no_traceback(service: remote.Server, capfd: pytest.CaptureFixture[str]) -> None:
+    body = json.dumps({"source": "import time; time.sleep(.5); print('x' * 60000)", "stdin": "", "limits": {}}).encode()
+    head = f"POST /stdio HTTP/1.1\r\nAuthorization: Bearer a b/c\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", service.server_address[1])) as gone:
+            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # it ends with a reset
+            gone.sendall(head + body)
+    with socket.create_connection(("127.0.0.1", service.server_address[1])) as gone:
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.sendall(head[:30])
+    far = Sandbox("remote", url=service.url)
+    assert far.run_stdio("print(2)", "").stdout == b"2\n"
+    time.sleep(2.0)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_service_that_is_not_there() -> None:

@@ -15,6 +15,7 @@ import tyro
 from marft_algos import arguments
 from marft_algos.commands import REGRESSION
 from marft_algos.ranges import COUNT
+from marft_algos.terminal import say
 from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ marft bench perf [NAME]                                               measures s
 def run_bench(argv: list[str]) -> int:
     """``marft bench VERB …``."""
     if not argv or argv[0] in ("-h", "--help"):
-        print(USAGE)
+        say(USAGE)
         if argv:
             raise SystemExit(0)
         return 0
@@ -76,20 +77,20 @@ def run_run(argv: list[str]) -> int:
             if stage == "main" or made.sweep is not None:
                 _print_plan(stage, cells.expand(made, stage))
         return 0
-    failed = run.run(made, table, folder, stages, given.jobs, lambda line: print(line, flush=True))
-    print(f"next:    marft bench report {shlex.quote(str(given.out))}")
+    failed = run.run(made, table, folder, stages, given.jobs, say)
+    say(f"next:    marft bench report {shlex.quote(str(given.out))}")
     if failed:
-        print(f"{failed} failed; the same command tries them again", file=sys.stderr)
+        say(f"{failed} failed; the same command tries them again", error=True)
     return 1 if failed else 0
 
 
 def _print_plan(stage: str, planned: Sequence[Cell]) -> None:
     runs = [c for c in planned if not c.skipped]
     budget = sum(int(c.config["token_budget"]) for c in runs if c.kind == "train" and c.config["iterations"])
-    print(f"{stage}: {len(runs)} cells, {budget:,} tokens".replace(",", " "))
+    say(f"{stage}: {len(runs)} cells, {budget:,} tokens".replace(",", " "))
     for cell in planned:
         if not cell.hidden:
-            print(f"  {cell.title}{f': skipped, {cell.skipped}' if cell.skipped else ''}")
+            say(f"  {cell.title}{f': skipped, {cell.skipped}' if cell.skipped else ''}")
 
 
 @dataclass(frozen=True)
@@ -114,12 +115,12 @@ def run_report(argv: list[str]) -> int:
 
     folder = BenchFolder(given.folder)
     page = report.write(folder, given.baseline, given.reference)
-    print((folder.root / "summary.md").read_text(encoding="utf-8").rstrip())
-    print(f"\nreport:  {page}")
+    say((folder.root / "summary.md").read_text(encoding="utf-8").rstrip())
+    say(f"\nreport:  {page}")
     if not given.check:
         return 0
     found = check.compare(folder.rows(), check.read_rows(Path(given.check)))
-    print("\n".join(found.lines))
+    say("\n".join(found.lines))
     return REGRESSION if found.departed else 0
 
 
@@ -130,7 +131,7 @@ def run_perf(argv: list[str]) -> int:
     if not known:
         raise ConfigError("The measurements of speed are not here. Clone the repository and type it in its root.")
     if not argv or argv[0] in ("-h", "--help"):
-        print("\n".join(f"marft bench perf {name}" for name in known))
+        say("\n".join(f"marft bench perf {name}" for name in known))
         return 0
     name, rest = argv[0], argv[1:]
     if name not in known:

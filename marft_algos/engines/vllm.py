@@ -7,7 +7,6 @@ server nor its prefix cache is ever mixed up with ours.
 
 from __future__ import annotations
 
-import math
 import time
 import uuid
 import warnings
@@ -18,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from marft_algos import keys
 from marft_algos.engines.base import EngineBase, EngineError, failure
-from marft_algos.engines.http import Server, ServerDown, ServerRefused
+from marft_algos.engines.http import NONSENSE, Server, ServerDown, ServerRefused
 from marft_algos.engines.usage import Meter
 from marft_algos.policy import PolicySet
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
@@ -29,6 +29,7 @@ BACKOFF = 0.5
 """Seconds before the second round over all replicas; doubled for each further one."""
 _SEED = (1 << 63) - 1
 
+_DIRECTIONS = {"in": "prompt", "out": "completion"}
 
 class VLLMEngine(EngineBase):
     """Samples policies on vLLM servers that serve the policies' base model with LoRA adapters.
@@ -42,7 +43,7 @@ class VLLMEngine(EngineBase):
         concurrency: Requests in flight at once, per server.
         staleness: Versions that stay loaded behind the newest one.
         sleeps: Put the servers to sleep when told to (they need ``--enable-sleep-mode`` and VLLM_SERVER_DEV_MODE=1).
-        key: Sent as bearer token, for servers that were started with ``--api-key``.
+        key: Sent as bearer token; by default that of a server that this user has started here.
 
     Raises:
         ConfigError: A server that cannot serve these policies; the message says how to start it.
@@ -64,7 +65,7 @@ class VLLMEngine(EngineBase):
         self._policies, self._members = policies, list(members or policies.policies)
         self._retries, self._staleness, self._sleeps = retries, staleness, sleeps
         self._tag = uuid.uuid4().hex[:6]
-        self._servers = [Server(url, timeout, key) for url in urls]
+        self._servers = [Server(url, timeout, key or keys.of_server(url)) for url in urls]
         self._loaded: dict[str, list[tuple[int, Path]]] = {}
         self._meter = Meter()
         self._probed = False
@@ -190,14 +191,8 @@ class VLLMEngine(EngineBase):
             except ServerDown as error:
                 server.down, said = True, str(error)
                 continue
-            made = self._read(request, answer, version)
-            usage = (answer.get("usage") if isinstance(answer, dict) else None) or {}
-            self._meter.count(
-                retries=attempt,
-                failed=made.stop_reason is StopReason.ERROR,
-                tokens_in=usage.get("prompt_tokens", 0),
-                tokens_out=usage.get("completion_tokens", 0),
-            )
+            made, usage = self._read(request, answer, version)
+            self._meter.count(retries=attempt, failed=made.stop_reason is StopReason.ERROR, **usage)
             return made
         self._meter.count(retries=attempt, failed=True)
         return failure(f"no vLLM server answered for policy '{request.policy}': {said}", version)
@@ -222,7 +217,18 @@ class VLLMEngine(EngineBase):
             "return_token_ids": True,
         }
 
-    def _read(self, request: GenerationRequest, answer: Any, version: int) -> Generation:
+    def _read(self, request: GenerationRequest, answer: Any, version: int) -> tuple[Generation, dict[str, int]]:
+        """The reply, and its tokens by direction; nonsense is this request's failure."""
+        try:
+            usage = (answer.get("usage") if isinstance(answer, dict) else None) or {}
+            counted = {f"tokens_{way}": int(usage.get(f"{what}_tokens", 0)) for way, what in _DIRECTIONS.items()}
+            return self._reply(request, answer, version), counted
+        except ConfigError:
+            raise
+        except NONSENSE as error:
+            return failure(f"the server's answer is no completion: {type(error).__name__}: {error}", version), {}
+
+    def _reply(self, request: GenerationRequest, answer: Any, version: int) -> Generation:
         if not isinstance(answer, dict) or not answer.get("choices"):
             return failure(f"the server's answer is no completion: {str(answer)[:200]}", version)
         choice = answer["choices"][0]
@@ -282,7 +288,12 @@ class VLLMEngine(EngineBase):
                     answer = server.post("/v1/completions", body | {"logprobs": 5})
                 except ServerDown:
                     break
-                tops.append(sorted(answer["choices"][0]["logprobs"]["top_logprobs"][0].values(), reverse=True)[:5])
+                try:
+                    top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
+                    tops.append(sorted(map(float, top.values()), reverse=True)[:5])
+                except NONSENSE as error:
+                    said = str(answer)[:200]
+                    raise EngineError(f"The vLLM server at {server.url} gives no log-probs, but: {said}") from error
             if len(tops) == 2 and np.ptp(tops[0]) > 1e-3 and np.allclose(tops[0], tops[1], atol=1e-6):
                 raise ConfigError(
                     f"The vLLM server at {server.url} gives log-probs at temperature 1 whatever the temperature is:"
@@ -300,13 +311,13 @@ def describe(server: Server) -> tuple[str, int]:
     """
     try:
         cards = server.get("/v1/models")["data"]
-    except (ServerDown, ServerRefused, KeyError, TypeError) as error:
+        base = next(card for card in cards if not card.get("parent"))
+        return str(base["id"]), int(base.get("max_model_len") or 1 << 30)
+    except (ServerDown, ServerRefused, *NONSENSE) as error:
         raise ConfigError(
             f"No vLLM server answers at {server.url}: {error}. Start one; this prints how:"
-            " python -m marft_algos.engines.server --help"
+            " python -m marft_algos.engines.server --help. One that wants a key: vllm:URL?key_env=VLLM_API_KEY"
         ) from error
-    base = next(card for card in cards if not card.get("parent"))
-    return str(base["id"]), int(base.get("max_model_len") or math.inf)
 
 
 def check_slots(server: Server, needed: int) -> None:
@@ -317,7 +328,7 @@ def check_slots(server: Server, needed: int) -> None:
     """
     try:
         held = server.get("/server_info?config_format=json")["vllm_config"]["lora_config"]["max_loras"]
-    except (ServerDown, ServerRefused, KeyError, TypeError):
+    except (ServerDown, ServerRefused, *NONSENSE):
         warnings.warn(
             f"The vLLM server at {server.url} does not say how many adapters it holds (VLLM_SERVER_DEV_MODE=1 lets"
             f" it). This team needs --max-loras {needed} or more.",

@@ -30,6 +30,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 import marft_envs
 from marft_algos.models import EMBEDDED, recipes
 from marft_algos.models.recipes import Messages, Panel, Recipe, play
+from marft_algos.terminal import say
 from marft_envs.types import Episode
 
 SEED = 0
@@ -64,13 +65,13 @@ def main() -> None:
     tokenizer = build_tokenizer(recipe, [messages for messages, _ in pairs])
     model = build_model(tokenizer)
     size = sum(p.numel() for p in model.parameters())
-    print(f"{len(pairs)} demonstrations, {len(tokenizer)} tokens, {size} parameters", flush=True)
+    say(f"{len(pairs)} demonstrations, {len(tokenizer)} tokens, {size} parameters")
     train(model, batches(tokenizer, pairs, rng, recipe), args.steps or recipe.steps)
     model.save_pretrained(args.out)
     tokenizer.save_pretrained(args.out)
-    print(f"made in {time.perf_counter() - started:.0f} s", flush=True)
+    say(f"made in {time.perf_counter() - started:.0f} s")
     for line in report(model, tokenizer, recipe):
-        print(line, flush=True)
+        say(line)
 
 
 # The tokenizer ---------------------------------------------------------------------------------------------
@@ -187,7 +188,7 @@ def train(model: Qwen2ForCausalLM, data: Sequence[Sequence[Row]], steps: int) ->
         optimizer.step()
         rate.step()
         if (step + 1) % 50 == 0:
-            print(f"step {step + 1}: loss {loss.item():.3f}", flush=True)
+            say(f"step {step + 1}: loss {loss.item():.3f}")
 
 
 def _padded(rows: Sequence[Row], pad: Any) -> tuple[Tensor, Tensor]:

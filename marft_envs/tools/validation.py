@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.tools import patterns
 from marft_envs.tools.values import frozen, plain, too_deep
 
 Problem = tuple[tuple[str | int, ...], str]
@@ -25,7 +25,9 @@ MOST_PROBLEMS = 5
 """An agent is told at most so many."""
 
 DEEPEST = 64
-"""Arguments nested deeper than this are refused before their schema is asked."""
+"""Arguments nested deeper than this are refused before their schema is asked, and so are schemas."""
+
+UNDECIDED = "take too long to match against their patterns; send something shorter"
 
 _ANNOTATIONS = frozenset({
     "title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "format",
@@ -125,8 +127,8 @@ class _Compiler:
         operand = schema[keyword]
         try:
             return _SIMPLE[keyword](operand)
-        except (TypeError, ValueError, re.error) as error:
-            raise self.fail(path, f"'{keyword}' cannot be {operand!r}: {error}.") from error
+        except (TypeError, ValueError) as error:
+            raise self.fail(path, f"'{keyword}' cannot be {repr(operand)[:200]}: {error}.") from error
 
     def members(self, schema: Mapping[str, Any], path: str) -> Check:
         """``properties``, ``patternProperties`` and ``additionalProperties`` together."""
@@ -134,12 +136,13 @@ class _Compiler:
             if not isinstance(schema.get(keyword, {}), Mapping):
                 raise self.fail(path, f"'{keyword}' must be an object.")
         named = {k: self.compile(s, f"{path}/properties/{k}") for k, s in schema.get("properties", {}).items()}
-        patterns = []
+        matching = []
         for source, sub in schema.get("patternProperties", {}).items():
             try:
-                patterns.append((re.compile(source), self.compile(sub, f"{path}/patternProperties/{source}")))
-            except re.error as error:
-                raise self.fail(path, f"patternProperties has a bad pattern {source!r}: {error}.") from error
+                matches = patterns.compiled(source)
+            except (TypeError, ValueError) as error:
+                raise self.fail(path, f"patternProperties has a bad pattern {repr(source)[:200]}: {error}.") from error
+            matching.append((matches, self.compile(sub, f"{path}/patternProperties/{source}")))
         other = schema.get("additionalProperties", True)
         rest = None if other is True or other is False else self.compile(other, f"{path}/additionalProperties")
 
@@ -152,8 +155,8 @@ class _Compiler:
                 if found is not None and (wrong := found(item)):
                     out += [((key, *where), what) for where, what in wrong]
                 matched = found is not None
-                for pattern, sub in patterns:
-                    if pattern.search(key):
+                for matches, sub in matching:
+                    if matches(key):
                         matched = True
                         out += [((key, *where), what) for where, what in sub(item)]
                 if not matched and rest is not None:
@@ -314,8 +317,8 @@ def _multiple(operand: Any) -> Check:
 
 
 def _pattern(operand: Any) -> Check:
-    search = re.compile(operand).search
-    return lambda v: [((), f"must match {operand}")] if isinstance(v, str) and not search(v) else []
+    matches = patterns.compiled(operand)
+    return lambda v: [((), f"must match {operand}")] if isinstance(v, str) and not matches(v) else []
 
 
 def _unique(operand: Any) -> Check:
@@ -362,12 +365,18 @@ def compiled(schema: Mapping[str, Any], where: str) -> Callable[[Any], list[str]
     Raises:
         ConfigError: If the schema uses what is not supported, or is no schema.
     """
+    if too_deep(schema, 3 * DEEPEST):  # three levels of a schema are one of the value at most
+        raise ConfigError(f"{where}: the schema is nested deeper than {3 * DEEPEST} levels.")
     check = _Compiler(schema, where).compile(schema, "#")
 
     def problems(value: Any) -> list[str]:
         if not plain(value) and too_deep(value, DEEPEST):
             return [f"arguments are nested deeper than {DEEPEST} levels"]
-        wrong = check(value)
+        try:
+            with patterns.budget():
+                wrong = check(value)
+        except patterns.UndecidedError:
+            return [f"arguments {UNDECIDED}"]
         return [f"{_place(path)} {what}" for path, what in wrong[:MOST_PROBLEMS]] if wrong else []
 
     return problems

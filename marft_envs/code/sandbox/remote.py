@@ -9,6 +9,7 @@ import http.client
 import http.server
 import json
 import secrets
+import socket
 import sys
 import threading
 import urllib.parse
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 REQUEST_BYTES = 64 << 20
 """Most bytes of one request; more is refused unread."""
 _ANSWER_BYTES = 256 << 20
+MOST = Limits(cpu_s=60.0, wall_s=180.0, total_s=600.0, memory_mb=4096, output_bytes=16 << 20, source_bytes=1 << 20)
+"""Largest limits that a service grants unless it is told others: a client's word alone would take the machine."""
+CONNECTIONS = 256
+"""Most connections at a time, a thread each."""
+_TURN = 0.02
+"""Seconds that a connection waits for a place before a stranger loses his."""
 _GRACE = 120.0
 """Seconds beyond the run's own limit that the client waits: for a free worker of a busy service."""
 
@@ -127,16 +134,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         status, body = self._answer()
         data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        try:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+        except OSError:
+            self.close_connection = True  # the client has gone, and nobody waits for the answer
 
     def _answer(self) -> tuple[int, dict[str, Any]]:
         given = self.headers.get("Authorization", "").encode()
         if not hmac.compare_digest(given, f"Bearer {self.server.token}".encode()):
             return 401, {"error": "wrong or missing token; the url has the form http://TOKEN@HOST:PORT"}
+        self.server.known(self.connection)
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or int(length) > REQUEST_BYTES:
             return 413, {"error": f"a request has a Content-Length of at most {REQUEST_BYTES} bytes"}
@@ -153,6 +164,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.path == "/about":
             return {"layer": sandbox.layer, "guarantees": sorted(sandbox.guarantees)}
         limits = Limits(**request["limits"])
+        for name, most in vars(self.server.most).items():
+            if getattr(limits, name) > most:
+                raise ValueError(f"limit {name} is {getattr(limits, name)}; this service grants {most} at most")
         if self.path == "/stdio":
             done = sandbox.run_stdio(request["source"], base64.b64decode(request["stdin"]), limits=limits)
             return {**dataclasses.asdict(done), "stdout": _text(done.stdout)}
@@ -178,15 +192,66 @@ class Server(http.server.ThreadingHTTPServer):
         host: Address to listen on.
         port: 0 for a free one.
         token: What clients have to know; None draws one.
+        most: Largest limits that clients may ask for.
+        connections: Most at a time. One more takes the place of the oldest that has not shown the token yet, so
+            strangers keep nobody out; where all have, it waits.
     """
 
     daemon_threads = True
 
-    def __init__(self, sandbox: Sandbox, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
-        self.sandbox = sandbox
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+        *,
+        most: Limits = MOST,
+        connections: int = CONNECTIONS,
+    ) -> None:
+        self.sandbox, self.most = sandbox, most
         self.token = token or secrets.token_urlsafe(24)
+        self._free = threading.Semaphore(connections)
+        self._strangers: dict[Any, None] = {}  # in the order of their coming
+        self._lock = threading.Lock()
         super().__init__((host, port), _Handler)
         self.url = f"http://{urllib.parse.quote(self.token, safe='')}@{host}:{self.server_address[1]}"
+
+    def known(self, connection: Any) -> None:
+        """Notes that a connection has shown the token."""
+        with self._lock:
+            self._strangers.pop(connection, None)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Starts a thread for a connection, as soon as there may be one more."""
+        while not self._free.acquire(timeout=_TURN):
+            with self._lock:
+                oldest = next(iter(self._strangers), None)
+                self._strangers.pop(oldest, None)
+            if oldest is not None:
+                self._hang_up(oldest)
+        with self._lock:
+            self._strangers[request] = None
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answers a connection, and gives its place free."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.known(request)
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing of connections that broke, which is no fault of the service."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+    def _hang_up(self, connection: Any) -> None:
+        try:
+            connection.shutdown(socket.SHUT_RDWR)  # its thread reads the end and goes
+        except OSError:
+            return  # it has gone by itself
 
     def start(self) -> threading.Thread:
         """Serves in a thread of its own."""

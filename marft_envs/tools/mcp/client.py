@@ -10,11 +10,15 @@ import asyncio
 import atexit
 import logging
 import os
+import shutil
+import sys
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -29,7 +33,12 @@ Request = Callable[[Any], Awaitable[Any]]
 _CLOSING_S = 10.0
 """Longest wait for a server to end: the library asks for 2 s, terminates for 2 s, then kills."""
 _PING_S = 2.0
+_NONSENSE_S = 5.0
+"""Patience with a server that starts and has said what is no MCP; some print a greeting first."""
+_LOOK_S = 0.25
 _LAST_WORDS = 300
+
+logging.getLogger("mcp").addHandler(logging.NullHandler())  # its tracebacks are for who asks for logs; errors are ours
 
 
 class _Home:
@@ -93,6 +102,8 @@ class Connection:
         """The server is gone, or this side has left."""
         self.suspect = False
         """A call missed its deadline; whether the server still answers is not known."""
+        self._nonsense = ("", 0.0)
+        """The last thing that could not be read, and when it came."""
         self._spoilt = ""
         """What is wrong with an answer that cannot be read: whoever waits for one waits in vain."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the connection
@@ -104,22 +115,65 @@ class Connection:
         self._life = asyncio.run_coroutine_threadsafe(self._live(target, ready), self._home.loop)
         self._home.live.add(self)
         try:
-            self._client = ready.result(start_s)
+            self._client = self._started(ready, start_s)
         except Exception as error:
             self._life.cancel()
             self.lost = True
-            said = self._spoilt or (f"no answer in {start_s:g} s" if isinstance(error, TimeoutError) else _leaf(error))
             raise WorkerError(
-                f"The MCP server '{self.name}' does not start: {said}.{self._words()} "
+                f"The MCP server '{self.name}' does not start: {self._why(error, start_s)}.{self._words()} "
                 "Expected a URL of its MCP endpoint, or a command that talks MCP over its standard streams."
             ) from error
+
+    def introduced(self, request: Request, start_s: float) -> Any:
+        """Returns what a first request gives, as ``ask``; one that is not answered is a server that does not start.
+
+        Raises:
+            WorkerError: No answer, or none that can be read.
+        """
+        future = asyncio.run_coroutine_threadsafe(_awaited(request, self._client), self._home.loop)
+        try:
+            return self._started(future, start_s)
+        except ConfigError:
+            raise
+        except Exception as error:
+            future.cancel()
+            raise self._gone(f"it does not say what it offers: {self._why(error, start_s)}") from error
+
+    def _started(self, future: Future[Any], seconds: float) -> Any:
+        """Waits for a server that starts; less long once it has said what is no MCP."""
+        until = time.monotonic() + seconds
+        while not future.done():
+            said, when = self._nonsense
+            left = min(until, when + _NONSENSE_S if said else until) - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            wait([future], min(left, _LOOK_S))
+        return future.result()
+
+    def _why(self, error: BaseException, seconds: float) -> str:
+        if self._spoilt:
+            return self._spoilt
+        if not isinstance(error, TimeoutError):
+            return _leaf(error)
+        said = self._nonsense[0]
+        return f"what it says is no MCP: {said}" if said else f"no answer in {seconds:g} s"
+
+    async def _heard(self, message: Any) -> None:
+        """Gives up on answers that the library could not read and drops; whose they were is not known."""
+        if not isinstance(message, Exception):
+            return
+        self._nonsense = (" ".join(str(message).split())[:_LAST_WORDS], time.monotonic())
+        if spoilt := _spoilt(message):
+            self._spoilt = spoilt
+            for future in list(self._waiting):
+                future.cancel()
 
     async def _live(self, target: Any, ready: Future[Any]) -> None:
         """Holds the client open; entered and left by one task, as its task groups demand."""
         mcp = library()
         try:
             info = mcp.Implementation(name="marft", version=__version__)
-            async with mcp.Client(target, cache=None, client_info=info, message_handler=self._hear) as client:
+            async with mcp.Client(target, cache=None, client_info=info, message_handler=self._heard) as client:
                 ready.set_result(client)
                 await self._stop.wait()
         except Exception as error:
@@ -127,13 +181,6 @@ class Connection:
                 ready.set_exception(error)
         finally:
             self.lost = True
-
-    async def _hear(self, message: Any) -> None:
-        """Gives up on answers that the library could not read and drops; whose they were is not known."""
-        if isinstance(message, Exception) and (spoilt := _spoilt(message)):
-            self._spoilt = spoilt
-            for future in list(self._waiting):
-                future.cancel()
 
     def ask(self, request: Request, timeout_s: float) -> Any:
         """Returns what the request gives.
@@ -275,10 +322,21 @@ def _transport(server: Any, errors: Any) -> Any:
     if isinstance(server, Sequence) and server and all(isinstance(word, str) for word in server):
         server = mcp.StdioServerParameters(command=server[0], args=list(server[1:]))
     if isinstance(server, mcp.StdioServerParameters):
-        return stdio_client(server, errlog=errors)
+        return stdio_client(_guarded(server), errlog=errors)
     if isinstance(server, Server | MCPServer):
         return server
     raise ConfigError(
         f"{type(server).__name__} is not an MCP server. Expected a URL, a command as a list of words, "
         "mcp.StdioServerParameters, a server object of the package mcp, or a function that returns one of these."
     )
+
+
+def _guarded(server: Any) -> Any:
+    """The same command under a process that ends it when this one is gone, however it went."""
+    path = (server.env or {}).get("PATH") or os.environ.get("PATH")
+    here = shutil.which(server.command, path=path) or (server.cwd is not None and os.sep in server.command)
+    if os.name != "posix" or not here:
+        return server  # the library says that there is no such command
+    guard = [str(Path(__file__).with_name("guard.py")), str(os.getpid())]
+    changed = {"command": sys.executable, "args": ["-I", "-S", *guard, server.command, *server.args]}
+    return server.model_copy(update=changed)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from marft_envs.errors import ConfigError, DataError, WorkerError
+from marft_envs.errors import ConfigError, DataError, MarftError, WorkerError
 from marft_envs.problems import ProblemSet, spread
 from marft_envs.tools.mcp.client import Connection, named
-from marft_envs.tools.mcp.wire import DOMAIN, chosen
+from marft_envs.tools.mcp.wire import DOMAIN, check_size, chosen
 from marft_envs.tools.mcp.worlds import LIST, ForeignWorld, MarftWorld, controlled
 from marft_envs.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, graded
 from marft_envs.tools.values import frozen
@@ -19,6 +19,8 @@ GradeFn = Callable[..., "Grade | bool | float"]
 """Judges an episode by ``world.history`` (calls and results) and ``world.ask(tool, arguments)`` (the server itself); a
 number is the progress, and 1 (or True) is completion."""
 Problems = Sequence[ToolProblem] | Mapping[str, Sequence[ToolProblem]]
+MOST_TOOLS = 1_000
+"""That a server may list; the largest public ones have some hundred."""
 _MOST_PAGES = 100
 
 
@@ -71,7 +73,7 @@ class MCPToolDomain:
         tools: Collection[str] | None = None,
         read_only: Collection[str] = (),
         timeout_s: float = 30.0,
-        start_s: float = 60.0,
+        start_s: float = 30.0,
         shared: bool = False,
         name: str | None = None,
     ) -> None:
@@ -79,12 +81,17 @@ class MCPToolDomain:
         self._start_s, self._shared = start_s, shared
         self._prepare()
         connection = self.connection()
-        listed, about, instructions = connection.ask(_introduced, start_s)
-        self.ours = DOMAIN in about
-        """Whether the server was made by :func:`as_mcp_server`."""
-        ours: Mapping[str, Any] = about.get(DOMAIN, {})
-        self._refuse(problems, grade)
-        made = chosen(listed, tools, timeout_s, frozenset(read_only))
+        try:
+            listed, about, instructions = connection.introduced(_introduced, start_s)
+            self.ours = DOMAIN in about
+            """Whether the server was made by :func:`as_mcp_server`."""
+            ours: Mapping[str, Any] = about.get(DOMAIN, {})
+            self._refuse(problems, grade)
+            made = chosen(listed, tools, timeout_s, frozenset(read_only))
+            check_size(made, policy or str(ours.get("policy", instructions)))
+        except MarftError:
+            self.close()
+            raise
         self.tools: Mapping[str, Tool] = {tool.name: tool for tool in made}
         self.copyable = self.ours
         """Whether worlds can be copied half-way: the state of a stranger's server cannot be had."""
@@ -247,6 +254,8 @@ async def _introduced(client: Any) -> tuple[list[Any], dict[str, Any], str]:
         tools += page.tools
         about |= page.meta or {}
         cursor = page.next_cursor
+        if len(tools) > MOST_TOOLS:
+            raise ConfigError(f"The MCP server lists more than {MOST_TOOLS} tools; agents cannot read that many.")
         if cursor is None:
             break
     return tools, about, client.instructions or ""

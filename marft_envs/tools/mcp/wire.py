@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
@@ -22,6 +22,11 @@ CONTROL = "marft/control"
 """In a tool's ``_meta``: it belongs to the harness, not to agents."""
 TIMEOUT = "marft/timeout_s"
 """In a tool's ``_meta``: :attr:`Tool.timeout_s`."""
+
+TOOL_CHARS = 50_000
+"""Characters of one tool's description and schema, and of a server's instructions: more than most contexts hold."""
+ALL_CHARS = 500_000
+"""Characters of all tools together; show_tools=names may still hide most of them."""
 
 PARAMETERS = "marft/parameters"
 """In a tool's ``_meta``: its schema with the keys in our order, which the protocol does not keep."""
@@ -92,6 +97,31 @@ def chosen(
             raise ConfigError(f"The MCP server has no tool '{name}'. {did_you_mean(name, known)}")
     names = known if wanted is None else [name for name in known if name in wanted]
     return [from_mcp(known[name], timeout_s, read_only) for name in names]
+
+
+def check_size(tools: Sequence[Tool], instructions: str) -> None:
+    """Checks that what a server says about itself can stand in every prompt.
+
+    Raises:
+        ConfigError: Something is too long; the message names it.
+    """
+    sizes = {tool.name: len(tool.description) + len(json.dumps(tool.parameters)) for tool in tools}
+    found = max(sizes, key=lambda name: sizes[name], default="")
+    if found and sizes[found] > TOOL_CHARS:
+        raise ConfigError(
+            f"The MCP server's tool '{found}' has a description and schema of {sizes[found]} characters, and agents"
+            f" read it in every prompt; at most {TOOL_CHARS}. To do without this tool, name the others with tools=[…]."
+        )
+    if sum(sizes.values()) > ALL_CHARS:
+        raise ConfigError(
+            f"The MCP server's {len(sizes)} tools have descriptions and schemas of {sum(sizes.values())} characters; at"
+            f" most {ALL_CHARS}. Name those that agents need with tools=[…]."
+        )
+    if len(instructions) > TOOL_CHARS:
+        raise ConfigError(
+            f"The MCP server's instructions have {len(instructions)} characters; at most {TOOL_CHARS}. Write your own"
+            " with policy=…"
+        )
 
 
 def value_of(result: Any) -> Any:

@@ -1,0 +1,40 @@
+"""Text for people at a terminal: the one way out for everything that commands say.
+
+Task ids, keys of metrics, agents' words and errors that quote data come from files and models of others. A terminal
+obeys control characters in them (move the cursor, clear the screen, set the title, type an answer), and bidirectional
+overrides show another text than there is. So nothing of that kind is ever printed.
+"""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+
+_SHOWN = "�"
+
+
+def clean(text: object, *, line: bool = False) -> str:
+    """Text without anything that a terminal obeys: each such character is shown as U+FFFD.
+
+    Args:
+        text: Anything; its ``str``.
+        line: It stands inside one line, so line breaks and tabs go, too.
+    """
+    kept = "" if line else "\n\t"
+    return "".join(c if c in kept or c.isprintable() or unicodedata.category(c) == "Zs" else _SHOWN for c in str(text))
+
+
+def say(*parts: object, error: bool = False, sep: str = " ", end: str = "\n") -> None:
+    """Prints, cleaned, and in what the terminal's encoding can show.
+
+    Args:
+        *parts: As ``print`` takes them.
+        error: To standard error.
+        sep: Between the parts.
+        end: Behind the last.
+    """
+    stream = sys.stderr if error else sys.stdout
+    encoding = stream.encoding or "utf-8"
+    text = clean(sep.join(map(str, parts)) + end)
+    stream.write(text.encode(encoding, "replace").decode(encoding))
+    stream.flush()

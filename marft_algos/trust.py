@@ -1,0 +1,284 @@
+"""What a file may make this machine do: data < transcripts < settings < code.
+
+Settings that run code, start programs or send something take effect when the user has typed them, or passed them in
+Python. Taken from a file (a configuration, a run's folder, a benchmark's grid) they are shown, and refused without
+``--trust`` (``trusted=True`` in Python): a file may be anybody's. What this user has started on this machine is
+remembered in the user's own folder of states, where no file of others reaches. See docs/trust.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from marft_algos.terminal import say
+from marft_envs.errors import ConfigError
+from marft_envs.registry import FOREIGN
+
+_MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+"""``module:name``, in any setting."""
+_IDS = frozenset({"env", "envs", "id", "single", "trained_on", "algo", "algorithms", "domain", "codec", "opponents"})
+"""Settings in which whatever stands before a colon is imported, or handed to a library that does so."""
+_CODE, _PROGRAM, _SENDS = "runs code of that module", "starts this program", "sends to this address"
+_FOLDER = "imports code from this folder"
+_ISOLATION = "runs agents' programs without isolation"
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+class TrustError(ConfigError):
+    """Settings of a file would run code, start programs or send something, and nobody has allowed it."""
+
+
+class NotExecuted(ConfigError):
+    """The settings cannot be looked into without executing what ``--dry-run`` and ``--plan`` leave alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """A setting that executes or sends."""
+
+    name: str
+    """Its name, with dots: ``env_kwargs.domain_args.server``."""
+    value: Any
+    does: str
+    """In words."""
+
+    @property
+    def executes(self) -> bool:
+        """Whether something runs on this machine."""
+        return self.does != _SENDS
+
+    @property
+    def hosts_a_policy(self) -> bool:
+        """Whether it is an engine: nothing is sent before the first reply is wanted."""
+        return ".engines." in f".{self.name}"
+
+    def __str__(self) -> str:
+        text = json.dumps(self.value, ensure_ascii=False)
+        key = re.search(r"[?&]key_env=(\w+)", text)
+        also = f", with the key in {key[1]}" if key else ""
+        return f"{self.name} = {text}   ({self.does}{also})"
+
+
+def powers(table: Mapping[str, Any]) -> list[Power]:
+    """Every setting of a table, at any depth, that executes or sends: of a run, of a grid, or arguments."""
+    return list(dict.fromkeys(_powers(table, ())))
+
+
+def _powers(value: Any, path: tuple[str, ...]) -> Iterator[Power]:
+    does = _does(value, path)
+    if does:
+        shown = value if isinstance(value, str | int | float | bool) else _frozen(value)
+        yield Power(".".join(path), shown, does)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _powers(inner, (*path, str(key)))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _powers(inner, path)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _does(value: Any, path: tuple[str, ...]) -> str:
+    """What this setting does beyond computing; "" for the others."""
+    key, parent = path[-1] if path else "", path[-2] if len(path) > 1 else ""
+    if key == "server" and isinstance(value, list | tuple):
+        return _PROGRAM
+    if key == "unsafe" and value:
+        return _ISOLATION
+    if not isinstance(value, str) or not path:
+        return ""
+    if parent == "engines":
+        return "" if value == "native" else _SENDS
+    if key == "package":
+        return _FOLDER
+    if "://" in value:
+        return _SENDS
+    if _names_module(value, key in _IDS):
+        return _CODE
+    return ""
+
+
+def _names_module(text: str, is_id: bool) -> bool:
+    scheme, colon, rest = text.partition(":")
+    if not colon or (f"{scheme}:" in FOREIGN and ":" not in rest and not (scheme == "pettingzoo" and "." in rest)):
+        return False  # an id that an installed package has registered
+    return is_id or _MODULE.fullmatch(text) is not None
+
+
+# The command ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Command:
+    """What the user has typed."""
+
+    words: tuple[str, ...]
+    trust: bool
+    dry: bool
+    shown: set[Power] = field(default_factory=set)
+
+    def typed(self, power: Power) -> bool:
+        """Whether the user has typed this value himself: as a word, or behind the = of one."""
+        return power.value in self.words or any(word.partition("=")[2] == power.value for word in self.words)
+
+
+_command: ContextVar[_Command | None] = ContextVar("marft_command", default=None)
+
+
+@contextmanager
+def command(words: Sequence[str]) -> Iterator[list[str]]:
+    """The words of a command without ``--trust``; within, ``check`` knows what was typed."""
+    rest = [word for word in words if word != "--trust"]
+    dry = bool({"--dry-run", "--plan"} & set(words))
+    token = _command.set(_Command(tuple(rest), len(rest) < len(words), dry))
+    try:
+        if any(_imports(part) for word in rest[1:] for part in (word, word.partition("=")[2])):
+            importable()
+        yield rest
+    finally:
+        _command.reset(token)
+
+
+def _imports(word: str) -> bool:
+    """Whether a typed word names a module, possibly inside of a table."""
+    if word.startswith(("openai:", "vllm:")) or "://" in word:
+        return False
+    return _names_module(word, not re.search(r"[\s\"'{\[]", word)) or bool(re.search(r"[\"'][A-Za-z_][\w.]*:\w", word))
+
+
+def importable() -> None:
+    """Makes modules of the current folder importable, behind all others: nothing there can stand in for another."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+
+
+def check(table: Mapping[str, Any], source: Path | str, *, trust: bool = False) -> None:
+    """Refuses what a file may not do, before any of it happens.
+
+    Args:
+        table: What the file says.
+        source: The file.
+        trust: The caller allows it; ``--trust`` of a command does so, too.
+
+    Raises:
+        TrustError: Settings that execute or send, neither typed nor allowed nor remembered.
+        NotExecuted: The command executes nothing, and cannot go on without.
+        ConfigError: Control characters, which no setting needs and a terminal obeys.
+    """
+    _check_text(table, source)
+    given = _command.get()
+    found = [p for p in powers(table) if given is None or not given.typed(p)]
+    if not found:
+        return
+    allowed = trust or (given is not None and given.trust)
+    strange = [p for p in found if not _remembered(p)]
+    if strange and not allowed:
+        raise TrustError(_refusal(strange, source, given))
+    if given is None:
+        return
+    fresh = [p for p in strange if p not in given.shown]
+    if fresh:
+        given.shown |= set(fresh)
+        say(f"trusted, from {source}:", *(f"\n  {power}" for power in fresh), sep="", error=True)
+    if given.dry and (run := [p for p in found if p.executes]):
+        raise NotExecuted(_left_alone(run))
+    if any(p.executes for p in found):
+        importable()
+
+
+def check_dry(table: Mapping[str, Any]) -> None:
+    """Checks that the environment can be built without starting a program or sending anything, as a dry run must.
+
+    Modules that the user has typed are imported: without them nothing is known about the environment.
+
+    Raises:
+        NotExecuted: It cannot.
+    """
+    started = [p for p in powers(table) if p.does != _CODE and not p.hosts_a_policy]
+    if started:
+        raise NotExecuted(_left_alone(started))
+
+
+def _check_text(value: Any, source: Path | str, name: str = "") -> None:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check_text(str(key), source, "a setting's name")
+            _check_text(inner, source, f"{name}.{key}".lstrip("."))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check_text(inner, source, name)
+    elif isinstance(value, str) and (found := _CONTROL.search(value)):
+        raise ConfigError(f"{name} in '{source}' holds the control character {found[0]!r}. Take it out of the file.")
+
+
+def _refusal(found: Sequence[Power], source: Path | str, given: _Command | None) -> str:
+    lines = "".join(f"\n  {power}" for power in found)
+    if given is None:
+        allow = f"trusted=True, as in config.load({str(source)!r}, trusted=True)"
+    else:
+        allow = shlex.join(["marft", *given.words, "--trust"])
+    return (
+        f"'{source}' has settings that run code, start programs or send something:{lines}\n"
+        f"A file may be anybody's, so expected is your word for it. Read them, and if you want that: {allow}"
+    )
+
+
+def _left_alone(found: Sequence[Power]) -> str:
+    lines = "".join(f"\n  {power}" for power in found)
+    return f"not executed, so no more can be said about it:{lines}"
+
+
+# What this user has started -------------------------------------------------------------------------
+
+
+def remember(table: Mapping[str, Any]) -> None:
+    """Notes that this user has started something with these settings: read from a file again, they need no ``--trust``.
+
+    A folder of states that cannot be written costs a question next time, and no run.
+    """
+    found = powers(table)
+    try:
+        for power in found:
+            file = _mark(power)
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            file.touch()
+    except OSError as error:
+        say(f"note: what was trusted cannot be noted ({error.strerror}); --trust will be asked for again", error=True)
+
+
+def _remembered(power: Power) -> bool:
+    try:
+        return _mark(power).is_file()
+    except OSError:
+        return False  # nothing can have been noted
+
+
+def _mark(power: Power) -> Path:
+    """A file named by a digest of the setting; for what runs here, of the current folder, too, where modules lie."""
+    where = os.getcwd() if power.executes else ""
+    text = json.dumps([power.name, power.value, power.does, where])
+    return states() / "trusted" / hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def states() -> Path:
+    """The user's own folder, never one below the current folder, which may be a stranger's."""
+    named, home = os.environ.get("XDG_STATE_HOME", ""), os.path.expanduser("~")
+    base = Path(named) if os.path.isabs(named) else Path(home) / ".local" / "state"
+    if not base.is_absolute():
+        raise OSError(errno.ENOENT, "there is no home folder")
+    return base / "marft"
