@@ -5,9 +5,11 @@ from __future__ import annotations
 import tomllib
 import types
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import tyro
+from pydantic import TypeAdapter, ValidationError
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 registry = ConstructorRegistry()
@@ -22,6 +24,20 @@ def value(text: str) -> Any:
         return text
 
 
+def _written(words: list[str], plain: bool, convert: Callable[[str], Any]) -> Any:
+    """The words as a value or a table of values.
+
+    Raises:
+        ValueError: Something else than ``KEY=VALUE`` where only that will do.
+    """
+    if plain and len(words) == 1 and "=" not in words[0]:
+        return convert(words[0])
+    for word in words:
+        if "=" not in word:
+            raise ValueError(f"'{word}' is no KEY=VALUE")
+    return {key: convert(text) for key, _, text in (word.partition("=") for word in words)}
+
+
 def _has_table(kind: Any) -> bool:
     if typing.get_origin(kind) is dict:
         return True
@@ -34,14 +50,16 @@ def _table(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     if not _has_table(info.type):
         return None
     plain = typing.get_origin(info.type) is not dict
+    kind: TypeAdapter[Any] = TypeAdapter(info.type)
 
     def read(words: list[str]) -> Any:
-        if plain and len(words) == 1 and "=" not in words[0]:
-            return value(words[0])
-        for word in words:
-            if "=" not in word:
-                raise ValueError(f"'{word}' is no KEY=VALUE")
-        return {key: value(text) for key, _, text in (word.partition("=") for word in words)}
+        try:
+            return kind.validate_python(_written(words, plain, value))
+        except ValidationError:  # "7" is a number, and may be meant as a name
+            try:
+                return kind.validate_python(_written(words, plain, str))
+            except ValidationError as error:
+                raise ValueError(f"'{' '.join(words)}': {error.errors()[0]['msg']}") from None
 
     def write(found: Any) -> list[str]:
         return [f"{k}={v}" for k, v in found.items()] if isinstance(found, dict) else [str(found)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import shlex
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from marft_algos import arguments, presets
+from marft_algos import arguments, lazy, presets
 from marft_algos.runs import RunFolder
-from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
+from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from marft_algos.config import TrainConfig
@@ -30,9 +29,7 @@ def require_training() -> None:
     Raises:
         MissingExtraError: One is not installed.
     """
-    for package in ("torch", "transformers", "peft", "safetensors", "jinja2"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError(f"Training (package '{package}')", "train")
+    lazy.check_packages()
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -45,14 +42,15 @@ def require_training() -> None:
 
 def run_train(argv: list[str]) -> int:
     """``marft train [ALGO] …``."""
-    require_training()
+    lazy.check_packages()
     if "--dry-run" in argv:
         return _dry_run([word for word in argv if word != "--dry-run"])
+    config, run = _train_settings(argv)
+    require_training()
     from marft_algos import report
     from marft_algos.loggers import Display
     from marft_algos.trainer import Interrupted, Trainer
 
-    config, run = _train_settings(argv)
     trainer = Trainer(config)
     if run is None:
         run = trainer.start()
@@ -76,10 +74,11 @@ def run_train(argv: list[str]) -> int:
 
 def _dry_run(argv: list[str]) -> int:
     """Checks the settings and estimates the memory; loads no weights and writes nothing."""
+    config, _ = _train_settings(argv)
+    require_training()
     from marft_algos import setup
     from marft_algos.estimate import capacity, estimate
 
-    config, _ = _train_settings(argv)
     found = estimate(config, setup.make_env(config, config.env_kwargs))
     print(f"{config.env} · {config.algo}, memory at most:\n{found.table()}")
     print(f"  {capacity(found.device) / 1e9:8.2f} GB  there is")
@@ -102,9 +101,9 @@ def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
     help_text = (
         "Trains a team: marft train [ALGO] [options].\n\n"
         f"Shown defaults are those of the preset '{base.preset}'. Presets:\n\n"
-        + "\n\n".join(f"  {name}: {what}" for name, what in presets.SUMMARIES.items())
-        + "\n\nFurther options:\n\n  --resume RUN: go on with a run\n\n  --config FILE: settings from TOML (a run's"
-        " config.toml repeats it)\n\n  --data PATH: math problems from a JSONL file, or a named data set\n\n"
+        + "\n".join(f"  {name}: {what}" for name, what in presets.SUMMARIES.items())
+        + "\n\nFurther options:\n\n  --resume RUN: go on with a run\n  --config FILE: settings from TOML (a run's"
+        " config.toml repeats it)\n  --data PATH: math problems from a JSONL file, or a named data set\n"
         "  --dry-run: check the settings and estimate the memory, load no weights"
     )
     given = arguments.parse(
@@ -116,7 +115,7 @@ def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
 
 def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mapping[str, str]) -> TrainConfig:
     """What the options change: the resumed run's settings, a file's, or a preset's."""
-    from marft_algos import config, setup
+    from marft_algos import config
 
     if run is not None:
         return config.load(run.config_file)
@@ -125,7 +124,7 @@ def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mappi
     default = presets.suited(first.get("env", "")) if embedded else "default"
     preset = presets.get(first.get("preset", default))
     if "env" in first and first["env"] != preset.get("env"):
-        preset["env_kwargs"] = setup.keep_accepted(first["env"], preset.get("env_kwargs", {}))
+        preset["env_kwargs"] = presets.keep_accepted(first["env"], preset.get("env_kwargs", {}))
     if "data" in files:
         preset["env_kwargs"] = {"data": files["data"]}
     base = config.build({key: first[key] for key in ("algo", "env") if key in first}, config.build(preset))
@@ -198,7 +197,7 @@ class EvalArguments:
     """Write the trained team's episodes (the untrained team's, with --untrained) to this JSONL file."""
     device: str = ""
     """Another device than while training."""
-    compare: tuple[str, str] | None = None
+    compare: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN_A RUN_B")] = ()
     """Two runs of one team, A and B."""
     scenarios: str = ""
     """With --compare: file of the frozen scenarios; written from A's held-out panel if it is not there yet."""
@@ -206,16 +205,17 @@ class EvalArguments:
 
 def run_eval(argv: list[str]) -> int:
     """``marft eval RUN …``."""
+    lazy.check_packages()
+    given: EvalArguments = arguments.parse(EvalArguments, argv, prog="marft eval")
+    if given.compare:
+        return _compare(given)
+    config, run = _eval_settings(given)
     require_training()
     import torch
 
     from marft_algos import checkpoint, evaluate, hosting, records, runs, setup
     from marft_algos.stats import mean
 
-    given: EvalArguments = arguments.parse(EvalArguments, argv, prog="marft eval")
-    if given.compare is not None:
-        return _compare(given, *given.compare)
-    config, run = _eval_settings(given)
     torch.set_num_threads(config.threads)
     env, kwargs = setup.make_env(config, config.env_kwargs), setup.eval_kwargs(config)
     held_out = setup.make_env(config, kwargs)
@@ -249,13 +249,17 @@ def run_eval(argv: list[str]) -> int:
     return 0
 
 
-def _compare(given: EvalArguments, a: str, b: str) -> int:
+def _compare(given: EvalArguments) -> int:
     """``marft eval --compare A B``."""
-    from marft_algos import compare
-
-    unused = dataclasses.replace(given, compare=None, scenarios="", checkpoint="last")
+    if len(given.compare) != 2:
+        raise ConfigError(f"--compare got {len(given.compare)} runs. Expected two: marft eval --compare RUN_A RUN_B")
+    a, b = given.compare
+    unused = dataclasses.replace(given, compare=(), scenarios="", checkpoint="last")
     if unused != EvalArguments():
         raise ConfigError("--compare takes two runs, --scenarios and --checkpoint, and nothing else: both play alike.")
+    require_training()
+    from marft_algos import compare
+
     path = Path(given.scenarios) if given.scenarios else None
     changes = compare.compare(RunFolder.open(a), RunFolder.open(b), path, given.checkpoint)
     print(f"A {a}, B {b}, {changes[0].difference.n} scenarios: A, B, B - A (paired, 95 %; of these runs, not of seeds)")
@@ -268,7 +272,6 @@ def _compare(given: EvalArguments, a: str, b: str) -> int:
 def _eval_settings(given: EvalArguments) -> tuple[TrainConfig, RunFolder | None]:
     """The run's settings (the quickstart's without a run) with what the options change."""
     from marft_algos import config as configs
-    from marft_algos import setup
 
     if not given.run and not given.untrained:
         raise ConfigError("Which run? marft eval RUN. For a team as it is before training: marft eval --untrained")
@@ -278,7 +281,7 @@ def _eval_settings(given: EvalArguments) -> tuple[TrainConfig, RunFolder | None]
     config = configs.load(run.config_file) if run else configs.build(presets.get(presets.suited(given.env)))
     kwargs = config.env_kwargs
     if given.env and given.env != config.env:
-        kwargs = setup.keep_accepted(given.env, kwargs)
+        kwargs = presets.keep_accepted(given.env, kwargs)
     if given.data:
         kwargs = {"data": given.data}
     changes: dict[str, Any] = {"env": given.env, "models": given.models, "device": given.device}

@@ -13,16 +13,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from torch import Tensor
 
 from marft_algos import credit
 from marft_algos import functional as F
 from marft_algos.algorithm import Algorithm, Rescore, UpdateConfig
 from marft_algos.batching import LEARNER_LOGPROBS, Batch, Level, decision_points, has_loss, rows_by_policy
 from marft_algos.types import SamplingParams, Trajectory, Transition
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LOG_RATIO = "log_ratio"
 """Key in ``Transition.info``: the turn's summed log-ratio, once its policy was updated in this iteration."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from marft_algos.config import TrainConfig
 from marft_algos.endpoints import parse_all
 from marft_algos.modeling import ModelSettings
 from marft_algos.policy import LoraSettings, PolicySet, assign
+from marft_algos.presets import accepts
 from marft_envs import FlexEnv, StaticDAG
 from marft_envs.errors import ConfigError, MarftError
 
@@ -70,7 +70,7 @@ def make_env(config: TrainConfig, kwargs: Mapping[str, Any]) -> FlexEnv:
 def eval_kwargs(config: TrainConfig) -> dict[str, Any]:
     """Environment arguments at evaluation: the test split where there is one, then ``eval_kwargs``."""
     kwargs = dict(config.env_kwargs)
-    if _accepts(config.env, "split"):
+    if accepts(config.env, "split"):
         kwargs["split"] = "test"
     return kwargs | config.eval_kwargs
 
@@ -88,7 +88,7 @@ def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> Problems:
     if listing is None:
         return Problems(eval_panel(config.eval_episodes, None), None)
     ids = listing(config.eval_episodes)
-    if not _accepts(config.env, "split"):
+    if not accepts(config.env, "split"):
         return Problems(eval_panel(len(ids), ids), None)
     training = env.unwrapped.task.eval_panel(None)
     if set(training).isdisjoint(ids):
@@ -188,13 +188,3 @@ def check_prompts(config: TrainConfig, env: FlexEnv, policies: PolicySet, panel:
 def saved_policies(config: TrainConfig, policies: PolicySet) -> list[str]:
     """Policies whose weights a checkpoint holds: all but those that are a bare base model."""
     return [p for p in policies.policies if policies.trainable(p) or not config.full_finetune]
-
-
-def _accepts(env_id: str, keyword: str) -> bool:
-    """Whether the environment's constructor has this keyword."""
-    return keyword in inspect.signature(marft_envs.spec(env_id).load()).parameters
-
-
-def keep_accepted(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that another environment than the one they were meant for can take, too."""
-    return {key: value for key, value in kwargs.items() if _accepts(env_id, key)}

@@ -25,7 +25,7 @@ HEAVY = (
 
 # Who may import whom in marft_algos: a module's own level and the levels before it.
 LEVELS = (
-    ("types", "toml", "stats", "memory", "endpoints", "models"),
+    ("lazy", "types", "toml", "stats", "memory", "endpoints", "models"),
     ("functional", "groups"),
     ("policy", "modeling", "chat", "weights", "fused", "scoring", "critic", "engines"),
     ("rollout", "replay", "batching"),

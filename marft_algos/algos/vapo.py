@@ -21,10 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from torch import Tensor
 
 from marft_algos import credit
 from marft_algos import functional as F
@@ -33,6 +32,9 @@ from marft_algos.batching import Batch, has_loss
 from marft_algos.ppo import PPO, PPOConfig
 from marft_algos.types import SamplingParams, Trajectory
 from marft_envs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WEIGHT = "vapo_weight"
 """Key in ``Transition.info``: all tokens of the policy over those of its correct replies; 0 for other replies."""
