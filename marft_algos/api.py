@@ -31,5 +31,5 @@ def train(preset: str = "default", **settings: Any) -> RunFolder:
     run = trainer.start()
     with Display(config.iterations, 0, f"{config.env} · {config.algo}") as display:
         trainer.train(run, display)
-    report.finish(run, f"marft train --config {run.config_file}")
+    report.finish(run)
     return run

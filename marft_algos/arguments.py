@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tyro
 from pydantic import TypeAdapter, ValidationError
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from marft_envs.errors import ConfigError
 
 registry = ConstructorRegistry()
 """Use as ``with registry: tyro.cli(…)``."""
@@ -77,3 +80,31 @@ def parse(kind: Any, argv: list[str], *, prog: str, description: str = "", **opt
     """Parses ``argv`` into ``kind`` (a dataclass or callable); errors and ``--help`` leave by ``SystemExit``."""
     with registry:
         return tyro.cli(kind, args=argv, prog=prog, description=description or None, **options)
+
+
+def typed(*words: object) -> str:
+    """A command of ``marft`` as it is typed in a shell: what needs quotes has them."""
+    return shlex.join(["marft", *map(str, words)])
+
+
+def take(words: Sequence[str], *names: str) -> tuple[list[str], dict[str, str]]:
+    """Splits ``--name value`` and ``--name=value`` of these names off: what must be known before all is parsed.
+
+    Raises:
+        ConfigError: A name without a value.
+    """
+    rest: list[str] = []
+    found: dict[str, str] = {}
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
+        name, equals, text = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or name not in names:
+            rest.append(word)
+        elif equals:
+            found[name] = text
+        elif queue:
+            found[name] = queue.pop(0)
+        else:
+            raise ConfigError(f"--{name} needs a value. All options: marft train --help")
+    return rest, found

@@ -60,6 +60,10 @@ class Progress:
     best_iteration: int | None = None
     best_score: float = -float("inf")
 
+    def done(self, iterations: int, token_budget: int | None) -> bool:
+        """Whether the iterations, or the budget of tokens, are used up."""
+        return self.iteration >= iterations or (token_budget is not None and self.tokens >= token_budget)
+
 
 def step_dir(folder: Path, iteration: int) -> Path:
     """Where the checkpoint of an iteration lies."""
@@ -156,16 +160,26 @@ def read_progress(path: Path) -> Progress:
         raise ConfigError(f"The checkpoint {path} cannot be read: {error}. Choose another: --checkpoint") from error
 
 
+def check_policies(path: Path, names: Sequence[str]) -> None:
+    """Checks that a checkpoint holds these policies, without reading any.
+
+    Raises:
+        ConfigError: It has no such policy.
+    """
+    there = sorted(folder.name for folder in (path / "policies").glob("*"))
+    for name in names:
+        if name not in there:
+            raise ConfigError(f"The checkpoint {path} has no policy '{name}'. {did_you_mean(name, there)}")
+
+
 def load_policies(path: Path, policies: PolicyFiles, names: Sequence[str]) -> None:
     """Reads the weights of these policies, in place.
 
     Raises:
         ConfigError: The checkpoint has no such policy.
     """
-    there = sorted(folder.name for folder in (path / "policies").glob("*"))
+    check_policies(path, names)
     for name in names:
-        if name not in there:
-            raise ConfigError(f"The checkpoint {path} has no policy '{name}'. {did_you_mean(name, there)}")
         policies.load_adapter(name, path / "policies" / name)
 
 

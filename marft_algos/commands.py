@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from marft_algos import arguments, lazy, presets
+from marft_algos import arguments, lazy, paths, presets
+from marft_algos.arguments import typed
 from marft_algos.runs import RunFolder
 from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from marft_algos.config import TrainConfig
+    from marft_algos.trainer import Trainer
 
 REGRESSION = 3
 """Exit code: everything ran, and something has become worse."""
@@ -46,30 +48,70 @@ def run_train(argv: list[str]) -> int:
     if "--dry-run" in argv:
         return _dry_run([word for word in argv if word != "--dry-run"])
     config, run = _train_settings(argv)
-    require_training()
+    command = typed("train", *argv)
+    with ExitStack() as lock:
+        if run is not None:
+            lock.enter_context(run.locked(command))
+        require_training()
+        from marft_algos.trainer import Trainer
+
+        if run is not None and _is_done(run, config):
+            return 0
+        trainer = Trainer(config)
+        if run is None:
+            run = trainer.start()
+            lock.enter_context(run.locked(command))
+        else:
+            trainer.resume(run)
+        run.add_command(command, trainer.progress.iteration)
+        return _train(trainer, run)
+
+
+def _train(trainer: Trainer, run: RunFolder) -> int:
+    """Trains, and says what came of it."""
     from marft_algos import report
     from marft_algos.loggers import Display
-    from marft_algos.trainer import Interrupted, Trainer
 
-    trainer = Trainer(config)
-    if run is None:
-        run = trainer.start()
-    else:
-        trainer.resume(run)
-    command = f"marft train {shlex.join(argv)}".rstrip()
+    config = trainer.config
     print(f"run:     {run.root}")
     try:
         with Display(config.iterations, trainer.progress.iteration, f"{config.env} · {config.algo}") as display:
             trainer.train(run, display)
-    except Interrupted:
-        print(f"stopped after iteration {trainer.progress.iteration}; go on: marft train --resume {run.root}")
+        report.finish(run)
+    except KeyboardInterrupt:
+        if trainer.progress.done(config.iterations, config.token_budget):
+            print(f"stopped when all was trained and saved; its report: {typed('show', run.root, '--html')}")
+        else:
+            resume = typed("train", "--resume", run.root)
+            print(f"stopped after iteration {trainer.progress.iteration}; go on: {resume}")
         return 130
-    report.finish(run, command)
     _print_gain(run)
     print(f"report:  {run.report_file}")
     speaker = trainer.policies.agents[0]
-    print(f"next:    marft eval {run.root} --swap {speaker}   # do the words of {speaker} matter?")
+    print(f"next:    {typed('eval', run.root, '--swap', speaker)}   # do the words of {speaker} matter?")
     return 0
+
+
+def _is_done(run: RunFolder, config: TrainConfig) -> bool:
+    """Whether nothing is left to train, and says so; a report that is missing is written."""
+    from marft_algos import checkpoint, report
+
+    if not checkpoint.steps(run.checkpoints):
+        return False
+    progress = checkpoint.read_progress(checkpoint.pick(run.checkpoints))
+    if not progress.done(config.iterations, config.token_budget):
+        return False
+    if not run.report_file.is_file():
+        report.finish(run)
+    if progress.iteration >= config.iterations:
+        more = typed("train", "--resume", run.root, "--iterations", 2 * max(progress.iteration, 1))
+        done = f"is at iteration {progress.iteration} of {config.iterations}"
+    else:
+        more = typed("train", "--resume", run.root, "--token-budget", 2 * progress.tokens)
+        done = f"has sampled {progress.tokens} of {config.token_budget} tokens"
+    print(f"nothing to do: {run.root} {done}; for more: {more}")
+    print(f"report:  {run.report_file}")
+    return True
 
 
 def _dry_run(argv: list[str]) -> int:
@@ -83,7 +125,7 @@ def _dry_run(argv: list[str]) -> int:
     print(f"{config.env} · {config.algo}, memory at most:\n{found.table()}")
     print(f"  {capacity(found.device) / 1e9:8.2f} GB  there is")
     found.check()
-    print(f"next:    {shlex.join(['marft', 'train', *argv])}")
+    print(f"next:    {typed('train', *argv)}")
     return 0
 
 
@@ -94,8 +136,8 @@ def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
     words = list(argv)
     if words and not words[0].startswith("-"):
         words[:1] = ["--algo", words[0]]
-    words, files = _take(words, "resume", "config", "data")
-    _, first = _take(words, "preset", "algo", "env", "models")
+    words, files = arguments.take(words, "resume", "config", "data")
+    _, first = arguments.take(words, "preset", "algo", "env", "models", "adapters")
     run = RunFolder.open(files["resume"]) if "resume" in files else None
     base = _base_settings(run, files, first)
     help_text = (
@@ -118,7 +160,7 @@ def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mappi
     from marft_algos import config
 
     if run is not None:
-        return config.load(run.config_file)
+        return paths.of_run(run, first)
     # Without a word about the model it is the embedded one, and the preset is one made for it.
     embedded = "models" not in first and "config" not in files
     default = presets.suited(first.get("env", "")) if embedded else "default"
@@ -131,28 +173,10 @@ def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mappi
     return config.load(files["config"], base) if "config" in files else base
 
 
-def _take(words: Sequence[str], *names: str) -> tuple[list[str], dict[str, str]]:
-    """Splits ``--name value`` and ``--name=value`` of these names off."""
-    rest: list[str] = []
-    found: dict[str, str] = {}
-    queue = list(words)
-    while queue:
-        word = queue.pop(0)
-        name, equals, text = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or name not in names:
-            rest.append(word)
-        elif equals:
-            found[name] = text
-        elif queue:
-            found[name] = queue.pop(0)
-        else:
-            raise ConfigError(f"--{name} needs a value. All options: marft train --help")
-    return rest, found
-
-
 def _print_gain(run: RunFolder) -> None:
     if (gain := run.gain()) is not None:
         before, after, difference = gain
+        print(f"on:      {run.panel()}")
         print(f"before:  {before}")
         print(f"after:   {after}")
         print(f"gain:    {_signed(difference)} (paired, 95 %)")
@@ -167,7 +191,7 @@ def _signed(estimate: Any) -> str:
 
 @dataclass(frozen=True)
 class EvalArguments:
-    """Scores a trained team against the untrained one, on the same held-out problems.
+    """Scores a trained team against the untrained one, on the same problems: held-out ones where there is a split.
 
     Without RUN, scores an untrained team: marft eval --untrained --env math-solo-v0. With --compare RUN_A RUN_B, scores
     B against A, agent by agent; exits with 3 if anything has become worse.
@@ -217,10 +241,19 @@ def run_eval(argv: list[str]) -> int:
     from marft_algos.stats import mean
 
     torch.set_num_threads(config.threads)
+    # Everything that was typed is checked before anything is played.
+    trained = checkpoint.pick(run.checkpoints, given.checkpoint) if run and not given.untrained else None
     env, kwargs = setup.make_env(config, config.env_kwargs), setup.eval_kwargs(config)
+    swapped = _agent_called(given.swap, env) if given.swap else ""
     held_out = setup.make_env(config, kwargs)
-    panel = setup.problems(config, env, held_out).held_out
+    problems = setup.problems(config, env, held_out)
+    panel = problems.held_out
+    if swapped and len(panel) < 2:
+        raise ConfigError("Exchanging messages takes at least two episodes. Raise --episodes.")
     policies = setup.make_policies(config, env)
+    names = setup.saved_policies(config, policies)
+    if trained is not None:
+        checkpoint.check_policies(trained, names)
     setup.check_prompts(config, held_out, policies, panel)
     engine = hosting.make_engine(config, policies, local=True)
     way = "greedy" if config.eval_greedy else f"sampled at temperature {config.temperature:g}"
@@ -229,20 +262,19 @@ def run_eval(argv: list[str]) -> int:
 
     played = evaluate.play(config, kwargs, panel, policies, engine)
     before = evaluate.records(played)
+    print(f"on           {runs.PanelFacts.of([r.task_id for r in before], problems.apart)}")
     print(f"untrained    {mean([r.outcome for r in before])}")
-    if run is not None and not given.untrained:
-        path = checkpoint.pick(run.checkpoints, given.checkpoint)
-        checkpoint.load_policies(path, policies, setup.saved_policies(config, policies))
+    if trained is not None:
+        checkpoint.load_policies(trained, policies, names)
         played = evaluate.play(config, kwargs, panel, policies, engine)
         _, after, difference = runs.compare(before, evaluate.records(played))
-        print(f"{path.name:<12} {after}")
+        print(f"{trained.name:<12} {after}")
         print(f"difference   {_signed(difference)} (paired, 95 %)")
-    if given.swap:
-        agent = _agent_called(given.swap, env)
-        exchanged = evaluate.swap(agent, played, config, engine, policies)
+    if swapped:
+        exchanged = evaluate.swap(swapped, played, config, engine, policies)
         again = evaluate.play(config, kwargs, panel, policies, exchanged)
         _, after, difference = runs.compare(evaluate.records(played), evaluate.records(again))
-        print(f"exchanged    {after}, with {agent}'s messages from other problems")
+        print(f"exchanged    {after}, with {swapped}'s messages from other problems")
         print(f"difference   {_signed(difference)} (paired, 95 %)")
     if given.out:
         _write_rows(Path(given.out), [records.row(t) for t in played])
@@ -275,17 +307,22 @@ def _eval_settings(given: EvalArguments) -> tuple[TrainConfig, RunFolder | None]
 
     if not given.run and not given.untrained:
         raise ConfigError("Which run? marft eval RUN. For a team as it is before training: marft eval --untrained")
+    if given.episodes is not None and given.episodes < 1:
+        raise ConfigError(f"--episodes is {given.episodes}; expected at least 1, or leave it out: as while training.")
     if given.models and not given.untrained:
         raise ConfigError("A trained team plays on its own base models. Add --untrained, or leave --models out.")
     run = RunFolder.open(given.run) if given.run else None
-    config = configs.load(run.config_file) if run else configs.build(presets.get(presets.suited(given.env)))
+    if run is not None:
+        config = paths.of_run(run, {"models": given.models} if given.models else {})
+    else:
+        config = configs.build(presets.get(presets.suited(given.env)))
     kwargs = config.env_kwargs
     if given.env and given.env != config.env:
         kwargs = presets.keep_accepted(given.env, kwargs)
     if given.data:
         kwargs = {"data": given.data}
     changes: dict[str, Any] = {"env": given.env, "models": given.models, "device": given.device}
-    changes |= {"eval_episodes": given.episodes} if given.episodes else {}
+    changes["eval_episodes"] = given.episodes
     changed = {key: value for key, value in changes.items() if value}
     if given.data:
         changed["eval_kwargs"] = {k: v for k, v in config.eval_kwargs.items() if k != "data"}
@@ -312,30 +349,6 @@ def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     print(f"episodes:    {path}")
-
-
-def team_of(path: str) -> Callable[[str, Sequence[Mapping[str, str]]], str]:
-    """What the trained team of a run says, greedily: (agent, chat messages) -> reply."""
-    require_training()
-    from marft_algos import checkpoint, config, evaluate, hosting, setup
-    from marft_algos.types import GenerationRequest
-
-    run = RunFolder.open(path)
-    settings = config.load(run.config_file)
-    env = setup.make_env(settings, settings.env_kwargs)
-    policies = setup.make_policies(settings, env)
-    chosen = checkpoint.pick(run.checkpoints)
-    checkpoint.load_policies(chosen, policies, setup.saved_policies(settings, policies))
-    engine, params = hosting.make_engine(settings, policies, local=True), evaluate.sampling(settings, evaluation=True)
-
-    def reply(agent: str, messages: Sequence[Mapping[str, str]]) -> str:
-        policy = policies.policy_of(agent)
-        tools = env.unwrapped.tools.get(agent, ())
-        prompt = policies.render(policy, messages, tools) if policy in policies.policies else []
-        request = GenerationRequest(policy, prompt, seed=0, agent=agent, messages=messages)
-        return engine.generate([request], params)[0].text
-
-    return reply
 
 
 # marft show -----------------------------------------------------------------------------------------
@@ -370,7 +383,7 @@ def run_show(argv: list[str]) -> int:
     if run.report_file.is_file():
         print(f"report:  {run.report_file}")
     else:
-        print(f"report:  not yet; write it now: marft show {run.root} --html")
+        print(f"report:  not yet; write it now: {typed('show', run.root, '--html')}")
     return 0
 
 

@@ -50,6 +50,9 @@ class Problems:
     held_out: Panel
     remaining: tuple[str, ...] | None
     """Task ids to train on when training and evaluation share one data set; None: the environment draws."""
+    apart: bool = False
+    """Whether nothing in the panel is trained on; without a split, or lists of ids to tell, an environment is evaluated
+    on draws of what it trains on."""
 
     def train(self, seed: int, iteration: int, n: int, refill: int = 0) -> Panel:
         """The panel of one training iteration; ``refill``: a further one, of fresh starts."""
@@ -88,10 +91,10 @@ def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> Problems:
     if listing is None:
         return Problems(eval_panel(config.eval_episodes, None), None)
     ids = listing(config.eval_episodes)
-    if not accepts(config.env, "split"):
-        return Problems(eval_panel(len(ids), ids), None)
     training = env.unwrapped.task.eval_panel(None)
     if set(training).isdisjoint(ids):
+        return Problems(eval_panel(len(ids), ids), None, apart=True)
+    if not accepts(config.env, "split"):
         return Problems(eval_panel(len(ids), ids), None)
     ids = listing(min(config.eval_episodes, max(len(training) // HELD_OUT_SHARE, 1)))
     remaining = tuple(sorted(set(training) - set(ids)))
@@ -100,7 +103,7 @@ def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> Problems:
             f"All {len(set(training))} training problems are in the evaluation's panel: nothing is left to train on. "
             "Name other problems for evaluation: --eval-kwargs data=PATH"
         )
-    return Problems(eval_panel(len(ids), ids), remaining)
+    return Problems(eval_panel(len(ids), ids), remaining, apart=True)
 
 
 def eval_panel(n: int, ids: Sequence[str] | None) -> Panel:

@@ -31,7 +31,7 @@ LEVELS = (
     ("rollout", "replay", "batching"),
     ("credit", "algorithm", "algorithm_config", "ppo", "value_norm", "update"),
     ("algos",),
-    ("config", "presets", "runs", "records", "setup", "estimate", "selfplay", "hosting", "checkpoint", "loggers", "evaluate", "compare", "plots", "report", "trainer"),
+    ("config", "paths", "presets", "locks", "runs", "records", "setup", "estimate", "selfplay", "hosting", "checkpoint", "loggers", "evaluate", "compare", "plots", "report", "trainer"),
     ("arguments", "play", "api", "commands", "bench", "cli", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LEVELS) for name in names}
