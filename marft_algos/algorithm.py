@@ -25,6 +25,7 @@ from marft_algos.lazy import torch
 from marft_algos.types import Need as Need
 from marft_algos.types import SamplingParams, Trajectory, Transition
 from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.registry import import_for
 from marft_envs.types import AgentSpec
 
 if TYPE_CHECKING:
@@ -316,8 +317,8 @@ def get(name: str) -> type[Algorithm]:
     if ":" in name:
         module, _, attribute = name.partition(":")
         try:
-            found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
+            found = getattr(import_for(name, module), attribute)
+        except AttributeError as error:
             raise ConfigError(f"Cannot load algorithm '{name}': {error}. Expected module:Class, importable.") from error
         return found
     if name not in _REGISTRY:

@@ -11,10 +11,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import shlex
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -280,15 +282,34 @@ def compare(
     return stats.mean(a), stats.mean(b), stats.paired(a, b)
 
 
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_MISPLACED = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns a full disk or a read-only folder into an error that says what to do."""
+    """Turns a full disk or a read-only folder into an error that says what to do.
+
+    Raises:
+        RunError: Whatever the system says when the path cannot be written.
+    """
     try:
         yield
     except OSError as error:
         if isinstance(error, MarftError):
             raise
-        raise RunError(
-            f"Cannot write {path}: {error.strerror or error}. Earlier checkpoints are intact. Free some space, or"
-            " choose another --runs-dir; an interrupted run goes on with: marft train --resume RUN"
-        ) from error
+        raise RunError(f"Cannot write {path}: {error.strerror or error}. {_remedy(path, error.errno)}") from error
+
+
+def _remedy(path: Path, number: int | None) -> str:
+    """What to do when a path cannot be written."""
+    if number in _FORBIDDEN:
+        return "Expected a folder that you may write to: choose one with --runs-dir, or change its permissions."
+    if number in _MISPLACED:
+        return "Expected a folder, or room for one, there: choose another --runs-dir or --name."
+    there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(there).free / 1e6
+    return (
+        f"What was saved before is intact ({free:,.1f} MB are free there). Make room, or raise your quota, and go on:"
+        " marft train --resume RUN"
+    )

@@ -113,6 +113,7 @@ def measured(run: RunFolder) -> dict[str, Any]:
         drift.append({"tokens": tokens, **{k: v for k, v in changes.items() if v is not None}})
     return {
         "problems": [e.task_id for e in final],
+        "panel": str(run.panel()),
         "outcomes": [e.outcome for e in final],
         "score": metrics[-1]["eval/success"],
         "train_score": learnt / tokens if tokens else 0.0,
