@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -150,7 +151,8 @@ def describe(env_id: str, kwargs: dict[str, Any]) -> str:
     for message in base.messages(first):
         lines += [f"  <{message['role']}>", *(f"  {line}" for line in message["content"].splitlines())]
     env.close()
-    lines += ["", f"Next: marft play {env_id}   ·   marft train --env {env_id}"]
+    typed = shlex.quote(env_id)
+    lines += ["", f"Next: marft play {typed}   ·   marft train --env {typed}"]
     return "\n".join(lines)
 
 

@@ -19,7 +19,7 @@ from runs import settings, train
 from tiny import save_tiny
 
 import marft_algos
-from marft_algos import config, locks, paths, report
+from marft_algos import config, locks, paths, plots, report
 from marft_algos.bench import grid
 from marft_algos.cli import main
 from marft_algos.runs import PanelFacts, RunError, RunFolder, writing
@@ -337,3 +337,27 @@ def test_a_grid_says_what_to_write() -> None:
         grid.build(table | {"seeds": 3})
     with pytest.raises(ConfigError, match=re.escape('baseline = "marft", or add "reinforce" to controls')):
         grid.build(table | {"controls": ["untrained"]})
+
+
+def test_a_run_that_is_stopped_at_its_very_end_says_what_to_type(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "finish", lambda run: os.kill(os.getpid(), signal.SIGTERM))
+    assert main(["train", "--resume", NAME, "--iterations", "3"]) == 130
+    hint = re.search(r"its report: (marft .*)", capsys.readouterr().out)
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    assert hint and main(shlex.split(hint[1])[1:]) == 0
+    assert RunFolder.open(NAME).metrics()[-1]["iteration"] == 3
+
+
+def test_one_step_a_batch_has_no_panels_of_zeros() -> None:
+    def metrics(kl: float, clip: float) -> list[dict[str, float]]:
+        own = {"policy/a/kl": kl, "policy/a/clip_share": clip, "policy/a/loss": 0.1}
+        return [{"iteration": 0, "eval/success": 0.2, "eval/low": 0.1, "eval/high": 0.4}, {"iteration": 1, "score": 0.3, **own}]
+
+    assert [p.title for p in plots.panels(metrics(3e-13, 0.0))] == ["score", "loss"]
+    shown = plots.panels(metrics(0.01, 0.0))
+    assert [p.title for p in shown] == ["score", "loss", "KL", "clip share"]
+    drawn = plots.svg(shown[3], plots.colors(shown))
+    assert ">0<" in drawn and ">-1<" not in drawn and ">-0.5<" not in drawn
