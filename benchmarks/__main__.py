@@ -11,7 +11,7 @@ NAMES = ("envs", "grader", "mutations", "ladder", "levels", "real")
 NAMES += ("sandbox", "sandbox_queue", "code_real", "reflection", "attacks", "tools_real", "depot", "overlap")
 NAMES += ("statistics", "toys_matrix", "pack", "population")
 NAMES += ("tools_ordering", "compact", "tools_learning", "adapters_learning", "adapters_trl", "selfplay")
-NAMES += ("perf_decode", "perf_gpu", "perf_iteration", "perf_scaling", "perf_throughput", "perf_trl")
+NAMES += ("perf_decode", "perf_gpu", "perf_help", "perf_iteration", "perf_scaling", "perf_throughput", "perf_trl")
 
 if __name__ == "__main__":
     given = {name.removeprefix("perf_"): name for name in NAMES} | {name: name for name in NAMES}

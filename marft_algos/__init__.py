@@ -23,4 +23,6 @@ __all__ = ["TrainConfig", "Trainer", "train"]
 def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module 'marft_algos' has no attribute '{name}'")
+    if name != "TrainConfig":
+        importlib.import_module("marft_algos.lazy").check_packages()
     return getattr(importlib.import_module(f"marft_algos.{_LAZY[name]}"), name)

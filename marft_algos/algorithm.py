@@ -12,21 +12,24 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from marft_algos import credit as credit_rules
 from marft_algos import functional as F
 from marft_algos.algorithm_config import GroupConfig as GroupConfig
 from marft_algos.algorithm_config import UpdateConfig as UpdateConfig
 from marft_algos.batching import Batch, Level
+from marft_algos.lazy import torch
 from marft_algos.types import Need as Need
 from marft_algos.types import SamplingParams, Trajectory, Transition
 from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.registry import import_for
 from marft_envs.types import AgentSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 View = Literal["own", "team", "none"]
 NEEDS: Mapping[Need, tuple[str, str]] = {
@@ -312,8 +315,8 @@ def get(name: str) -> type[Algorithm]:
     if ":" in name:
         module, _, attribute = name.partition(":")
         try:
-            found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
+            found = getattr(import_for(name, module), attribute)
+        except AttributeError as error:
             raise ConfigError(f"Cannot load algorithm '{name}': {error}. Expected module:Class, importable.") from error
         return found
     if name not in _REGISTRY:

@@ -38,5 +38,5 @@ def train(preset: str = "default", *, config: Path | str = "", trusted: bool = F
     run = trainer.start()
     with Display(made.iterations, 0, f"{made.env} · {made.algo}") as display:
         trainer.train(run, display)
-    report.finish(run, f"marft train --config {run.config_file}")
+    report.finish(run)
     return run

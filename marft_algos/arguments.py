@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tyro
+from pydantic import TypeAdapter, ValidationError
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from marft_algos.ranges import check
+from marft_envs.errors import ConfigError
 
 registry = ConstructorRegistry()
 """Use as ``with registry: tyro.cli(…)``."""
@@ -43,6 +46,20 @@ def over(base: Mapping[str, Any], given: Mapping[str, Any], preset: bool) -> dic
     return {key: found for key, found in {**({} if other else base), **given}.items() if found is not None}
 
 
+def _written(words: list[str], plain: bool, convert: Callable[[str], Any]) -> Any:
+    """The words as a value or a table of values.
+
+    Raises:
+        ValueError: Something else than ``KEY=VALUE`` where only that will do.
+    """
+    if plain and len(words) == 1 and "=" not in words[0]:
+        return convert(words[0])
+    for word in words:
+        if "=" not in word:
+            raise ValueError(f"'{word}' is no KEY=VALUE")
+    return {key: convert(text) for key, _, text in (word.partition("=") for word in words)}
+
+
 def _has_table(kind: Any) -> bool:
     if typing.get_origin(kind) is dict:
         return True
@@ -55,14 +72,16 @@ def _table(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     if not _has_table(info.type):
         return None
     plain = typing.get_origin(info.type) is not dict
+    kind: TypeAdapter[Any] = TypeAdapter(info.type)
 
     def read(words: list[str]) -> Any:
-        if plain and len(words) == 1 and "=" not in words[0]:
-            return value(words[0])
-        for word in words:
-            if "=" not in word:
-                raise ValueError(f"'{word}' is no KEY=VALUE")
-        return {key: value(text) for key, _, text in (word.partition("=") for word in words)}
+        try:
+            return kind.validate_python(_written(words, plain, value))
+        except ValidationError:  # "7" is a number, and may be meant as a name
+            try:
+                return kind.validate_python(_written(words, plain, str))
+            except ValidationError as error:
+                raise ValueError(f"'{' '.join(words)}': {error.errors()[0]['msg']}") from None
 
     def write(found: Any) -> list[str]:
         return [f"{k}={v}" for k, v in found.items()] if isinstance(found, dict) else [str(found)]
@@ -83,3 +102,31 @@ def parse(kind: Any, argv: list[str], *, prog: str, description: str = "", **opt
     if dataclasses.is_dataclass(given):
         check(given)
     return given
+
+
+def typed(*words: object) -> str:
+    """A command of ``marft`` as it is typed in a shell: what needs quotes has them."""
+    return shlex.join(["marft", *map(str, words)])
+
+
+def take(words: Sequence[str], *names: str) -> tuple[list[str], dict[str, str]]:
+    """Splits ``--name value`` and ``--name=value`` of these names off: what must be known before all is parsed.
+
+    Raises:
+        ConfigError: A name without a value.
+    """
+    rest: list[str] = []
+    found: dict[str, str] = {}
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
+        name, equals, text = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or name not in names:
+            rest.append(word)
+        elif equals:
+            found[name] = text
+        elif queue:
+            found[name] = queue.pop(0)
+        else:
+            raise ConfigError(f"--{name} needs a value. All options: marft train --help")
+    return rest, found

@@ -11,16 +11,18 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from marft_algos.functional import masked_mean, masked_sum
+from marft_algos.lazy import torch
 from marft_algos.memory import passes
 from marft_algos.types import StopReason, Trajectory, Transition
 from marft_envs.errors import MarftError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Level = Literal["action", "token"]
 PAD_ID = 0

@@ -18,19 +18,23 @@ import pickle
 import random
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
 from marft_algos import finite
 from marft_algos.runs import writing
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, MarftError, did_you_mean
 
 FORMAT = 1
+_TORCH_WRITES = re.compile(r"inline_container|PytorchStreamWriter|iostream|cannot be opened|Parent directory")
+"""How torch says that a file could not be written: RuntimeErrors without an errno."""
 _STEP = re.compile(r"step_(\d+)")
 
 
@@ -62,6 +66,10 @@ class Progress:
     """An outage kept the evaluation that was due here from being made."""
     best_iteration: int | None = None
     best_score: float = -float("inf")
+
+    def done(self, iterations: int, token_budget: int | None) -> bool:
+        """Whether the iterations, or the budget of tokens, are used up."""
+        return self.iteration >= iterations or (token_budget is not None and self.tokens >= token_budget)
 
 
 def step_dir(folder: Path, iteration: int) -> Path:
@@ -114,8 +122,7 @@ def save(
     target = step_dir(folder, progress.iteration)
     aside = folder / f".tmp-{target.name}"
     finite.check(state, "Value heads or optimisers")
-    with writing(target):
-        shutil.rmtree(aside, ignore_errors=True)
+    with writing(target), _aside(aside), _as_os_errors():
         aside.mkdir(parents=True)
         for name in names:
             policies.save_adapter(name, aside / "policies" / name)
@@ -129,6 +136,30 @@ def save(
         aside.rename(target)
         _fsync(folder)
     return target
+
+
+@contextmanager
+def _aside(folder: Path) -> Iterator[None]:
+    """Clears a half-written checkpoint away, before and after a failure: it would take what little room is left."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _as_os_errors() -> Iterator[None]:
+    """Failed writes as the system's errors: torch and safetensors raise errors of their own for them."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+    except RuntimeError as error:
+        if isinstance(error, MarftError) or not _TORCH_WRITES.search(str(error)):
+            raise
+        raise OSError(f"torch could not write all of it ({str(error).splitlines()[0]})") from error
 
 
 def prune(folder: Path, keep: Literal["last", "best", "all"], best: int | None) -> None:
@@ -161,16 +192,26 @@ def read_progress(path: Path) -> Progress:
         raise ConfigError(f"The checkpoint {path} cannot be read: {error}. Choose another: --checkpoint") from error
 
 
+def check_policies(path: Path, names: Sequence[str]) -> None:
+    """Checks that a checkpoint holds these policies, without reading any.
+
+    Raises:
+        ConfigError: It has no such policy.
+    """
+    there = sorted(folder.name for folder in (path / "policies").glob("*"))
+    for name in names:
+        if name not in there:
+            raise ConfigError(f"The checkpoint {path} has no policy '{name}'. {did_you_mean(name, there)}")
+
+
 def load_policies(path: Path, policies: PolicyFiles, names: Sequence[str]) -> None:
     """Reads the weights of these policies, in place.
 
     Raises:
         ConfigError: The checkpoint has no such policy.
     """
-    there = sorted(folder.name for folder in (path / "policies").glob("*"))
+    check_policies(path, names)
     for name in names:
-        if name not in there:
-            raise ConfigError(f"The checkpoint {path} has no policy '{name}'. {did_you_mean(name, there)}")
         policies.load_adapter(name, path / "policies" / name)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -154,7 +155,8 @@ def describe(env_id: str, kwargs: dict[str, Any]) -> str:
     for message in base.messages(first):
         lines += [f"  <{message['role']}>", *(f"  {line}" for line in message["content"].splitlines())]
     env.close()
-    lines += ["", f"Next: marft play {env_id}   ·   marft train --env {env_id}"]
+    typed = shlex.quote(env_id)
+    lines += ["", f"Next: marft play {typed}   ·   marft train --env {typed}"]
     return "\n".join(lines)
 
 
@@ -208,14 +210,14 @@ def factory(target: str, kwargs: dict[str, Any]) -> Any:
     """A callable without arguments that builds ``target``: an id, ``module:id`` or ``module:callable``."""
     import marft_envs
     from marft_envs.errors import ConfigError
-    from marft_envs.registry import FOREIGN
+    from marft_envs.registry import FOREIGN, import_for
 
     module, _, name = target.rpartition(":")
     if not module or not name.isidentifier() or target.startswith(FOREIGN):
         return lambda: marft_envs.make(target, **kwargs)
     try:
-        build = getattr(importlib.import_module(module), name)
-    except (ModuleNotFoundError, AttributeError) as error:
+        build = getattr(import_for(target, module), name)
+    except AttributeError as error:
         raise ConfigError(f"Cannot load '{target}': {error}. Expected an importable module:callable.") from error
     if not callable(build):
         return lambda: build

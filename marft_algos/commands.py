@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import shlex
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from marft_algos import arguments, presets, trust
+from marft_algos import arguments, lazy, paths, presets, trust
+from marft_algos.arguments import typed
 from marft_algos.ranges import COUNT
 from marft_algos.runs import RunFolder
 from marft_algos.terminal import clean, say
-from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
+from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from marft_algos.config import TrainConfig
+    from marft_algos.trainer import Trainer
 
 REGRESSION = 3
 """Exit code: everything ran, and something has become worse."""
@@ -32,9 +33,7 @@ def require_training() -> None:
     Raises:
         MissingExtraError: One is not installed.
     """
-    for package in ("torch", "transformers", "peft", "safetensors", "jinja2"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError(f"Training (package '{package}')", "train")
+    lazy.check_packages()
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -47,47 +46,89 @@ def require_training() -> None:
 
 def run_train(argv: list[str]) -> int:
     """``marft train [ALGO] …``."""
-    require_training()
+    lazy.check_packages()
     if "--dry-run" in argv:
         return _dry_run([word for word in argv if word != "--dry-run"])
+    config, run = _train_settings(argv)
+    command = typed("train", *argv)
+    with ExitStack() as lock:
+        if run is not None:
+            lock.enter_context(run.locked(command))
+        require_training()
+        from marft_algos.trainer import Trainer
+
+        if run is not None and _is_done(run, config):
+            return 0
+        trainer = Trainer(config)
+        if run is None:
+            run = trainer.start()
+            lock.enter_context(run.locked(command))
+        else:
+            trainer.resume(run)
+        run.add_command(command, trainer.progress.iteration)
+        return _train(trainer, run)
+
+
+def _train(trainer: Trainer, run: RunFolder) -> int:
+    """Trains, and says what came of it."""
     from marft_algos import report
     from marft_algos.loggers import Display
-    from marft_algos.trainer import Interrupted, Trainer
 
-    config, run = _train_settings(argv)
-    trainer = Trainer(config)
-    if run is None:
-        run = trainer.start()
-    else:
-        trainer.resume(run)
-    command = f"marft train {shlex.join(argv)}".rstrip()
+    config = trainer.config
     say(f"run:     {run.root}")
     try:
         with Display(config.iterations, trainer.progress.iteration, f"{config.env} · {config.algo}") as display:
             trainer.train(run, display)
-    except Interrupted:
-        say(f"stopped after iteration {trainer.progress.iteration}; go on: marft train --resume {run.root}")
+        report.finish(run)
+    except KeyboardInterrupt:
+        if trainer.progress.done(config.iterations, config.token_budget):
+            say(f"stopped when all was trained and saved; its report: {typed('show', run.root, '--html')}")
+        else:
+            resume = typed("train", "--resume", run.root)
+            say(f"stopped after iteration {trainer.progress.iteration}; go on: {resume}")
         return 130
-    report.finish(run, command)
     _print_gain(run)
     say(f"report:  {run.report_file}")
     speaker = trainer.policies.agents[0]
-    say(f"next:    marft eval {run.root} --swap {speaker}   # do the words of {speaker} matter?")
+    say(f"next:    {typed('eval', run.root, '--swap', speaker)}   # do the words of {speaker} matter?")
     return 0
+
+
+def _is_done(run: RunFolder, config: TrainConfig) -> bool:
+    """Whether nothing is left to train, and says so; a report that is missing is written."""
+    from marft_algos import checkpoint, report
+
+    if not checkpoint.steps(run.checkpoints):
+        return False
+    progress = checkpoint.read_progress(checkpoint.pick(run.checkpoints))
+    if not progress.done(config.iterations, config.token_budget):
+        return False
+    if not run.report_file.is_file():
+        report.finish(run)
+    if progress.iteration >= config.iterations:
+        more = typed("train", "--resume", run.root, "--iterations", 2 * max(progress.iteration, 1))
+        done = f"is at iteration {progress.iteration} of {config.iterations}"
+    else:
+        more = typed("train", "--resume", run.root, "--token-budget", 2 * progress.tokens)
+        done = f"has sampled {progress.tokens} of {config.token_budget} tokens"
+    print(f"nothing to do: {run.root} {done}; for more: {more}")
+    print(f"report:  {run.report_file}")
+    return True
 
 
 def _dry_run(argv: list[str]) -> int:
     """Checks the settings and estimates the memory; loads no weights and writes nothing."""
+    config, _ = _train_settings(argv)
+    require_training()
     from marft_algos import setup
     from marft_algos.estimate import capacity, estimate
 
-    config, _ = _train_settings(argv)
     trust.check_dry(config.table())
     found = estimate(config, setup.make_env(config, config.env_kwargs))
     say(f"{config.env} · {config.algo}, memory at most:\n{found.table()}")
     say(f"  {capacity(found.device) / 1e9:8.2f} GB  there is")
     found.check()
-    say(f"next:    {shlex.join(['marft', 'train', *argv])}")
+    say(f"next:    {typed('train', *argv)}")
     return 0
 
 
@@ -98,18 +139,18 @@ def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
     words = list(argv)
     if words and not words[0].startswith("-"):
         words[:1] = ["--algo", words[0]]
-    words, files = _take(words, "resume", "config", "data")
-    _, first = _take(words, "preset", "algo", "env", "models")
+    words, files = arguments.take(words, "resume", "config", "data")
+    _, first = arguments.take(words, "preset", "algo", "env", "models", "adapters")
     run = RunFolder.open(files["resume"]) if "resume" in files else None
     base = _base_settings(run, files, first)
     help_text = (
         "Trains a team: marft train [ALGO] [options].\n\n"
         f"Shown defaults are those of the preset '{base.preset}'. Presets:\n\n"
-        + "\n\n".join(f"  {name}: {what}" for name, what in presets.SUMMARIES.items())
-        + "\n\nFurther options:\n\n  --resume RUN: go on with a run\n\n  --config FILE: settings from TOML (a run's"
-        " config.toml repeats it)\n\n  --data PATH: math problems from a JSONL file, or a named data set\n\n"
-        "  --dry-run: check the settings and estimate the memory; load no weights, start no program, send nothing"
-        "\n\n  --trust: let a file's settings execute and send, after showing them (docs/trust.md)"
+        + "\n".join(f"  {name}: {what}" for name, what in presets.SUMMARIES.items())
+        + "\n\nFurther options:\n\n  --resume RUN: go on with a run\n  --config FILE: settings from TOML (a run's"
+        " config.toml repeats it)\n  --data PATH: math problems from a JSONL file, or a named data set\n"
+        "  --dry-run: check the settings and estimate the memory; load no weights, start no program, send nothing\n"
+        "  --trust: let a file's settings execute and send, after showing them (docs/trust.md)"
     )
     given = arguments.parse(
         tyro.conf.OmitArgPrefixes[TrainConfig], words, prog="marft train", description=help_text, default=base
@@ -121,44 +162,26 @@ def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
 
 def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mapping[str, str]) -> TrainConfig:
     """What the options change: the resumed run's settings, a file's, or a preset's."""
-    from marft_algos import config, setup
+    from marft_algos import config
 
     if run is not None:
-        return config.load(run.config_file)
+        return paths.of_run(run, first)
     # Without a word about the model it is the embedded one, and the preset is one made for it.
     embedded = "models" not in first and "config" not in files
     default = presets.suited(first.get("env", "")) if embedded else "default"
     preset = presets.get(first.get("preset", default))
     if "env" in first and first["env"] != preset.get("env"):
-        preset["env_kwargs"] = setup.keep_accepted(first["env"], preset.get("env_kwargs", {}))
+        preset["env_kwargs"] = presets.keep_accepted(first["env"], preset.get("env_kwargs", {}))
     if "data" in files:
         preset["env_kwargs"] = {"data": files["data"]}
     base = config.build({key: first[key] for key in ("algo", "env") if key in first}, config.build(preset))
     return config.load(files["config"], base) if "config" in files else base
 
 
-def _take(words: Sequence[str], *names: str) -> tuple[list[str], dict[str, str]]:
-    """Splits ``--name value`` and ``--name=value`` of these names off."""
-    rest: list[str] = []
-    found: dict[str, str] = {}
-    queue = list(words)
-    while queue:
-        word = queue.pop(0)
-        name, equals, text = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or name not in names:
-            rest.append(word)
-        elif equals:
-            found[name] = text
-        elif queue:
-            found[name] = queue.pop(0)
-        else:
-            raise ConfigError(f"--{name} needs a value. All options: marft train --help")
-    return rest, found
-
-
 def _print_gain(run: RunFolder) -> None:
     if (gain := run.gain()) is not None:
         before, after, difference = gain
+        say(f"on:      {run.panel()}")
         say(f"before:  {before}")
         say(f"after:   {after}")
         say(f"gain:    {_signed(difference)} (paired, 95 %)")
@@ -173,7 +196,7 @@ def _signed(estimate: Any) -> str:
 
 @dataclass(frozen=True)
 class EvalArguments:
-    """Scores a trained team against the untrained one, on the same held-out problems.
+    """Scores a trained team against the untrained one, on the same problems: held-out ones where there is a split.
 
     Without RUN, scores an untrained team: marft eval --untrained --env math-solo-v0. With --compare RUN_A RUN_B, scores
     B against A, agent by agent; exits with 3 if anything has become worse.
@@ -203,7 +226,7 @@ class EvalArguments:
     """Write the trained team's episodes (the untrained team's, with --untrained) to this JSONL file."""
     device: str = ""
     """Another device than while training."""
-    compare: tuple[str, str] | None = None
+    compare: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN_A RUN_B")] = ()
     """Two runs of one team, A and B."""
     scenarios: str = ""
     """With --compare: file of the frozen scenarios; written from A's held-out panel if it is not there yet."""
@@ -211,20 +234,30 @@ class EvalArguments:
 
 def run_eval(argv: list[str]) -> int:
     """``marft eval RUN …``."""
+    lazy.check_packages()
+    given: EvalArguments = arguments.parse(EvalArguments, argv, prog="marft eval")
+    if given.compare:
+        return _compare(given)
+    config, run = _eval_settings(given)
     require_training()
     import torch
 
     from marft_algos import checkpoint, evaluate, hosting, records, runs, setup
 
-    given: EvalArguments = arguments.parse(EvalArguments, argv, prog="marft eval")
-    if given.compare is not None:
-        return _compare(given, *given.compare)
-    config, run = _eval_settings(given)
     torch.set_num_threads(config.threads)
+    # Everything that was typed is checked before anything is played.
+    trained = checkpoint.pick(run.checkpoints, given.checkpoint) if run and not given.untrained else None
     env, kwargs = setup.make_env(config, config.env_kwargs), setup.eval_kwargs(config)
+    swapped = _agent_called(given.swap, env) if given.swap else ""
     held_out = setup.make_env(config, kwargs)
-    panel = setup.problems(config, env, held_out).held_out
+    problems = setup.problems(config, env, held_out)
+    panel = problems.held_out
+    if swapped and len(panel) < 2:
+        raise ConfigError("Exchanging messages takes at least two episodes. Raise --episodes.")
     policies = setup.make_policies(config, env)
+    names = setup.saved_policies(config, policies)
+    if trained is not None:
+        checkpoint.check_policies(trained, names)
     setup.check_prompts(config, held_out, policies, panel)
     engine = hosting.make_engine(config, policies, local=True)
     way = "greedy" if config.eval_greedy else f"sampled at temperature {config.temperature:g}"
@@ -233,33 +266,36 @@ def run_eval(argv: list[str]) -> int:
 
     played = evaluate.play(config, kwargs, panel, policies, engine)
     before = evaluate.records(played)
+    say(f"on           {runs.PanelFacts.of([r.task_id for r in before], problems.apart)}")
     say(f"untrained    {runs.estimate(before)}")
-    if run is not None and not given.untrained:
-        path = checkpoint.pick(run.checkpoints, given.checkpoint)
-        checkpoint.load_policies(path, policies, setup.saved_policies(config, policies))
+    if trained is not None:
+        checkpoint.load_policies(trained, policies, names)
         played = evaluate.play(config, kwargs, panel, policies, engine)
         _, after, difference = runs.compare(before, evaluate.records(played))
-        say(f"{path.name:<12} {after}")
+        say(f"{trained.name:<12} {after}")
         say(f"difference   {_signed(difference)} (paired, 95 %)")
-    if given.swap:
-        agent = _agent_called(given.swap, env)
-        exchanged = evaluate.swap(agent, played, config, engine, policies)
+    if swapped:
+        exchanged = evaluate.swap(swapped, played, config, engine, policies)
         again = evaluate.play(config, kwargs, panel, policies, exchanged)
         _, after, difference = runs.compare(evaluate.records(played), evaluate.records(again))
-        say(f"exchanged    {after}, with {agent}'s messages from other problems")
+        say(f"exchanged    {after}, with {swapped}'s messages from other problems")
         say(f"difference   {_signed(difference)} (paired, 95 %)")
     if given.out:
         _write_rows(Path(given.out), [records.row(t) for t in played])
     return 0
 
 
-def _compare(given: EvalArguments, a: str, b: str) -> int:
+def _compare(given: EvalArguments) -> int:
     """``marft eval --compare A B``."""
-    from marft_algos import compare
-
-    unused = dataclasses.replace(given, compare=None, scenarios="", checkpoint="last")
+    if len(given.compare) != 2:
+        raise ConfigError(f"--compare got {len(given.compare)} runs. Expected two: marft eval --compare RUN_A RUN_B")
+    a, b = given.compare
+    unused = dataclasses.replace(given, compare=(), scenarios="", checkpoint="last")
     if unused != EvalArguments():
         raise ConfigError("--compare takes two runs, --scenarios and --checkpoint, and nothing else: both play alike.")
+    require_training()
+    from marft_algos import compare
+
     path = Path(given.scenarios) if given.scenarios else None
     changes = compare.compare(RunFolder.open(a), RunFolder.open(b), path, given.checkpoint)
     say(f"A {a}, B {b}, {changes[0].difference.n} scenarios: A, B, B - A (paired, 95 %; of these runs, not of seeds)")
@@ -272,17 +308,21 @@ def _compare(given: EvalArguments, a: str, b: str) -> int:
 def _eval_settings(given: EvalArguments) -> tuple[TrainConfig, RunFolder | None]:
     """The run's settings (the quickstart's without a run) with what the options change."""
     from marft_algos import config as configs
-    from marft_algos import setup
 
     if not given.run and not given.untrained:
         raise ConfigError("Which run? marft eval RUN. For a team as it is before training: marft eval --untrained")
+    if given.episodes is not None and given.episodes < 1:
+        raise ConfigError(f"--episodes is {given.episodes}; expected at least 1, or leave it out: as while training.")
     if given.models and not given.untrained:
         raise ConfigError("A trained team plays on its own base models. Add --untrained, or leave --models out.")
     run = RunFolder.open(given.run) if given.run else None
-    config = configs.load(run.config_file) if run else configs.build(presets.get(presets.suited(given.env)))
+    if run is not None:
+        config = paths.of_run(run, {"models": given.models} if given.models else {})
+    else:
+        config = configs.build(presets.get(presets.suited(given.env)))
     kwargs = config.env_kwargs
     if given.env and given.env != config.env:
-        kwargs = setup.keep_accepted(given.env, kwargs)
+        kwargs = presets.keep_accepted(given.env, kwargs)
     if given.data:
         kwargs = {"data": given.data}
     changes: dict[str, Any] = {"env": given.env, "models": given.models, "device": given.device}
@@ -314,30 +354,6 @@ def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     say(f"episodes:    {path}")
-
-
-def team_of(path: str) -> Callable[[str, Sequence[Mapping[str, str]]], str]:
-    """What the trained team of a run says, greedily: (agent, chat messages) -> reply."""
-    require_training()
-    from marft_algos import checkpoint, config, evaluate, hosting, setup
-    from marft_algos.types import GenerationRequest
-
-    run = RunFolder.open(path)
-    settings = config.load(run.config_file)
-    env = setup.make_env(settings, settings.env_kwargs)
-    policies = setup.make_policies(settings, env)
-    chosen = checkpoint.pick(run.checkpoints)
-    checkpoint.load_policies(chosen, policies, setup.saved_policies(settings, policies))
-    engine, params = hosting.make_engine(settings, policies, local=True), evaluate.sampling(settings, evaluation=True)
-
-    def reply(agent: str, messages: Sequence[Mapping[str, str]]) -> str:
-        policy = policies.policy_of(agent)
-        tools = env.unwrapped.tools.get(agent, ())
-        prompt = policies.render(policy, messages, tools) if policy in policies.policies else []
-        request = GenerationRequest(policy, prompt, seed=0, agent=agent, messages=messages)
-        return engine.generate([request], params)[0].text
-
-    return reply
 
 
 # marft show -----------------------------------------------------------------------------------------
@@ -372,7 +388,7 @@ def run_show(argv: list[str]) -> int:
     if run.report_file.is_file():
         say(f"report:  {run.report_file}")
     else:
-        say(f"report:  not yet; write it now: marft show {run.root} --html")
+        say(f"report:  not yet; write it now: {typed('show', run.root, '--html')}")
     return 0
 
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marft_algos import checkpoint, evaluate, setup, stats
-from marft_algos import config as configs
+from marft_algos import checkpoint, evaluate, paths, setup, stats
 from marft_algos.config import TrainConfig
 from marft_algos.engines.native import NativeEngine
 from marft_algos.runs import RunFolder, outcome, writing
@@ -52,7 +51,7 @@ def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: st
     Raises:
         ConfigError: Teams, models or adapters differ, so nothing can be exchanged.
     """
-    config = _common(configs.load(a.config_file), configs.load(b.config_file), a, b)
+    config = _common(paths.of_run(a), paths.of_run(b), a, b)
     kwargs = setup.eval_kwargs(config)
     env, held_out = setup.make_env(config, config.env_kwargs), setup.make_env(config, kwargs)
     panel = setup.problems(config, env, held_out).held_out

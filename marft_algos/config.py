@@ -211,7 +211,7 @@ def read_table(path: Path | str) -> dict[str, Any]:
         ConfigError: No such file, or not TOML.
     """
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # with or without Notepad's mark
     except OSError as error:
         raise ConfigError(f"Cannot read the settings in '{path}': {error.strerror}. Expected a TOML file.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -11,12 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+from marft_algos.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Norm = Literal["sum", "token", "word"]
 Array = NDArray[np.float64]

@@ -18,6 +18,8 @@ from marft_algos.stats import Estimate
 from marft_algos.terminal import clean
 from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
 
+NOISE = 1e-8
+"""KLs below are rounding: one step a batch has none, and nothing is said of it."""
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -96,6 +98,7 @@ class Display:
         self._lost = 0
         self._last: Mapping[str, Any] = {}
         self._evaluations: list[tuple[str, str]] = []
+        self._panel = ""
         self._phase = "starting"
         self._live = Live(self, console=self.console, refresh_per_second=4) if self.console.is_terminal else None
 
@@ -119,8 +122,11 @@ class Display:
         """One line that stays."""
         self.console.print(clean(text), markup=False, soft_wrap=True)
 
-    def evaluated(self, iteration: int, now: Estimate, gain: Estimate | None) -> None:
-        """A new evaluation."""
+    def evaluated(self, iteration: int, now: Estimate, gain: Estimate | None, panel: str = "") -> None:
+        """A new evaluation; ``panel``: what on, in words."""
+        if self._live is None and panel != self._panel:
+            self.note(f"evaluated on {panel}")
+        self._panel = panel
         what = "untrained" if iteration == 0 else f"iteration {iteration}"
         text = str(now) + (f"; against untrained {gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]" if gain else "")
         self._evaluations.append((what, text))
@@ -134,7 +140,8 @@ class Display:
             self._scores.append(float(metrics["score"]))
             self._lost += int(metrics.get("infra", 0))
             if self._live is None:
-                kl = [f"{key.split('/')[1]} KL {v:.4f}" for key, v in metrics.items() if key.endswith("/kl")]
+                kls = {key.split("/")[1]: v for key, v in metrics.items() if key.endswith("/kl") and abs(v) > NOISE}
+                kl = [f"{policy} KL {v:.4f}" for policy, v in kls.items()]
                 parts = [f"iteration {self.done}/{self.total}", f"score {metrics['score']:.3f}", *kl]
                 parts += [f"infra {metrics.get('infra', 0)}"]
                 self.note("  ".join([*parts, f"{metrics['time_total']:.1f} s", f"left {self.left()}"]))
@@ -159,7 +166,9 @@ class Display:
             rows.append(Text(f"score while training  {sparkline(self._scores)}  {now}"))
         if policies := self._policies():
             rows.append(policies)
-        rows += [Text(f"held-out, {what}: {text}") for what, text in self._evaluations[:1] + self._evaluations[1:][-3:]]
+        if self._evaluations and self._panel:
+            rows.append(Text(f"evaluated on {self._panel}", "bright_black"))
+        rows += [Text(f"{what}: {text}") for what, text in self._evaluations[:1] + self._evaluations[1:][-3:]]
         return Panel(Group(*rows), title=Text(self.title), title_align="left", border_style="bright_black")
 
     def _policies(self) -> Table | None:
@@ -173,6 +182,6 @@ class Display:
             table.add_column(column, justify="left" if column == "policy" else "right")
         for name in names:
             values = [self._last.get(f"policy/{name}/{key}") for key in shown]
-            numbers = ("–" if v is None else f"{v if abs(v) > 1e-8 else 0.0:.4g}" for v in values)
+            numbers = ("–" if v is None else f"{v if abs(v) > NOISE else 0.0:.4g}" for v in values)
             table.add_row(clean(name, line=True), *numbers)
         return table

@@ -7,8 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-import torch
-
+from marft_algos.lazy import torch
 from marft_envs.errors import MarftError
 
 T = TypeVar("T")

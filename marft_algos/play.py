@@ -48,6 +48,8 @@ def run_play(argv: list[str]) -> int:
     given: PlayArguments = arguments.parse(PlayArguments, argv, prog="marft play")
     env = marft_envs.make(given.id, **given.env_kwargs)
     names = env.unwrapped.possible_agents
+    if given.episodes < 1:
+        raise ConfigError(f"--episodes is {given.episodes}; expected at least 1.")
     if given.agent and given.agent not in names:
         raise ConfigError(f"There is no agent '{given.agent}' in {given.id}. {did_you_mean(given.agent, names)}")
     rng = np.random.default_rng(given.seed)
@@ -58,9 +60,7 @@ def run_play(argv: list[str]) -> int:
 
     others: Reply = at_random
     if given.team:
-        from marft_algos.commands import team_of
-
-        others = team_of(given.team)
+        others = team_of(given.team, given.id, names)
     alone = not (given.agent or given.team or given.random)
     people = set() if given.random else {given.agent} if given.agent else set(names) if alone else set()
     score = 0.0
@@ -70,6 +70,51 @@ def run_play(argv: list[str]) -> int:
         say(f"\nmean score of {given.episodes} episodes: {score / given.episodes:.3f}")
     env.close()
     return 0
+
+
+def team_of(path: str, env_id: str, names: Sequence[str]) -> Reply:
+    """What the trained team of a run says, greedily.
+
+    Args:
+        path: Of the run.
+        env_id: What is played.
+        names: The agents there.
+
+    Raises:
+        ConfigError: No such run, or its team has not these agents.
+        MissingExtraError: The train extra is not installed.
+    """
+    from marft_algos import commands, paths
+    from marft_algos.runs import RunFolder
+
+    run = RunFolder.open(path)
+    settings = paths.of_run(run)
+    env = marft_envs.make(settings.env, **settings.env_kwargs)
+    env.reset(seed=0)
+    known = env.unwrapped.possible_agents
+    if strangers := [name for name in names if name not in known]:
+        play = arguments.typed("play", settings.env, "--team", path)
+        raise ConfigError(
+            f"The team of {run.root} was trained on {settings.env} and has {', '.join(known)}: nobody plays"
+            f" '{strangers[0]}' of {env_id}. {did_you_mean(strangers[0], known)} Its own game: {play}"
+        )
+    commands.require_training()
+    from marft_algos import checkpoint, evaluate, hosting, setup
+    from marft_algos.types import GenerationRequest
+
+    policies = setup.make_policies(settings, env)
+    chosen = checkpoint.pick(run.checkpoints)
+    checkpoint.load_policies(chosen, policies, setup.saved_policies(settings, policies))
+    engine, params = hosting.make_engine(settings, policies, local=True), evaluate.sampling(settings, evaluation=True)
+
+    def reply(agent: str, messages: Sequence[Mapping[str, str]]) -> str:
+        policy = policies.policy_of(agent)
+        tools = env.unwrapped.tools.get(agent, ())
+        prompt = policies.render(policy, messages, tools) if policy in policies.policies else []
+        request = GenerationRequest(policy, prompt, seed=0, agent=agent, messages=messages)
+        return engine.generate([request], params)[0].text
+
+    return reply
 
 
 def _episode(env: Any, seed: int, people: set[str], others: Reply) -> float:

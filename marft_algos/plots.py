@@ -15,6 +15,10 @@ Points = list[tuple[float, float]]
 COLORS = ("#3a6ea5", "#c8553d", "#5b8c5a", "#8e5ea2", "#b8860b", "#2a9d8f", "#d4598c", "#6b7280")
 """Distinguishable on light and dark paper; agents take them in order."""
 NOISE = 1e-8
+_SHARES = ("clip_share", "cut")
+"""What lies between 0 and 1: its axis starts at 0, and ends at 1 at most."""
+_OFF_POLICY = ("KL", "clip share")
+"""Panels that one step a batch leaves empty (its ratio is 1, to the last bits): they are left out then."""
 _POLICY = {
     "loss": ("loss", "policy loss per minibatch"),
     "kl": ("KL", "mean per token, to the policy that sampled"),
@@ -34,18 +38,22 @@ class Panel:
     note: str
     series: dict[str, Points]
     """Label -> points; agents and policies keep one color through all panels."""
-    band: list[tuple[float, float, float]] = field(default_factory=list)
-    """(x, low, high) around the first series."""
+    bars: list[tuple[float, float, float]] = field(default_factory=list)
+    """(x, low, high) of the first series: its points are measured, and nothing between them."""
     dashed: float | None = None
     """A horizontal reference."""
     unit: bool = False
     """Values are in [0, 1], and so is the axis."""
+    share: bool = False
+    """Values are in [0, 1]; the axis ends at the largest."""
 
 
 def panels(metrics: Sequence[Mapping[str, Any]]) -> list[Panel]:
     """The diagrams of a run: accuracy first, then one per quantity with a line per policy or agent."""
     found = [_accuracy(metrics)]
     found += [_grouped(metrics, "policy", key, *words) for key, words in _POLICY.items()]
+    if all(_zero(panel) for panel in found if panel.title == "KL"):
+        found = [panel for panel in found if panel.title not in _OFF_POLICY]
     found.append(_grouped(metrics, "agent", "length", "reply length", "tokens per turn while training"))
     found.append(_grouped(metrics, "agent", "cut", "cut replies", "share that reached the token limit"))
     return [panel for panel in found if any(panel.series.values())]
@@ -58,8 +66,10 @@ def _accuracy(metrics: Sequence[Mapping[str, Any]]) -> Panel:
     band = [(float(m["iteration"]), float(m["eval/low"]), float(m["eval/high"])) for m in evaluated]
     baseline = points[0][1] if points and points[0][0] == 0 else None
     unit = all(0 <= y <= 1 for _, y in points + trained)
-    note = "held-out problems with 95 % interval; dashed: the untrained team"
-    return Panel("score", note, {"held out": points, "while training": _smooth(trained)}, band, baseline, unit)
+    held_out = any(m.get("eval/held_out") for m in evaluated)
+    name = "held out" if held_out else "evaluated"
+    note = f"{'held-out problems' if held_out else 'evaluations'} with 95 % interval; dashed: the untrained team"
+    return Panel("score", note, {name: points, "while training": _smooth(trained)}, band, baseline, unit)
 
 
 def _smooth(points: Points, window: int = 5) -> Points:
@@ -80,7 +90,11 @@ def _grouped(metrics: Sequence[Mapping[str, Any]], kind: str, key: str, title: s
                 # Rounding noise around 0 (the KL of a single minibatch) would fill the axis.
                 y = float(value) if abs(value) > NOISE else 0.0
                 series.setdefault(parts[1], []).append((float(m["iteration"]), y))
-    return Panel(title, note, series)
+    return Panel(title, note, series, share=key in _SHARES)
+
+
+def _zero(panel: Panel) -> bool:
+    return all(y == 0.0 for points in panel.series.values() for _, y in points)
 
 
 def colors(found: Sequence[Panel]) -> dict[str, str]:
@@ -98,9 +112,9 @@ def svg(panel: Panel, palette: Mapping[str, str], width: int = 340, height: int 
     """Draws a panel; text takes the page's color."""
     xs = [x for points in panel.series.values() for x, _ in points]
     ys = [y for points in panel.series.values() for _, y in points]
-    ys += [y for _, low, high in panel.band for y in (low, high)]
+    ys += [y for _, low, high in panel.bars for y in (low, high)]
     x0, x1 = min(xs), max(max(xs), min(xs) + 1)
-    y0, y1 = (0.0, 1.0) if panel.unit else _span(ys)
+    y0, y1 = _axis(panel, ys)
 
     def at(x: float, y: float) -> str:
         px = _LEFT + (x - x0) / (x1 - x0) * (width - _LEFT - _RIGHT)
@@ -116,17 +130,19 @@ def svg(panel: Panel, palette: Mapping[str, str], width: int = 340, height: int 
         px = at(x, y0).split(",")[0]
         anchor = "start" if x == x0 else "end"
         marks.append(f'<text x="{px}" y="{height - 6}" text-anchor="{anchor}">{x:g}</text>')
-    if panel.band:
-        first = palette[next(iter(panel.series))]
-        outline = [at(x, high) for x, _, high in panel.band] + [at(x, low) for x, low, _ in reversed(panel.band)]
-        marks.append(f'<polygon points="{" ".join(outline)}" fill="{first}" opacity=".16"/>')
+    measured = next(iter(panel.series)) if panel.bars else ""
+    for x, low, high in panel.bars:
+        (px, bottom), top = at(x, low).split(","), at(x, high).split(",")[1]
+        color = palette[measured]
+        marks.append(f'<line x1="{px}" x2="{px}" y1="{bottom}" y2="{top}" stroke="{color}" stroke-width="1.4"/>')
     if panel.dashed is not None:
         (left, y), right = at(x0, panel.dashed).split(","), at(x1, panel.dashed).split(",")[0]
         marks.append(f'<line class="dashed" x1="{left}" x2="{right}" y1="{y}" y2="{y}"/>')
     for label, points in panel.series.items():
         color, path = palette[label], " ".join(at(x, y) for x, y in points)
-        marks.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.6"/>')
-        if len(points) <= 30:
+        if label != measured:
+            marks.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.6"/>')
+        if label == measured or len(points) <= 30:
             dots = (at(x, y).split(",") for x, y in points)
             marks += [
                 f'<circle cx="{cx}" cy="{cy}" r="2.4" fill="{color}"><title>{html.escape(label)} {x:g}: {y:.4g}</title>'
@@ -134,6 +150,13 @@ def svg(panel: Panel, palette: Mapping[str, str], width: int = 340, height: int 
                 for (cx, cy), (x, y) in zip(dots, points, strict=True)
             ]
     return f'<svg viewBox="0 0 {width} {height}" role="img">{"".join(marks)}</svg>'
+
+
+def _axis(panel: Panel, ys: Sequence[float]) -> tuple[float, float]:
+    """Ends of the vertical axis."""
+    if panel.unit or (panel.share and not max(ys)):
+        return 0.0, 1.0
+    return (0.0, min(max(ys) * 1.08, 1.0)) if panel.share else _span(ys)
 
 
 def _span(ys: Sequence[float]) -> tuple[float, float]:
@@ -174,16 +197,17 @@ def write_png(metrics: Sequence[Mapping[str, Any]], path: Path) -> None:
     FigureCanvasAgg(figure)
     for i, panel in enumerate(found):
         axes = figure.add_subplot(rows, columns, i + 1)
+        measured = next(iter(panel.series)) if panel.bars else ""
         for label, points in panel.series.items():
             if points:
-                axes.plot(*zip(*points, strict=True), label=label, color=palette[label], linewidth=1.4)
-        if panel.band:
-            x, low, high = zip(*panel.band, strict=True)
-            axes.fill_between(x, low, high, color=palette[next(iter(panel.series))], alpha=0.16, linewidth=0)
+                style: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 3.5} if label == measured else {}
+                axes.plot(*zip(*points, strict=True), label=label, color=palette[label], linewidth=1.4, **style)
+        for x, low, high in panel.bars:
+            axes.plot([x, x], [low, high], color=palette[measured], linewidth=1.2)
         if panel.dashed is not None:
             axes.axhline(panel.dashed, color="gray", linestyle="--", linewidth=1)
-        if panel.unit:
-            axes.set_ylim(0, 1)
+        if panel.unit or panel.share:
+            axes.set_ylim(*_axis(panel, [y for points in panel.series.values() for _, y in points]))
         axes.set_title(panel.title, fontsize=10, loc="left")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.25)

@@ -13,10 +13,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from torch import Tensor
 
 from marft_algos import credit
 from marft_algos import functional as F
@@ -24,6 +23,9 @@ from marft_algos.algorithm import Algorithm, Rescore, UpdateConfig
 from marft_algos.batching import LEARNER_LOGPROBS, Batch, Level, decision_points, has_loss, rows_by_policy
 from marft_algos.ranges import POSITIVE, SHARE, Range
 from marft_algos.types import SamplingParams, Trajectory, Transition
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LOG_RATIO = "log_ratio"
 """Key in ``Transition.info``: the turn's summed log-ratio, once its policy was updated in this iteration."""

@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import copy
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
+import marft_envs
 from marft_envs.errors import ConfigError, did_you_mean
 
 # In bf16 the sampler and the learner differ by up to a few hundredths a token, which adds up over a text: the learner
@@ -218,6 +221,16 @@ def suited(env: str) -> str:
     if env in TOYS:
         return "toy"
     return next((name for name in ("code", "tools") if env.startswith(f"{name}-")), "quickstart")
+
+
+def accepts(env_id: str, keyword: str) -> bool:
+    """Whether the environment's constructor has this keyword."""
+    return keyword in inspect.signature(marft_envs.spec(env_id).load()).parameters
+
+
+def keep_accepted(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that another environment than the one they were meant for can take, too."""
+    return {key: value for key, value in kwargs.items() if accepts(env_id, key)}
 
 
 def get(name: str) -> dict[str, Any]:

@@ -11,13 +11,11 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
-from torch import Tensor
 
 from marft_algos.engines.base import EngineBase, RolloutEngine, row_seed
-from marft_algos.policy import PolicySet
 from marft_algos.rollout import SNAPSHOTS, Collector, Keep, Seating
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason, Trajectory, Transition
 from marft_envs.core import FlexEnv
@@ -25,6 +23,11 @@ from marft_envs.errors import ConfigError
 from marft_envs.types import Episode
 from marft_envs.vector import VectorEnv
 from marft_envs.wrappers import FlexWrapper, RecordEpisodes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from marft_algos.policy import PolicySet
 
 Absence = Literal["silent", "start"]
 """What an absent agent does: say nothing, or what the policy it started from would."""

@@ -6,6 +6,7 @@ A pure function of the run's folder: it can be written again at any time (``marf
 from __future__ import annotations
 
 import html
+import shlex
 from collections.abc import Iterable, Sequence
 from string import Template
 from typing import Any
@@ -16,24 +17,22 @@ from marft_algos.stats import Estimate
 from marft_envs import Episode
 from marft_envs.types import TurnRecord
 
+_Pair = tuple[Episode, Episode]
+"""An episode of the panel as the untrained and as the trained team played it."""
 SHOWN = 6
 """Episodes of each kind on the page."""
 
 
-def finish(run: RunFolder, command: str = "") -> None:
+def finish(run: RunFolder) -> None:
     """Writes what people look at after a run: ``curves.png`` and ``report.html``."""
-    plots.write_png(run.metrics(), run.curves_file)
-    write(run, command)
+    with writing(run.curves_file):
+        plots.write_png(run.metrics(), run.curves_file)
+    write(run)
 
 
-def write(run: RunFolder, command: str = "") -> None:
-    """Writes the report of a run.
-
-    Args:
-        run: The run.
-        command: What was typed to start it; kept from an earlier report's run if empty.
-    """
-    page = render(run, command or f"marft train --config {run.config_file}")
+def write(run: RunFolder) -> None:
+    """Writes the report of a run."""
+    page = render(run)
     with writing(run.report_file):
         aside = run.report_file.with_suffix(".tmp")
         # Lone surrogates may occur in what agents say; UTF-8 has no place for them.
@@ -41,7 +40,7 @@ def write(run: RunFolder, command: str = "") -> None:
         aside.replace(run.report_file)
 
 
-def render(run: RunFolder, command: str) -> str:
+def render(run: RunFolder) -> str:
     """The page."""
     metrics = run.metrics()
     panels = plots.panels(metrics)
@@ -52,10 +51,21 @@ def render(run: RunFolder, command: str) -> str:
     return Template(_PAGE).substitute(
         title=html.escape(title),
         body="\n".join(part for part in sections if part),
-        command=html.escape(command),
+        command=_commands(run),
         config=html.escape(config),
         style=STYLE,
     )
+
+
+def _commands(run: RunFolder) -> str:
+    """What was typed: the command that made the run, and every resume with where it went on.
+
+    A run that was not made by a command can be repeated from its settings.
+    """
+    typed = run.commands() or [{"command": shlex.join(["marft", "train", "--config", str(run.config_file)])}]
+    first, *resumed = typed
+    lines = [str(first["command"]), *(f"{line['command']}   # from iteration {line['iteration']}" for line in resumed)]
+    return "\n".join(f'<pre class="command">{html.escape(line)}</pre>' for line in lines)
 
 
 # Parts ----------------------------------------------------------------------------------------------
@@ -77,7 +87,7 @@ def _headline(run: RunFolder, metrics: Sequence[dict[str, Any]]) -> str:
     cards.append(_card("lost to outages", f"{lost + failed}", f"{lost} in training, {failed} in evaluations (infra)"))
     cards.append(_card("iterations", f"{last.get('iteration', 0)}", f"{tokens:,} tokens sampled".replace(",", " ")))
     cards.append(_card("time", f"{last.get('time_elapsed', 0.0) / 60:.1f} min", "evaluations included"))
-    how = f"n = {gain[1].n} held-out problems; brackets are 95 % intervals." if gain is not None else ""
+    how = f"n = {gain[1].n}: {run.panel()}; brackets are 95 % intervals." if gain is not None else ""
     return f'<div class="cards">{"".join(cards)}</div><p class="note">{how}</p>'
 
 
@@ -105,7 +115,7 @@ def _curves(panels: Sequence[plots.Panel], palette: dict[str, str]) -> str:
 
 
 def _before_and_after(run: RunFolder) -> str:
-    """Held-out problems side by side: first those that training solved, then those it did not."""
+    """The panel before and after, side by side: first what training solved, then what it did not."""
     done = run.recorded("eval")
     if len(done) < 2 or done[0] != UNTRAINED:
         return ""
@@ -124,12 +134,29 @@ def _before_and_after(run: RunFolder) -> str:
             continue
         rows = [
             f'<div class="pair">{_episode(old, "untrained")}{_episode(new, f"iteration {done[-1]}")}</div>'
-            for old, new in found[:SHOWN]
+            for old, new in _distinct(found)[:SHOWN]
         ]
         opened = " open" if not parts else ""
-        title = f"{kind}: {len(found)} of {len(both)}"
+        title = f"{kind}: {_counted(found, both)}"
         parts.append(f"<details{opened}><summary>{title}</summary>{''.join(rows)}</details>")
-    return "<h2>Held-out problems</h2>" + "".join(parts) if parts else ""
+    panel = run.panel()
+    title = "Held-out problems" if panel is not None and panel.held_out else "Evaluated instances"
+    return f"<h2>{title}</h2>{''.join(parts)}" if parts else ""
+
+
+def _counted(found: Sequence[_Pair], pairs: Sequence[_Pair]) -> str:
+    """How many of a panel these are: distinct problems where it plays some of them several times."""
+    some, every = len(_distinct(found)), len(_distinct(pairs))
+    episodes = f"{len(found)} of {len(pairs)}"
+    return episodes if every == len(pairs) else f"{some} of {every} instances ({episodes} episodes)"
+
+
+def _distinct(pairs: Sequence[_Pair]) -> list[_Pair]:
+    """The first pair of every problem; where the task names none, each is one of its own."""
+    first: dict[str, _Pair] = {}
+    for i, pair in enumerate(pairs):
+        first.setdefault(pair[0].task_id or str(i), pair)
+    return list(first.values())
 
 
 def _training(run: RunFolder) -> str:
@@ -205,7 +232,7 @@ _PAGE = """<!doctype html>
  content="default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'">
 <title>$title · MARFT</title><style>$style</style></head><body>
 <h1>$title</h1>
-<pre class="command">$command</pre>
+<div class="commands">$command</div>
 $body
 <h2>Settings</h2>
 <details><summary>config.toml</summary><pre>$config</pre></details>
@@ -224,7 +251,8 @@ h1 { font-size: 1.45rem; margin: 0 0 .4rem; letter-spacing: -.01em; overflow-wra
 h2 { font-size: 1.05rem; margin: 2.4rem 0 .8rem }
 pre { font: 12.5px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; white-space: pre-wrap;
   overflow-wrap: anywhere; margin: 0 }
-.command { color: var(--soft); margin-bottom: 1.6rem }
+.commands { margin-bottom: 1.6rem }
+.command { color: var(--soft) }
 .command::before { content: "$ " }
 .note, small, figcaption span, .who span { color: var(--soft) }
 .note { font-size: .87rem }

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
 from marft_algos import faults
 from marft_algos.engines.base import RolloutEngine, row_seed
-from marft_algos.policy import PolicySet
 from marft_algos.types import (
     Generation,
     GenerationRequest,
@@ -21,6 +20,9 @@ from marft_algos.types import (
 )
 from marft_envs.core import FlexEnv
 from marft_envs.types import Episode, TurnRecord
+
+if TYPE_CHECKING:
+    from marft_algos.policy import PolicySet
 
 Keep = Literal["nothing", "start", "decisions"]
 """What to keep copies of: no state, an episode's first, or also the state before every layer with a trained policy."""

@@ -4,24 +4,29 @@
 * ``metrics.jsonl``: one object per iteration; line 0 is the untrained team; ``time_*`` fields are wall-clock
 * ``episodes/``: ``train-*.jsonl`` and ``eval-*.jsonl``, numbered by iteration
 * ``checkpoints/``: complete states, ``step_*/``
+* ``commands.jsonl``: what was typed, when and where: the command that made the run, then its resumes
 * ``curves.png``, ``report.html``
+* ``.lock``: held by the process that writes here, see ``locks``
 """
 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import re
+import shlex
+import shutil
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marft_algos import stats, trust
+from marft_algos import locks, stats, trust
 from marft_envs import Episode, trajectory
 from marft_envs.errors import ConfigError, DataError, MarftError, did_you_mean
 
@@ -42,6 +47,31 @@ class EvalRecord:
     """1 or 0 where the task says whether it was solved, else the team's return."""
     lost: bool = False
     """An outage took it, and its outcome says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class PanelFacts:
+    """What a team is evaluated on."""
+
+    episodes: int
+    instances: int
+    """Distinct problems among them: what the task calls by different ids; 0 where it names none."""
+    held_out: bool
+    """Whether none of them is trained on."""
+
+    @classmethod
+    def of(cls, task_ids: Sequence[str], held_out: bool = False) -> PanelFacts:
+        """Those of episodes with these ids."""
+        return cls(len(task_ids), len(set(task_ids) - {""}), held_out)
+
+    def __str__(self) -> str:
+        """As people read it: draws are not called problems, and held out is what is kept from training."""
+        if self.held_out:
+            return f"{self.instances} held-out problems"
+        if not self.instances:
+            return f"{self.episodes} episodes"
+        named = f"{self.instances} instance{'s' * (self.instances != 1)}"
+        return named if self.instances == self.episodes else f"{self.episodes} episodes of {named}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +100,10 @@ class RunFolder:
     def curves_file(self) -> Path:
         return self.root / "curves.png"
 
+    @property
+    def commands_file(self) -> Path:
+        return self.root / "commands.jsonl"
+
     def episodes_file(self, kind: str, iteration: int) -> Path:
         """Path of the ``train`` or ``eval`` episodes of an iteration."""
         return self.root / "episodes" / f"{kind}-{iteration:06d}.jsonl"
@@ -83,18 +117,26 @@ class RunFolder:
             RunError: It cannot be written.
         """
         root = Path(runs_dir) / (name or f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}")
+        top = os.path.abspath(runs_dir)
+        if os.path.commonpath([top, os.path.abspath(root)]) != top or os.path.abspath(root) == top:
+            raise ConfigError(
+                f"A run named '{name}' would lie outside {runs_dir}. Expected a name such as 'first', or 'study/first'."
+                " For another place: --runs-dir FOLDER"
+            )
         number = 2
         while not name and root.exists():  # two runs in one second
             root = root.with_name(f"{root.name.removesuffix(f'-{number - 1}')}-{number}")
             number += 1
-        if root.is_dir() and any(root.iterdir()):
-            raise ConfigError(
-                f"'{root}' exists already. Go on with it: marft train --resume {root}. Or choose another --name."
-            )
         run = cls(root)
         with writing(root):
-            (root / "episodes").mkdir(parents=True, exist_ok=True)
-            run.checkpoints.mkdir(exist_ok=True)
+            root.mkdir(parents=True, exist_ok=True)
+        with run.locked():
+            if any(path.name != locks.FILE for path in root.iterdir()):
+                resume = shlex.join(["marft", "train", "--resume", str(root)])
+                raise ConfigError(f"'{root}' exists already. Go on with it: {resume}. Or choose another --name.")
+            with writing(root):
+                (root / "episodes").mkdir()
+                run.checkpoints.mkdir()
         return run
 
     @classmethod
@@ -112,9 +154,43 @@ class RunFolder:
             f"'{path}' is no run: there is no config.toml in it. {did_you_mean(str(path), near)} Start one: marft train"
         )
 
+    @contextmanager
+    def locked(self, command: str = "") -> Iterator[None]:
+        """Keeps other processes from writing here; see ``locks.held``.
+
+        Args:
+            command: What is done, for whoever is refused.
+
+        Raises:
+            InUse: Another process is writing here.
+            RunError: The folder cannot be written.
+        """
+        with ExitStack() as lock:
+            with writing(self.root):
+                lock.enter_context(locks.held(self.root, command))
+            yield
+
+    @contextmanager
+    def _writing(self, path: Path) -> Iterator[None]:
+        with self.locked(), writing(path):
+            yield
+
+    def add_command(self, command: str, iteration: int) -> None:
+        """Keeps what was typed, with where the run was then, and where it lay."""
+        here = {"folder": os.getcwd(), "root": os.path.abspath(self.root)}
+        line = {"time": time.time(), "iteration": iteration, **here, "command": command}
+        with self._writing(self.commands_file), self.commands_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def commands(self) -> list[dict[str, Any]]:
+        """What was typed, in order: the command that made the run first; empty for runs from before it was kept."""
+        if not self.commands_file.is_file():
+            return []
+        return [json.loads(line) for line in self.commands_file.read_text(encoding="utf-8").splitlines() if line]
+
     def write_config(self, text: str) -> None:
         """Writes config.toml, whole or not at all; what it may do, this user has just started."""
-        with writing(self.config_file):
+        with self._writing(self.config_file):
             aside = self.config_file.with_suffix(".tmp")
             aside.write_text(text, encoding="utf-8")
             aside.replace(self.config_file)
@@ -135,14 +211,14 @@ class RunFolder:
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> int:
         """Adds a line; returns the file's size after it."""
-        with writing(self.metrics_file), self.metrics_file.open("ab") as file:
+        with self._writing(self.metrics_file), self.metrics_file.open("ab") as file:
             file.write(json.dumps(metrics).encode() + b"\n")
             file.flush()
             return file.tell()
 
     def rewind(self, iteration: int, metrics_bytes: int) -> None:
         """Forgets what was written after a checkpoint."""
-        with writing(self.root):
+        with self._writing(self.root):
             if self.metrics_file.exists():
                 os.truncate(self.metrics_file, min(metrics_bytes, self.metrics_file.stat().st_size))
             for kind in ("train", "eval"):
@@ -160,7 +236,7 @@ class RunFolder:
     def write_episodes(self, kind: str, iteration: int, episodes: Sequence[Mapping[str, Any]]) -> None:
         """Writes the episodes of an iteration as one file, whole or not at all."""
         path = self.episodes_file(kind, iteration)
-        with writing(path):
+        with self._writing(path):
             aside = path.with_suffix(".tmp")
             aside.write_text("".join(json.dumps(e) + "\n" for e in episodes), encoding="utf-8")
             aside.replace(path)
@@ -173,6 +249,16 @@ class RunFolder:
         """Outcomes of one evaluation, in panel order."""
         found = self.episodes("eval", iteration)
         return [EvalRecord(e.task_id, outcome(e.success, e.team_return), e.infra) for e in found]
+
+    def panel(self) -> PanelFacts | None:
+        """What the run's team is evaluated on; None before there is an evaluation."""
+        for line in reversed(self.metrics()):
+            if "eval/instances" in line:
+                return PanelFacts(int(line["eval/n"]), int(line["eval/instances"]), bool(line["eval/held_out"]))
+        done = self.recorded("eval")  # a run of an earlier version, which does not say what was held out
+        if not done:
+            return None
+        return PanelFacts.of([record.task_id for record in self.evaluation(done[-1])])
 
     def gain(self, iteration: int | None = None) -> tuple[stats.Estimate, stats.Estimate, stats.Estimate] | None:
         """Untrained and trained outcome, and the paired difference; None before there are two evaluations.
@@ -227,15 +313,34 @@ def compare(
     return estimate(before), estimate(after), dataclasses.replace(difference, infra=len(before) - len(pairs))
 
 
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_MISPLACED = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns a full disk or a read-only folder into an error that says what to do."""
+    """Turns a full disk or a read-only folder into an error that says what to do.
+
+    Raises:
+        RunError: Whatever the system says when the path cannot be written.
+    """
     try:
         yield
     except OSError as error:
         if isinstance(error, MarftError):
             raise
-        raise RunError(
-            f"Cannot write {path}: {error.strerror or error}. Earlier checkpoints are intact. Free some space, or"
-            " choose another --runs-dir; an interrupted run goes on with: marft train --resume RUN"
-        ) from error
+        raise RunError(f"Cannot write {path}: {error.strerror or error}. {_remedy(path, error.errno)}") from error
+
+
+def _remedy(path: Path, number: int | None) -> str:
+    """What to do when a path cannot be written."""
+    if number in _FORBIDDEN:
+        return "Expected a folder that you may write to: choose one with --runs-dir, or change its permissions."
+    if number in _MISPLACED:
+        return "Expected a folder, or room for one, there: choose another --runs-dir or --name."
+    there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(there).free / 1e6
+    return (
+        f"What was saved before is intact ({free:,.1f} MB are free there). Make room, or raise your quota, and go on:"
+        " marft train --resume RUN"
+    )

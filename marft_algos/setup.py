@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from marft_algos.config import TrainConfig
 from marft_algos.endpoints import parse_all
 from marft_algos.modeling import ModelSettings
 from marft_algos.policy import LoraSettings, PolicySet, assign
+from marft_algos.presets import accepts
 from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError, MarftError
 
@@ -47,6 +47,9 @@ class Problems:
     held_out: Panel
     remaining: tuple[str, ...] | None
     """Task ids to train on when training and evaluation share one data set; None: the environment draws."""
+    apart: bool = False
+    """Whether nothing in the panel is trained on; without a split, or lists of ids to tell, an environment is evaluated
+    on draws of what it trains on."""
 
     def train(self, seed: int, iteration: int, n: int, refill: int = 0) -> Panel:
         """The panel of one training iteration; ``refill``: a further one, of fresh starts."""
@@ -67,7 +70,7 @@ def make_env(config: TrainConfig, kwargs: Mapping[str, Any]) -> FlexEnv:
 def eval_kwargs(config: TrainConfig) -> dict[str, Any]:
     """Environment arguments at evaluation: the test split where there is one, then ``eval_kwargs``."""
     kwargs = dict(config.env_kwargs)
-    if _accepts(config.env, "split"):
+    if accepts(config.env, "split"):
         kwargs["split"] = "test"
     return kwargs | config.eval_kwargs
 
@@ -85,10 +88,10 @@ def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> Problems:
     if listing is None:
         return Problems(eval_panel(config.eval_episodes, None), None)
     ids = listing(config.eval_episodes)
-    if not _accepts(config.env, "split"):
-        return Problems(eval_panel(len(ids), ids), None)
     training = env.unwrapped.task.eval_panel(None)
     if set(training).isdisjoint(ids):
+        return Problems(eval_panel(len(ids), ids), None, apart=True)
+    if not accepts(config.env, "split"):
         return Problems(eval_panel(len(ids), ids), None)
     ids = listing(min(config.eval_episodes, max(len(training) // HELD_OUT_SHARE, 1)))
     remaining = tuple(sorted(set(training) - set(ids)))
@@ -97,7 +100,7 @@ def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> Problems:
             f"All {len(set(training))} training problems are in the evaluation's panel: nothing is left to train on. "
             "Name other problems for evaluation: --eval-kwargs data=PATH"
         )
-    return Problems(eval_panel(len(ids), ids), remaining)
+    return Problems(eval_panel(len(ids), ids), remaining, apart=True)
 
 
 def eval_panel(n: int, ids: Sequence[str] | None) -> Panel:
@@ -211,13 +214,3 @@ def check_prompts(config: TrainConfig, env: FlexEnv, policies: PolicySet, panel:
 def saved_policies(config: TrainConfig, policies: PolicySet) -> list[str]:
     """Policies whose weights a checkpoint holds: all but those that are a bare base model."""
     return [p for p in policies.policies if policies.trainable(p) or not config.full_finetune]
-
-
-def _accepts(env_id: str, keyword: str) -> bool:
-    """Whether the environment's constructor has this keyword."""
-    return keyword in inspect.signature(marft_envs.spec(env_id).load()).parameters
-
-
-def keep_accepted(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that another environment than the one they were meant for can take, too."""
-    return {key: value for key, value in kwargs.items() if _accepts(env_id, key)}

@@ -16,7 +16,7 @@ import torch
 
 import marft_envs
 from marft_algos import algorithm as algorithms
-from marft_algos import checkpoint, evaluate, faults, hosting, loggers, records, runs, seeds, selfplay, setup
+from marft_algos import checkpoint, evaluate, faults, hosting, loggers, paths, records, runs, seeds, selfplay, setup
 from marft_algos.config import TrainConfig
 from marft_algos.credit import diagnostics
 from marft_algos.critic import Critics
@@ -24,7 +24,7 @@ from marft_algos.engines.base import Publisher, RolloutEngine
 from marft_algos.estimate import estimate
 from marft_algos.replay import Replayer, StartEngine, TreeCollector
 from marft_algos.rollout import Collector, Keep
-from marft_algos.runs import UNTRAINED, RunFolder
+from marft_algos.runs import UNTRAINED, PanelFacts, RunFolder
 from marft_algos.types import Trajectory
 from marft_algos.update import Learner
 from marft_algos.variety import Variety
@@ -50,7 +50,7 @@ class Trainer:
     def __init__(self, config: TrainConfig) -> None:
         torch.set_num_threads(config.threads)
         seeds.start_global(seeds.tasks(config.seed, -1))
-        self.config = config
+        self.config = config = paths.absolute(config)
         algorithm = algorithms.get(config.algo)(config.algorithm, sampling=evaluate.sampling(config))
         env = setup.make_env(config, config.env_kwargs)
         self.eval_kwargs = setup.eval_kwargs(config)
@@ -125,7 +125,7 @@ class Trainer:
         vec = marft_envs.make_vec(config.env, _slots(config), **config.env_kwargs)
         try:
             self.publisher.publish(self.policies.policies, self.policies.version)
-            with session.interrupt.installed():
+            with run.locked(), session.interrupt.installed():
                 if not checkpoint.steps(run.checkpoints) or self.progress.unevaluated:
                     self._catch_up(session)
                 collector = self._collector(vec, display)
@@ -235,11 +235,7 @@ class Trainer:
         return kept, metrics, judged
 
     def _done(self) -> bool:
-        """Whether the iterations, or the budget of tokens, are used up."""
-        budget = self.config.token_budget
-        return self.progress.iteration >= self.config.iterations or (
-            budget is not None and self.progress.tokens >= budget
-        )
+        return self.progress.done(self.config.iterations, self.config.token_budget)
 
     def _catch_up(self, session: _Session) -> None:
         """Evaluates the team as it stands: untrained, or where an outage stopped the run before it was evaluated."""
@@ -275,10 +271,12 @@ class Trainer:
         now = evaluate.records(played)
         estimate = runs.estimate(now)
         gain = runs.compare(run.evaluation(UNTRAINED), now)[2] if iteration != UNTRAINED else None
-        session.display.evaluated(iteration, estimate, gain)
+        panel = PanelFacts.of([record.task_id for record in now], self.problems.apart)
+        session.display.evaluated(iteration, estimate, gain, str(panel))
         if estimate.mean > self.progress.best_score:
             self.progress.best_score, self.progress.best_iteration = estimate.mean, iteration
         measured = {"success": estimate.mean, "low": estimate.low, "high": estimate.high, "n": estimate.n}
+        measured |= {"instances": panel.instances, "held_out": float(panel.held_out)}
         if gain is not None:
             measured |= {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
         kept = ("tokens", "infra", "task_errors", "agent/", "task/")

@@ -10,9 +10,11 @@ import functools
 import importlib
 import inspect
 import re
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
+from types import ModuleType
 from typing import Any
 
 from marft_envs.core import FlexEnv
@@ -88,6 +90,35 @@ def _load_plugins(only: str | None = None) -> None:
                 loaded()
 
 
+def import_for(wanted: str, module: str) -> ModuleType:
+    """Imports a module that a user has named, as the front part of ``module:name``.
+
+    Raises:
+        ConfigError: There is none, or it fails when it is imported; the message has its line.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module == error.name or module.startswith(error.name + ".")):
+            raise ConfigError(
+                f"There is no module '{module}' to import for '{wanted}'. Expected module:name, importable from here."
+            ) from error
+        raise _broken(wanted, module, error) from error
+    except Exception as error:  # whatever a module of others raises
+        raise _broken(wanted, module, error) from error
+
+
+def _broken(wanted: str, module: str, error: Exception) -> ConfigError:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    where = f"{frames[-1].filename}, line {frames[-1].lineno}"
+    if isinstance(error, SyntaxError):
+        where = f"{error.filename}, line {error.lineno}"
+    return ConfigError(
+        f"The module '{module}' cannot be imported for '{wanted}': {type(error).__name__}: {error} ({where}). Mend it"
+        " there; --debug shows the whole traceback."
+    )
+
+
 def spec(id: str) -> EnvSpec:
     """Returns the specification of an id.
 
@@ -98,14 +129,7 @@ def spec(id: str) -> EnvSpec:
         return EnvSpec(id, LOADER, {"target": id})
     module, colon, name = id.rpartition(":")
     if colon:
-        try:
-            imported = importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if error.name is None or not (module == error.name or module.startswith(error.name + ".")):
-                raise
-            raise ConfigError(
-                f"There is no module '{module}' to import for '{id}'. Expected module:id, importable from here."
-            ) from error
+        imported = import_for(id, module)
         if name not in _specs and callable(getattr(imported, name, None)):
             return EnvSpec(id, LOADER, {"target": id})
     if name not in _specs:

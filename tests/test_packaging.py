@@ -25,13 +25,13 @@ HEAVY = (
 
 # Who may import whom in marft_algos: a module's own level and the levels before it.
 LEVELS = (
-    ("ranges", "finite", "types", "toml", "seeds", "stats", "variety", "memory", "terminal", "trust", "keys", "endpoints", "models"),
+    ("lazy", "ranges", "finite", "types", "toml", "seeds", "stats", "variety", "memory", "terminal", "trust", "keys", "endpoints", "models"),
     ("functional", "groups"),
     ("policy", "modeling", "chat", "weights", "fused", "scoring", "critic", "engines"),
     ("faults", "rollout", "replay", "batching", "intake"),
     ("credit", "algorithm", "algorithm_config", "ppo", "value_norm", "update"),
     ("algos",),
-    ("config", "presets", "runs", "records", "setup", "estimate", "selfplay", "hosting", "checkpoint", "loggers", "evaluate", "compare", "plots", "report", "trainer"),
+    ("config", "paths", "presets", "locks", "runs", "records", "setup", "estimate", "selfplay", "hosting", "checkpoint", "loggers", "evaluate", "compare", "plots", "report", "trainer"),
     ("arguments", "play", "api", "commands", "bench", "cli", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LEVELS) for name in names}

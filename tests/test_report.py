@@ -61,7 +61,8 @@ def poison(run: RunFolder) -> None:
 
 def test_the_page_is_whole_escaped_and_needs_no_network(run: RunFolder) -> None:
     poison(run)
-    report.write(run, "marft train --name '<b>'")
+    run.add_command("marft train --name '<b>'", 0)
+    report.write(run)
     page = run.report_file.read_text(encoding="utf-8")
     tags = Tags()
     tags.feed(page)
@@ -72,7 +73,7 @@ def test_the_page_is_whole_escaped_and_needs_no_network(run: RunFolder) -> None:
 
 
 def test_the_page_shows_what_the_run_measured(run: RunFolder) -> None:
-    page = report.render(run, "marft train")
+    page = report.render(run)
     gain = run.gain()
     assert gain is not None
     before, after, difference = gain
@@ -88,7 +89,8 @@ def test_curves_are_drawn_in_both_formats(run: RunFolder) -> None:
     palette = plots.colors(panels)
     for panel in panels:
         root = ElementTree.fromstring(plots.svg(panel, palette))
-        assert len(root.findall("polyline")) == len(panel.series)
+        # Evaluations are points with their intervals: between them, nothing was measured.
+        assert len(root.findall("polyline")) == len(panel.series) - bool(panel.bars)
     plots.write_png(run.metrics(), run.curves_file)
     assert run.curves_file.read_bytes().startswith(b"\x89PNG")
 

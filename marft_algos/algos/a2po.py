@@ -22,10 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
-from torch import Tensor
 
 from marft_algos import functional as F
 from marft_algos import seeds
@@ -34,6 +33,9 @@ from marft_algos.batching import Batch
 from marft_algos.ppo import LOG_RATIO, PPO, PPOConfig, note_log_ratios, waiting
 from marft_algos.ranges import SHARE
 from marft_algos.types import SamplingParams, Trajectory, Transition
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 OUTER = "a2po_outer"
 """Key in ``Transition.info``: clipped ratio of the updated policies' turns of the round, up to the turn's layer."""

@@ -17,10 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
-from torch import Tensor
 
 from marft_algos import functional as F
 from marft_algos import groups
@@ -29,6 +28,9 @@ from marft_algos.algos.grpo import GRPO, GRPOConfig
 from marft_algos.batching import Batch, has_loss
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE
 from marft_algos.types import StopReason, Trajectory, Transition
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

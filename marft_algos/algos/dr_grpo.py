@@ -14,9 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from marft_algos import credit, groups
 from marft_algos.algorithm import GroupConfig, register
@@ -24,6 +22,9 @@ from marft_algos.algos.grpo import GRPO
 from marft_algos.batching import Batch
 from marft_algos.ranges import POSITIVE, Range
 from marft_algos.types import Trajectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

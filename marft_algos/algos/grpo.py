@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
-from torch import Tensor
 
 from marft_algos import credit, groups
 from marft_algos import functional as F
@@ -26,6 +25,9 @@ from marft_algos.algorithm import Algorithm, GroupConfig, Need, register
 from marft_algos.batching import Batch, Level
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, Range
 from marft_algos.types import Trajectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,16 @@ Departures: a sequence is a turn; an agent's turns of an episode are averaged fi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from marft_algos import functional as F
 from marft_algos.algorithm import GroupConfig, register
 from marft_algos.algos.grpo import GRPO, GRPOConfig
 from marft_algos.batching import Batch
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, Range
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

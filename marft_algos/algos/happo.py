@@ -23,18 +23,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from marft_algos import credit, seeds
 from marft_algos import functional as F
 from marft_algos.algorithm import Critics, Need, Rescore, View, fill_values, register
 from marft_algos.batching import Batch, decision_points
+from marft_algos.lazy import torch
 from marft_algos.ppo import LOG_RATIO, PPO, PPOConfig, note_log_ratios, waiting
 from marft_algos.types import SamplingParams, Trajectory, Transition
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FACTOR = "happo_factor"
 """Key in ``Transition.info``: M of the turn's round."""

@@ -14,16 +14,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
-from torch import Tensor
 
 from marft_algos import credit, groups
 from marft_algos.algorithm import Algorithm, GroupConfig, Need, register
 from marft_algos.batching import Batch, Level
 from marft_algos.ranges import COUNT, SHARE
 from marft_algos.types import SamplingParams, Trajectory, Transition
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

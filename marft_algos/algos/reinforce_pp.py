@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from torch import Tensor
 
 from marft_algos import credit
 from marft_algos import functional as F
@@ -25,6 +24,9 @@ from marft_algos.algorithm import Algorithm, UpdateConfig, register
 from marft_algos.batching import Batch, Level, decision_points, has_loss
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, SHARE, Range
 from marft_algos.types import SamplingParams, Trajectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

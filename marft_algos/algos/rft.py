@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Annotated
 
 from marft_algos import credit
 from marft_algos.algorithm import Algorithm, GroupConfig, register
 from marft_algos.batching import Batch, Level
 from marft_algos.ranges import COUNT, FINITE
 from marft_algos.types import Trajectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from marft_algos import credit, groups
 from marft_algos.algorithm import Algorithm, GroupConfig, Need, register
 from marft_algos.batching import Batch, Level
 from marft_algos.ranges import COUNT
 from marft_algos.types import Trajectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

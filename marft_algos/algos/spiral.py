@@ -13,16 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from torch import Tensor
 
 from marft_algos import credit, groups
 from marft_algos.algorithm import Algorithm, UpdateConfig, register
 from marft_algos.batching import Batch, Level
 from marft_algos.ranges import SHARE
 from marft_algos.types import SamplingParams, Trajectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

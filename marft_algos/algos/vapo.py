@@ -21,10 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
-from torch import Tensor
 
 from marft_algos import credit
 from marft_algos import functional as F
@@ -34,6 +33,9 @@ from marft_algos.ppo import PPO, PPOConfig
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE
 from marft_algos.types import SamplingParams, Trajectory
 from marft_envs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WEIGHT = "vapo_weight"
 """Key in ``Transition.info``: all tokens of the policy over those of its correct replies; 0 for other replies."""

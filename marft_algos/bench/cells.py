@@ -258,7 +258,7 @@ def single_entry(entry: EnvEntry) -> EnvEntry:
     """The same task for one agent: without what speaks of the team."""
     settings = {k: v for k, v in entry.settings.items() if k not in ("policies", "frozen", "adapters")}
     kwargs = {k: v for k, v in settings.pop("env_kwargs", {}).items() if k not in _TEAM}
-    settings["env_kwargs"] = setup.keep_accepted(entry.single, kwargs)
+    settings["env_kwargs"] = presets.keep_accepted(entry.single, kwargs)
     return dataclasses.replace(entry, id=entry.single, settings=settings)
 
 
@@ -276,7 +276,7 @@ def resolve(
     base = configs.build(presets.get(named))
     known = algorithms.get(variant.algo).Config.general()
     own: dict[str, Any] = {}
-    table: dict[str, Any] = {"iterations": ENDLESS, "env_kwargs": setup.keep_accepted(entry.id, base.env_kwargs)}
+    table: dict[str, Any] = {"iterations": ENDLESS, "env_kwargs": presets.keep_accepted(entry.id, base.env_kwargs)}
     for layer in layers:
         given = dict(layer)
         own |= _known_settings(grid, given.pop("algorithm", {}), known)
@@ -288,7 +288,7 @@ def resolve(
     table |= {"algo": variant.algo, "env": entry.id, "token_budget": budget, "keep": "last"}
     if sweep is not None:
         table["eval_every"] = 0  # a rate is chosen by its last score, and a grid's curves are those of its main stage
-        if setup.keep_accepted(entry.id, {"split": ""}):
+        if presets.keep_accepted(entry.id, {"split": ""}):
             # The main stage's problems are not looked at before it: rates are chosen on held-out *training* problems.
             table["eval_kwargs"] = {**table.get("eval_kwargs", {}), "split": "train"}
     return configs.build({**table, **changes, "algorithm": own}, base)

@@ -11,7 +11,7 @@ import numpy as np
 
 from marft_algos.bench import statistics
 from marft_algos.bench.tables import EVERYTHING, Line, complete, label, panel
-from marft_algos.plots import COLORS
+from marft_algos.plots import COLORS, NOISE
 from marft_algos.runs import writing
 from marft_envs.errors import MissingExtraError
 
@@ -102,7 +102,7 @@ def _by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _efficiency(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], unit: str) -> None:
-    """Held-out score over what was spent: the mean of seeds, and every seed's range."""
+    """Score on the panel over what was spent: the mean of seeds, and every seed's range."""
     for name, own in _by_label(rows).items():
         curves = [r["curve"] for r in own if len(r["curve"]) > 1]
         if not curves:
@@ -115,7 +115,7 @@ def _efficiency(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], unit: s
         if len(look) <= BANDS:
             axes.fill_between(grid, read.min(0), read.max(0), color=color, alpha=0.1, linewidth=0)
     axes.set_xlabel("tokens sampled" if unit == "tokens" else "seconds of training")
-    axes.set_ylabel("held-out score")
+    axes.set_ylabel("score")
 
 
 def _iqm(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], lines: Sequence[Line]) -> None:
@@ -130,7 +130,7 @@ def _iqm(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], lines: Sequenc
             axes.plot([e.low, e.high], [y, y], color=color, linewidth=5, alpha=0.35, solid_capstyle="butt")
         axes.plot([e.mean], [y], "|", color=color, markersize=12, markeredgewidth=2)
     axes.set_yticks(range(len(found)), [x.algorithm for x in reversed(found)], fontsize=7)
-    axes.set_xlabel("IQM of the held-out score, 95 % interval")
+    axes.set_xlabel("IQM of the score, 95 % interval")
 
 
 def _environments(axes: Any, look: Mapping[str, Any], lines: Sequence[Line]) -> None:
@@ -148,7 +148,7 @@ def _environments(axes: Any, look: Mapping[str, Any], lines: Sequence[Line]) -> 
         first = line is next(x for x in found if x.algorithm == line.algorithm)
         axes.plot([e.mean], [y], "o", color=color, markersize=4, label=line.algorithm if first else None)
     axes.set_yticks(range(len(envs)), envs, fontsize=7)
-    axes.set_xlabel("mean held-out score, 95 % interval")
+    axes.set_xlabel("mean score, 95 % interval")
 
 
 def _profiles(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
@@ -185,8 +185,10 @@ def _drift(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], name: str, t
         color, style = look[own_label]
         for i, row in enumerate(own):
             found = [(p["tokens"], p[name]) for p in row["drift"] if name in p]
-            if found:
+            if any(abs(value) > NOISE for _, value in found):  # one step a batch has no KL, to the last bits
                 x, y = zip(*found, strict=True)
                 axes.plot(x, y, style, color=color, linewidth=0.8, alpha=0.8, label=own_label if i == 0 else None)
+    if not axes.has_data():
+        axes.text(0.5, 0.5, "none: one step a batch", ha="center", transform=axes.transAxes, fontsize=8, color="gray")
     axes.set_xlabel("tokens sampled")
     axes.set_ylabel(title)

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +94,7 @@ class BenchFolder:
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"'{self.root}' is no benchmark: bench.json cannot be read ({error}). "
-                f"Start one: marft bench run GRID.toml --out {self.root}"
+                f"Start one: marft bench run GRID.toml --out {shlex.quote(str(self.root))}"
             ) from error
         made = (found.get("format"), found.get("version"))
         if made != (FORMAT, marft_algos.__version__):

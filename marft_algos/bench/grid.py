@@ -199,8 +199,15 @@ def _coerced(key: str, value: Any, hint: Any, where: str) -> Any:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
         first = error.errors()[0]
+        if typing.get_origin(hint) is tuple and not isinstance(value, list | tuple | Mapping):
+            raise ConfigError(f"'{key}' in {where} must be a list. Write: {key} = {_as_list(value)}") from error
         what = f"{key}[{first['loc'][-1]}]" if first["loc"] else key
         raise ConfigError(f"'{what}' in {where} cannot be {first['input']!r}: {first['msg']}.") from error
+
+
+def _as_list(value: Any) -> str:
+    """A lone value as the list of one that was meant, in TOML."""
+    return f'["{value}"]' if isinstance(value, str) else f"[{value}]"
 
 
 def _check(grid: Grid) -> None:
@@ -218,7 +225,11 @@ def _check(grid: Grid) -> None:
         credits_.get(grid.credit_rule(label))
     rows = [*grid.trained, *grid.controls]
     if grid.baseline not in rows:
-        raise ConfigError(f"The baseline '{grid.baseline}' is not in the grid. {did_you_mean(grid.baseline, rows)}")
+        add = f', or add "{grid.baseline}" to controls' if grid.baseline in CONTROLS else ""
+        raise ConfigError(
+            f"The baseline '{grid.baseline}' is in neither algorithms nor controls. {did_you_mean(grid.baseline, rows)}"
+            f' Name a row of the grid: baseline = "{rows[0]}"{add}.'
+        )
     if grid.reference and grid.reference not in grid.envs:
         raise ConfigError(
             f"The reference '{grid.reference}' is not in 'envs'. {did_you_mean(grid.reference, grid.envs)}"

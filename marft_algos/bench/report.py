@@ -17,7 +17,7 @@ from marft_algos import toml
 from marft_algos.bench import figures, sweep, tables
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.report import STYLE
-from marft_algos.runs import writing
+from marft_algos.runs import PanelFacts, writing
 
 _TITLES = {
     "means": "Mean scores",
@@ -26,7 +26,7 @@ _TITLES = {
     "rates": "Learning rates: final score of each in the sweep (score while training), and the choice",
 }
 _CAPTIONS = {
-    "efficiency_tokens": "Sample efficiency: held-out score over tokens sampled for training, mean of seeds (and their "
+    "efficiency_tokens": "Sample efficiency: score over tokens sampled for training, mean of seeds (and their "
     "range, where few are drawn).",
     "efficiency_seconds": "The same over seconds of training (rollouts and updates, without evaluations).",
     "iqm": "Interquartile mean of seeds with its 95 % interval.",
@@ -94,6 +94,7 @@ def _page(
     body = [
         f'<p class="note">{html.escape(state)}. Scores and differences in points with 95 % intervals over seeds and '
         "problems; differences are paired by seed and problem.</p>",
+        f'<p class="note">{html.escape(_panels(shown))}</p>',
         *(f"<h2>{_TITLES[name]}</h2>{_table(sheet)}" for name, sheet in sheets.items()),
         *(f"<figure><figcaption>{_CAPTIONS[n]}</figcaption>{_inline(svg)}</figure>" for n, svg in drawn.items()),
         _troubles(shown),
@@ -106,6 +107,13 @@ def _page(
         body="\n".join(body),
         grid=html.escape(toml.dumps(grid)),
     )
+
+
+def _panels(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What each environment was evaluated on: held-out problems, or draws of what is trained on too."""
+    done = {row["env"]: row for row in reversed(rows) if row["status"] == "done"}
+    told = [f"{env}: {row.get('panel') or PanelFacts.of(row['problems'])}" for env, row in reversed(done.items())]
+    return f"Evaluated on {'; '.join(told)}." if told else ""
 
 
 def _inline(svg: str) -> str:
@@ -158,6 +166,6 @@ $body
 _STYLE = """
 .scroll { overflow-x: auto }
 table { border-collapse: collapse; font-size: .84rem; font-variant-numeric: tabular-nums }
-th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap }
+th, td { text-align: left; padding: .3rem .5rem; border-bottom: 1px solid var(--line); vertical-align: top }
 figure { margin: 1rem 0; background: #fff }
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,8 @@ def chosen(grid: Grid, folder: BenchFolder) -> Rates | None:
     rows = folder.rows("sweep")
     if any(row["status"] == "pending" and not row["hidden"] for row in rows):
         raise ConfigError(
-            f"The sweep is not over. Type: marft bench run {folder.grid_file} --out {folder.root} --stage sweep"
+            f"The sweep is not over. Type: marft bench run {shlex.quote(str(folder.grid_file))} --out"
+            f" {shlex.quote(str(folder.root))} --stage sweep"
         )
     found = tried(rows)
     out = {pair: best(by_rate) for pair, by_rate in found.items()}

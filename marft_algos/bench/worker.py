@@ -121,6 +121,7 @@ def measured(run: RunFolder) -> dict[str, Any]:
         drift.append({"tokens": tokens, **{k: v for k, v in changes.items() if v is not None}})
     return {
         "problems": [e.task_id for e in final],
+        "panel": str(run.panel()),
         "outcomes": _known(final),
         "infra": lost + sum(e.lost for e in final),
         "score": metrics[-1]["eval/success"],

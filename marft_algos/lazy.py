@@ -1,0 +1,39 @@
+"""torch, imported at its first use, and the check that the packages of training are there.
+
+Modules that an algorithm's page imports take ``torch`` from here, and names that stand in hints only (``Tensor``) under
+``TYPE_CHECKING``: importing torch takes seconds, and ``marft train --help`` needs every page's settings.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from marft_envs.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    import torch as torch
+
+
+class _Module(ModuleType):
+    """A module's stand-in: the first attribute that is asked for imports it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+if not TYPE_CHECKING:
+    torch = _Module("torch")
+
+
+def check_packages() -> None:
+    """Checks that the packages of the train extra are installed, without importing them.
+
+    Raises:
+        MissingExtraError: One is not; the message holds the pip command.
+    """
+    for package in ("torch", "transformers", "peft", "safetensors", "jinja2"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(f"Training (package '{package}')", "train")
