@@ -52,10 +52,10 @@ def play(
         TaskError: The task's code does not work.
     """
     slots = min(len(panel), config.num_envs or max(config.episodes_per_iteration, config.engine_batch))
+    seeds.start_global(seeds.tasks_at_evaluation())
     with closing(marft_envs.make_vec(config.env, slots, **kwargs)) as vec:
         params = sampling(config, evaluation=True)
         collector = Collector(vec, policies, engine, params, seed=config.seed, on_progress=on_progress)
-        seeds.start_global(seeds.tasks_at_evaluation())
         played = collector.collect(panel.seeds, panel.options, iteration=seeds.EVALUATION)
     faults.check(played, config, "an evaluation")
     return played

@@ -122,6 +122,7 @@ class Trainer:
         config = self.config
         sinks = [loggers.make(name, run, self.progress.iteration) for name in config.loggers]
         session = _Session(run, display, [display, *sinks], _Interrupt())
+        seeds.start_global(seeds.tasks(config.seed, -1))
         vec = marft_envs.make_vec(config.env, _slots(config), **config.env_kwargs)
         try:
             self.publisher.publish(self.policies.policies, self.policies.version)

@@ -29,10 +29,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Drawing(Letters):
-    """A user's task that knows no generator but the global ones."""
+    """A user's task that knows no generator but the global ones, where it is built, and where it is played."""
+
+    def __init__(self) -> None:
+        self.made = random.randrange(1000)
 
     def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
-        drawn = (random.randrange(1000), int(np.random.randint(1000)), int(torch.randint(1000, ())))
+        drawn = (self.made, random.randrange(1000), int(np.random.randint(1000)), int(torch.randint(1000, ())))
         self.task_id = "/".join(map(str, drawn))
 
     def on_round(self, turns: Any) -> marft_envs.Outcome:
