@@ -75,7 +75,7 @@ def simulate(workers: int, clients: int, demands: list[float]) -> list[float]:
 @pytest.mark.parametrize("seed", range(20))
 def test_no_short_run_waits_long_while_long_ones_hold_the_workers(seed: int) -> None:
     rng = random.Random(seed)
-    demands = [rng.uniform(0.002, 0.009) for _ in range(100)] + [rng.uniform(1.0, 4.0) for _ in range(100)]
+    demands = [rng.uniform(0.001, 0.0045) for _ in range(100)] + [rng.uniform(1.0, 4.0) for _ in range(100)]
     order = rng.sample(range(200), 200)
     waits = simulate(2, 32, [demands[i] for i in order])
     short = [wait for wait, i in zip(waits, order, strict=True) if i < 100]

@@ -19,13 +19,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-LOOKS = (0.01, 0.06, 0.4)
+LOOKS = (0.005, 0.06, 0.4)
 """CPU seconds of the looks before the last. The first is counted anew whenever a test is done, up to the second in all:
 a program that answers goes on, one that does not is known to be slow. What gave way three times has cost less than a
 quarter of the 2 s that one test may take."""
-IDLE_S = 0.03
+IDLE_S = 0.015
 """Seconds by the clock, in which it took no CPU time and asked for none, after which a run in a look counts as idle."""
-WALL = 20.0
+WALL = 40.0
 """How many times its CPU seconds a look may take by the clock, on a machine that is busy with other things."""
 
 _ORDER = tuple(look for longer in range(1, len(LOOKS) + 1) for look in (0, 0, 0, longer))
