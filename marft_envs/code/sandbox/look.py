@@ -11,7 +11,7 @@ from marft_envs.code.sandbox import turns
 if TYPE_CHECKING:
     from marft_envs.code.sandbox.supervise import Child
 
-GLANCE = 0.005
+GLANCE = 0.003
 """Seconds between readings of a run's clocks while it has a look only."""
 
 
@@ -41,10 +41,16 @@ class Look:
     def answered(self, child: Child) -> None:
         """Notes that a test is done."""
         if self.again < math.inf:
-            self._since, self._mark = time.monotonic(), self._cpu(child)
+            self._since = self._busy = time.monotonic()
+            self._mark = self._cpu(child)
 
-    def check(self, child: Child, now: float) -> None:
+    def check(self, child: Child, now: float, silent: bool) -> None:
         """Ends a look that is over.
+
+        Args:
+            child: The run's present child.
+            now: The monotonic clock.
+            silent: Nothing has come from it; else it may seem to sleep because it waits for this side.
 
         Raises:
             GaveWay: Others wait; the child is dead.
@@ -52,7 +58,7 @@ class Look:
         assert self._ticket is not None and self._queue is not None
         self._since, self._busy, self.again = self._since or now, self._busy or now, now + GLANCE
         cpu = self._cpu(child)
-        if cpu > self._seen + 1e-3 or not _sleeps(child.pid):
+        if not silent or cpu > self._seen + 1e-3 or not _sleeps(child.pid):
             self._seen, self._busy = cpu, now
         look = self._ticket.look
         over = cpu >= turns.LOOKS[max(look, 1)] or (look == 0 and cpu - self._mark >= turns.LOOKS[0])

@@ -146,11 +146,12 @@ class Child:
         poll = select.poll()
         poll.register(self.requests, select.POLLOUT)
         poll.register(self.replies, select.POLLIN)
+        events: list[tuple[int, int]] | None = None
         while True:
-            late = self.late(start, began)
+            late = self.late(start, began, events == [])
             if late:
                 return self._stop("timeout", late, start)
-            for descriptor, _ in poll.poll(self.nap()):
+            for descriptor, _ in (events := poll.poll(self.nap())):
                 try:
                     if descriptor == self.requests.fileno():
                         out = out[os.write(descriptor, out[:_CHUNK]) :]
@@ -172,15 +173,15 @@ class Child:
                 if frame is not None:
                     return self._read(frame, start)
 
-    def late(self, start: float, began: float) -> str:
-        """Why the time is up, or nothing.
+    def late(self, start: float, began: float, silent: bool) -> str:
+        """Why the time is up, or nothing; ``silent`` if the last wait for the child was in vain.
 
         Raises:
             GaveWay: The run's look is over.
         """
         now, limits = time.monotonic(), self.limits
         if now >= self.look.again:
-            self.look.check(self, now)
+            self.look.check(self, now, silent)
         if now > self.deadline:
             return f"the run took more than {limits.total_s:g} s"
         if now - began > limits.wall_s:
@@ -315,14 +316,14 @@ class _Stdio:
         child, began = self.child, time.monotonic()
         start = child.cpu()
         verdict: tuple[CallStatus, str] | None = None
-        ended = math.inf
+        ended, events = math.inf, [(0, 0)]
         while verdict is None and (child.end is None or self.open) and time.monotonic() < ended + 1.0:
-            if child.end is None and (late := child.late(start, began)):
+            if child.end is None and (late := child.late(start, began, not events)):
                 verdict = ("timeout", late)
                 break
             if child.end is not None:
                 ended = min(ended, time.monotonic())
-            for descriptor, _ in self.poll.poll(child.nap()):
+            for descriptor, _ in (events := self.poll.poll(child.nap())):
                 self._serve(descriptor)
             if any(len(text) > child.limits.output_bytes for text in self.read.values()):
                 verdict = ("output_limit", "more output than allowed")

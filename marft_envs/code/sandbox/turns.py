@@ -6,30 +6,31 @@ back and begins again later, with a longer look, behind those that have had less
 own limits. Beginning again changes no verdict: a program is always run from its start, under its own limits.
 
 * Runs of the same look take turns in the order in which they came: nobody overtakes.
-* Shorter looks go first, but of every twelve workers that become free one goes to each of the longer looks, so that
-  long runs end while short ones never cease to come.
+* Shorter looks go first, but of every two workers that become free one goes to whoever has waited longest, if that is
+  more than a second, so that long runs end while short ones never cease to come.
 * While long runs hold all workers, one more worker takes first looks. It never goes beyond them.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-LOOKS = (0.01, 0.06, 0.4)
+LOOKS = (0.005, 0.06, 0.4)
 """CPU seconds of the looks before the last. The first is counted anew whenever a test is done, up to the second in all:
 a program that answers goes on, one that does not is known to be slow. What gave way three times has cost less than a
 quarter of the 2 s that one test may take."""
-IDLE_S = 0.03
+IDLE_S = 0.015
 """Seconds by the clock, in which it took no CPU time and asked for none, after which a run in a look counts as idle."""
-WALL = 20.0
+WALL = 40.0
 """How many times its CPU seconds a look may take by the clock, on a machine that is busy with other things."""
 
-_ORDER = tuple(look for longer in range(1, len(LOOKS) + 1) for look in (0, 0, 0, longer))
-"""Looks that workers go to in turn as they become free; where none waits for it, the shortest that one waits for."""
+PATIENCE_S = 1.0
+"""Seconds after which a run that waits for a longer look need not let all shorter ones go first."""
 
 _Slot = TypeVar("_Slot")
 
@@ -43,6 +44,8 @@ class Ticket(Generic[_Slot]):
     slot: _Slot | None = None
     express: bool = False
     """Whether its worker is the one for first looks only."""
+    since: float = 0.0
+    """When it arrived, by the queue's clock."""
     called: threading.Event = field(default_factory=threading.Event)
 
 
@@ -53,18 +56,26 @@ class Turns(Generic[_Slot]):
         slots: Places for runs.
         express: One more, for first looks only.
         rank: Of free slots the next run gets the one for which this is lowest.
+        clock: Tells the time in seconds.
     """
 
-    def __init__(self, slots: list[_Slot], express: _Slot, rank: Callable[[_Slot], int] = lambda _: 0) -> None:
-        self._lock = threading.Lock()
+    def __init__(
+        self,
+        slots: list[_Slot],
+        express: _Slot,
+        rank: Callable[[_Slot], int] = lambda _: 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._lock, self._clock = threading.Lock(), clock
         self._free, self._express, self._rank = list(slots), [express], rank
         self._waiting: list[deque[Ticket[_Slot]]] = [deque() for _ in range(len(LOOKS) + 1)]
-        self._freed = 0
+        self._by_age = False
 
     def arrive(self, ticket: Ticket[_Slot]) -> None:
         """Queues a run, behind all that came before it and have the same look. ``ticket.called`` tells of its slot."""
         with self._lock:
             ticket.called.clear()
+            ticket.since = self._clock()
             self._waiting[ticket.look].append(ticket)
             self._assign()
 
@@ -113,9 +124,10 @@ class Turns(Generic[_Slot]):
 
     def _next(self) -> Ticket[_Slot]:
         """Takes the next run for a regular slot out of the queue, which is not empty."""
-        line = self._waiting[_ORDER[self._freed % len(_ORDER)]] or next(filter(None, self._waiting))
-        self._freed += 1
-        return line.popleft()
+        lines = [line for line in self._waiting if line]
+        oldest = min(lines, key=lambda line: line[0].since)
+        self._by_age = not self._by_age and self._clock() - oldest[0].since > PATIENCE_S
+        return (oldest if self._by_age else lines[0]).popleft()
 
     def _call(self, ticket: Ticket[_Slot], slot: _Slot, express: bool) -> None:
         ticket.slot, ticket.express = slot, express
