@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import TYPE_CHECKING, Any
 
 from marft_envs.code.sandbox import turns
@@ -29,6 +28,7 @@ class Look:
     Attributes:
         spent: CPU seconds of the run's children that have ended.
         again: When the look has to be checked, by the monotonic clock; infinite for the last.
+        answered: Whether a test was done since it was last checked.
     """
 
     def __init__(self, ticket: turns.Ticket[Any] | None = None, queue: turns.Turns[Any] | None = None) -> None:
@@ -36,13 +36,8 @@ class Look:
         self._busy = self._seen = 0.0  # when it was last seen at work, and the CPU seconds until then
         self._since = self._mark = 0.0  # the same of the last test that was done
         self.spent = 0.0
+        self.answered = True
         self.again = math.inf if ticket is None or ticket.look >= len(turns.LOOKS) else 0.0
-
-    def answered(self, child: Child) -> None:
-        """Notes that a test is done."""
-        if self.again < math.inf:
-            self._since = self._busy = time.monotonic()
-            self._mark = self._cpu(child)
 
     def check(self, child: Child, now: float, silent: bool) -> None:
         """Ends a look that is over.
@@ -56,8 +51,10 @@ class Look:
             GaveWay: Others wait; the child is dead.
         """
         assert self._ticket is not None and self._queue is not None
-        self._since, self._busy, self.again = self._since or now, self._busy or now, now + GLANCE
-        cpu = self._cpu(child)
+        self.again = now + GLANCE
+        cpu = self.spent + (child.cpu() if child.end is None else 0.0)
+        if self.answered:
+            self.answered, self._since, self._busy, self._mark = False, now, now, cpu
         if not silent or cpu > self._seen + 1e-3 or not _sleeps(child.pid):
             self._seen, self._busy = cpu, now
         look = self._ticket.look
@@ -69,9 +66,6 @@ class Look:
             raise GaveWay
         if self._ticket.look >= len(turns.LOOKS):
             self.again = math.inf
-
-    def _cpu(self, child: Child) -> float:
-        return self.spent + (child.cpu() if child.end is None else 0.0)
 
 
 def _sleeps(pid: int) -> bool:
