@@ -80,8 +80,8 @@ def _table(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         except ValidationError:  # "7" is a number, and may be meant as a name
             try:
                 return kind.validate_python(_written(words, plain, str))
-            except ValidationError as error:
-                raise ValueError(f"'{' '.join(words)}': {error.errors()[0]['msg']}") from None
+            except ValidationError:  # the field's own check says what it may be
+                return _written(words, plain, value)
 
     def write(found: Any) -> list[str]:
         return [f"{k}={v}" for k, v in found.items()] if isinstance(found, dict) else [str(found)]

@@ -111,8 +111,8 @@ def _is_done(run: RunFolder, config: TrainConfig) -> bool:
     else:
         more = typed("train", "--resume", run.root, "--token-budget", 2 * progress.tokens)
         done = f"has sampled {progress.tokens} of {config.token_budget} tokens"
-    print(f"nothing to do: {run.root} {done}; for more: {more}")
-    print(f"report:  {run.report_file}")
+    say(f"nothing to do: {run.root} {done}; for more: {more}")
+    say(f"report:  {run.report_file}")
     return True
 
 

@@ -127,7 +127,7 @@ class TrainConfig(Checked):
     overlap: bool = False
     """Go on generating while slow verdicts (graders, sandboxes) are awaited. Keeps a GPU busy; off: the same seed gives
     the same run, to the bit."""
-    max_lost: float = 0.1
+    max_lost: Annotated[float, SHARE] = 0.1
     """Largest share of an iteration's episodes, or of an evaluation's, that outages (faults of engine, world or
     machine) may take. They are left out of everything and counted as ``infra``; beyond the share the run stops, its
     state saved. .1: what is left still stands for the problems that were drawn, though outages are seldom random."""
@@ -149,8 +149,6 @@ class TrainConfig(Checked):
         super().__post_init__()
         if self.pool and self.full_finetune:
             raise ConfigError("A pool of past policies keeps adapters. Leave out full_finetune, or say --pool 0.")
-        if not 0 <= self.max_lost <= 1:
-            raise ConfigError(f"max_lost is {self.max_lost}; expected a share between 0 and 1.")
         endpoints.parse_all(self.engines)
 
     def table(self) -> dict[str, Any]:

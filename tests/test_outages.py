@@ -193,7 +193,7 @@ def test_an_update_is_that_of_the_episodes_that_were_played(algo: str, turn: int
     lost, never = Trainer(settings(model, tmp_path, name="lost", **made)), Trainer(settings(model, tmp_path, name="never", **made))
     lost.engine = Without(lost.engine, {row_seed(0, 0, 11, turn)})  # type: ignore[assignment]
     given = never.problems
-    never.problems = SimpleNamespace(held_out=given.held_out, train=lambda *a: _shorter(given.train(*a)))  # type: ignore[assignment]
+    never.problems = SimpleNamespace(held_out=given.held_out, apart=given.apart, train=lambda *a: _shorter(given.train(*a)))  # type: ignore[assignment]
     runs_ = []
     for trainer in (lost, never):
         runs_.append(trainer.start())

@@ -223,7 +223,7 @@ def _check(grid: Grid) -> None:
         algorithms.get(grid.algorithm_entry(label).algo)
     for label in grid.credit:
         credits_.get(grid.credit_rule(label))
-    rows = [*grid.trained, *grid.controls]
+    rows = list(dict.fromkeys([*grid.trained, *grid.controls]))
     if grid.baseline not in rows:
         add = f', or add "{grid.baseline}" to controls' if grid.baseline in CONTROLS else ""
         raise ConfigError(
