@@ -1,6 +1,7 @@
 """Agent turns per CPU-second of the environments alone (no model, no grading), and how long their import takes.
 
     python -m benchmarks.envs [--json] [--turns 32000]
+    python -m benchmarks.envs --gate          # poll/push against the AEC loop, in pairs; exit status 1 below GATE
 
 A chain of four agents, in which each sees all before it, over one round and over eight; resets included. An AEC row
 calls ``env.last()`` (which renders the observation) and ``env.step`` for each turn and steps the dead at the end.
@@ -115,6 +116,37 @@ def rate(run: Callable[[int, int], None], rounds: int, turns: int) -> float:
     return episodes * 4 * rounds / best
 
 
+GATE = {1: 0.7, 8: 0.5}
+"""Rounds -> turns a CPU-second of poll/push with 64 environments, over those of one environment's AEC loop with
+``last()``, in the same run: what a change may not fall below. A quiet machine has about 1 and .75, a busy one less: 64
+environments want more of its caches than one."""
+PAIRS = 9
+
+
+def gate() -> int:
+    """Plays the same episodes both ways, in turn; returns 1 if the median ratio is below ``GATE``."""
+    missed = 0
+    for rounds, least in GATE.items():
+        episodes = 2048 // rounds
+        ratios = []
+        for _ in range(PAIRS):
+            spent = []
+            for run in (partial(polled, render=False), bare):
+                start = time.process_time()
+                run(rounds, episodes)
+                spent.append(time.process_time() - start)
+            ratios.append(spent[1] / spent[0])
+        ratios.sort()
+        middle = ratios[PAIRS // 2]
+        verdict = "reached" if middle >= least else "MISSED"
+        missed += middle < least
+        print(
+            f"poll/push over the AEC loop, {rounds} round{'s' * (rounds > 1)}: {middle:.2f} "
+            f"[{ratios[0]:.2f}, {ratios[-1]:.2f}], {PAIRS} pairs; at least {least}: {verdict}"
+        )
+    return int(missed > 0)
+
+
 def loop_microseconds() -> float:
     """Returns CPU microseconds of ``sum(i * i for i in range(1000))``, the best of three: how fast this machine is."""
     best = float("inf")
@@ -136,7 +168,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--turns", type=int, default=32_000, help="turns per measurement")
+    parser.add_argument("--gate", action="store_true", help="compare poll/push with the AEC loop, and judge")
     given = parser.parse_args()
+    if given.gate:
+        sys.exit(gate())
     found: dict[str, Any] = {
         name: {str(rounds): round(rate(run, rounds, given.turns)) for rounds in (1, 8)}
         for name, (run, _) in ROWS.items()
