@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import cmath
 import math
+import re
 import zlib
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -28,7 +29,12 @@ MAX_FRACTION_WORK = 1 << 32
 MAX_FACTORIAL = 3000
 RELATIVE = 1e-10
 ABSOLUTE = 1e-13
+ROUGHLY = 0.05
+"""How far both sides of an ``≈`` may be apart: π ≈ 3 is."""
 POINTS = 3
+
+
+_DECIMAL = re.compile(r"-?\d*\.(\d+)")
 
 
 class TooBig(ArithmeticError):
@@ -302,6 +308,28 @@ def _same_at(nodes: tuple[Node, Node], pair: tuple[Mapping[str, Value], Mapping[
     from marft_envs.math import precise  # mpmath takes a tenth of a second to import, and most answers are exact
 
     return precise.same(nodes, pair)
+
+
+def holds(operator: str, first: str, second: str) -> bool:
+    """Whether ``first = second`` or ``first ≈ second``, two constants, is true; what cannot be told is believed.
+
+    A decimal on the right may be rounded: ``1/3 = 0.33``.
+    """
+    decimal = _DECIMAL.fullmatch(second.strip())
+    absolute = 0.5000001 * 10.0 ** -len(decimal.group(1)) if decimal else 0.0
+    try:
+        if same_value(first, second) is not False:
+            return True
+        (a,), (b,) = (values(text, frozenset()) for text in (first, second))
+        if a is None or b is None:
+            return True
+        a, b = complex(a), complex(b)
+    except (TooBig, ParseError):
+        return True
+    except OverflowError:
+        return False
+    relative = ROUGHLY if operator == "≈" else 0.0
+    return abs(a - b) <= max(absolute, relative * max(abs(a), abs(b)))
 
 
 def ratio(first: tuple[str, str], second: tuple[str, str]) -> Value | None:
