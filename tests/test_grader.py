@@ -211,6 +211,7 @@ EQUAL = [
     ("10^{300}\\pi + 1", "1 + 10^{300}\\pi"),
     ("e^{1000}", "(e^{500})^2"),
     ("0", "\\sin(\\pi)"),
+    ("\\ln(10^{5000})", "5000\\ln 10"),
     ("\\sqrt2+\\sqrt3", "\\sqrt{5+2\\sqrt6}"),
     ("(\\frac12)^{20000}", "\\frac{1}{2^{20000}}"),
 ]  # fmt: skip
@@ -379,7 +380,7 @@ def test_hostile_strings_answer_in_time_and_run_nothing(tmp_path: Path) -> None:
         result = grade(output, GOLD)
         seconds = time.monotonic() - start
         assert result.status in STATUSES
-        if seconds > (WALL + 1) * grader.DEADLINE:  # a worker that was killed is started anew, which takes what it takes
+        if seconds > (WALL + 1) * grader.DEADLINE:  # a worker that was killed is started anew first
             slow.append((seconds, output[:80]))
         if result.score:
             accepted.append(output[:80])
@@ -405,10 +406,10 @@ def test_a_timeout_is_a_status_off_the_main_thread_too() -> None:
 
 def test_a_timeout_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     sum_of_seven = "\\boxed{\\sum_{n=1}^{7} n}"
-    with grader.WorkerPool("marft_envs.math._verify_worker:verify", deadline=0.001) as hurried:
-        with monkeypatch.context() as patch:
-            patch.setattr(grader, "_pool", lambda: hurried)
-            assert grade(sum_of_seven, "28").status == TIMEOUT
+    hurried = grader.WorkerPool("marft_envs.math._verify_worker:verify", deadline=0.001)
+    with hurried, monkeypatch.context() as patch:
+        patch.setattr(grader, "_pool", lambda: hurried)
+        assert grade(sum_of_seven, "28").status == TIMEOUT
     assert grade(sum_of_seven, "28").status == CORRECT
 
 

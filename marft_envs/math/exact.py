@@ -106,6 +106,7 @@ def checked(value: Value) -> Value:
 
 
 def bits(value: int | Fraction) -> int:
+    """Size of an exact number: of its numerator or denominator, whichever is longer."""
     return max(value.numerator.bit_length(), value.denominator.bit_length())
 
 

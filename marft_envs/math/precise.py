@@ -18,16 +18,19 @@ from marft_envs.math import exact
 from marft_envs.math.exact import TooBig, Undefined, Value
 from marft_envs.math.parse import Node
 
-MAX_DIGITS = 5000
-"""Digits before the point of two numbers that are told apart to the last."""
+Nodes = tuple[Node, Node]
+Points = tuple[Mapping[str, Value], Mapping[str, Value]]
+
+MAX_DIGITS = 400
+"""Digits before the point of two numbers that are told apart to the last; larger ones are the next tier's business."""
 MAX_EXPONENT = 1 << 20
 """Largest binary exponent, either way: three hundred thousand decimal digits before or behind the point."""
 
 _contexts = threading.local()  # a context changes its precision while it works: each thread has its own
 
 
-def same(nodes: tuple[Node, Node], points: tuple[Mapping[str, Value], Mapping[str, Value]]) -> bool | None:
-    """Whether two expressions are equal, each at its point, or ``None`` where one has no value.
+def same(nodes: Nodes, points: Points) -> bool | None:
+    """Whether two expressions are equal, each at its point, or ``None`` where that cannot be told.
 
     Raises:
         TooBig: An exponent is beyond the bound.
@@ -47,16 +50,16 @@ def same(nodes: tuple[Node, Node], points: tuple[Mapping[str, Value], Mapping[st
     return True
 
 
-def _equal_to_the_last(nodes: tuple[Node, Node], points: tuple[Mapping[str, Value], ...], magnitude: int) -> bool:
-    if magnitude > MAX_DIGITS * 3:
-        raise TooBig("too many digits")
+def _equal_to_the_last(nodes: Nodes, points: Points, magnitude: int) -> bool | None:
+    if magnitude > MAX_DIGITS * 10 // 3:
+        return None
     context = MPContext()
     context.dps = 50 + magnitude // 3
     gap, _ = _gap(nodes, points, context)
     return bool(gap < context.mpf(10) ** -25)
 
 
-def _gap(nodes: tuple[Node, Node], points: tuple[Mapping[str, Value], ...], mp: Any) -> tuple[Any, Any]:
+def _gap(nodes: Nodes, points: Points, mp: Any) -> tuple[Any, Any]:
     """How far two values are apart, and how large the larger is."""
     values = (_Precise(mp, point).value(node) for node, point in zip(nodes, points, strict=True))
     first, second = (_inexact(mp, value) for value in values)
@@ -146,7 +149,8 @@ class _Precise:
             return abs(value)
         if name.startswith("arc"):
             return mp.pi / 2 - mp.atan(value) if name == "arccot" else getattr(mp, name.replace("arc", "a", 1))(value)
-        self.bound(value)
+        if name not in ("ln", "sqrt"):
+            self.bound(value)
         return getattr(mp, name)(value)
 
     def power(self, name: str, base: Any, exponent: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Union
 
 from marft_envs.math import exact, finished
@@ -225,7 +226,7 @@ def _equation(sides: list[str], bare: list[str], operators: list[str], depth: in
     if not named:
         return None
     if len(sides) > 2 and _is_system(sides):
-        return Bag(",", tuple(Relation("=", (a, b)) for a, b in zip(sides, sides[1:], strict=False)))
+        return Bag(",", tuple(Relation("=", (a, b)) for a, b in pairwise(sides)))
     if numbers[-1]:  # x = y = 5 says more than x = 5
         return Named("=".join(sorted(set(named))), _read(sides[-1], depth + 1), ends)
     return Named(named[0], _read(sides[-1], depth + 1), ends)
