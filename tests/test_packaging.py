@@ -27,7 +27,7 @@ HEAVY = (
 LEVELS = (
     ("types", "toml", "stats", "memory", "endpoints", "models"),
     ("functional", "groups"),
-    ("policy", "modeling", "chat", "weights", "fused", "scoring", "critic", "engines"),
+    ("policy", "modeling", "chat", "markers", "weights", "fused", "scoring", "critic", "engines"),
     ("rollout", "replay", "batching"),
     ("credit", "algorithm", "algorithm_config", "ppo", "value_norm", "update"),
     ("algos",),
