@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from jinja2 import TemplateError
 
+from marft_algos import markers
 from marft_envs.errors import ConfigError
 
 Tools = Sequence[Mapping[str, Any]]
 """Tools in the form of OpenAI's chat API."""
 _MARK = "zqx{}zqx"
 """Text that no template holds by itself."""
+_MARKED = re.compile(r"zqx\d+zqx")
+_CANNOT_RENDER = (TemplateError, TypeError, ValueError, LookupError, AttributeError)
+"""What a template raises that has no place for what a probe shows it."""
+_OTHERS = frozenset(("user", "tool"))
+"""Roles whose messages hold what others say: tasks, peers, tools. Profiles and an agent's own words are not theirs."""
 
 
 @dataclass(slots=True)
@@ -32,8 +40,10 @@ class Chat:
     """Of models that can think aloud first and have a switch for it in their template (Qwen3)."""
     tools: bool = False
     """Whether agents' tools are handed to the template."""
-    control: re.Pattern[str] | None = field(init=False)
-    """Matches the tokenizer's control tokens written out as text."""
+    others: markers.Breaker = field(init=False)
+    """Breaks all markers up, in what others say."""
+    own: markers.Breaker = field(init=False)
+    """Breaks up what would end the message, in profiles and in an agent's own words: calls and thoughts stay."""
     system: bool = field(init=False)
     """Whether the template shows a system message."""
 
@@ -43,7 +53,14 @@ class Chat:
         Raises:
             ConfigError: tools are to be shown by a template that shows none.
         """
-        self.control = _control_pattern(self.tokenizer)
+        special, framing, written, lines = markers.special(self.tokenizer), set(), set(), set()
+        for gap, frame, opening in self._written():
+            written |= markers.tags(gap)
+            framing |= markers.tags(frame)
+            lines |= markers.heads(opening)
+        everything = special | markers.added(self.tokenizer) | framing | written
+        self.others = markers.Breaker(self.tokenizer, everything, lines)
+        self.own = markers.Breaker(self.tokenizer, special | framing, lines)
         profile, task = _MARK.format(1), _MARK.format(2)
         probe = [{"role": "system", "content": profile}, {"role": "user", "content": task}]
         shown = self._text(probe)
@@ -63,7 +80,7 @@ class Chat:
     ) -> list[list[int]]:
         """Returns prompt ids, with the opening of the assistant's turn.
 
-        Control tokens written out in a message are broken up first, so a message cannot close its own turn.
+        Markers written out in a message are broken up first, so a message cannot close its own turn or open another.
 
         Args:
             conversations: messages with roles system, user and assistant.
@@ -73,14 +90,14 @@ class Chat:
             ConfigError: the template refuses a conversation.
         """
         chats = [
-            self._folded([{**m, "content": self.neutralise(m["content"])} for m in messages])
+            self._folded([{**m, "content": self._breaker(m["role"]).broken(m["content"])} for m in messages])
             for messages in conversations
         ]
         try:
             if not self.tools or tools is None:
                 return self._apply(chats, tokenize=True)
             return [
-                self._apply(chat, tokenize=True, tools=list(own) or None)
+                self._apply(chat, tokenize=True, tools=self._described(own) or None)
                 for chat, own in zip(chats, tools, strict=True)
             ]
         except TemplateError as error:
@@ -91,8 +108,48 @@ class Chat:
             ) from error
 
     def neutralise(self, text: str) -> str:
-        """Puts a space inside every control token that ``text`` spells out."""
-        return self.control.sub(lambda m: f"{m[0][0]} {m[0][1:]}", text) if self.control else text
+        """Returns what others say with every marker broken up (:mod:`marft_algos.markers`), the rest as it was."""
+        return self.others.broken(text)
+
+    def _breaker(self, role: str) -> markers.Breaker:
+        return self.others if role in _OTHERS else self.own
+
+    def _described(self, value: Any) -> Any:
+        """Tools with the words of their descriptions neutralised."""
+        if isinstance(value, str):
+            return self.neutralise(value)
+        if isinstance(value, Mapping):
+            return {key: self._described(below) for key, below in value.items()}
+        return [self._described(below) for below in value] if isinstance(value, list | tuple) else value
+
+    def _written(self) -> Iterator[tuple[str, str, str]]:
+        """What the template writes around messages: all of it, what frames a system or user message, what opens one."""
+        profile, task, said, more, name = (_MARK.format(i) for i in range(5))
+        system, user = {"role": "system", "content": profile}, {"role": "user", "content": task}
+        reply: Mapping[str, Any] = {"role": "assistant", "content": said}
+        again, result = (
+            {"role": "user", "content": more},
+            {"role": "tool", "content": more, "name": name, "tool_call_id": "call00000"},
+        )
+        schema = {"name": name, "description": said, "parameters": {"type": "object", "properties": {}}}
+        calls: list[Mapping[str, Any]] = []
+        for arguments in ({name: said}, json.dumps({name: said})):
+            call = {"id": "call00000", "type": "function", "function": {"name": name, "arguments": arguments}}
+            calls.append({**reply, "tool_calls": [call]})
+        rests: list[list[Mapping[str, Any]]] = [[], [again], [reply, again]]
+        heads: list[list[Mapping[str, Any]]] = [[system, user], [user]]
+        shown = (None, [{"type": "function", "function": schema}])
+        ways: list[dict[str, Any]] = [{}, {"add_generation_prompt": False}, {"enable_thinking": not self.thinking}]
+        for head in heads:
+            talks = [head, [*head, reply, again]]
+            uses = [[*head, call, result, *rest] for call in calls for rest in rests]
+            thoughts = [[*head, {**reply, "reasoning_content": more}], [*head, reply]]
+            for chat, tools, options in itertools.product([*talks, *thoughts, *uses], shown, ways):
+                gaps = _MARKED.split(self._text(chat, tools=tools, **options) or "")
+                yield from ((gap, "", "") for gap in gaps)
+                if chat in talks and tools is None and len(gaps) == len(chat) + 1:
+                    closes = "assistant" if options.get("add_generation_prompt", True) else ""
+                    yield from _framing([message["role"] for message in chat], gaps, closes)
 
     def closing(self) -> int | None:
         """Returns the control token that the template writes behind a reply; None if it writes none.
@@ -102,9 +159,10 @@ class Chat:
         reply = _MARK.format(4)
         chat = [{"role": "user", "content": _MARK.format(2)}, {"role": "assistant", "content": reply}]
         shown = self._text(chat, add_generation_prompt=False)
-        if shown is None or reply not in shown or self.control is None:
+        tokens = markers.special(self.tokenizer) | markers.added(self.tokenizer)
+        if shown is None or reply not in shown or not tokens:
             return None
-        found = self.control.match(shown.split(reply)[-1].lstrip())
+        found = re.match(markers.pattern_of(tokens), shown.split(reply)[-1].lstrip())
         return None if found is None else int(self.tokenizer.convert_tokens_to_ids(found[0]))
 
     def _folded(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -119,17 +177,18 @@ class Chat:
         settings = {"add_generation_prompt": True, "return_dict": False, "enable_thinking": self.thinking}
         return self.tokenizer.apply_chat_template(chat, **{**settings, **options})
 
-    def _text(self, chat: list[dict[str, str]], **options: Any) -> str | None:
+    def _text(self, chat: Sequence[Mapping[str, Any]], **options: Any) -> str | None:
         """A conversation as text; None if the template refuses it."""
         try:
             return str(self._apply(chat, tokenize=False, **options))
-        except TemplateError:
+        except _CANNOT_RENDER:
             return None
 
 
-def _control_pattern(tokenizer: Any) -> re.Pattern[str] | None:
-    names = {t.content for t in tokenizer.added_tokens_decoder.values() if t.special} | set(
-        tokenizer.all_special_tokens
-    )
-    spelled = sorted((name for name in names if len(name) > 1), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, spelled))) if spelled else None
+def _framing(roles: Sequence[str], gaps: Sequence[str], closes: str) -> Iterator[tuple[str, str, str]]:
+    """The gaps of a plain conversation, with the two lines next to each system or user message."""
+    for before, gap, after in zip(["", *roles], gaps, [*roles, closes], strict=True):
+        lines, theirs = gap.splitlines(keepends=True), ("system", "user")
+        opens = lines[-2:] if after in theirs else []
+        ends = lines[:2] if before in theirs and after != "assistant" else []
+        yield gap, "".join([*opens, *ends]), gap if after else ""

@@ -2,7 +2,8 @@
 
 A process pool of the standard library is wedged for good by a sample that never returns, and
 ``signal.alarm`` works on the main thread only. A ``WorkerPool`` talks JSON lines to processes of its own,
-kills one that misses its deadline, and starts another. POSIX only (process groups, resource limits).
+kills one that misses its deadline, and starts another. A deadline is CPU time of the worker, so that an answer does
+not depend on what else the machine does. POSIX only (process groups, resource limits).
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ from marft_envs.errors import ConfigError, WorkerError
 START_DEADLINE = 60.0
 """Seconds a worker may take to import its target; its own limit, since a busy machine imports slowly."""
 
+WALL = 5.0
+"""Seconds of the wall clock for each of a deadline: the cap on a worker that waits or is kept from the processor."""
+
 _CHUNK = 1 << 16
 
 
 class WorkerTimeout(WorkerError):
-    """The worker missed the deadline and was killed."""
+    """The worker spent its CPU time, or the wall clock's cap ran out; it was killed."""
 
     fault = "text"
 
@@ -63,7 +67,8 @@ class WorkerPool:
     Args:
         target: ``module:function``, importable in a fresh interpreter.
         size: Most processes alive at once.
-        deadline: Seconds that one call may take; a call that starts a worker waits for it too.
+        deadline: CPU seconds that one call may take, and ``WALL`` times as many of the wall clock; a call that
+            starts a worker waits for it too.
         memory_mb: Address space of each worker in MiB (Linux enforces it; macOS does not).
 
     Raises:
@@ -109,7 +114,7 @@ class WorkerPool:
         """Runs the target on ``payload`` in a worker.
 
         Raises:
-            WorkerTimeout: No answer by the deadline; the worker was killed and the pool stays usable.
+            WorkerTimeout: No answer within the CPU time; the worker was killed and the pool stays usable.
             WorkerCrashed: The worker died or ran out of memory; the pool stays usable.
             WorkerStartError: The target cannot be imported.
             WorkerRaised: The target raised; the message holds its exception.
@@ -229,12 +234,9 @@ class _Process:
             self.ready = True
 
     def call(self, line: str, deadline: float) -> Any:
-        asked = time.monotonic()
         self.wait_ready()
-        # Who had to wait for a worker to start gets his answer in about the same time, if that leaves half of it.
-        deadline = max(deadline / 2, deadline - (time.monotonic() - asked))
         number = next(self._ids)
-        reply = self._exchange(f'{{"id": {number}, "payload": {line}}}\n'.encode(), deadline)
+        reply = self._exchange(f'{{"id": {number}, "payload": {line}}}\n'.encode(), WALL * deadline)
         if reply.get("id") != number:
             raise WorkerCrashed(f"the worker for {self.target} broke the protocol; it was replaced")
         if "error" in reply:
@@ -264,8 +266,7 @@ class _Process:
                 except (BrokenPipeError, ValueError, OSError):
                     chunk = b""
                 if not chunk:
-                    cause = self._epitaph()
-                    raise WorkerCrashed(f"the worker for {self.target} died ({cause}); it was replaced")
+                    raise self._epitaph()
                 self._buffer += chunk
         line, _, rest = bytes(self._buffer).partition(b"\n")
         self._buffer = bytearray(rest)
@@ -274,12 +275,17 @@ class _Process:
         except (ValueError, TypeError):
             raise WorkerCrashed(f"the worker for {self.target} answered no JSON; it was replaced") from None
 
-    def _epitaph(self) -> str:
+    def _epitaph(self) -> WorkerError:
+        """Why the worker is gone: the kernel's clock of its CPU time, or anything else."""
         try:
             code = self._popen.wait(timeout=1.0)
         except subprocess.TimeoutExpired:
-            return "it closed its output"
-        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+            cause = "it closed its output"
+        else:
+            if code == -signal.SIGPROF:
+                return WorkerTimeout(f"{self.target} spent its CPU time without an answer; its worker was replaced")
+            cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        return WorkerCrashed(f"the worker for {self.target} died ({cause}); it was replaced")
 
     def signal(self) -> None:
         """SIGKILL to the worker and everything it started in its process group. Legal from any thread."""
@@ -333,7 +339,7 @@ def _limit_memory(memory_mb: int) -> None:
 
 def _answer(function: Callable[[Any], Any], line: bytes, cpu_seconds: float) -> dict[str, Any]:
     request = json.loads(line)
-    # A worker whose parent was killed has nobody left to kill it: the kernel does, when its CPU time is up.
+    # The kernel kills the worker when its CPU time is up, whoever is alive to notice and however busy the machine is.
     signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
     try:
         return {"id": request["id"], "result": function(request["payload"])}
@@ -364,7 +370,7 @@ def _main(target: str, deadline: float, memory_mb: int) -> None:
         return reply({"error": f"{type(error).__name__}: {error}"})
     reply({"ready": True})
     for line in requests:
-        message = _answer(function, line, 2 * deadline + 1)
+        message = _answer(function, line, deadline)
         try:
             reply(message)
         except (TypeError, ValueError) as error:

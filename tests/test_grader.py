@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
+import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -35,7 +38,7 @@ from marft_envs.math.grader import (
     grade,
     grade_answer,
 )
-from marft_envs.workers import WorkerStartError
+from marft_envs.workers import WALL, WorkerStartError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -179,6 +182,38 @@ EQUAL = [
     ("2x+4y-3=0", "y=-\\frac12 x+\\frac34"),
     ("\\begin{pmatrix}0.5\\\\1\\end{pmatrix}", "\\begin{bmatrix}\\frac12\\\\1\\end{bmatrix}"),
     ("7:32", "7 : 32"),
+    # percent in words, ratios with names, sets with names
+    ("50\\%", "50 \\text{ percent}"),
+    ("0.5", "50 \\text{ per cent}"),
+    ("12.5\\%", "12.5 Percent"),
+    ("\\frac13\\%", "\\frac{1}{3}\\text{-percent}"),
+    ("7:32", "S_{ABC}:S=7:32"),
+    ("\\frac23", "\\frac{AB}{CD} = \\frac{2}{3}"),
+    ("\\frac23", "a/b = 4/6"),
+    ("a:b=2:3", "2:3"),
+    ("(-\\infty,\\infty)", "\\mathbb{R}"),
+    ("(-\\infty,\\infty)", "\\text{all real numbers}"),
+    ("x \\in \\mathbb{R}", "(-\\infty, +\\infty)"),
+    ("(0,\\infty)", "\\mathbb{R}^{+}"),
+    ("x \\ge 0", "\\mathbb{R}_{\\geq 0}"),
+    ("\\emptyset", "\\{\\}"),
+    ("\\varnothing", "\\text{no solution}"),
+    # equations
+    ("72", "72 = 48 + 24"),
+    ("0.33", "\\frac13 = 0.33"),
+    ("5 = x", "5"),
+    ("y = 2x+1", "2x+1"),
+    ("1=\\frac{x^2}{4}+y^2", "x^2+4y^2=4"),
+    ("f(x) = (x+1)^2 = x^2+2x+1", "x^2+2x+1"),
+    # constants of any size
+    ("10^{-5000}", "\\frac{1}{10^{5000}}"),
+    ("\\sqrt{8}\\cdot 10^{-14}", "2\\sqrt2\\cdot 10^{-14}"),
+    ("10^{300}\\pi + 1", "1 + 10^{300}\\pi"),
+    ("e^{1000}", "(e^{500})^2"),
+    ("0", "\\sin(\\pi)"),
+    ("\\ln(10^{5000})", "5000\\ln 10"),
+    ("\\sqrt2+\\sqrt3", "\\sqrt{5+2\\sqrt6}"),
+    ("(\\frac12)^{20000}", "\\frac{1}{2^{20000}}"),
 ]  # fmt: skip
 DIFFERENT = [
     ("(0,9)", "[0,9)"),
@@ -216,7 +251,66 @@ DIFFERENT = [
     ("1, 2, \\ldots, n", "1, 3, 5, \\ldots, 2n-1"),
     ("\\text{Evelyn}", "Carla"),
     ("7:32", "32:7"),
+    ("0.5\\%", "50 \\text{ percent}"),
+    ("50\\%", "0.5 \\text{ percent}"),
+    ("7:32", "S_{ABC}:S=32:7"),
+    ("\\frac23", "\\frac{AB}{CD} = \\frac{3}{2}"),
+    ("\\frac{a}{b} = \\frac23", "\\frac{b}{a} = \\frac23"),
+    ("[0,\\infty)", "\\mathbb{R}^+"),
+    ("[-\\infty,\\infty]", "\\mathbb{R}"),
+    ("(-\\infty,\\infty)", "\\mathbb{Q}"),
+    ("\\emptyset", "0"),
+    ("\\{0\\}", "\\{\\}"),
+    # an equation between constants that is false as it stands
+    ("5", "2+2=5"),
+    ("5", "4=5"),
+    ("5", "5=4"),
+    ("5", "5 = 2+2 = 5"),
+    ("0.34", "\\frac13 = 0.34"),
+    ("5", "4 \\approx 5"),
+    ("2+3=6", "6"),
+    ("2+3=6", "1=2"),
+    ("5, 6", "5, 4=6"),
+    # the left side of an equation in the gold
+    ("1=\\frac{x^2}{4}+y^2", "\\frac{x^2}{4}+y^2"),
+    ("1=\\frac{x^2}{4}+y^2", "4=\\frac{x^2}{4}+y^2"),
+    ("0=2x+3y-6", "2x+3y-6"),
+    ("5=x", "x"),
+    ("x=y=z", "z"),
+    ("x=\\frac{y}{2}=z", "z"),
+    ("x=\\frac{y}{2}=z", "x=z"),
+    ("x=y=5", "x=5"),
+    # constants of any size
+    ("10^{-3000}", "10^{-4000}"),
+    ("10^{-12}", "2\\cdot 10^{-12}"),
+    ("e^{-50}", "e^{-60}"),
+    ("0", "e^{-40}"),
+    ("e^{1000}", "e^{1001}"),
+    ("\\sqrt2\\cdot 10^{-14}", "\\sqrt3\\cdot 10^{-14}"),
+    ("10^{20}\\pi", "10^{20}\\pi+1"),
+    ("10^{300}\\pi", "10^{300}\\pi+1"),
+    ("\\frac{10^{3000}}{3}", "\\frac{10^{3000}+1}{3}"),
+    ("1", "1+10^{-5000}"),
+    ("10^{-13}", "10^{-13} \\int_0^1 x\\,dx"),
 ]  # fmt: skip
+
+WORKED_OUT = {
+    # a sum, a difference or a product is a calculation on the way
+    "24": ({"24", "+24", "24.0", "\\frac{48}{2}", "48/2", "4!", "\\sqrt{576}", "\\binom{24}{1}", "2.4 \\times 10^1", "x=24",
+            "20+4=24", "24=5^2-1"},
+           {"20+4", "100-76", "4\\cdot 6", "5^2-1", "2^3\\cdot 3", "3!\\cdot 4", "2(12)", "24+0", "\\frac{20+28}{2}", "\\sqrt{500+76}",
+            "x=20+4", "\\frac{4\\cdot 12}{2}", "23+\\frac{2}{2}"}),
+    "1024": ({"2^{10}", "4^5"}, {"2^9\\cdot 2", "2^{9+1}"}),
+    "0.5": ({"\\frac12", "2^{-1}", "50\\%"}, {"0.2+0.3", "1-0.5", "30\\%+20\\%"}),
+    "\\frac{13}{8}": ({"1\\frac58", "1+\\frac58", "\\frac{26}{16}", "1.625"}, {"\\frac58+1", "2-\\frac38", "\\frac{8+5}{8}", "\\frac{13}{2}\\cdot\\frac14"}),
+    "-1500": ({"-1.5\\times 10^3", "-\\frac{3000}{2}"}, {"-1000-500", "-15\\cdot 100"}),
+    "1, 2": ({"2, 1", "\\frac22, 2"}, {"1, 1+1"}),
+    # any form of a gold that is no written-out number will do
+    "6\\sqrt3": ({"2\\cdot 3\\sqrt3", "\\sqrt{108}"}, set()),
+    "2^3\\cdot 3": ({"24", "20+4"}, set()),
+    "2x+7": ({"2x+3+4"}, set()),
+}  # fmt: skip
+"""Gold -> what is right, and what has the same value and is not yet an answer."""
 
 
 @pytest.mark.parametrize(("gold", "pred"), EQUAL)
@@ -227,6 +321,13 @@ def test_equal_answers(gold: str, pred: str) -> None:
 @pytest.mark.parametrize(("gold", "pred"), DIFFERENT)
 def test_different_answers(gold: str, pred: str) -> None:
     assert not right(pred, gold)
+
+
+@pytest.mark.parametrize("gold", WORKED_OUT)
+def test_arithmetic_left_undone_is_not_an_answer_to_a_written_out_number(gold: str) -> None:
+    done, undone = WORKED_OUT[gold]
+    assert {pred for pred in done if not right(pred, gold)} == set()
+    assert {pred for pred in undone if right(pred, gold)} == set()
 
 
 def test_an_answer_equals_itself_respaced_and_in_a_sentence() -> None:
@@ -279,7 +380,7 @@ def test_hostile_strings_answer_in_time_and_run_nothing(tmp_path: Path) -> None:
         result = grade(output, GOLD)
         seconds = time.monotonic() - start
         assert result.status in STATUSES
-        if seconds > 5 * grader.DEADLINE:  # a worker that was killed is started anew, which takes what it takes
+        if seconds > (WALL + 1) * grader.DEADLINE:  # a worker that was killed is started anew first
             slow.append((seconds, output[:80]))
         if result.score:
             accepted.append(output[:80])
@@ -301,6 +402,34 @@ def test_a_timeout_is_a_status_off_the_main_thread_too() -> None:
     thread.join(10)
     assert results == [(TIMEOUT, MATH_VERIFY)]
     assert right("\\sum_{n=1}^{4} n", "10")
+
+
+def test_a_timeout_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    sum_of_seven = "\\boxed{\\sum_{n=1}^{7} n}"
+    hurried = grader.WorkerPool("marft_envs.math._verify_worker:verify", deadline=0.001)
+    with hurried, monkeypatch.context() as patch:
+        patch.setattr(grader, "_pool", lambda: hurried)
+        assert grade(sum_of_seven, "28").status == TIMEOUT
+    assert grade(sum_of_seven, "28").status == CORRECT
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="stops a process")
+def test_the_verdict_does_not_depend_on_the_load_of_the_machine() -> None:
+    """Workers that get no processor for longer than the deadline say the same."""
+    grader.warm_up()
+    workers = [slot.process._popen.pid for slot in grader._pool()._slots if slot.process is not None]
+    grades: list[Any] = []
+    thread = threading.Thread(target=lambda: grades.append(grade("\\boxed{\\sum_{n=1}^{8} n}", "36")))
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    try:
+        thread.start()
+        time.sleep(1.5 * grader.DEADLINE)
+    finally:
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
+    thread.join(30)
+    assert [result.status for result in grades] == [CORRECT]
 
 
 def test_a_broken_installation_is_an_error_not_a_score(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -290,3 +290,48 @@ def test_real_files_load(shared_data: Path) -> None:
     assert len(test) == 1319 and test.get("gsm8k/test/00000").answer == "18"
     assert hub.after_hashes(test[0].solution) == test[0].answer
     assert {p.level for p in data.load(folder / "cmath_dev.jsonl", levels=[1, 2])} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('{"problem": "?", "answer": ' + "[" * 100_000 + "]" * 100_000 + "}", "line 2: nested too deeply"),
+        ('{"problem": "?", "answer": "1", "x": ' + '{"a":' * 100_000 + "1" + "}" * 100_000 + "}", "line 2: nested"),
+        ('{"problem": "?", "answer": ' + "9" * 5000 + "}", "line 2: not JSON"),
+        ('{"problem": "?", "answer": NaN}', "line 2: 'answer' is nan; expected text or a finite number"),
+        ('{"problem": "?", "answer": -Infinity}', "line 2: 'answer' is -inf"),
+        ('{"problem": "?", "answer": 1e999}', "line 2: 'answer' is inf"),
+        ({"problem": "?", "answer": True}, "line 2: 'answer' is True"),
+        ({"problem": "?", "answer": [1, 2]}, "line 2: 'answer' is a list"),
+        ({"problem": "?", "answer": {"value": 1}}, "line 2: 'answer' is an object"),
+        ({"question": "?", "answer": ["#### 1"]}, "line 2: 'answer' is a list"),
+        ({"problem": "?", "answer": "{}"}, "line 2: 'answer': the gold answer"),
+        ({"problem": "?", "answer": "1" * 2001}, "line 2: the gold answer in 'answer' has 2,001 characters"),
+        ({"problem": {"text": "?"}, "answer": "1"}, "line 2: 'problem' is an object; expected text"),
+        ({"problem": ["?"], "answer": "1"}, "line 2: 'problem' is a list"),
+        ({"problem": 7, "answer": "1"}, "line 2: 'problem' is 7"),
+        ({"problem": "?", "answer": "1", "solution": {"a": 1}}, "line 2: 'solution' is an object"),
+        ({"problem": "?", "answer": "1", "subject": ["Algebra"]}, "line 2: 'subject' is a list"),
+        ({"problem": "?", "answer": "1", "level": "9" * 5000}, "line 2: level is '9999"),
+        ({"problem": "?", "answer": "1", "level": int("9" * 4000)}, "line 2: level is a huge integer"),
+        ({"problem": "?", "answer": "1", "level": True}, "line 2: level is True"),
+        ({"problem": "?", "answer": "1", "level": {"a": 1}}, "line 2: level is an object"),
+        ({"problem": "?", "answer": "1", "id": {"a": 1}}, "line 2: 'id' is an object"),
+        ({"problem": "?", "answer": "1", "source": [1]}, "line 2: 'source' is a list"),
+    ],
+)  # fmt: skip
+def test_a_hostile_row_is_named_by_file_line_and_field(tmp_path: Path, row: dict[str, Any] | str, message: str) -> None:
+    path = _write(tmp_path / "bad.jsonl", {"problem": "Fine?", "answer": "1"}, row)
+    with pytest.raises(DataError, match=f"bad.jsonl, {message}") as caught:
+        data.load(path)
+    assert len(str(caught.value)) < 500
+
+
+def test_hub_rows_of_another_kind_are_refused_too() -> None:
+    row = ROWS["svamp"][0]
+    for column, value in (("Answer", float("nan")), ("Answer", [1]), ("Body", {"a": 1}), ("Equation", 3.5)):
+        with pytest.raises(DataError, match=rf"row 1: '{column}' is"):
+            rows_to_problems("svamp", [row, {**row, column: value}])
+    math = ROWS["math"][0]
+    with pytest.raises(DataError, match="row 0: 'solution' is a list"):
+        rows_to_problems("math", [{**math, "solution": [1]}])

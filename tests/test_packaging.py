@@ -27,7 +27,7 @@ HEAVY = (
 LEVELS = (
     ("lazy", "ranges", "finite", "types", "toml", "seeds", "stats", "variety", "memory", "terminal", "trust", "keys", "endpoints", "models"),
     ("functional", "groups"),
-    ("policy", "modeling", "chat", "weights", "fused", "scoring", "critic", "engines"),
+    ("policy", "modeling", "chat", "markers", "weights", "fused", "scoring", "critic", "engines"),
     ("faults", "rollout", "replay", "batching", "intake"),
     ("credit", "algorithm", "algorithm_config", "ppo", "value_norm", "update"),
     ("algos",),

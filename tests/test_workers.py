@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -48,13 +50,57 @@ def test_an_exception_is_reported_and_the_process_kept(pool: WorkerPool) -> None
     assert pool.call({"do": "pid"}) == before
 
 
+def cpu_of(pid: int) -> float:
+    """CPU seconds that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_a_late_answer_is_killed_by_the_deadline(pool: WorkerPool) -> None:
     pool.warm_up()
-    start = time.monotonic()
-    with pytest.raises(WorkerTimeout):
+    start = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with pytest.raises(WorkerTimeout, match="CPU time"):
         pool.call({"do": "spin"})
-    assert time.monotonic() - start < 1.5
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert 0.9 < spent.ru_utime + spent.ru_stime - start.ru_utime - start.ru_stime < 3.0, "its import included"
     assert usable(pool)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_worker_kept_from_the_processor_keeps_its_time() -> None:
+    """A deadline is the worker's CPU time: stopped for twice as long as that, it answers all the same."""
+    with WorkerPool("worker_targets:work", deadline=0.8) as pool:
+        pid, answers = pool.call({"do": "pid"}), []
+        before = cpu_of(pid)
+        thread = threading.Thread(target=lambda: answers.append(pool.call({"do": "work", "seconds": 0.4})))
+        thread.start()
+        while cpu_of(pid) == before:
+            time.sleep(0.01)
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(1.6)
+        os.kill(pid, signal.SIGCONT)
+        thread.join(20)
+        assert answers == ["worked"] and pool.call({"do": "pid"}) == pid
+
+
+def test_the_first_call_has_all_its_time_however_long_the_worker_took_to_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import time\nfrom worker_targets import work\ntime.sleep(1)\n"
+    (tmp_path / "slow_start.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with WorkerPool("slow_start:work", deadline=1.0) as pool:
+        assert pool.call({"do": "work", "seconds": 0.7}) == "worked"
+
+
+def test_a_worker_that_only_waits_meets_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("marft_envs.workers.WALL", 2.0)
+    with WorkerPool("worker_targets:work", deadline=0.2) as pool:
+        pool.warm_up()
+        start = time.monotonic()
+        with pytest.raises(WorkerTimeout, match=r"0\.4 s"):
+            pool.call({"do": "sleep", "seconds": 30})
+        assert 0.3 < time.monotonic() - start < 5 and usable(pool)
 
 
 def test_a_timeout_works_off_the_main_thread(pool: WorkerPool) -> None:
@@ -118,11 +164,10 @@ def test_threads_share_a_pool() -> None:
 def test_after_a_kill_a_ready_worker_goes_first() -> None:
     with WorkerPool("worker_targets:work", size=2, deadline=0.5) as pool:
         pool.warm_up()
-        for _ in range(2):
-            start = time.monotonic()
-            with pytest.raises(WorkerTimeout):
-                pool.call({"do": "spin"})
-            assert time.monotonic() - start < 0.8
+        ready = {slot.process._popen.pid for slot in pool._slots if slot.process is not None}
+        with pytest.raises(WorkerTimeout):
+            pool.call({"do": "spin"})
+        assert len(ready) == 2 and pool.call({"do": "pid"}) in ready
 
 
 def test_pickling_drops_the_processes_and_deep_copies_share_them(pool: WorkerPool) -> None:

@@ -32,6 +32,14 @@ def _spin(request: dict[str, Any]) -> None:
         pass
 
 
+def _work(request: dict[str, Any]) -> str:
+    """Uses so many seconds of CPU."""
+    end = time.process_time() + request["seconds"]
+    while time.process_time() < end:
+        pass
+    return "worked"
+
+
 def _family(request: dict[str, Any]) -> None:
     """Starts a child that would outlive its worker, says its id through a file, then hangs."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])

@@ -27,7 +27,8 @@ _PROSE_STYLES = frozenset(("text", "textbf", "textit", "textrm", "textsf", "text
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")
 _CONJUNCTION = re.compile(r",?\s*(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])\s*,?")
 _DEGREE = re.compile(r"\^\s*(?:\{\s*[∘°]\s*\}|[∘°])|∘|(?<=[\d}\)])\s*degrees?\b")
-_PERCENT = re.compile(r"(?<=[\d}\)])\s*(?:percent|per cent)\b")
+_PERCENT = re.compile(r"(?<=[\d}\)])[\s-]*(?:percent|per cent|pct)\b", re.IGNORECASE)
+_PERCENT_WORD = re.compile(r"-?\s*(?:percents?|per cent|pct\.?)", re.IGNORECASE)
 _SPACES = re.compile(r"\s+")
 _KEY_SPACES = re.compile(r"(?<!\d) | (?!\d)")
 _SPACED_THOUSANDS = re.compile(r"(?<![\d.,] )(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d ]*[\d/])")
@@ -50,6 +51,8 @@ def _styled(match: re.Match[str]) -> str:
     style, inner = match.group(1), match.group(2).strip()
     if inner.strip(" ,;").lower() in ("and", "or"):
         return " , "
+    if _PERCENT_WORD.fullmatch(inner):
+        return "%"
     if style in _PROSE_STYLES or (inner in UNITS and len(inner) > 1):
         return f" \\text{{{inner}}} "
     return f" {inner} "

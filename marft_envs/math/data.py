@@ -10,7 +10,7 @@ from pathlib import Path
 from marft_envs import problems
 from marft_envs.errors import DataError
 from marft_envs.math import hub, procedural
-from marft_envs.math.hub import HUB, Columns, after_hashes, number, plain, rows_to_problems
+from marft_envs.math.hub import HUB, Columns, after_hashes, number, plain, rows_to_problems, short
 from marft_envs.math.problem import Problem
 
 __all__ = ["NAMES", "Problem", "ProblemSet", "load", "read_jsonl", "rows_to_problems"]
@@ -92,7 +92,8 @@ def read_jsonl(path: Path, mtime_ns: int = 0, size: int = 0) -> tuple[Problem, .
     are part of the cache's key: many environments share one reading, and an edited file is read again.
 
     Raises:
-        DataError: not UTF-8, not JSON, or a row without statement or gold answer; names file and line.
+        DataError: not UTF-8, not JSON, or a row without statement or gold answer, or with something else than text
+            and numbers in its fields; names file, line and field.
     """
     found = []
     with path.open(encoding="utf-8-sig") as file:
@@ -111,8 +112,9 @@ def _parse_line(line: str, line_number: int, path: Path) -> Problem:
     where = f"{path}, line {line_number}"
     try:
         row = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{where}: not JSON ({error}). Expected one object per line.") from error
+    except (ValueError, RecursionError) as error:
+        said = "nested too deeply" if isinstance(error, RecursionError) else f"not JSON ({error})"
+        raise DataError(f"{where}: {said}. Expected one object per line.") from error
     if not isinstance(row, dict):
         raise DataError(f"{where}: expected a JSON object with 'problem' and 'answer', got {type(row).__name__}.")
 
@@ -120,14 +122,20 @@ def _parse_line(line: str, line_number: int, path: Path) -> Problem:
         return column if row.get(column) is not None else None
 
     raw_gsm8k = "problem" not in row and "question" in row
-    marked = raw_gsm8k and "####" in str(row.get("answer", ""))
+    answer = row.get("answer")
+    marked = raw_gsm8k and isinstance(answer, str) and "####" in answer
     columns = Columns(
         problem=("question",) if raw_gsm8k else ("problem",),
         answer="answer",
-        gold=after_hashes if marked else (number if isinstance(row.get("answer"), float) else plain),
+        gold=after_hashes if marked else (number if isinstance(answer, float) else plain),
         solution="answer" if marked else optional("solution"),
         subject=optional("subject"),
         level=optional("level"),
     )
-    problem_id = str(row.get("id") or f"{path.stem}/{line_number}")
-    return hub.read_row(row, columns, where, id=problem_id, source=str(row.get("source") or path.stem))
+    named = {}
+    for field, otherwise in (("id", f"{path.stem}/{line_number}"), ("source", path.stem)):
+        value = row.get(field)
+        if isinstance(value, bool) or not isinstance(value, str | int | None):
+            raise DataError(f"{where}: '{field}' is {short(value)}; expected text or an integer.")
+        named[field] = str(value or otherwise)
+    return hub.read_row(row, columns, where, **named)

@@ -1,14 +1,17 @@
 """Values of parsed expressions: exact rationals while possible, complex floats after, and always bounded.
 
 Two expressions with variables are compared at fixed points, where they are exact too as long as they are rational
-functions. Nothing here takes more than some milliseconds: whatever would (a tower of powers, the factorial of a
-factorial) is ``TooBig`` before it is computed.
+functions. Floats only ever say no: what is equal in floats, or beyond their range, is decided with fifty digits and a
+hundred (``precise``), relative to its size, so that tiny and huge constants are told apart. Nothing here takes more
+than some milliseconds: whatever would (a tower of powers, the factorial of a factorial) is ``TooBig`` before it is
+computed.
 """
 
 from __future__ import annotations
 
 import cmath
 import math
+import re
 import zlib
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -21,12 +24,17 @@ Value = Union[int, Fraction, complex]  # noqa: UP007  (a runtime alias)
 
 MAX_BITS = 1 << 16
 """Size of the largest integer computed: 20,000 decimal digits."""
-MAX_FRACTION_BITS = 1 << 13
-"""Fractions are reduced at every step, which is quadratic in their size."""
+MAX_FRACTION_WORK = 1 << 32
+"""Fractions are reduced at every step, which is quadratic in their size: most square bits of one evaluation."""
 MAX_FACTORIAL = 3000
 RELATIVE = 1e-10
 ABSOLUTE = 1e-13
+ROUGHLY = 0.05
+"""How far both sides of an ``≈`` may be apart: π ≈ 3 is."""
 POINTS = 3
+
+
+_DECIMAL = re.compile(r"-?\d*\.(\d+)")
 
 
 class TooBig(ArithmeticError):
@@ -34,7 +42,11 @@ class TooBig(ArithmeticError):
 
 
 class Undefined(ArithmeticError):
-    """No finite value here: a division by zero, an overflow of floats, infinity."""
+    """No finite value here: a division by zero, infinity."""
+
+
+class OutOfRange(Undefined):
+    """The value is beyond what floats hold."""
 
 
 def evaluate(node: Node, point: Mapping[str, Value]) -> Value:
@@ -45,47 +57,56 @@ def evaluate(node: Node, point: Mapping[str, Value]) -> Value:
         Undefined: There is no finite value.
     """
     try:
-        return _evaluate(node, point)
-    except (OverflowError, ZeroDivisionError, ValueError) as error:
+        return _Evaluation(point).value(node)
+    except OverflowError as error:
+        raise OutOfRange(str(error)) from error
+    except (ZeroDivisionError, ValueError) as error:
         raise Undefined(str(error)) from error
 
 
-def _evaluate(node: Node, point: Mapping[str, Value]) -> Value:
-    kind = node[0]
-    if kind == "num":
-        return node[1]
-    if kind == "var":
-        return point[node[1]]
-    if kind == "const":
-        if node[1] == "inf":
-            raise Undefined("infinity")
-        return {"pi": complex(math.pi), "e": complex(math.e), "i": 1j}[node[1]]
-    if kind == "float":
-        return complex(node[1])
-    if kind == "fn":
-        return _FUNCTIONS[node[1]](_evaluate(node[2], point))
-    first = _evaluate(node[1], point)
-    if len(node) == 2:
-        return _checked(_OPERATIONS[kind](first))
-    return _checked(_OPERATIONS[kind](first, _evaluate(node[2], point)))
+class _Evaluation:
+    """One walk over an expression, with its bill for long fractions."""
+
+    def __init__(self, point: Mapping[str, Value]) -> None:
+        self.point, self.work = point, 0
+
+    def value(self, node: Node) -> Value:
+        kind = node[0]
+        if kind == "num":
+            return node[1]
+        if kind == "var":
+            return self.point[node[1]]
+        if kind == "const":
+            if node[1] == "inf":
+                raise Undefined("infinity")
+            return {"pi": complex(math.pi), "e": complex(math.e), "i": 1j}[node[1]]
+        if kind == "float":
+            return complex(node[1])
+        if kind == "fn":
+            return FUNCTIONS[node[1]](self.value(node[2]))
+        value = checked(OPERATIONS[kind](*(self.value(child) for child in node[1:])))
+        if isinstance(value, Fraction):
+            self.work += bits(value) ** 2
+            if self.work > MAX_FRACTION_WORK:
+                raise TooBig("too long a fraction")
+        return value
 
 
-def _checked(value: Value) -> Value:
+def checked(value: Value) -> Value:
+    """The value, whole numbers as ints. Raises ``TooBig`` and ``OutOfRange``."""
     if isinstance(value, complex):
         if cmath.isfinite(value):
             return value
-        raise Undefined("not finite")
+        raise OutOfRange("not finite")
     if isinstance(value, Fraction) and value.denominator == 1:
         value = value.numerator
-    if isinstance(value, int):
-        if value.bit_length() > MAX_BITS:
-            raise TooBig("too many digits")
-    elif _bits(value) > MAX_FRACTION_BITS:
-        raise Undefined("too long a fraction")
+    if bits(value) > MAX_BITS:
+        raise TooBig("too many digits")
     return value
 
 
-def _bits(value: int | Fraction) -> int:
+def bits(value: int | Fraction) -> int:
+    """Size of an exact number: of its numerator or denominator, whichever is longer."""
     return max(value.numerator.bit_length(), value.denominator.bit_length())
 
 
@@ -109,9 +130,7 @@ def _integer_power(base: int | Fraction, exponent: int) -> int | Fraction:
     if base in (0, 1, -1):
         exponent = min(exponent, 2 + exponent % 2) if exponent > 0 else exponent
         exponent = -(-exponent % 2) if base and exponent < 0 else exponent
-    elif isinstance(base, Fraction) and abs(exponent) * _bits(base) > 2 * MAX_FRACTION_BITS:
-        raise Undefined("too long a fraction")
-    elif abs(exponent) * _bits(base) > 2 * MAX_BITS:
+    elif abs(exponent) * bits(base) > 2 * MAX_BITS:
         raise TooBig("power")
     return Fraction(base) ** exponent if exponent < 0 else base**exponent
 
@@ -185,26 +204,26 @@ def _absolute(value: Value) -> Value:
 
 
 def _of(function: Callable[[complex], complex]) -> Callable[[Value], Value]:
-    return lambda value: _checked(complex(function(complex(value))))
+    return lambda value: checked(complex(function(complex(value))))
 
 
-_FUNCTIONS: dict[str, Callable[[Value], Value]] = {
+FUNCTIONS: dict[str, Callable[[Value], Value]] = {
     **{name: _of(getattr(cmath, name)) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "exp")},
     **{"arc" + name: _of(getattr(cmath, "a" + name)) for name in ("sin", "cos", "tan")},
     "sec": _of(lambda z: 1 / cmath.cos(z)),
     "csc": _of(lambda z: 1 / cmath.sin(z)),
     "cot": _of(lambda z: 1 / cmath.tan(z)),
     "arccot": _of(lambda z: cmath.pi / 2 - cmath.atan(z)),
-    "ln": lambda value: _checked(_real_log(value)),
+    "ln": lambda value: checked(_real_log(value)),
     "sqrt": lambda value: _root(value, 2),
     "abs": _absolute,
     "floor": _rounded(math.floor),
     "ceil": _rounded(math.ceil),
-    "factorial": lambda value: _checked(_factorial(value)),
+    "factorial": lambda value: checked(_factorial(value)),
     "degree": lambda value: complex(value) * math.pi / 180,
     "percent": lambda value: _divide(value, 100),
 }
-_OPERATIONS: dict[str, Callable[..., Value]] = {
+OPERATIONS: dict[str, Callable[..., Value]] = {
     "+": lambda a, b: a + b,
     "*": lambda a, b: a * b,
     "/": _divide,
@@ -217,7 +236,7 @@ _OPERATIONS: dict[str, Callable[..., Value]] = {
 
 
 def close(first: Value, second: Value) -> bool:
-    """Exact numbers are equal or not; with a float on either side, to ten significant digits."""
+    """Exact numbers are equal or not; with a float on either side, as nearly as floats can tell."""
     if not isinstance(first, complex) and not isinstance(second, complex):
         return first == second
     try:
@@ -243,13 +262,15 @@ def points(names: frozenset[str], sign: int) -> list[dict[str, Value]]:
 def values(text: str, names: frozenset[str], sign: int = 1) -> list[Value | None]:
     """Values of an expression at the fixed points, ``None`` where it has none. Raises ``ParseError``, ``TooBig``."""
     node = parse(text)
-    found: list[Value | None] = []
-    for point in points(names, sign):
-        try:
-            found.append(evaluate(node, point))
-        except Undefined:
-            found.append(None)
-    return found
+    return [_value(node, point)[0] for point in points(names, sign)]
+
+
+def _value(node: Node, point: Mapping[str, Value]) -> tuple[Value | None, bool]:
+    """The value, and whether it is beyond the range of floats. Raises ``TooBig``."""
+    try:
+        return evaluate(node, point), False
+    except Undefined as error:
+        return None, isinstance(error, OutOfRange)
 
 
 def names(text: str) -> frozenset[str]:
@@ -260,16 +281,56 @@ def names(text: str) -> frozenset[str]:
 def same_value(first: str, second: str, signs: tuple[int, int] = (1, 1)) -> bool | None:
     """Whether two expressions are equal, or ``None`` if that cannot be told here. Raises ``TooBig``."""
     try:
+        nodes = parse(first), parse(second)
         common = names(first) | names(second)
-        pairs = list(zip(values(first, common, signs[0]), values(second, common, signs[1]), strict=True))
     except ParseError:
         return None
-    agree = [close(a, b) for a, b in pairs if a is not None and b is not None]
+    verdicts = [_same_at(nodes, pair) for pair in zip(*(points(common, sign) for sign in signs), strict=True)]
+    agree = [verdict for verdict in verdicts if verdict is not None]
     if not agree:
         return None
-    if len(agree) < len(pairs) or len(set(agree)) > 1:
+    if len(agree) < len(verdicts) or len(set(agree)) > 1:
         return None if agree[0] else False  # equal at some points: branches of roots and logarithms
     return agree[0]
+
+
+def _same_at(nodes: tuple[Node, Node], pair: tuple[Mapping[str, Value], Mapping[str, Value]]) -> bool | None:
+    """Whether two expressions are equal, each at its point; ``None`` where one has no value."""
+    (a, far_a), (b, far_b) = (_value(node, point) for node, point in zip(nodes, pair, strict=True))
+    if not (far_a or far_b):
+        if a is None or b is None:
+            return None
+        if not (isinstance(a, complex) or isinstance(b, complex)):
+            return a == b
+        if not close(a, b):
+            return False
+    elif (a is None and not far_a) or (b is None and not far_b):
+        return None
+    from marft_envs.math import precise  # mpmath takes a tenth of a second to import, and most answers are exact
+
+    return precise.same(nodes, pair)
+
+
+def holds(operator: str, first: str, second: str) -> bool:
+    """Whether ``first = second`` or ``first ≈ second``, two constants, is true; what cannot be told is believed.
+
+    A decimal on the right may be rounded: ``1/3 = 0.33``.
+    """
+    decimal = _DECIMAL.fullmatch(second.strip())
+    absolute = 0.5000001 * 10.0 ** -len(decimal.group(1)) if decimal else 0.0
+    try:
+        if same_value(first, second) is not False:
+            return True
+        (a,), (b,) = (values(text, frozenset()) for text in (first, second))
+        if a is None or b is None:
+            return True
+        a, b = complex(a), complex(b)
+    except (TooBig, ParseError):
+        return True
+    except OverflowError:
+        return False
+    relative = ROUGHLY if operator == "≈" else 0.0
+    return abs(a - b) <= max(absolute, relative * max(abs(a), abs(b)))
 
 
 def ratio(first: tuple[str, str], second: tuple[str, str]) -> Value | None:
@@ -286,10 +347,10 @@ def ratio(first: tuple[str, str], second: tuple[str, str]) -> Value | None:
         if a is None or b is None or c is None or d is None:
             return None
         try:
-            above, below = _checked(a - b), _checked(c - d)
+            above, below = checked(a - b), checked(c - d)
             if close(below, 0) or close(above, 0):
                 return None
-            found.append(_checked(_divide(above, below)))
+            found.append(checked(_divide(above, below)))
         except (OverflowError, Undefined):
             return None
     return found[0] if all(close(found[0], other) for other in found) else None

@@ -3,7 +3,9 @@
 1. string: one canonical spelling (``canonical``); plain numerals never get further than this;
 2. numeric: exact fractions and bounded numerics, expressions with variables too (``parse``, ``exact``);
 3. structure: lists, tuples, intervals, unions, matrices, equations, inequalities (``structure``);
-4. math-verify: what the others could not read and is worth it, in a worker process that is killed after 2 s.
+4. math-verify: what the others could not read and is worth it, in a worker process that is killed after 2 s of CPU.
+
+Verdicts are remembered, but for a timeout and a crash: these say something of the machine, too.
 
 The text is a model's: nothing of it is ever evaluated by Python or by sympy's parser, and whatever it says the answer
 is a ``Grade``, never an exception.
@@ -41,7 +43,7 @@ TIERS = (STRING, NUMERIC, STRUCTURE, MATH_VERIFY)
 MAX_ANSWER = 2000
 """Characters of an answer; the longest of the public data sets' gold answers have some hundreds."""
 DEADLINE = 2.0
-"""Seconds that math-verify may take."""
+"""CPU seconds that math-verify may take, whatever else the machine does; ``workers.WALL`` times as many on the wall."""
 
 _WORTH_VERIFYING = 300
 _NUMERAL = re.compile(r"([-+]?)(\d{1,3}(?:,\d{3})+|\d+)(?:\.(\d*))?")
@@ -166,31 +168,37 @@ def _numeral(text: str) -> tuple[str, str, str] | None:
     return ("-" if sign == "-" and (whole or decimals) else "", whole, decimals)
 
 
-@lru_cache(maxsize=8192)
 def _compare(gold: str, pred: str) -> tuple[str, str]:
-    """Status and tier. Cached: a group of rollouts repeats its answers."""
+    """Status and tier."""
+    status, tier, texts = _decide(gold, pred)
+    return _verify(*texts) if texts else (status, tier)
+
+
+@lru_cache(maxsize=8192)
+def _decide(gold: str, pred: str) -> tuple[str, str, tuple[str, str] | None]:
+    """Status and tier, or the two texts that math-verify is to see. Cached: a group of rollouts repeats its answers."""
     gold_text, gold_unit = canonical.split_unit(canonical.clean(gold))
     pred_text, pred_unit = canonical.split_unit(canonical.clean(pred))
     if not canonical.same_unit(gold_unit, pred_unit):
-        return WRONG, STRING
+        return WRONG, STRING, None
     gold_text, pred_text = canonical.without_text(gold_text), canonical.without_text(pred_text)
     gold_key, pred_key = canonical.key(gold_text), canonical.key(pred_text)
     if not pred_key:
-        return EMPTY_BOX, ""
+        return EMPTY_BOX, "", None
     if gold_key == pred_key:
-        return CORRECT, STRING
+        return CORRECT, STRING, None
     gold_tree, pred_tree = structure.read(gold_text), structure.read(pred_text)
     simple = isinstance(gold_tree, structure.Scalar) and isinstance(pred_tree, structure.Scalar)
     tier = NUMERIC if simple else STRUCTURE
     try:
         equal = structure.match(gold_tree, pred_tree)
     except (TooBig, RecursionError):
-        return TOO_BIG, tier
+        return TOO_BIG, tier, None
     if equal is not None:
-        return CORRECT if equal else WRONG, tier
+        return CORRECT if equal else WRONG, tier, None
     if not (_worth_verifying(gold_text) and _worth_verifying(pred_text)):
-        return WRONG, tier
-    return _verify(gold_text, pred_text)
+        return WRONG, tier, None
+    return "", MATH_VERIFY, (gold_text, pred_text)
 
 
 def _worth_verifying(text: str) -> bool:
@@ -204,15 +212,20 @@ def _worth_verifying(text: str) -> bool:
 
 
 def _verify(gold: str, pred: str) -> tuple[str, str]:
-    latex = [text.translate(_BACK_TO_LATEX) for text in (gold, pred)]
     try:
-        return CORRECT if _pool().call(latex) else WRONG, MATH_VERIFY
+        return CORRECT if _asked(gold, pred) else WRONG, MATH_VERIFY
     except WorkerTimeout:
         return TIMEOUT, MATH_VERIFY
     except WorkerStartError:
         raise
     except WorkerError:
         return CRASHED, MATH_VERIFY
+
+
+@lru_cache(maxsize=8192)
+def _asked(gold: str, pred: str) -> bool:
+    """What math-verify says. An exception is not remembered."""
+    return bool(_pool().call([text.translate(_BACK_TO_LATEX) for text in (gold, pred)]))
 
 
 @lru_cache(maxsize=1)

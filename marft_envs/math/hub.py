@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from marft_envs.errors import DataError, MissingExtraError
+from marft_envs.math.grader import MAX_ANSWER, check_gold
 from marft_envs.math.problem import Problem
 
 
@@ -31,12 +33,23 @@ def after_hashes(text: str) -> str:
     return tail.strip().replace(",", "") if marker else ""
 
 
+def several(value: Any) -> str:
+    """As ``plain``, for sets that keep the parts of an answer in a list: joined by commas."""
+    return ", ".join(map(plain, value)) if isinstance(value, list | tuple) else plain(value)
+
+
 def plain(value: Any) -> str:
-    """The value as text: several answers joined by commas, one pair of surrounding dollars removed."""
+    """The value as text, one pair of surrounding dollars removed.
+
+    Raises:
+        ValueError: It is neither text nor a finite number.
+    """
     if value is None:
         return ""
-    if isinstance(value, list | tuple):
-        return ", ".join(plain(item) for item in value)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("expected text or a number")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("expected a finite number")
     text = str(value).strip()
     if len(text) > 1 and text[0] == text[-1] == "$" and "$" not in text[1:-1]:
         text = text[1:-1].strip()
@@ -116,7 +129,7 @@ HUB: dict[str, HubSet] = {
     "olympiadbench": HubSet(
         "Hothan/OlympiadBench",
         # Open-ended, text-only, English competition mathematics; final_answer and solution are lists.
-        Columns(("context", "question"), "final_answer", solution="solution", subject="subfield", id="id"),
+        Columns(("context", "question"), "final_answer", several, solution="solution", subject="subfield", id="id"),
         _TEST_IS_TRAIN,
         configs=("OE_TO_maths_en_COMP",),
     ),
@@ -143,9 +156,10 @@ def read_level(value: Any, where: str) -> int | None:
     """An integer, ``"Level 3"`` or ``"3"``; None for an absent one and for MATH's ``"Level ?"``."""
     if value is None or value == "Level ?":
         return None
-    found = re.fullmatch(r"(?:Level\s*)?(\d+)", str(value).strip())
+    text = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    found = re.fullmatch(r"(?:Level\s*)?(\d{1,3})", text)
     if not found:
-        raise DataError(f"{where}: level is {value!r}; expected an integer, 'Level 3', or nothing.")
+        raise DataError(f"{where}: level is {short(value)}; expected an integer below 1000, 'Level 3', or nothing.")
     return int(found[1])
 
 
@@ -155,7 +169,8 @@ def read_row(
     """One row as a ``Problem``; ``subject`` is for rows without one.
 
     Raises:
-        DataError: a column is missing, or the row has no statement or no gold answer; names ``where``.
+        DataError: a column is missing, a cell is not of its kind, or the row has no statement or no gold answer that
+            an agent could give; names ``where`` and the column.
     """
 
     def cell(column: str | None) -> Any:
@@ -165,30 +180,55 @@ def read_row(
             raise DataError(f"{where}: no column '{column}'. The row has: {', '.join(row)}.")
         return row[column]
 
-    statement = " ".join(part for part in (plain_text(cell(name)) for name in columns.problem) if part)
+    def text(column: str | None, lists: bool = False) -> str:
+        value = cell(column)
+        if value is None:
+            return ""
+        parts = list(value) if lists and isinstance(value, list | tuple) else [value]
+        if not all(isinstance(part, str) for part in parts):
+            raise DataError(f"{where}: '{column}' is {short(value)}; expected text.")
+        return "\n\n".join(part.strip() for part in parts)
+
+    statement = " ".join(part for part in map(text, columns.problem) if part)
     if not statement:
         raise DataError(f"{where}: the problem is empty. Expected text in {' + '.join(columns.problem)}.")
-    answer = columns.gold(cell(columns.answer)).strip()
+    try:
+        answer = columns.gold(cell(columns.answer)).strip()
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{where}: '{columns.answer}' is {short(cell(columns.answer))}; expected text or a finite number."
+        ) from error
     if not answer:
         raise DataError(
             f"{where}: no gold answer in '{columns.answer}'. Every row needs one: fill it in or drop the row."
         )
+    if len(answer) > MAX_ANSWER:
+        raise DataError(
+            f"{where}: the gold answer in '{columns.answer}' has {len(answer):,} characters; answers of more than"
+            f" {MAX_ANSWER:,} are not graded. Shorten it or drop the row."
+        )
+    try:
+        check_gold(answer)
+    except DataError as error:
+        raise DataError(f"{where}: '{columns.answer}': {error}") from error
     return Problem(
         id=id,
         problem=statement,
-        solution=plain_text(cell(columns.solution)),
+        solution=text(columns.solution, lists=True),
         answer=answer,
-        subject=plain_text(cell(columns.subject)) or subject,
+        subject=text(columns.subject) or subject,
         level=read_level(cell(columns.level), where),
         source=source,
     )
 
 
-def plain_text(value: Any) -> str:
-    """Text of a cell; lists (several solutions) are joined by blank lines."""
-    if value is None:
-        return ""
-    return "\n\n".join(map(str, value)) if isinstance(value, list | tuple) else str(value).strip()
+def short(value: Any) -> str:
+    """A cell as an error shows it: what it is, and its beginning if it is a plain value."""
+    if isinstance(value, str | float) or value is None:
+        return ascii(value[:40] + "…" if isinstance(value, str) and len(value) > 40 else value)
+    if isinstance(value, bool) or (isinstance(value, int) and value.bit_length() < 100):
+        return repr(value)
+    return {dict: "an object", list: "a list", int: "a huge integer"}.get(type(value), type(value).__name__)
 
 
 def rows_to_problems(name: str, rows: Iterable[Mapping[str, Any]], split: str = "test") -> list[Problem]:

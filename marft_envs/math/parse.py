@@ -386,6 +386,11 @@ def _signed(operator: str, node: Node) -> Node:
     return ("neg", signed) if operator == "∓" else signed
 
 
+def mixed(node: Node) -> bool:
+    """Whether ``node`` is a mixed number: a whole one and a fraction below 1."""
+    return node[0] == "+" and node[1][0] == "num" and isinstance(node[1][1], int) and _proper(node[2])
+
+
 def _proper(node: Node) -> bool:
     r"""Whether ``node`` is a fraction of two integers below 1, so that ``2\frac13`` is a mixed number."""
     if node[0] != "/" or node[1][0] != "num" or node[2][0] != "num":

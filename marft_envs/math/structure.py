@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Union
 
-from marft_envs.math import exact
+from marft_envs.math import exact, finished
 from marft_envs.math.canonical import closing, key, split, split_unit
 from marft_envs.math.parse import ParseError, has_words
 
@@ -64,21 +65,38 @@ class Relation:
 
 Tree = Union[Scalar, Group, Bag, Named, Relation]  # noqa: UP007  (recursive runtime alias)
 
+FALSE = "false"
+"""Operator of an equation between constants that does not hold: it is equal to nothing."""
 _INF = Scalar("∞")
 _MINUS_INF = Scalar("-∞")
+_SPELLING = re.compile(r"[\s{}]")
+_NAMED_SETS: dict[str, Tree] = {
+    **dict.fromkeys(
+        ("\\mathbbR", "allrealnumbers", "allreals", "realnumbers", "therealnumbers", "thesetofrealnumbers",
+         "thesetofallrealnumbers"),
+        Group("()", (_MINUS_INF, _INF)),
+    ),
+    **dict.fromkeys(("\\mathbbR^+", "\\mathbbR_+", "\\mathbbR_>0"), Group("()", (Scalar("0"), _INF))),
+    **dict.fromkeys(("\\mathbbR^-", "\\mathbbR_-", "\\mathbbR_<0"), Group("()", (_MINUS_INF, Scalar("0")))),
+    **dict.fromkeys(("\\mathbbR_≥0", "\\mathbbR^+_0", "\\mathbbR_0^+"), Group("[)", (Scalar("0"), _INF))),
+    **dict.fromkeys(("\\mathbbR_≤0", "\\mathbbR^-_0", "\\mathbbR_0^-"), Group("(]", (_MINUS_INF, Scalar("0")))),
+    **dict.fromkeys(("\\emptyset", "emptyset", "theemptyset", "nosolution", "nosolutions"), Bag(",", ())),
+}  # fmt: skip
+"""Spelling of a set without blanks and braces -> what it is as an interval or a list."""
 _RELATIONS = "=≤≥<>≠≈∈"
 _FLIP = {"<": ">", ">": "<", "≤": "≥", "≥": "≤", "=": "=", "≠": "≠"}
 _LETTERS = r"(?!\\(?:sin|cos|tan|cot|sec|csc|ln|log|sqrt|frac))\\?[a-zA-Z]+"
 _SYMBOL = rf"(?:{_LETTERS}|\\[a-zA-Z]+\{{\w+\}}|π)'*(?:_(?:\{{[^{{}}]*\}}|\w))?'*"
 _CALL = r"(?:\^\{-1\})?\([^()]*\)"
 _NAME = re.compile(rf"(?:{_SYMBOL}(?:{_CALL})?|\({_SYMBOL}(?:,{_SYMBOL})+\)|[A-Z]{{2,3}}|\|[A-Z]{{2}}\|)")
+_RATIO_OF_NAMES = re.compile(
+    rf"{_NAME.pattern}(?:[:/]{_NAME.pattern})+|\\frac\{{{_NAME.pattern}\}}\{{{_NAME.pattern}\}}"
+)
 _MATRIX = re.compile(
     r"\\begin\{([pbvVB]?)(?:small)?(?:matrix|array)\}(?:\{[lcr|]+\})?(.*)\\end\{[pbvVB]?(?:small)?(?:matrix|array)\}",
     re.S,
 )
 _SET_BUILDER = re.compile(r"⦃\s*[^|:⦄]*?(?:∈\s*\\mathbb\s*\{?\s*[RZNQ]\s*\}?)?\s*[|:]([^|:⦄]+)⦄")
-_ARITHMETIC = re.compile(r"[\d\s.()+*/-]+")
-_UNDONE = re.compile(r"[\d)]\s*[-+*]")
 _LISTED_THOUSANDS = re.compile(r"(?<![\d.,])(\d{1,3}(?:,\d{3})+)(?![\d,])")
 
 
@@ -92,6 +110,8 @@ def _read(text: str, depth: int) -> Tree:
     text = text.strip()
     if depth > 6 or not text or text.isalnum():
         return Scalar(text)
+    if (text[0] == "\\" or text[0].isalpha()) and (known := _NAMED_SETS.get(_SPELLING.sub("", text))) is not None:
+        return known
     if _thousands(text):
         return Scalar(text.replace(",", ""))
     if text.startswith("\\begin") or (text.endswith("]") and "\\begin" in text):
@@ -181,15 +201,44 @@ def _relation(text: str, depth: int) -> Tree | None:
             return None
     bare = [re.sub(r"\s+", "", side) for side in sides]
     if set(operators) <= {"=", "≈"}:
-        name = next((side for side in bare[:-1] if _NAME.fullmatch(side)), None)
-        numbers = all(_is_number(side) for side in sides[:-1])
-        if name is not None or (numbers and len(sides) > 1):
-            ends = (sides[0], sides[-1]) if len(sides) == 2 else None
-            return Named(name or "", _read(sides[-1], depth + 1), ends)
-        return Relation("=", (sides[0], sides[-1])) if len(sides) == 2 else None
+        return _equation(sides, bare, operators, depth)
     if operators == ["∈"] and _NAME.fullmatch(bare[0]):
         return Named(bare[0], _read(sides[1], depth + 1), None, "∈")
     return _inequality(sides, bare, operators)
+
+
+def _equation(sides: list[str], bare: list[str], operators: list[str], depth: int) -> Tree | None:
+    """Reads a chain ``a = b = c``: a statement about numbers has to be true; of a named value the last form counts."""
+    numbers = [_is_number(side) for side in sides]
+    if all(numbers):
+        if not all(exact.holds(*link) for link in zip(operators, sides, sides[1:], strict=False)):
+            return Relation(FALSE, (sides[0], sides[-1]))
+        last = next((side for side in reversed(sides) if not finished.undone(side)), sides[-1])
+        return Named("", _read(last, depth + 1))
+    ends = (sides[0], sides[-1]) if len(sides) == 2 else None
+    named = [side for side in bare[:-1] if _NAME.fullmatch(side)]
+    if not named and ends is not None:
+        if _RATIO_OF_NAMES.fullmatch(bare[0]) and all(_is_number(part) for part in split(sides[1], ":")):
+            return Named(bare[0], _read(sides[1], depth + 1), None if ":" in sides[0] else ends)
+        if numbers[0] and _NAME.fullmatch(bare[1]):  # 5 = x
+            return Named(bare[1], _read(sides[0], depth + 1), ends)
+        return Relation("=", ends)
+    if not named:
+        return None
+    if len(sides) > 2 and _is_system(sides):
+        return Bag(",", tuple(Relation("=", (a, b)) for a, b in pairwise(sides)))
+    if numbers[-1]:  # x = y = 5 says more than x = 5
+        return Named("=".join(sorted(set(named))), _read(sides[-1], depth + 1), ends)
+    return Named(named[0], _read(sides[-1], depth + 1), ends)
+
+
+def _is_system(sides: list[str]) -> bool:
+    """Whether a chain relates unknowns (x = y/2 = z) instead of working one value out (f(x) = (x+1)^2 = x^2+2x+1)."""
+    try:
+        last = exact.names(sides[-1])
+        return bool(last) and any(exact.same_value(side, sides[-1]) is False for side in sides[1:-1])
+    except (ParseError, exact.TooBig):
+        return False
 
 
 def _operators(text: str) -> list[str]:
@@ -267,7 +316,7 @@ def _known(tree: Scalar) -> bool:
 def _scalars(gold: Scalar, pred: Scalar) -> bool | None:
     if gold.sign == pred.sign and key(gold.text).lstrip("+") == key(pred.text).lstrip("+"):
         return True
-    if gold.text.lstrip("-").isdigit() and _ARITHMETIC.fullmatch(pred.text) and _UNDONE.search(pred.text):
+    if finished.undone(pred.text) and finished.written_out(gold.text):
         return False  # 2+3 is a calculation on the way to 5, not yet an answer
     if has_words(gold.text) or has_words(pred.text) or "∞" in (gold.text[-1:], pred.text[-1:]):
         return False
@@ -309,8 +358,10 @@ def _bags(gold: Bag, pred: Bag) -> bool | None:
 
 
 def _relations(gold: Tree, pred: Tree) -> bool | None:
+    if FALSE in (getattr(gold, "operator", ""), getattr(pred, "operator", "")):
+        return False
     if isinstance(gold, Named) and isinstance(pred, Named):
-        if gold.name == pred.name or not gold.name or not pred.name:
+        if set(gold.name.split("=")) <= set(pred.name.split("=")) or not gold.name or not pred.name:
             return match(gold.value, pred.value)
         return gold.operator == pred.operator and _proportional(gold.operator, gold.sides, pred.sides)
     for one, other in ((gold, pred), (pred, gold)):

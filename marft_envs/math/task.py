@@ -76,7 +76,11 @@ class MathTask:
             success=right,
             terminated=self.oracle and right,
             feedback=dict.fromkeys(self.answerers, _VERDICT[right]) if self.oracle else {},
-            metrics={"accuracy": score, "parsed": float(bool(answer) and info["status"] in ("correct", "wrong"))},
+            metrics={
+                "accuracy": score,
+                "parsed": float(bool(answer) and info["status"] in ("correct", "wrong")),
+                "timeout": float(info["status"] == "timeout"),
+            },
             info=info,
         )
 

@@ -1,0 +1,158 @@
+"""What a tokenizer or a chat template takes for structure, found by asking them, and broken up in text from others.
+
+A *marker* is
+
+* every special token of the tokenizer (of more than one character);
+* every other added token that is written as a tag: ``<think>``, ``<｜User｜>``, ``[INST]``, ``|||NAME|||``. Added
+  tokens that are plain words, blanks or scraps of text are vocabulary;
+* every tag that the template itself writes around messages, calls, results and tools, token or not (``<<SYS>>``);
+* a line that the template writes before each message and that ends with a colon (``User:``), where it begins a line.
+
+A blank behind its first character (before the colon of a line) keeps a marker readable and makes it plain text. It is
+looked for in the text as it is, and in the text as the tokenizer's normaliser rewrites it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any
+
+from tokenizers import NormalizedString
+
+from marft_envs.errors import ConfigError
+
+SEPARATORS = (" ", "\u00b7", "\ufffd")
+"""What is put into a marker: the first that the tokenizer's normaliser does not take out again."""
+
+_TAG = re.compile(
+    r"<+[^<>\s]*[\w|][^<>\s]*>+|\[/?\w+\]|\|+[^|<>\s]*\w[^|<>\s]*\|+"
+    r"|<[^<>\s]*\w[^<>\s]*(?=(?:\s[^<>\n]*)?\Z)"  # opened here, closed behind a name: <function=
+)
+_HEAD = re.compile(r"[^\s:<>\[\]{}|][^:<>\[\]{}|\n]{0,39}:")
+_ANGLES = re.compile(r"<[^\s]*\w[^\s]*>")
+_MIRRORED = ("[]", "{}", "()", "><", "«»", "⟦⟧", "【】", "＜＞", "〈〉", "《》")
+_QUOTES = "\"'`"
+_LINE_START = r"(?:^|(?<=[\n\r\v\f\x85\u2028\u2029]))[^\S\n\r\v\f\x85\u2028\u2029]*"
+
+
+def is_tag(token: str) -> bool:
+    """Whether an added token is written as a tag, rather than a word or a scrap of text."""
+    bare = token.strip()
+    if len(bare) < 2 or any(char.isspace() for char in bare) or not any(char.isalpha() for char in bare):
+        return False
+    if _ANGLES.fullmatch(bare):
+        return True
+    ends = bare[0] + bare[-1]
+    symmetric = ends[0] == ends[1] and not ends[0].isalnum() and ends[0] not in _QUOTES
+    return bare == token and (symmetric or ends in _MIRRORED)
+
+
+def tags(text: str) -> set[str]:
+    """The tags in what a template writes."""
+    return set(_TAG.findall(text))
+
+
+def heads(text: str) -> set[str]:
+    """The last line of what a template writes before a message, if it names a speaker: ``User:``."""
+    line = text.rstrip().rpartition("\n")[2].strip()
+    match = _HEAD.fullmatch(line)
+    return {line} if match else set()
+
+
+def special(tokenizer: Any) -> set[str]:
+    """The special tokens of a tokenizer, but for single characters: these are not broken up."""
+    listed = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    return {name for name in listed | set(tokenizer.all_special_tokens) if len(name) > 1}
+
+
+def added(tokenizer: Any) -> set[str]:
+    """The added tokens of a tokenizer that are written as tags."""
+    contents = (token.content for token in tokenizer.added_tokens_decoder.values())
+    return {content.strip() for content in contents if is_tag(content)}
+
+
+def pattern_of(words: Iterable[str]) -> str:
+    """A pattern that matches the longest of these words, as a trie: a tokenizer may have thousands."""
+    trie: dict[str, Any] = {}
+    for word in words:
+        node = trie
+        for char in word:
+            node = node.setdefault(char, {})
+        node[""] = {}
+    return _branches(trie)
+
+
+def _branches(node: dict[str, Any]) -> str:
+    prefix = ""
+    while len(node) == 1 and "" not in node:
+        (char, node), *_ = node.items()
+        prefix += re.escape(char)
+    longer = [re.escape(char) + _branches(below) for char, below in sorted(node.items()) if char]
+    if not longer:
+        return prefix
+    return f"{prefix}(?:{'|'.join(longer)}){'?' if '' in node else ''}"
+
+
+class Breaker:
+    """Puts something into every marker that a text spells out. The answer to a text is remembered."""
+
+    def __init__(self, tokenizer: Any, words: Iterable[str], lines: Iterable[str] = ()) -> None:
+        words, lines = set(words), set(lines)
+        self._raw = _compiled(words, lines)
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        self._normalizer = getattr(backend, "normalizer", None)
+        rewritten = words
+        if self._normalizer is not None:  # what is looked for before the normaliser cannot be forged behind it
+            as_is = {token.content for token in tokenizer.added_tokens_decoder.values() if not token.normalized}
+            rewritten = {self._normal(word) for word in words - as_is} - {""}
+        self._normalized = _compiled(rewritten, lines) if self._normalizer is not None else None
+        self._separator = self._choose(words | rewritten)
+        self.broken: Callable[[str], str] = lru_cache(maxsize=1024)(self._broken)
+
+    def _normal(self, word: str) -> str:
+        return str(self._normalizer.normalize_str(word)).lstrip("▁ ") if self._normalizer is not None else word
+
+    def _choose(self, words: set[str]) -> str:
+        for separator in SEPARATORS:
+            tried = (f"{word[0]}{separator}{word[1:]}" for word in words)
+            if not any(self._cuts(text) for text in tried if len(text) > 2):
+                return separator
+        for separator in SEPARATORS:  # tokens within tokens: what is left is broken in the next pass
+            if self._normalizer is None or separator in self._normalizer.normalize_str(f"<{separator}a"):
+                return separator
+        raise ConfigError("The tokenizer's normaliser takes out whatever would break its control tokens up.")
+
+    def _broken(self, text: str) -> str:
+        while cuts := self._cuts(text):
+            pieces, start = [], 0
+            for cut in sorted(cuts):
+                pieces.append(text[start:cut])
+                start = cut
+            text = self._separator.join([*pieces, text[start:]])
+        return text
+
+    def _cuts(self, text: str) -> set[int]:
+        """Where markers are to be broken, as positions in ``text``."""
+        cuts = {_cut(match) for match in self._raw.finditer(text)} if self._raw else set()
+        if cuts or self._normalizer is None or self._normalized is None:
+            return cuts
+        found = self._normalized.search(self._normalizer.normalize_str(text))
+        if found is None:
+            return set()
+        aligned = NormalizedString(text)
+        self._normalizer.normalize(aligned)
+        before = (aligned.slice((0, _cut(match))) for match in self._normalized.finditer(aligned.normalized))
+        return {len(part.original) for part in before if part is not None}
+
+
+def _compiled(words: set[str], lines: set[str]) -> re.Pattern[str] | None:
+    patterns = [pattern_of(words)] if words else []
+    if lines:
+        patterns.append(rf"{_LINE_START}(?:{pattern_of(line[:-1] for line in lines)})(?P<colon>:)")
+    return re.compile("|".join(patterns)) if patterns else None
+
+
+def _cut(match: re.Match[str]) -> int:
+    return match.start("colon") if match.re.groups and match["colon"] else match.start() + 1
