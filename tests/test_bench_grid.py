@@ -199,7 +199,7 @@ def test_an_environment_may_be_swept_over_rates_of_its_own() -> None:
         ({"rule": {"last": {"rule": "last"}}}, r"\[rule.last\] is not in 'credit'"),
         ({"credit": ["priced"], "rule": {"priced": {"rule": "lastt"}}}, "Did you mean 'last'"),
         ({"algorithm": {"marft": {"on": {"relai-v0": {}}}}}, r"marft.on.relai-v0\] is not in 'envs'. Did you mean"),
-        ({"baseline": "happo"}, "baseline 'happo' is not in the grid"),
+        ({"baseline": "happo"}, "baseline 'happo' is in neither algorithms nor controls"),
         ({"reference": "relay"}, "reference 'relay' is not in .envs.. Did you mean"),
         ({"env": {"relai-v0": {}}}, r"\[env.relai-v0\] is not in 'envs'. Did you mean 'relay-v0'"),
         ({"env": {"relay-v0": {"trained_on": "xor-v0"}}}, "trained on 'xor-v0', which is no label"),

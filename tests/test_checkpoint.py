@@ -203,7 +203,7 @@ def fill_disk(made: TrainConfig, root: Path) -> None:
     try:
         attempt(made, root)
     except RunError as error:
-        os._exit(17 if "Earlier checkpoints are intact" in str(error) else 18)
+        os._exit(17 if "What was saved before is intact" in str(error) else 18)
 
 
 def test_a_full_disk_is_an_error_and_the_last_checkpoint_stays_whole(model: Path, tmp_path: Path) -> None:

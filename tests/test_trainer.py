@@ -192,9 +192,9 @@ def test_the_display_shows_progress_time_left_and_scores(finished: tuple[Trainer
         display.log(line)
     gain = run.gain()
     assert gain is not None
-    display.evaluated(0, gain[0], None)
-    display.evaluated(4, gain[1], gain[2])
+    display.evaluated(0, gain[0], None, "8 held-out problems")
+    display.evaluated(4, gain[1], gain[2], "8 held-out problems")
     console.print(display)
     shown = console.export_text()
     assert "4/4" in shown and "left" in shown and "solver_0" in shown
-    assert "held-out, untrained" in shown and "against untrained" in shown
+    assert "evaluated on 8 held-out problems" in shown and "against untrained" in shown
