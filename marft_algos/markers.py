@@ -34,6 +34,8 @@ _HEAD = re.compile(r"[^\s:<>\[\]{}|][^:<>\[\]{}|\n]{0,39}:")
 _ANGLES = re.compile(r"<[^\s]*\w[^\s]*>")
 _MIRRORED = ("[]", "{}", "()", "><", "«»", "⟦⟧", "【】", "＜＞", "〈〉", "《》")
 _QUOTES = "\"'`"
+_PASSES = 20
+"""Passes over a text: markers within markers are broken one level at a time."""
 _LINE_START = r"(?:^|(?<=[\n\r\v\f\x85\u2028\u2029]))[^\S\n\r\v\f\x85\u2028\u2029]*"
 
 
@@ -42,7 +44,7 @@ def is_tag(token: str) -> bool:
     bare = token.strip()
     if len(bare) < 2 or any(char.isspace() for char in bare) or not any(char.isalpha() for char in bare):
         return False
-    if _ANGLES.fullmatch(bare):
+    if _ANGLES.fullmatch(bare) or (bare[0] in "<|" and bare[-1] in ">|"):
         return True
     ends = bare[0] + bare[-1]
     symmetric = ends[0] == ends[1] and not ends[0].isalnum() and ends[0] not in _QUOTES
@@ -125,13 +127,16 @@ class Breaker:
         raise ConfigError("The tokenizer's normaliser takes out whatever would break its control tokens up.")
 
     def _broken(self, text: str) -> str:
-        while cuts := self._cuts(text):
+        whole = text
+        for _ in range(_PASSES):
+            if not (cuts := self._cuts(text)):
+                return text
             pieces, start = [], 0
             for cut in sorted(cuts):
                 pieces.append(text[start:cut])
                 start = cut
             text = self._separator.join([*pieces, text[start:]])
-        return text
+        return self._separator.join(whole)  # a normaliser hides where the markers are: nothing holds together
 
     def _cuts(self, text: str) -> set[int]:
         """Where markers are to be broken, as positions in ``text``."""
@@ -144,7 +149,8 @@ class Breaker:
         aligned = NormalizedString(text)
         self._normalizer.normalize(aligned)
         before = (aligned.slice((0, _cut(match))) for match in self._normalized.finditer(aligned.normalized))
-        return {len(part.original) for part in before if part is not None}
+        # A slice begins at the first character that the normaliser keeps.
+        return {text.find(part.original) + len(part.original) for part in before if part is not None}
 
 
 def _compiled(words: set[str], lines: set[str]) -> re.Pattern[str] | None:
