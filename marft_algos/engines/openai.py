@@ -196,7 +196,7 @@ class OpenAIEngine(EngineBase):
 def _careful(api: Any, timeout: float) -> Any:
     """An HTTP client that follows no redirect, so that a key stays with its host, and reads no endless answer."""
 
-    class Careful(api.DefaultHttpxClient):  # type: ignore[misc]
+    class Careful(api.DefaultHttpxClient):
         def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
             answer = super().send(request, stream=True, **{**options, "follow_redirects": False})
             if stream:

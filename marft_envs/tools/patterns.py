@@ -132,16 +132,24 @@ def _ways(parsed: Any) -> tuple[Callable[[int], float], int]:
         made = [_ways(part) for part in inner]
         size += sum(one[1] for one in made) or 1
         if op is _c.BRANCH:
-            factors.append(lambda n, made=made: sum(one[0](n) for one in made))
+            factors.append(_either([one[0] for one in made]))
             continue
         if repeats and given[1] != 1 and any(one[0](_LONG) > 1 for one in made):
             raise _UnboundedError
         size *= fixed
         factors += [one[0] for one in made]
         if repeats and given[0] != given[1]:
-            low, high = given[0], given[1]
-            factors.append(lambda n, low=low, high=high: max(min(int(high), n) - low, 0) + 1)
+            factors.append(_rounds(int(given[0]), int(given[1])))
     return lambda n: math.prod(factor(n) for factor in factors), size
+
+
+def _either(ways: list[Callable[[int], float]]) -> Callable[[int], float]:
+    return lambda n: sum(way(n) for way in ways)
+
+
+def _rounds(low: int, high: int) -> Callable[[int], float]:
+    """How many numbers of rounds a text of n characters has room for."""
+    return lambda n: max(min(high, n) - low, 0) + 1
 
 
 def _inside(op: Any, given: Any) -> tuple[list[Any], bool, int]:
