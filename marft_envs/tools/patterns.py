@@ -13,7 +13,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -123,16 +123,6 @@ class _UnboundedError(Exception):
     """A choice within a repeat."""
 
 
-def _either(ways: Sequence[Callable[[int], float]], n: int) -> float:
-    """Choices of a branch: those of all its parts together."""
-    return sum(way(n) for way in ways)
-
-
-def _counts(low: int, high: int, n: int) -> int:
-    """How many numbers of repetitions there are to choose from in a text of n characters."""
-    return max(min(high, n) - low, 0) + 1
-
-
 def _ways(parsed: Any) -> tuple[Callable[[int], float], int]:
     """How many combinations of choices a part has, by the length of the text, and how many items it holds."""
     factors: list[Callable[[int], float]] = []
@@ -142,15 +132,24 @@ def _ways(parsed: Any) -> tuple[Callable[[int], float], int]:
         made = [_ways(part) for part in inner]
         size += sum(one[1] for one in made) or 1
         if op is _c.BRANCH:
-            factors.append(functools.partial(_either, [one[0] for one in made]))
+            factors.append(_either([one[0] for one in made]))
             continue
         if repeats and given[1] != 1 and any(one[0](_LONG) > 1 for one in made):
             raise _UnboundedError
         size *= fixed
         factors += [one[0] for one in made]
         if repeats and given[0] != given[1]:
-            factors.append(functools.partial(_counts, int(given[0]), int(given[1])))
+            factors.append(_rounds(int(given[0]), int(given[1])))
     return lambda n: math.prod(factor(n) for factor in factors), size
+
+
+def _either(ways: list[Callable[[int], float]]) -> Callable[[int], float]:
+    return lambda n: sum(way(n) for way in ways)
+
+
+def _rounds(low: int, high: int) -> Callable[[int], float]:
+    """How many numbers of rounds a text of n characters has room for."""
+    return lambda n: max(min(high, n) - low, 0) + 1
 
 
 def _inside(op: Any, given: Any) -> tuple[list[Any], bool, int]:
