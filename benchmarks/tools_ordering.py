@@ -6,8 +6,8 @@ On every task whose gold changes the state, the team plays the gold calls; the g
 last; nothing; and three farmers: up to twelve different reads that work, one of them twelve times, and handing the word
 to and fro (the only agent of ``solo`` and the executors of ``dual`` and ``debate`` do that by calls that fail). FOLDER
 holds ``tools/tau``; ``--bfcl`` names the folder of the ``bfcl-eval`` package where it is not installed. What is not
-there is left out, and the report says so. BFCL gives its users no tools, so it has no team ``dual_control``. ``--step
-n`` takes every n-th task.
+there is left out, and the report says so. Every agent's observation is rendered before it acts. ``--step n`` takes
+every n-th task.
 """
 
 from __future__ import annotations
@@ -31,9 +31,6 @@ def shapes(team: str, data: Path | None, bfcl: Path | None) -> Iterator[tuple[st
         yield f"depot {split}", Shape(team, Depot(dual=team == "dual_control"), split)
     for split in ("train", "dev"):
         yield f"tau {split}", "no --data" if data is None else Shape(team, TauDomain(data / "tools" / "tau"), split)
-    if team == "dual_control":
-        yield "bfcl", "its user has no tools"
-        return
     try:
         yield "bfcl", Shape(team, BfclDomain(package=bfcl), "all", (grading._copied, grading._same))
     except MissingExtraError as error:

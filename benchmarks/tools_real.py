@@ -11,7 +11,11 @@ compared with them.
   parts of the gold (every subset of the actions that change something) that score strictly between nothing and gold.
 * bfcl: ground truths that the router team plays under per-class permissions, accepted by our grader and by upstream's
   own checker; wrong trajectories (a call dropped, an argument changed, two swapped) with equal verdicts.
-* both: a team that does nothing beside it; and whether rewards are ordered: gold, part of it, nothing, farmers.
+* both: a team that does nothing beside it, split by split; and whether rewards are ordered: gold, part of it, nothing,
+  farmers.
+
+Everything but the times of worlds is played as text: every agent's observation is rendered before it acts, and what it
+does is parsed from what it writes.
 
 Times are CPU times, one thread; a loop of plain Python, timed at the end, makes the figures of two machines comparable.
 """
@@ -19,7 +23,6 @@ Times are CPU times, one thread; a loop of plain Python, timed at the end, makes
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
 import random
@@ -36,7 +39,7 @@ from marft_envs.tools.bfcl import BfclDomain, grading
 from marft_envs.tools.session import Session, Toolbox
 from marft_envs.tools.tau import TauDomain
 from marft_envs.tools.tau.store import as_set
-from marft_envs.tools.types import ToolDomain, ToolError, ToolProblem
+from marft_envs.tools.types import ToolDomain, ToolProblem
 from tests import bfcl_upstream as upstream
 from tests.tools_ordering import Scripted, cut
 
@@ -46,20 +49,19 @@ LIMITS = {"max_turns": 200, "max_calls": 200, "max_result_chars": 100_000}
 """Wide enough for every gold: one task of long context has an answer of 30,000 characters."""
 
 
-def nothing(domain: ToolDomain, splits: Sequence[str]) -> str:
+def nothing(domain: ToolDomain, split: str) -> str:
     """Returns what a team that never makes a call gets: completion, progress and reward, averaged."""
-    sums, count = Counter[str](), 0
-    for split in splits:
-        env = make("solo", domain, split=split, **LIMITS)
-        for problem in env.unwrapped.task.problems:
-            env.reset(seed=0, options={"task_id": problem.id})
-            while not env.done:
-                env.step("I can do nothing.")
-            episode = env.episode
-            sums.update(completion=float(bool(episode.success)), progress=episode.metrics["progress"])
-            sums.update(reward=episode.team_return)
-            count += 1
-    return ", ".join(f"{name} {sums[name] / count:.3f}" for name in ("completion", "progress", "reward"))
+    sums, done = Counter[str](), 0
+    env = make("solo", domain, split=split, **LIMITS)
+    problems = env.unwrapped.task.problems
+    for problem in problems:
+        env.reset(seed=0, options={"task_id": problem.id})
+        while not env.done:
+            oracle.turn(env, {env.agent_selection: "I can do nothing."})
+        done += bool(env.episode.success)
+        sums.update(progress=env.episode.metrics["progress"], reward=env.episode.team_return)
+    means = ", ".join(f"{name} {sums[name] / len(problems):.3f}" for name in ("progress", "reward"))
+    return f"completed {done} of {len(problems)} ({done / len(problems):.3f}), {means}"
 
 
 def milliseconds(run: Callable[[ToolProblem], object], problems: Sequence[ToolProblem], rounds: int = 3) -> str:
@@ -123,6 +125,7 @@ def tau(folder: Path) -> dict[str, Any]:
     splits = [split for split in ("train", "dev") if (folder / f"retail_{split}.jsonl").is_file()]
     for split in splits:
         lines = (folder / f"retail_{split}.jsonl").read_text(encoding="utf-8").splitlines()
+        team = Scripted(domain, split)
         env = make("router", domain, split=split, **LIMITS)
         for line, problem in zip(lines, domain.problems(split), strict=True):
             derived = json.loads(line)["derived"]
@@ -132,13 +135,13 @@ def tau(folder: Path) -> dict[str, Any]:
             reproduced += same and refused == derived["gold_errors"]
             failed += [] if same else [problem.id]
             played += bool(oracle.play(env, options={"task_id": problem.id}).success)
-            counted, good = subsets(domain, problem)
+            counted, good = subsets(team, problem)
             parts, between = parts + counted, between + good
     every = [problem for split in splits for problem in domain.problems(split)]
     return {
         "gold differences reproduced": f"{reproduced} of {rows}" + (f", not: {failed[:5]}" if failed else ""),
         "gold through the router team, completed": f"{played} of {rows}",
-        "null team": nothing(domain, splits),
+        "null team": {split: nothing(domain, split) for split in domain.splits},
         "parts of the gold strictly between null and gold": f"{between} of {parts}",
         "rewards ordered, tasks whose gold changes the state": ", ".join(
             f"{split} {ordered(domain, split, [p for p in domain.problems(split) if p.level])}" for split in splits
@@ -148,19 +151,16 @@ def tau(folder: Path) -> dict[str, Any]:
     }
 
 
-def subsets(domain: TauDomain, problem: ToolProblem) -> tuple[int, int]:
+def subsets(team: Scripted, problem: ToolProblem) -> tuple[int, int]:
     """Returns how many proper subsets of the gold's writes do something, and how many of them score in between."""
-    writes = [call for call in domain.oracle(problem)[0] if not domain.tools[call.name].read_only]
+    writes = [call for call in team.domain.oracle(problem)[0] if not team.domain.tools[call.name].read_only]
     counted = good = 0
     for size in range(1, len(writes)):
         for part in itertools.combinations(writes, size):
-            world, done = domain.open(problem), 0
-            for call in part:
-                with contextlib.suppress(ToolError):
-                    world.call(call.name, call.arguments)
-                    done += 1
-            counted += bool(done)
-            good += bool(done) and 0 < domain.grade(problem, world).progress < 1
+            team.paid(problem, [list(part)])
+            done = any(entry.result.changed for entry in team.solo.unwrapped.task.live.log)
+            counted += done
+            good += done and 0 < team.solo.episode.metrics["progress"] < 1
     return counted, good
 
 
@@ -187,7 +187,7 @@ def bfcl(folder: Path, package: Path | None, wrong: int) -> dict[str, Any]:
         "ground truths through the router team: accepted by upstream, and by us": shown,
         "left out as defective, and indeed refused": f"{defective(domain)} of {len(domain.defective())}",
         f"equal verdicts on {wrong} wrong trajectories": verdicts(domain, problems, wrong),
-        "null team": nothing(domain, ["all"]),
+        "null team": {split: nothing(domain, split) for split in ("train", "test")},
         "rewards ordered, tasks whose gold changes the visible state": ordered(domain, "all", changing),
         "a fresh world and its hash": milliseconds(opened(domain), problems),
         "reset of the environment (router)": milliseconds(reset(domain, "all"), problems),
@@ -215,19 +215,16 @@ def defective(domain: BfclDomain) -> int:
 
 def verdicts(domain: BfclDomain, problems: Sequence[ToolProblem], wrong: int) -> dict[str, str]:
     """Returns per kind of mistake how many verdicts agree, and how often upstream accepts all the same."""
-    rng, seen = random.Random(0), Counter[tuple[str, str]]()
+    rng, seen, team = random.Random(0), Counter[tuple[str, str]](), Scripted(domain, "all")
     for _ in range(wrong):
         problem = rng.choice(problems)
         kind, turns = upstream.spoiled(domain.oracle(problem), rng)
-        world = domain.open(problem)
-        for number, calls in enumerate(turns):
-            domain.begin_turn(problem, world, number)
-            for call in calls:
-                with contextlib.suppress(ToolError):
-                    world.call(call.name, call.arguments)
-        theirs = upstream.accepts(problem.secret, turns)
+        team.paid(problem, turns)
+        reached = [entry for entry in team.solo.unwrapped.task.live.log if entry.result.error in REACHED]
+        said = [[entry.result.call for entry in reached if entry.turn == i] for i in range(len(turns))]
+        theirs = upstream.accepts(problem.secret, said)
         seen[kind, "all"] += 1
-        seen[kind, "equal"] += domain.grade(problem, world).completion == theirs
+        seen[kind, "equal"] += bool(team.solo.episode.success) == theirs
         seen[kind, "accepted"] += theirs
     return {
         kind: f"{seen[kind, 'equal']} of {seen[kind, 'all']} equal ({seen[kind, 'accepted']} accepted by both or one)"

@@ -101,7 +101,7 @@ def _is_done(run: RunFolder, config: TrainConfig) -> bool:
     if not checkpoint.steps(run.checkpoints):
         return False
     progress = checkpoint.read_progress(checkpoint.pick(run.checkpoints))
-    if not progress.done(config.iterations, config.token_budget):
+    if progress.unevaluated or not progress.done(config.iterations, config.token_budget):
         return False
     if not run.report_file.is_file():
         report.finish(run)

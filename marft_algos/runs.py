@@ -306,9 +306,13 @@ def compare(
     Raises:
         ConfigError: They are not on the same problems.
     """
-    if [e.task_id for e in before] != [e.task_id for e in after]:
+    if len(before) != len(after):
         raise ConfigError("The two evaluations are not of the same problems, so they cannot be paired.")
-    pairs = [(a.outcome, b.outcome) for a, b in zip(before, after, strict=True) if not (a.lost or b.lost)]
+    known = [(a, b) for a, b in zip(before, after, strict=True) if not (a.lost or b.lost)]
+    # What an outage took before anybody acted may not even have its problem's name.
+    if any(a.task_id != b.task_id for a, b in known):
+        raise ConfigError("The two evaluations are not of the same problems, so they cannot be paired.")
+    pairs = [(a.outcome, b.outcome) for a, b in known]
     difference = stats.paired([a for a, _ in pairs], [b for _, b in pairs])
     return estimate(before), estimate(after), dataclasses.replace(difference, infra=len(before) - len(pairs))
 

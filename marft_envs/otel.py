@@ -291,8 +291,8 @@ class _Trace:
             for seen in (self.episode.turns[index] for index in turn.sees):
                 inputs.append(parts.message("assistant" if seen.agent == turn.agent else "user", parts.said(seen)))
                 inputs += [parts.message("tool", parts.came(seen))] if seen.result else []
-        reason = "tool_call" if parts.calls(turn) else "stop"
-        said = {**parts.message("assistant", parts.said(turn)), "finish_reason": reason}
+        said = parts.message("assistant", parts.said(turn))
+        said["finish_reason"] = "tool_call" if parts.calls(turn) else "stop"
         return given | {
             "gen_ai.system_instructions": json.dumps([parts.text(profile)]),
             "gen_ai.input.messages": json.dumps(inputs),

@@ -50,3 +50,14 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         report.longrepr = f"skipped, where --require-real wants it run: {call.excinfo.value if call.excinfo else ''}"
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a whole file that is skipped."""
+    report = yield
+    if report.outcome == "skipped" and collector.config.getoption("--require-real"):
+        report.outcome, report.longrepr = "failed", f"skipped, where --require-real wants it run: {report.longrepr}"
+    return report

@@ -16,7 +16,7 @@ from tiny import save_tiny
 import marft_algos
 import marft_envs
 import marft_envs.trajectory
-from marft_algos import compare, evaluate, faults, report
+from marft_algos import compare, evaluate, faults, report, runs
 from marft_algos.bench import worker
 from marft_algos.cli import main
 from marft_algos.engines.base import row_seed
@@ -26,7 +26,7 @@ from marft_algos.runs import RunFolder
 from marft_algos.setup import Panel
 from marft_algos.trainer import Trainer
 from marft_algos.types import SamplingParams, StopReason, Trajectory
-from marft_envs.errors import MarftError
+from marft_envs.errors import ConfigError, MarftError
 from marft_envs.tools.depot.domain import Depot
 from marft_envs.vector import VectorEnv
 
@@ -375,3 +375,11 @@ def test_the_lines_of_a_run_say_it(model: Path, tmp_path: Path, breaks: Callable
         trainer.train(trainer.start(), display)
     said = console.export_text()
     assert "n = 9, infra 1" in said and "iteration 1/1" in said and said.count("infra 1") >= 2
+
+
+def test_an_episode_lost_before_its_problem_was_known_leaves_the_pairs_and_breaks_none() -> None:
+    kept, lost = runs.EvalRecord("b", 1.0), runs.EvalRecord("", 0.0, True)
+    before, after, difference = runs.compare([runs.EvalRecord("a", 1.0), kept], [lost, kept])
+    assert (before.n, after.n, difference.n, difference.infra) == (2, 1, 1, 1)
+    with pytest.raises(ConfigError, match="not of the same problems"):
+        runs.compare([runs.EvalRecord("a", 1.0), kept], [kept, kept])

@@ -28,7 +28,7 @@ class Scripted:
         waiting = [[written([call]) for call in turn] for turn in turns]
         while not env.done:
             now = waiting[env.unwrapped.task.user_turn]
-            env.step(now.pop(0) if now else "Done.")
+            oracle.turn(env, {env.agent_selection: now.pop(0) if now else "Done."})
         return env.episode.team_return
 
     def ping_pong(self, problem: ToolProblem) -> float:
@@ -37,7 +37,8 @@ class Scripted:
         env.reset(seed=0, options={"task_id": problem.id})
         role = next(iter(self.domain.specialists))
         while not env.done:
-            env.step(f"{role}, please." if env.agent_selection == "router_0" else "I have nothing.")
+            boss = env.agent_selection == "router_0"
+            oracle.turn(env, {env.agent_selection: f"{role}, please." if boss else "I have nothing."})
         return env.episode.team_return
 
     def reads(self, problem: ToolProblem, times: int = 1) -> list[list[ToolCall]]:
@@ -89,24 +90,21 @@ class Shape:
         self.env.reset(seed=0, options={"task_id": problem.id})
         self.task._gold = [list(turn) for turn in turns]
         while not self.env.done:
-            said = {agent: oracle.reply(self.env, agent) for agent in self.env.ready_agents}
-            for agent, text in said.items():
-                self.env.select(agent)
-                self.env.step(text)
+            oracle.turn(self.env, {agent: oracle.reply(self.env, agent) for agent in self.env.ready_agents})
         return self.env.episode.team_return
 
     def hands_over(self, problem: ToolProblem) -> float:
         """Returns the reward of a team whose members pass the word to and fro until a limit ends it."""
         self.env.reset(seed=0, options={"task_id": problem.id})
         while not self.env.done:
-            self.env.step(self._pass(self.env.agent_selection))
+            oracle.turn(self.env, {self.env.agent_selection: self._pass(self.env.agent_selection)})
         return self.env.episode.team_return
 
     def silent(self, problem: ToolProblem) -> float:
         """Returns the reward of a team in which nobody ever says a word."""
         self.env.reset(seed=0, options={"task_id": problem.id})
         while not self.env.done:
-            self.env.step("")
+            oracle.turn(self.env, {self.env.agent_selection: ""})
         return self.env.episode.team_return
 
     def _pass(self, agent: str) -> str:

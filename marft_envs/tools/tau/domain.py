@@ -82,6 +82,8 @@ class TauDomain(Servable):
     def __init__(self, path: str | Path) -> None:
         self._retail = load(path)
         self.tools: Mapping[str, Tool] = self._retail.tools
+        self.splits = tuple(self._retail.rows)
+        """What is published in the folder."""
         self.policy = self._retail.policy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TauDomain:
