@@ -26,6 +26,10 @@ _OF_NAMES = frozenset(
 _shown: set[tuple[str, str, int]] = set()
 
 
+_NAMED = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+"""The same where Python code raises them, without a number."""
+
+
 def fault_of(error: BaseException) -> Fault:
     """Whose fault an exception is that a task's code raised while it worked on an agent's text.
 
@@ -38,7 +42,7 @@ def fault_of(error: BaseException) -> Fault:
     while cause is not None:
         if isinstance(cause, WorkerError):
             return cast("Fault", cause.fault)
-        if isinstance(cause, OSError) and cause.errno not in _OF_NAMES:
+        if isinstance(cause, OSError) and not isinstance(cause, _NAMED) and cause.errno not in _OF_NAMES:
             return "machine"
         cause = cause.__cause__
     return "text"

@@ -298,3 +298,9 @@ def test_faults_are_json() -> None:
     env = solo(clumsy(), said(call("breaks", how="net")))
     assert json.loads(json.dumps(trajectory.to_dict(env.episode)))["fault"] == "world"
     assert marft_envs.Episode.__dataclass_fields__["fault"].default == ""
+
+
+@pytest.mark.parametrize("kind", [FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError])
+def test_a_files_name_is_the_texts_whoever_says_so(kind: type[OSError]) -> None:
+    """An agent chooses names: what Python code raises about one, without an errno, is no outage to hide behind."""
+    assert fault_of(kind("no such file")) == "text" and fault_of(ConnectionError("gone")) == "machine"
