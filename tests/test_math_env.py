@@ -10,6 +10,7 @@ import pytest
 import marft_envs
 from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError, DataError
+from marft_envs.math import grader
 from marft_envs.math.teams import TEAMS
 from marft_envs.profiles import load_profiles
 
@@ -148,3 +149,16 @@ def test_the_evaluation_panel_has_every_problem_at_most_once_and_none_of_trainin
     assert len(panel) == len(set(panel)) == 500
     statements = {problem.problem for problem in train.problems}
     assert not any(test.problems.get(task_id).problem in statements for task_id in panel)
+
+
+def test_a_timeout_of_the_grader_is_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "sums.jsonl").write_text('{"problem": "Add 1 to 9.", "answer": "45"}\n', encoding="utf-8")
+    env = marft_envs.make("math-solo-v0", data=str(tmp_path / "sums.jsonl"))
+    counted = []
+    with grader.WorkerPool("marft_envs.math._verify_worker:verify", deadline=0.001) as hurried:
+        for pool in (hurried, grader._pool()):
+            monkeypatch.setattr(grader, "_pool", lambda pool=pool: pool)
+            env.reset(seed=0)
+            env.step(r"\boxed{\sum_{n=1}^{9} n}")
+            counted.append((env.episode.metrics["timeout"], env.episode.success))
+    assert counted == [(1.0, False), (0.0, True)]
