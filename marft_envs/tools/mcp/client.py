@@ -78,8 +78,6 @@ class _Homes:
 
 _homes = _Homes()
 atexit.register(_homes.close)
-# What a server does wrong is in our errors; without a handler the library prints its tracebacks to the terminal.
-logging.getLogger("mcp").addHandler(logging.NullHandler())
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_homes.forget)
 
