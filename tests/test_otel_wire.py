@@ -56,7 +56,7 @@ def test_what_arrives_is_complete(collector: tuple[str, list[bytes]]) -> None:
     url, bodies = collector
     env = make("router", tiny())
     one = oracle.play(env, options={"task_id": "tiny/two"})
-    one.stop_reason = "world_crashed"
+    one.stop_reason, one.fault = "world_crashed", "world"
     calls = sum(len(turn.result.splitlines()) for turn in one.turns)
     before = time.time_ns()
     assert otel.export([one], exporter.OTLPSpanExporter(endpoint=url), content=True) == 1
