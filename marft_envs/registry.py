@@ -1,8 +1,8 @@
 """Environment ids: ``[namespace/]name-vN``, and ``module:id`` for environments that a module registers.
 
 Environments of others go by ``pettingzoo:tictactoe_v3`` and the like, or ``module:function``.
-From the first release on, anything that could move a score (data, prompt, grader, reward, limits) makes a new version of
-an id.
+From the first release on, anything that could move a score (data, prompt, grader, reward, limits) makes a new version
+of an id.
 """
 
 from __future__ import annotations
