@@ -22,8 +22,8 @@ from marft_algos.algorithm_config import GroupConfig as GroupConfig
 from marft_algos.algorithm_config import UpdateConfig as UpdateConfig
 from marft_algos.batching import Batch, Level
 from marft_algos.lazy import torch
+from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 from marft_algos.types import Need as Need
-from marft_algos.types import SamplingParams, Trajectory, Transition
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.registry import import_for
 from marft_envs.types import AgentSpec
@@ -65,8 +65,8 @@ class Critics(Protocol):
     def parameters(self, policy: str) -> Sequence[Tensor]:
         """Trainable tensors of one head."""
 
-    def featurise(self, transitions: Sequence[Transition], *, view: Any, level: Level) -> None:
-        """Sets ``features`` [n, d]: n = 1 at action level and for turns without a loss, else one row per token."""
+    def featurise(self, transitions: Sequence[Transition], *, view: Any, level: Level) -> Mapping[Transition, Tensor]:
+        """Features [n, d] of turns: n = 1 at action level and for turns without a loss, else one row per token."""
 
     def values(self, policy: str, features: Tensor) -> Tensor:
         """[N, d] -> [N] fp32."""
@@ -122,13 +122,13 @@ class Algorithm:
         """How often unwanted groups are replaced."""
         return self.config.refills if isinstance(self.config, GroupConfig) else 0
 
-    def links(self, trajectory: Trajectory) -> credit_rules.Links:
+    def links(self, trajectory: Trajectory, estimates: Estimates) -> credit_rules.Links:
         """Whose values bootstrap which turn, and what is paid in between, along ``chain``.
 
         ``team``: layer by layer through the whole episode. ``agent``: a turn's successor is its agent's own next turn.
         """
         chains = {"team": credit_rules.team_chain, "agent": credit_rules.agent_chain}
-        return chains[self.chain](trajectory, self.rule(trajectory))
+        return chains[self.chain](trajectory, self.rule(trajectory), estimates)
 
     def wanted(self, group: Sequence[Trajectory]) -> bool:
         """Whether these episodes of one start are worth learning from; others are dropped, and refilled.
@@ -147,21 +147,29 @@ class Algorithm:
         """
         raise NotImplementedError
 
-    def values(self, trajectories: Sequence[Trajectory], critics: Critics | None) -> None:
-        """Hook 1. Fills ``Transition.values`` (None where no critic looks) and ``Trajectory.bootstrap``."""
-        fill_values(trajectories, critics, self.view, self.level)
+    def values(self, trajectories: Sequence[Trajectory], critics: Critics | None, estimates: Estimates) -> None:
+        """Hook 1. Fills ``values`` (of turns that a critic looks at) and ``bootstraps`` of the estimates."""
+        fill_values(trajectories, critics, self.view, self.level, estimates)
 
-    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """Hook 2. Fills ``advantages`` and ``returns`` of every transition; returns numbers to log."""
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
+        """Hook 2. Fills ``advantages`` and ``returns`` of the estimates; returns numbers to log.
+
+        Args:
+            trajectories: The iteration's episodes, which nobody changes.
+            estimates: Of this update; they hold what ``values`` found.
+        """
         raise NotImplementedError
 
-    def order(self, rows: Mapping[str, Sequence[Transition]], iteration: int) -> Iterable[list[str]]:
+    def order(
+        self, rows: Mapping[str, Sequence[Transition]], estimates: Estimates, iteration: int
+    ) -> Iterable[list[str]]:
         """Hook 3. Blocks of policies to update one after the other; here all at once.
 
         A generator is asked for its next block after the last one was updated and ``after_block`` has run.
 
         Args:
             rows: Every trainable policy with its turns of this iteration (maybe none).
+            estimates: Of this update; they change from block to block where ``after_block`` changes them.
             iteration: Counts updates of policies: value warm-up iterations are not in it.
         """
         return [list(rows)]
@@ -216,7 +224,7 @@ class Algorithm:
         return loss, {"clip_share": float(batch.mean(bound.float())), "ratio_max": float(ratio.detach().max())}
 
     def after_block(
-        self, block: Sequence[str], trajectories: Sequence[Trajectory], rescore: Rescore
+        self, block: Sequence[str], trajectories: Sequence[Trajectory], estimates: Estimates, rescore: Rescore
     ) -> dict[str, float]:
         """Hook 5. What later blocks must know of the policies just updated; returns numbers to log. Nothing here."""
         return {}
@@ -229,28 +237,30 @@ class Algorithm:
         """Restores ``state_dict``."""
 
 
-def fill_values(trajectories: Sequence[Trajectory], critics: Critics | None, view: View, level: Level) -> None:
+def fill_values(
+    trajectories: Sequence[Trajectory], critics: Critics | None, view: View, level: Level, estimates: Estimates
+) -> None:
     """Reads V for every turn that a critic can see, and for the layer that a truncated episode would have run."""
     if view == "none":
         return
     if critics is None:
         raise ConfigError(f"The algorithm's critic sees '{view}', but there are no value heads; use critic='none'.")
-    planned = [t for trajectory in trajectories for t in trajectory.info.get("next", ())]
-    nodes = [t for trajectory in trajectories for t in trajectory.transitions] + planned
-    critics.featurise([t for t in nodes if t.prompt_ids and t.policy in critics.policies], view=view, level=level)
+    nodes = [t for trajectory in trajectories for t in (*trajectory.transitions, *trajectory.planned)]
+    seen = [t for t in nodes if t.prompt_ids and t.policy in critics.policies]
+    features = critics.featurise(seen, view=view, level=level)
+    estimates.features |= features
     for policy in critics.policies:
-        rows = [t for t in nodes if t.policy == policy and t.features is not None]
+        rows = [t for t in seen if t.policy == policy]
         if not rows:
             continue
         with torch.no_grad():
-            flat = critics.values(policy, torch.cat([torch.as_tensor(t.features) for t in rows]).to(critics.device))
-        parts = torch.split(flat.float().cpu(), [len(t.features) for t in rows])
-        for t, part in zip(rows, parts, strict=True):
-            t.values = part.numpy().astype(np.float32)
+            flat = critics.values(policy, torch.cat([torch.as_tensor(features[t]) for t in rows]).to(critics.device))
+        parts = torch.split(flat.float().cpu(), [len(features[t]) for t in rows])
+        estimates.values |= {t: part.numpy().astype(np.float32) for t, part in zip(rows, parts, strict=True)}
     for trajectory in trajectories:
-        seen = [float(t.values[0]) for t in trajectory.info.get("next", ()) if t.values is not None]
-        if trajectory.truncated and seen:
-            trajectory.bootstrap = sum(seen) / len(seen)
+        beyond = [float(estimates.values[t][0]) for t in trajectory.planned if t in estimates.values]
+        if trajectory.truncated and beyond:
+            estimates.bootstraps[trajectory] = sum(beyond) / len(beyond)
 
 
 def check(algorithm: Algorithm, facts: Facts) -> None:

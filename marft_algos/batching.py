@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -18,7 +18,7 @@ import numpy as np
 from marft_algos.functional import masked_mean, masked_sum
 from marft_algos.lazy import torch
 from marft_algos.memory import passes
-from marft_algos.types import StopReason, Trajectory, Transition
+from marft_algos.types import Estimates, FloatArray, StopReason, Trajectory, Transition
 from marft_envs.errors import MarftError
 
 if TYPE_CHECKING:
@@ -27,12 +27,6 @@ if TYPE_CHECKING:
 Level = Literal["action", "token"]
 PAD_ID = 0
 """Any id would do: nothing ever looks for it."""
-LEARNER_LOGPROBS = "learner_logprobs"
-"""Key in ``Transition.info``: old log-probs recomputed by the learner; they win over the sampler's."""
-
-
-REFERENCE_LOGPROBS = "reference_logprobs"
-"""Key in ``Transition.info``: log-probs under the model that the policy started from."""
 
 
 class BatchError(MarftError, ValueError):
@@ -46,7 +40,7 @@ class Totals:
     rows: int
     tokens: int
     acted: float = 0.0
-    """Sum of the rows' ``share``: one for each (episode, agent) that acted."""
+    """Sum of the rows' shares: one for each (episode, agent) that acted."""
     episodes: float = math.nan
     """Episodes that were played for it, whoever acted in them; known within an update."""
 
@@ -79,7 +73,7 @@ class Batch:
     temperature: Tensor
     """[B] fp32, as sampled."""
     shares: Tensor
-    """[B] fp32, ``Transition.share``."""
+    """[B] fp32, ``Estimates.shares``."""
     totals: Totals
     """Size of the minibatch that this batch is a piece of."""
 
@@ -143,24 +137,33 @@ def decision_points(transition: Transition, level: Level) -> int:
 
 
 def rows_by_policy(trajectories: Iterable[Trajectory], policies: Iterable[str]) -> dict[str, list[Transition]]:
-    """The turns with a loss, candidates among them, per policy of ``policies`` (an empty list if it never acted).
-
-    Sets their ``share``.
-    """
+    """The turns with a loss, candidates among them, per policy of ``policies`` (an empty list if it never acted)."""
     rows: dict[str, list[Transition]] = {p: [] for p in policies}
     for trajectory in trajectories:
-        turns = (*trajectory.transitions, *trajectory.candidates)
-        learnt = [t for t in turns if t.policy in rows and has_loss(t)]
-        times = Counter(t.agent for t in learnt)
-        for t in learnt:
-            t.share = 1.0 / times[t.agent]
+        for t in _learnt(trajectory, rows):
             rows[t.policy].append(t)
     return rows
 
 
-def totals(rows: Sequence[Transition], episodes: float = math.nan) -> Totals:
+def shares(trajectories: Iterable[Trajectory], policies: Container[str]) -> dict[Transition, float]:
+    """``Estimates.shares`` of the turns with a loss of these policies."""
+    found: dict[Transition, float] = {}
+    for trajectory in trajectories:
+        learnt = _learnt(trajectory, policies)
+        times = Counter(t.agent for t in learnt)
+        found |= {t: 1.0 / times[t.agent] for t in learnt}
+    return found
+
+
+def _learnt(trajectory: Trajectory, policies: Container[str]) -> list[Transition]:
+    turns = (*trajectory.transitions, *trajectory.candidates)
+    return [t for t in turns if t.policy in policies and has_loss(t)]
+
+
+def totals(rows: Sequence[Transition], estimates: Estimates, episodes: float = math.nan) -> Totals:
     """Rows, sampled tokens and (episode, agent) pairs of a minibatch, for which so many episodes were played."""
-    return Totals(len(rows), sum(len(t.action_ids) for t in rows), sum(t.share for t in rows), episodes)
+    acted = sum(estimates.shares.get(t, 1.0) for t in rows)
+    return Totals(len(rows), sum(len(t.action_ids) for t in rows), acted, episodes)
 
 
 def context_tokens(rows: Sequence[Transition]) -> int:
@@ -180,12 +183,17 @@ def micro_batches(rows: Sequence[Transition], token_budget: int) -> list[list[Tr
 
 
 def pack(
-    rows: Sequence[Transition], level: Level, device: torch.device | str = "cpu", minibatch: Totals | None = None
+    rows: Sequence[Transition],
+    estimates: Estimates,
+    level: Level,
+    device: torch.device | str = "cpu",
+    minibatch: Totals | None = None,
 ) -> Batch:
     """Pads some turns of one policy into tensors.
 
     Args:
-        rows: Turns of one policy, at least one; their advantages may be missing (scoring only: zeros).
+        rows: Turns of one policy, at least one.
+        estimates: What the update knows of them; advantages may be missing (scoring only: zeros).
         level: Whether ``advantages`` holds one number per action or one per token.
         device: Where the tensors go.
         minibatch: Size of the minibatch that the rows are a piece of; the rows themselves by default.
@@ -200,17 +208,18 @@ def pack(
     sampler, reference = np.zeros(size, dtype=np.float32), np.zeros(size, dtype=np.float32)
     advantages = np.zeros(size if level == "token" else len(rows), dtype=np.float32)
     for i, t in enumerate(rows):
-        _check(t, rows[0].policy, level)
+        _check(t, estimates, rows[0].policy, level)
         start, end = len(t.prompt_ids), _length(t)
         ids[i, :start], ids[i, start:end] = t.prompt_ids, t.action_ids
         kept[i, :end], acted[i, start:end] = True, True
-        old[i, start:end] = t.info.get(LEARNER_LOGPROBS, t.logprobs)
+        old[i, start:end] = estimates.behaviour(t)
         sampler[i, start:end] = t.logprobs
-        reference[i, start:end] = t.info.get(REFERENCE_LOGPROBS, 0.0)
-        if t.advantages is not None and level == "action":
-            advantages[i] = t.advantages[0]
-        elif t.advantages is not None and t.action_ids:
-            advantages[i, start:end] = t.advantages
+        reference[i, start:end] = estimates.reference_logprobs.get(t, 0.0)
+        advantage = estimates.advantages.get(t)
+        if advantage is not None and level == "action":
+            advantages[i] = advantage[0]
+        elif advantage is not None and t.action_ids:
+            advantages[i, start:end] = advantage
 
     def send(x: np.ndarray) -> Tensor:
         return torch.from_numpy(x).to(device)
@@ -228,8 +237,8 @@ def pack(
         n_tokens=send(acted.sum(1)),
         n_words=send(np.array([len(t.text.split()) for t in rows], dtype=np.int64)),
         temperature=send(np.array([t.temperature for t in rows], dtype=np.float32)),
-        shares=send(np.array([t.share for t in rows], dtype=np.float32)),
-        totals=minibatch or totals(rows),
+        shares=send(np.array([estimates.shares.get(t, 1.0) for t in rows], dtype=np.float32)),
+        totals=minibatch or totals(rows, estimates),
     )
 
 
@@ -239,12 +248,16 @@ def unpack(field: Tensor, batch: Batch) -> list[np.ndarray]:
     return [row[kept] for row, kept in zip(host, mask, strict=True)]
 
 
-def pack_values(rows: Sequence[Transition], device: torch.device | str = "cpu") -> ValueBatch:
+def pack_values(rows: Sequence[Transition], estimates: Estimates, device: torch.device | str = "cpu") -> ValueBatch:
     """Lays the decision points of turns that have features, values and returns end to end."""
+
+    def send(arrays: Mapping[Transition, FloatArray]) -> Tensor:
+        return torch.from_numpy(np.concatenate([arrays[t] for t in rows])).float().to(device)
+
     return ValueBatch(
-        features=torch.cat([torch.as_tensor(t.features) for t in rows]).to(device),
-        returns=torch.from_numpy(np.concatenate([t.returns for t in rows if t.returns is not None])).float().to(device),
-        values=torch.from_numpy(np.concatenate([t.values for t in rows if t.values is not None])).float().to(device),
+        features=torch.cat([torch.as_tensor(estimates.features[t]) for t in rows]).to(device),
+        returns=send(estimates.returns),
+        values=send(estimates.values),
     )
 
 
@@ -252,14 +265,15 @@ def _length(t: Transition) -> int:
     return len(t.prompt_ids) + len(t.action_ids)
 
 
-def _check(t: Transition, policy: str, level: Level) -> None:
+def _check(t: Transition, estimates: Estimates, policy: str, level: Level) -> None:
     where = f"turn {t.index} of {t.agent}"
     if t.policy != policy:
         raise BatchError(f"{where} belongs to policy '{t.policy}', the batch to '{policy}'; pack one policy at a time.")
     if not t.prompt_ids:
         raise BatchError(f"{where} has no prompt: its first token has nothing to be predicted from.")
-    if len(t.info.get(LEARNER_LOGPROBS, t.logprobs)) != len(t.action_ids):
+    if len(estimates.behaviour(t)) != len(t.action_ids):
         raise BatchError(f"{where} has {len(t.logprobs)} log-probs for {len(t.action_ids)} tokens; expected one each.")
     expected = decision_points(t, level)
-    if t.advantages is not None and len(t.advantages) != expected:
-        raise BatchError(f"{where} has {len(t.advantages)} advantages at {level} level; expected {expected}.")
+    given = len(estimates.advantages.get(t, ())) or expected
+    if given != expected:
+        raise BatchError(f"{where} has {given} advantages at {level} level; expected {expected}.")

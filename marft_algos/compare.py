@@ -127,7 +127,7 @@ def _metrics(played: Sequence[Trajectory]) -> dict[str, Callable[[Sequence[Traje
 
 _AGENT: dict[str, Callable[[Trajectory, Sequence[Transition], str], float]] = {
     "reward": lambda t, own, agent: (
-        sum(turn.reward for turn in own) + sum(layer.agents.get(agent, 0.0) for layer in t.layers)
+        sum(turn.reward for turn in own) + sum(layer.agent_rewards.get(agent, 0.0) for layer in t.layers)
     ),
     "cut": lambda t, own, agent: float(any(turn.stop_reason is StopReason.LENGTH for turn in own)),
     "length": lambda t, own, agent: float(sum(len(turn.action_ids) for turn in own)),

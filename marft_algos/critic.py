@@ -1,7 +1,7 @@
 """Value heads: a small MLP per policy on final hidden states of the frozen base model (the paper's critic).
 
-The trunk never changes, so the hidden states of a turn are computed once, without the output head, and cached on
-its ``Transition``; only the MLP is trained.
+The trunk never changes, so the hidden states of a turn are computed once, without the output head, and kept with
+the update; only the MLP is trained.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Critics:
 
     def featurise(
         self, transitions: Sequence[Transition], *, view: Literal["own", "team"], level: Literal["action", "token"]
-    ) -> None:
-        """Sets ``features`` of each turn: what V is read from, before the action (the token) is known.
+    ) -> dict[Transition, Tensor]:
+        """Returns the features of each turn: what V is read from, before the action (the token) is known.
 
         Token level has one row per action token, the state that predicts it. Action level has one row, the last
         prompt position; so have turns that carry no loss or no tokens. Turns without a prompt (scripted agents) are
-        left alone.
+        left out.
 
         Args:
             transitions: turns of any policies.
@@ -64,6 +64,7 @@ class Critics:
             level: of the values.
         """
         # Policies on one base share the pass: the features are the base's, without any adapter.
+        found: dict[Transition, Tensor] = {}
         teams: dict[int, list[str]] = {}
         for policy in self._policies.policies:
             teams.setdefault(id(self._policies.base(policy)), []).append(policy)
@@ -73,7 +74,7 @@ class Critics:
                 continue
             policy = names[0]
             if view == "own":
-                prompts = [t.prompt_ids for t in turns]
+                prompts: Sequence[Sequence[int]] = [t.prompt_ids for t in turns]
             else:
                 chats = [[{"role": "user", "content": t.team_view}] for t in turns]
                 prompts = self._policies.render_many(policy, chats)
@@ -81,8 +82,8 @@ class Critics:
             rows = [[*p, *t.action_ids[: n - 1]] for p, t, n in zip(prompts, turns, counts, strict=True)]
             self._check_length(policy, rows)
             spans = [range(len(row) - n, len(row)) for row, n in zip(rows, counts, strict=True)]
-            for turn, states in zip(turns, self._policies.features(policy, rows, spans), strict=True):
-                turn.features = states
+            found |= zip(turns, self._policies.features(policy, rows, spans), strict=True)
+        return found
 
     def values(self, policy: str, features: Tensor) -> Tensor:
         """Returns V of each feature row, float32: [N, d] -> [N]."""

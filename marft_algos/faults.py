@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, Protocol
 
 from marft_algos.engines.base import EngineError
@@ -52,11 +53,11 @@ def counts(played: Sequence[Trajectory]) -> dict[str, float]:
         "failed": sum(bool(t.fault) for t in played) / len(played),
         "infra": lost,
         "infra_rate": lost / len(played),
-        "task_errors": sum(bool(t.info["episode"].task_error) for t in played),
+        "task_errors": sum(bool(t.episode.task_error) for t in played),
     }
 
 
-def settle(played: Sequence[Trajectory]) -> None:
+def settle(played: Sequence[Trajectory]) -> list[Trajectory]:
     """Pays those that a text broke off no more than the lowest return of the others that were played with them.
 
     The environment has paid them the task's ``worst_return``, or at most 0; the rest is booked at the last layer. Who
@@ -65,29 +66,28 @@ def settle(played: Sequence[Trajectory]) -> None:
     counts.
     """
     others = [t for t in played if not t.fault]
-    for t in played:
-        if t.fault != "text":
-            continue
-        episode: Episode = t.info["episode"]
-        owed = min([t.score, *(other.score for other in others)]) - t.score
-        t.score += owed
-        if t.layers:
-            last, record = t.layers[-1], episode.layers[-1]
-            agents = dict(last.agents)
-            for agent in {t.transitions[i].agent for i in last.turns}:
-                own = _own(t, agent)
-                missing = min([own, 0.0, *(_own(other, agent) for other in others)]) - own
-                if missing:
-                    agents[agent] = agents.get(agent, 0.0) + missing
-            last.team, last.agents = last.team + owed, agents
-            record.team_reward, record.agent_rewards = record.team_reward + owed, dict(agents)
-        if others and all(other.success is None for other in others):
-            t.success = episode.success = None
+    return [_settled(t, others) if t.fault == "text" else t for t in played]
+
+
+def _settled(t: Trajectory, others: Sequence[Trajectory]) -> Trajectory:
+    owed = min([t.score, *(other.score for other in others)]) - t.score
+    layers = list(t.layers)
+    if layers:
+        last = layers[-1]
+        agents = dict(last.agent_rewards)
+        for agent in {t.transitions[i].agent for i in last.turns}:
+            own = _own(t, agent)
+            missing = min([own, 0.0, *(_own(other, agent) for other in others)]) - own
+            if missing:
+                agents[agent] = agents.get(agent, 0.0) + missing
+        layers[-1] = replace(last, team_reward=last.team_reward + owed, agent_rewards=agents)
+    unjudged = bool(others) and all(other.success is None for other in others)
+    return t.paid(layers, [turn.reward for turn in t.transitions], None if unjudged else t.success)
 
 
 def _own(t: Trajectory, agent: str) -> float:
     """What an agent was paid by rewards of its own."""
-    return sum(layer.agents.get(agent, 0.0) for layer in t.layers)
+    return sum(layer.agent_rewards.get(agent, 0.0) for layer in t.layers)
 
 
 def check(played: Sequence[Trajectory], limits: Limits, what: str) -> None:
@@ -102,13 +102,13 @@ def check(played: Sequence[Trajectory], limits: Limits, what: str) -> None:
         OutageError: More than ``max_lost`` of them were lost.
         TaskError: The task's code raised on all of them, or on any where ``on_task_error`` is ``stop``.
     """
-    lost = [t.info["episode"] for t in played if t.infra]
+    lost = [t.episode for t in played if t.infra]
     if len(lost) > limits.max_lost * len(played):
         raise OutageError(
             f"{len(lost)} of the {len(played)} episodes of {what} were lost to outages ({blamed(lost)}). "
             f"At most a share of {limits.max_lost:g} may be (max_lost)."
         )
-    errors = [t.info["episode"].task_error for t in played if t.info["episode"].task_error]
+    errors = [t.episode.task_error for t in played if t.episode.task_error]
     if errors and len(errors) == len(played):
         raise TaskError(f"The task's code raised on all {len(played)} episodes of {what}; the first: {errors[0]}.")
     if errors and limits.on_task_error == "stop":

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from marft_algos.batching import LEARNER_LOGPROBS, REFERENCE_LOGPROBS, totals
-from marft_algos.types import FOREIGN, Transition
+from marft_algos.types import FOREIGN, Estimates, Transition
 from marft_envs.errors import MarftError
 
 
@@ -38,15 +37,15 @@ def check_versions(rows: Sequence[Transition], version: int, max_staleness: int 
             )
 
 
-def charge_kl(rows: Sequence[Transition], coef: float) -> float:
-    """Charges every token β·(log π_old − log π_ref): sets ``penalties``; what the task paid stays as it is.
+def charge_kl(rows: Sequence[Transition], estimates: Estimates, coef: float) -> float:
+    """Charges every token β·(log π_old − log π_ref), in ``penalties``.
 
     Returns:
         The mean of log π_old − log π_ref per token.
     """
     total = 0.0
     for t in rows:
-        gap = t.info.get(LEARNER_LOGPROBS, t.logprobs) - t.info[REFERENCE_LOGPROBS]
-        t.penalties = (-coef * gap).astype(np.float32)
+        gap = estimates.behaviour(t) - estimates.reference_logprobs[t]
+        estimates.penalties[t] = (-coef * gap).astype(np.float32)
         total += float(gap.sum())
-    return total / max(totals(rows).tokens, 1)
+    return total / max(sum(len(t.action_ids) for t in rows), 1)

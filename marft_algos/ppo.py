@@ -20,15 +20,12 @@ import numpy as np
 from marft_algos import credit
 from marft_algos import functional as F
 from marft_algos.algorithm import Algorithm, Rescore, UpdateConfig
-from marft_algos.batching import LEARNER_LOGPROBS, Batch, Level, decision_points, has_loss, rows_by_policy
+from marft_algos.batching import Batch, Level, decision_points, has_loss, rows_by_policy
 from marft_algos.ranges import POSITIVE, SHARE, Range
-from marft_algos.types import SamplingParams, Trajectory, Transition
+from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-LOG_RATIO = "log_ratio"
-"""Key in ``Transition.info``: the turn's summed log-ratio, once its policy was updated in this iteration."""
 
 
 @dataclass(frozen=True)
@@ -84,21 +81,21 @@ class PPO(Algorithm):
         """Per turn the factor on λ_turn when it is looked back from; None: 1."""
         return None
 
-    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """The chain's returns; advantages G − V, whitened over what is trained."""
-        self.run_chains(trajectories)
-        self.whiten(trajectories)
+        self.run_chains(trajectories, estimates)
+        self.whiten(trajectories, estimates)
         return {}
 
-    def run_chains(self, trajectories: Sequence[Trajectory]) -> None:
+    def run_chains(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> None:
         """Fills returns, and advantages G − V as they are."""
         for trajectory in trajectories:
-            turns, links = trajectory.transitions, self.links(trajectory)
+            turns, links = trajectory.transitions, self.links(trajectory, estimates)
             if self.view == "own" and self.config.lambda_turn < 1.0:
                 credit.check_own_view(trajectory, links)
             lengths = [decision_points(t, self.level) for t in turns]
             advantages, returns = F.chain(
-                [t.values for t in turns],
+                [estimates.values.get(t) for t in turns],
                 lengths,
                 links.rewards,
                 links.successors,
@@ -108,19 +105,19 @@ class PPO(Algorithm):
                 token_rewards=links.token_rewards(lengths),
             )
             for t, a, g in zip(turns, advantages, returns, strict=True):
-                t.advantages, t.returns = a.astype(np.float32), g.astype(np.float32)
+                estimates.advantages[t], estimates.returns[t] = a.astype(np.float32), g.astype(np.float32)
 
-    def whiten(self, trajectories: Sequence[Trajectory]) -> None:
+    def whiten(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> None:
         """Whitens the trained turns' advantages, all together or policy by policy; each entry counts once."""
         trained = [t for trajectory in trajectories for t in trajectory.transitions if has_loss(t)]
         if self.config.whiten == "off":
             return
         for group in sorted({t.policy if self.config.whiten == "policy" else "" for t in trained}):
             turns = [t for t in trained if group in ("", t.policy)]
-            parts = [t.advantages for t in turns if t.advantages is not None]
+            parts = [estimates.advantages[t] for t in turns]
             flat = F.whiten(np.concatenate(parts))
             for t, part in zip(turns, np.split(flat, np.cumsum([len(p) for p in parts])[:-1]), strict=True):
-                t.advantages = part.astype(np.float32)
+                estimates.advantages[t] = part.astype(np.float32)
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """The clipped surrogate on the ratio of tokens or of actions."""
@@ -140,11 +137,15 @@ class PPO(Algorithm):
         return column[:, None] if self.level == "token" else column
 
 
-def note_log_ratios(policies: Sequence[str], trajectories: Sequence[Trajectory], rescore: Rescore) -> None:
-    """Notes how far these policies have moved: Σ_t (log π_now − log π_old) of each of their turns with a loss."""
-    for turns in rows_by_policy(trajectories, policies).values():
-        for t, now in zip(turns, rescore(turns) if turns else [], strict=True):
-            t.info[LOG_RATIO] = float((now - t.info.get(LEARNER_LOGPROBS, t.logprobs)).sum(dtype=np.float64))
+def log_ratios(
+    policies: Sequence[str], trajectories: Sequence[Trajectory], estimates: Estimates, rescore: Rescore
+) -> dict[Transition, float]:
+    """How far these policies have moved: Σ_t (log π_now − log π_old) of each of their turns with a loss."""
+    return {
+        t: float((now - estimates.behaviour(t)).sum(dtype=np.float64))
+        for turns in rows_by_policy(trajectories, policies).values()
+        for t, now in zip(turns, rescore(turns) if turns else [], strict=True)
+    }
 
 
 def waiting(trajectory: Trajectory, updated: Sequence[str]) -> list[Transition]:

@@ -10,40 +10,43 @@ from typing import Any
 
 import numpy as np
 
-from marft_algos.types import Trajectory, Transition
+from marft_algos.types import Estimates, Trajectory, Transition
 from marft_envs import trajectory as episodes
 
 DIGITS = 5
 """Decimals of recorded values: for reading, not for computing."""
 
 
-def row(trajectory: Trajectory, tokenizers: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def row(
+    trajectory: Trajectory, estimates: Estimates | None = None, tokenizers: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """One episode as plain values.
 
     Args:
-        trajectory: Finished; after an update its turns have values and advantages.
+        trajectory: Finished.
+        estimates: Of the update that learnt from it.
         tokenizers: Policy -> tokenizer, to record tokens beside their advantages; None: leave tokens out.
     """
-    made = episodes.to_dict(trajectory.info["episode"])
+    made = episodes.to_dict(trajectory.episode)
     for turn, transition in zip(made["turns"], trajectory.transitions, strict=True):
-        turn["extras"] = {**(turn["extras"] or {}), **_learnt(transition, tokenizers or {})}
+        turn["extras"] = {**(turn["extras"] or {}), **_learnt(transition, estimates or Estimates(), tokenizers or {})}
     return made
 
 
-def _learnt(t: Transition, tokenizers: Mapping[str, Any]) -> dict[str, Any]:
+def _learnt(t: Transition, estimates: Estimates, tokenizers: Mapping[str, Any]) -> dict[str, Any]:
     """What the agent was told; first value, mean advantage and mean return; the tokens' own ones beside the tokens."""
     found: dict[str, Any] = {}
-    if t.info.get("observation"):
-        found["observation"] = t.info["observation"]
-    if t.values is not None:
-        found["value"] = _number(t.values[0])
-    if t.advantages is not None:
-        found["advantage"] = _number(np.mean(t.advantages))
-    if t.returns is not None:
-        found["return"] = _number(np.mean(t.returns))
-    if t.policy in tokenizers and t.advantages is not None:
+    if t.observation:
+        found["observation"] = t.observation
+    if t in estimates.values:
+        found["value"] = _number(estimates.values[t][0])
+    if t in estimates.advantages:
+        found["advantage"] = _number(np.mean(estimates.advantages[t]))
+    if t in estimates.returns:
+        found["return"] = _number(np.mean(estimates.returns[t]))
+    if t.policy in tokenizers and t in estimates.advantages:
         found["pieces"] = _pieces(tokenizers[t.policy], t.action_ids)
-        found["advantages"] = [_number(a) for a in t.advantages]
+        found["advantages"] = [_number(a) for a in estimates.advantages[t]]
     return found
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from marft_algos.credit.branches import Branch, Keep
 from marft_algos.engines.base import EngineBase, RolloutEngine, row_seed
-from marft_algos.rollout import SNAPSHOTS, Collector, Keep, Seating
+from marft_algos.rollout import Collector, Seating, States
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason, Trajectory, Transition
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError
@@ -28,30 +29,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from marft_algos.policy import PolicySet
-
-Absence = Literal["silent", "start"]
-"""What an absent agent does: say nothing, or what the policy it started from would."""
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """One continuation to play."""
-
-    start: FlexEnv
-    """The state to go on from; it is copied, and stays as it is."""
-    episode: int
-    """Number of the episode that it was copied from: seeds depend on it."""
-    said: Mapping[int, str] = field(default_factory=dict)
-    """History index -> what is said there, instead of asking the engine."""
-    samples: Mapping[int, int] = field(default_factory=dict)
-    """History index -> number of the sample drawn there; 0 is the episode's own."""
-    sample: int = 0
-    """Number of the sample at all other turns."""
-    absent: frozenset[str] = frozenset()
-    """Agents that do not play as trained."""
-    absence: Absence = "silent"
-    until_paid: bool = False
-    """Ends as soon as something is paid, or the round is over."""
 
 
 class Weights(Protocol):
@@ -111,6 +88,8 @@ class Replayer:
     ) -> None:
         self._policies, self._engine, self._params = policies, engine, params
         self.seed, self._slots, self._start, self._seating = seed, slots, start, seating
+        self.states: States = {}
+        """What branches go on from; a Collector that is given it keeps copies here."""
         self.tokens: dict[int, int] = {}
         """Episode -> tokens sampled in branches of it since ``charge`` was last called."""
 
@@ -145,26 +124,29 @@ class Replayer:
         """Notes tokens that were sampled for an episode and are not part of it."""
         self.tokens[episode] = self.tokens.get(episode, 0) + tokens
 
-    def charge(self, trajectories: Sequence[Trajectory]) -> None:
-        """Books what was sampled in branches to their episodes, and lets go of the states that they started from."""
-        for trajectory in trajectories:
-            trajectory.info.pop(SNAPSHOTS, None)
-            trajectory.replayed_tokens += self.tokens.pop(trajectory.episode, 0)
+    def state(self, trajectory: Trajectory, layer: int | None = None) -> FlexEnv:
+        """The state before a layer; None: before the first that was kept.
 
+        Raises:
+            ConfigError: It was not kept.
+        """
+        kept = self.states.get(trajectory.number, {})
+        wanted = min(kept, default=0) if layer is None else layer
+        if wanted not in kept:
+            raise ConfigError(
+                f"Episode {trajectory.number} has no copy of the state before layer {wanted} (there is: "
+                f"{sorted(kept)}). Collect with keep='decisions', or keep='start' for the first."
+            )
+        return kept[wanted]
 
-def snapshot(trajectory: Trajectory, layer: int) -> FlexEnv:
-    """The state before a layer.
-
-    Raises:
-        ConfigError: It was not kept.
-    """
-    kept: Mapping[int, FlexEnv] = trajectory.info.get(SNAPSHOTS, {})
-    if layer not in kept:
-        raise ConfigError(
-            f"Episode {trajectory.episode} has no copy of the state before layer {layer} (there is: {sorted(kept)}). "
-            "Collect with keep='decisions', or keep='start' for the first."
-        )
-    return kept[layer]
+    def charge(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+        """The episodes with what was sampled in branches of them; lets go of the states that those started from."""
+        charged = [
+            dataclasses.replace(t, replayed_tokens=t.replayed_tokens + self.tokens.pop(t.number, 0))
+            for t in trajectories
+        ]
+        self.states.clear()
+        return charged
 
 
 class _Branched(FlexWrapper):
@@ -209,9 +191,7 @@ class _Branches(Collector):
         assert isinstance(self._vec, VectorEnv)
         self._vec.branch([partial(_Branched, branch) for branch in branches])
         played = self._play(len(branches), iteration, 0)
-        for trajectory, branch in zip(played, branches, strict=True):
-            trajectory.episode = branch.episode
-        return played
+        return [dataclasses.replace(t, number=branch.episode) for t, branch in zip(played, branches, strict=True)]
 
     def _answer(
         self, requests: Sequence[Any], iteration: int, first: int
@@ -244,9 +224,8 @@ class _Branches(Collector):
                 self.tokens[requests[i].episode] += len(reply.action_ids)
         return asked, replies
 
-    def _trajectory(self, episode: Episode, first: int) -> Trajectory:
-        episode.info.pop("next", None)  # nobody values what would have come after a branch
-        return super()._trajectory(episode, first)
+    def _planned(self, episode: Episode) -> list[Transition]:
+        return []  # nobody values what would have come after a branch
 
 
 def _given(branch: Branch, request: Any) -> str | None:
@@ -258,15 +237,12 @@ def _given(branch: Branch, request: Any) -> str | None:
 
 Worth = Callable[[Trajectory, int], float]
 """(a branch, history index of the candidate in it) -> what the candidate is worth."""
-WORTH = "worth"
-"""Key in ``Transition.info`` of turns that had candidates: what this one was worth."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rival:
     """A candidate that did not advance."""
 
-    asked: GenerationRequest
     reply: Generation
     worth: float
 
@@ -317,7 +293,7 @@ class TreeCollector(Collector):
             best.append(found[chosen])
             if own[chosen] > -np.inf and key in worths:
                 self._chosen[key] = own[chosen]
-            others = [_Rival(*found[j], worth) for j, worth in enumerate(own) if j != chosen]
+            others = [_Rival(found[j][1], worth) for j, worth in enumerate(own) if j != chosen]
             self._rivals[key] = [rival for rival in others if rival.worth > -np.inf]
             lost = sum(len(rival.reply.action_ids) for rival in others if rival.worth == -np.inf)
             self._replayer.count(first + r.episode, lost)
@@ -362,17 +338,12 @@ class TreeCollector(Collector):
         return worths
 
     def _trajectory(self, episode: Episode, first: int) -> Trajectory:
-        rivals: list[Transition] = []
-        for turn in episode.turns:
-            for rival in self._rivals.get((episode.index, turn.index), ()):
-                extras = {**(turn.extras or {}), "asked": rival.asked, "reply": rival.reply}
-                other = dataclasses.replace(turn, text=rival.reply.text, reward=0.0, extras=extras)
-                made = self._transition(other)
-                made.info[WORTH] = rival.worth
-                rivals.append(made)
         trajectory = super()._trajectory(episode, first)
-        trajectory.candidates = rivals
+        rivals: list[Transition] = []
         for t in trajectory.transitions:
-            if (episode.index, t.index) in self._chosen:
-                t.info[WORTH] = self._chosen[episode.index, t.index]
-        return trajectory
+            for rival in self._rivals.get((episode.index, t.index), ()):
+                turn = dataclasses.replace(t.turn, text=rival.reply.text, reward=0.0)
+                rivals.append(dataclasses.replace(t, turn=turn, reply=rival.reply, worth=rival.worth))
+        worths = [self._chosen.get((episode.index, t.index)) for t in trajectory.transitions]
+        turns = [dataclasses.replace(t, worth=w) for t, w in zip(trajectory.transitions, worths, strict=True)]
+        return dataclasses.replace(trajectory, transitions=turns, candidates=rivals)

@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
-
-import numpy as np
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from marft_algos import faults
+from marft_algos.credit.branches import Keep
 from marft_algos.engines.base import RolloutEngine, row_seed
-from marft_algos.types import (
-    Generation,
-    GenerationRequest,
-    LayerReward,
-    SamplingParams,
-    StopReason,
-    Trajectory,
-    Transition,
-)
+from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason, Trajectory, Transition
 from marft_envs.core import FlexEnv
 from marft_envs.types import Episode, TurnRecord
 
 if TYPE_CHECKING:
     from marft_algos.policy import PolicySet
 
-Keep = Literal["nothing", "start", "decisions"]
-"""What to keep copies of: no state, an episode's first, or also the state before every layer with a trained policy."""
-SNAPSHOTS = "snapshots"
-"""Key in ``Trajectory.info``: layer -> copy of the environment before it."""
-
-
+States = dict[int, dict[int, FlexEnv]]
+"""Number of an episode -> layer -> copy of the environment before it."""
 Seating = Callable[[str, int, int], str]
 """(agent, iteration, episode) -> the policy that plays it there."""
 
@@ -59,6 +47,16 @@ class VectorEnv(Protocol):
         """Returns a copy of the request's episode as it is now."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """How a turn came about that an engine wrote: until the episode has ended, and its transitions are made."""
+
+    request: GenerationRequest
+    reply: Generation
+    team_view: str
+    observation: str
+
+
 class Collector:
     """Drives a vector environment with a rollout engine.
 
@@ -72,6 +70,7 @@ class Collector:
             and log-probs on the batch in their last bits.
         on_progress: called with (finished episodes, episodes, tokens sampled so far).
         seating: who plays an agent in an episode, where that is not always the same policy.
+        states: where copies of states are put; None: a dictionary of its own.
     """
 
     def __init__(
@@ -85,10 +84,12 @@ class Collector:
         overlap: bool = False,
         on_progress: Callable[[int, int, int], None] | None = None,
         seating: Seating | None = None,
+        states: States | None = None,
     ) -> None:
         self._vec, self._policies, self._engine, self._params = vec, policies, engine, params
         self._seed, self._overlap, self._on_progress, self._seating = seed, overlap, on_progress, seating
-        self._snapshots: dict[int, dict[int, FlexEnv]] = {}
+        self.states: States = {} if states is None else states
+        self._asked: dict[tuple[int, int], _Asked] = {}  # (episode, history index), of episodes that go on
 
     def collect(
         self,
@@ -102,7 +103,7 @@ class Collector:
         """Plays one episode per seed; returns them in the panel's order, whatever order they ended in.
 
         Episodes are numbered from ``first``, and their samples depend on that number: a second panel of one iteration
-        goes on counting. States that are kept stand in ``info["snapshots"]``.
+        goes on counting. States that are kept stand in ``states``.
 
         A failed generation ends its own episode (its ``fault`` is ``engine``).
 
@@ -114,7 +115,7 @@ class Collector:
 
     def _play(self, total: int, iteration: int, first: int, keep: Keep = "nothing") -> list[Trajectory]:
         """Plays what is queued to its end."""
-        self._snapshots = {}
+        self._asked = {}
         finished: list[Episode] = []
         tokens = 0
         while not self._vec.done:
@@ -129,8 +130,7 @@ class Collector:
         if finished and all(episode.infra for episode in finished):
             raise faults.OutageError(f"All {len(finished)} episodes failed ({faults.blamed(finished)}).")
         played = [self._trajectory(episode, first) for episode in sorted(finished, key=lambda episode: episode.index)]
-        faults.settle(played)
-        return played
+        return faults.settle(played)
 
     def _copy(self, requests: Sequence[Any], keep: Keep, iteration: int, first: int) -> None:
         """Copies the states that these requests stand at, as far as they are asked for."""
@@ -140,10 +140,10 @@ class Collector:
         for episode, layer in layers.items():
             owners = [self._owner(request.agent, iteration, first + episode) for request in layer]
             wanted = keep == "decisions" and any(map(self._trained, owners))
-            if episode in self._snapshots and not wanted:
+            if first + episode in self.states and not wanted:
                 continue
             env = self._vec.fork(layer[0])
-            self._snapshots.setdefault(episode, {})[len(env.unwrapped.episode.layers)] = env
+            self.states.setdefault(first + episode, {})[len(env.unwrapped.episode.layers)] = env
 
     def _trained(self, policy: str) -> bool:
         return self._policies is not None and self._policies.trainable(policy)
@@ -208,108 +208,79 @@ class Collector:
             r.episode: (r, g) for r, g in zip(requests, replies, strict=True) if g.stop_reason == StopReason.ERROR
         }
         whole = [i for i, request in enumerate(requests) if request.episode not in broken]
-        extras = [
-            {
-                "asked": asked[i],
-                "reply": replies[i],
-                "team_view": requests[i].team_view,
-                "observation": requests[i].observation,
-            }
-            for i in whole
-        ]
+        for i in whole:
+            request = requests[i]
+            made = _Asked(asked[i], replies[i], request.team_view, request.observation)
+            self._asked[request.episode, request.index_hint] = made
+        extras = [_recorded(asked[i], replies[i]) for i in whole]
         ended = self._vec.push([requests[i] for i in whole], [replies[i].text for i in whole], extras)
         for request, reply in broken.values():
             ended += self._vec.fail(request, reply.error)
         return ended
 
     def _trajectory(self, episode: Episode, first: int) -> Trajectory:
-        transitions = [self._transition(turn) for turn in episode.turns]
-        trajectory = Trajectory(
-            episode=first + episode.index,
-            seed=episode.seed or 0,
-            task_id=episode.task_id,
-            transitions=transitions,
-            layers=[
-                LayerReward(layer.turns, layer.team_reward, layer.agent_rewards, layer.late_rewards)
-                for layer in episode.layers
-            ],
-            terminated=episode.terminated,
-            truncated=episode.truncated,
-            success=episode.success,
-            score=episode.team_return,
-            metrics=dict(episode.metrics),
-            fault=episode.fault,
-            info={"episode": episode},
+        return Trajectory(
+            episode=episode,
+            transitions=[self._transition(turn, episode) for turn in episode.turns],
+            number=first + episode.index,
+            planned=self._planned(episode),
         )
-        if episode.index in self._snapshots:
-            trajectory.info[SNAPSHOTS] = self._snapshots[episode.index]
-        planned = episode.info.get("next", ())
-        if planned and self._policies is not None:
-            trajectory.info["next"] = [self._planned(turn, episode) for turn in planned]
-        return trajectory
 
-    def _transition(self, turn: TurnRecord) -> Transition:
+    def _transition(self, turn: TurnRecord, episode: Episode) -> Transition:
         """Turns that another hand played (a fixed partner in a wrapper) have no tokens and are not trained."""
-        made = Transition(
-            index=turn.index,
-            round=turn.round,
-            layer=turn.layer,
-            agent=turn.agent,
-            role=turn.role,
-            policy="",
-            sees=turn.sees,
-            prompt_ids=[],
-            action_ids=[],
-            logprobs=np.zeros(0, np.float32),
-            text=turn.text,
-            stop_reason=StopReason.EOS,
-            version=0,
-            reward=turn.reward,
-            trainable=False,
-            temperature=self._params.temperature,
-        )
-        if turn.extras is None or "reply" not in turn.extras:
-            return made
-        asked, reply = turn.extras["asked"], turn.extras["reply"]
-        made.policy, made.prompt_ids = asked.policy, asked.prompt_ids
-        made.action_ids, made.logprobs = reply.action_ids, reply.logprobs
-        made.stop_reason, made.version = reply.stop_reason, reply.version
-        made.trainable = self._trained(asked.policy)
-        made.team_view = turn.extras["team_view"]
-        made.info["observation"] = turn.extras["observation"]
-        # From here on the record is for reading: what it keeps of the tokens can be written as JSON.
-        turn.extras = {
-            "policy": asked.policy,
-            "prompt_tokens": len(asked.prompt_ids),
-            "tokens": len(reply.action_ids),
-            "stop_reason": str(reply.stop_reason),
-            "version": reply.version,
-            "logprob": float(reply.logprobs.sum()),
-        }
-        return made
-
-    def _planned(self, turn: Mapping[str, Any], episode: Episode) -> Transition:
-        """A turn of the layer that would have run: its value is the bootstrap of a truncated episode."""
-        assert self._policies is not None
-        policy = self._policies.policy_of(turn["agent"])
-        last = episode.layers[-1] if episode.layers else None
-        local = policy in self._policies.policies
-        prompt = self._policies.render(policy, turn["messages"], turn["tools"]) if local else []
+        asked = self._asked.pop((episode.index, turn.index), None)
+        if asked is None:
+            return Transition(turn, trainable=False, temperature=self._params.temperature)
+        policy = asked.request.policy
         return Transition(
-            index=turn["index"],
-            round=last.round if last else 0,
-            layer=len(episode.layers),
-            agent=turn["agent"],
-            role=turn["role"],
+            turn=turn,
             policy=policy,
-            sees=tuple(turn["sees"]),
-            prompt_ids=prompt,
-            action_ids=[],
-            logprobs=np.zeros(0, np.float32),
-            text="",
-            stop_reason=StopReason.LENGTH,
-            version=self._policies.version,
-            trainable=False,
-            team_view=turn["team_view"],
-            info={"observation": turn["observation"]},
+            prompt_ids=asked.request.prompt_ids,
+            reply=asked.reply,
+            trainable=self._trained(policy),
+            temperature=self._params.temperature,
+            team_view=asked.team_view,
+            observation=asked.observation,
         )
+
+    def _planned(self, episode: Episode) -> list[Transition]:
+        """The layer that would have run: its value is the bootstrap of a truncated episode."""
+        if self._policies is None:
+            return []
+        last = episode.layers[-1] if episode.layers else None
+        planned = []
+        for turn in episode.info.get("next", ()):
+            policy = self._policies.policy_of(turn["agent"])
+            local = policy in self._policies.policies
+            record = TurnRecord(
+                index=turn["index"],
+                round=last.round if last else 0,
+                layer=len(episode.layers),
+                agent=turn["agent"],
+                role=turn["role"],
+                sees=tuple(turn["sees"]),
+                text="",
+            )
+            planned.append(
+                Transition(
+                    turn=record,
+                    policy=policy,
+                    prompt_ids=self._policies.render(policy, turn["messages"], turn["tools"]) if local else (),
+                    trainable=False,
+                    team_view=turn["team_view"],
+                    observation=turn["observation"],
+                )
+            )
+        return planned
+
+
+def _recorded(request: GenerationRequest, reply: Generation) -> dict[str, Any]:
+    """What the episode's record keeps of a reply: what can be written as JSON."""
+    return {
+        "policy": request.policy,
+        "prompt_tokens": len(request.prompt_ids),
+        "tokens": len(reply.action_ids),
+        "stop_reason": str(reply.stop_reason),
+        "version": reply.version,
+        "logprob": float(reply.logprobs.sum()),
+    }

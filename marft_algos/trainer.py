@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -28,6 +28,7 @@ from marft_algos.runs import UNTRAINED, PanelFacts, RunFolder
 from marft_algos.types import Trajectory
 from marft_algos.update import Learner
 from marft_algos.variety import Variety
+from marft_envs.types import LayerRecord
 
 
 class Interrupted(KeyboardInterrupt):
@@ -159,12 +160,10 @@ class Trainer:
         collected = time.monotonic()
         metrics |= {f"engine/{k}": v for k, v in self.engine.metrics().items()}
         self.engine.sleep()
-        if config.permute_rewards:
-            permute_rewards(whole, seeds.generator(seeds.permuted_rewards(config.seed, iteration)))
         session.display.phase("learning")
         # What an outage broke off says nothing about the replies before it.
         metrics |= self.learner.update(whole, iteration)
-        metrics |= diagnostics.metrics(judged)
+        metrics |= diagnostics.metrics(judged, self.learner.estimates)
         self.policies.version += 1
         self.engine.wake()
         self.publisher.publish(self.learner.trainable, self.policies.version)
@@ -211,8 +210,7 @@ class Trainer:
             panel = self.problems.train(config.seed, iteration, lacking, refill).repeated(size)
             seeds.start_global(seeds.tasks(config.seed, iteration, refill))
             fresh = collector.collect(panel.seeds, panel.options, iteration=iteration, first=len(played), keep=keep)
-            for trajectory in fresh:
-                trajectory.group = trajectory.episode // size
+            fresh = [replace(trajectory, group=trajectory.number // size) for trajectory in fresh]
             played += fresh
             for start in range(0, len(fresh), size):
                 group = fresh[start : start + size]
@@ -222,10 +220,11 @@ class Trainer:
             if not lacking:
                 break
         faults.check(played, config, f"iteration {iteration + 1}")
-        whole = faults.whole(kept)
-        algorithm.rule.replay(whole, self.replayer, iteration)
+        whole = algorithm.rule.replay(faults.whole(kept), self.replayer, iteration)
+        if config.permute_rewards:
+            whole = permute_rewards(whole, seeds.generator(seeds.permuted_rewards(config.seed, iteration)))
         judged = diagnostics.judge(whole[:judge], self.replayer, iteration)
-        self.replayer.charge(played)
+        played = self.replayer.charge(played)
         metrics = evaluate.summary(played[: config.episodes_per_iteration]) | faults.counts(played)
         metrics |= self._variety.measure(faults.whole(played)) | {"episodes_played": len(played)}
         metrics["tokens_played"] = sum(trajectory.tokens for trajectory in played)
@@ -233,7 +232,7 @@ class Trainer:
             metrics["tokens_replayed"] = replayed
         if isinstance(algorithm.config, algorithms.GroupConfig):
             metrics |= {"groups": len(kept) // size, "groups_dropped": (len(played) - len(kept)) // size}
-        return kept, metrics, judged
+        return [*whole, *(t for t in kept if t.infra)], metrics, judged
 
     def _done(self) -> bool:
         return self.progress.done(self.config.iterations, self.config.token_budget)
@@ -254,7 +253,7 @@ class Trainer:
         config, algorithm = self.config, self.learner.algorithm
         place = (vec, self.policies, self.engine, evaluate.sampling(config))
         kwargs: dict[str, Any] = {"seed": config.seed, "overlap": config.overlap, "on_progress": show}
-        kwargs["seating"] = self._seating
+        kwargs |= {"seating": self._seating, "states": self.replayer.states}
         if algorithm.candidates == 1:
             return Collector(*place, **kwargs)
         several = algorithm.candidates
@@ -288,7 +287,8 @@ class Trainer:
 
     def _record(self, run: RunFolder, iteration: int, trajectories: Sequence[Trajectory]) -> None:
         tokenizers = {policy: self.policies.tokenizer(policy) for policy in self.policies.policies}
-        run.write_episodes("train", iteration, [records.row(t, tokenizers) for t in trajectories])
+        learnt = self.learner.estimates
+        run.write_episodes("train", iteration, [records.row(t, learnt, tokenizers) for t in trajectories])
 
     def _log(self, session: _Session, metrics: dict[str, Any], started: float) -> None:
         spent = time.monotonic() - started
@@ -320,17 +320,16 @@ class _Session:
     interrupt: _Interrupt
 
 
-def permute_rewards(trajectories: Sequence[Trajectory], rng: np.random.Generator) -> None:
+def permute_rewards(trajectories: Sequence[Trajectory], rng: np.random.Generator) -> list[Trajectory]:
     """A control: every episode is paid, at its end, what another one of the iteration earned, and has its verdict."""
-    earned = [(t.score, t.success) for t in trajectories]
-    for trajectory, other in zip(trajectories, rng.permutation(len(earned)), strict=True):
-        for transition in trajectory.transitions:
-            transition.reward = 0.0
-        for layer in trajectory.layers:
-            layer.team, layer.agents, layer.late = 0.0, {}, {}
-        score, trajectory.success = earned[other]
-        if trajectory.layers:
-            trajectory.layers[-1].team = score
+    permuted = []
+    for trajectory, other in zip(trajectories, rng.permutation(len(trajectories)), strict=True):
+        earned = trajectories[other]
+        layers = [LayerRecord(layer.index, layer.round, layer.turns) for layer in trajectory.layers]
+        if layers:
+            layers[-1].team_reward = earned.score
+        permuted.append(trajectory.paid(layers, [0.0] * len(trajectory.transitions), earned.success))
+    return permuted
 
 
 def _slots(config: TrainConfig) -> int:

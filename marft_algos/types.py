@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marft_algos.ranges import COUNT, Checked, Range
-from marft_envs.types import Fault
+from marft_envs.types import Episode, Fault, LayerRecord, TurnRecord
 
 FloatArray = NDArray[np.float32]
 Need = Literal["groups", "unshared", "blocks", "shared", "static", "branches", "start", "critic", "team_state"]
@@ -42,7 +42,7 @@ class SamplingParams(Checked):
     greedy: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class GenerationRequest:
     """One prompt for one policy."""
 
@@ -55,12 +55,8 @@ class GenerationRequest:
     messages: Sequence[Mapping[str, str]] = ()
     """The chat ``prompt_ids`` was rendered from, for engines that read text."""
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> GenerationRequest:
-        """Itself: nobody edits it, and the copies of an environment share what was asked and answered."""
-        return self
 
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Generation:
     """One reply, as sampled."""
 
@@ -75,101 +71,214 @@ class Generation:
     """Decoded ``action_ids``, special tokens dropped."""
     error: str = ""
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Generation:
-        """Itself: see ``GenerationRequest``."""
-        return self
+
+NO_REPLY = Generation([], np.zeros(0, np.float32), StopReason.EOS, 0)
+"""Of turns that no engine wrote."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Transition:
-    """One turn of one agent, from the trainer's side."""
+    """One turn of one agent, from the trainer's side: the environment's record, and the reply that it came from.
 
-    index: int
-    """History index of the turn."""
-    round: int
-    layer: int
-    agent: str
-    role: str
-    policy: str
-    sees: tuple[int, ...]
-    prompt_ids: list[int]
-    action_ids: list[int]
-    logprobs: FloatArray
-    """[L] as sampled."""
-    text: str
-    stop_reason: StopReason
-    version: int
-    reward: float = 0.0
-    """The turn's own reward channel, all of it; what was paid late stands in ``LayerReward.late`` too."""
+    Nothing changes it. What an update finds out about a turn stands in its ``Estimates``, which the turn is a key of.
+    """
+
+    turn: TurnRecord
+    """What was said, who saw what, and what it paid."""
+    policy: str = ""
+    """Who wrote it; empty: another hand (a fixed partner in a wrapper), and there is nothing to learn from."""
+    prompt_ids: Sequence[int] = ()
+    reply: Generation = NO_REPLY
     trainable: bool = True
     """False for frozen, scripted or hosted agents: a node of the chain with one value and no loss."""
     temperature: float = 1.0
     team_view: str = ""
     """Task state, role and the messages committed before this layer, for a team critic."""
-    values: FloatArray | None = None
-    """[L] token level or [1] action level: V read before the token (the action) is known."""
-    advantages: FloatArray | None = None
-    """Same shape as ``values``."""
-    returns: FloatArray | None = None
-    """Same shape as ``values``."""
-    features: Any = None
-    """Cached hidden states of the frozen critic trunk, [len(values), d]."""
-    share: float = 1.0
-    """1 / (turns with a loss that this agent has in its episode): the weight at which agents count alike however
-    often they act. Set by ``batching.rows_by_policy``."""
-    penalties: FloatArray | None = None
-    """[L] what ``kl_reward_coef`` takes off each token's reward (not in ``reward``), set anew by every update."""
-    info: dict[str, Any] = field(default_factory=dict)
+    observation: str | None = None
+    """What the task told the agent, apart from what others said; None: unknown."""
+    worth: float | None = None
+    """Of a turn that had candidates: what this one was worth; see ``TreeCollector``."""
+
+    @property
+    def index(self) -> int:
+        """History index of the turn."""
+        return self.turn.index
+
+    @property
+    def round(self) -> int:
+        """Time step of the Flex-POMDP."""
+        return self.turn.round
+
+    @property
+    def layer(self) -> int:
+        """Index of the layer in the episode."""
+        return self.turn.layer
+
+    @property
+    def agent(self) -> str:
+        """Who acted."""
+        return self.turn.agent
+
+    @property
+    def role(self) -> str:
+        """The agent's role."""
+        return self.turn.role
+
+    @property
+    def sees(self) -> tuple[int, ...]:
+        """History indices that the action was conditioned on."""
+        return self.turn.sees
+
+    @property
+    def text(self) -> str:
+        """The action, exactly as the environment received it."""
+        return self.turn.text
+
+    @property
+    def reward(self) -> float:
+        """The turn's own reward channel, all of it, whenever it was paid."""
+        return self.turn.reward
+
+    @property
+    def action_ids(self) -> list[int]:
+        """Sampled token ids."""
+        return self.reply.action_ids
+
+    @property
+    def logprobs(self) -> FloatArray:
+        """[L] as sampled."""
+        return self.reply.logprobs
+
+    @property
+    def stop_reason(self) -> StopReason:
+        """Why the reply ended."""
+        return self.reply.stop_reason
+
+    @property
+    def version(self) -> int:
+        """Version of the weights that sampled it."""
+        return self.reply.version
 
 
-@dataclass(slots=True)
-class LayerReward:
-    """The reward channels of one layer: see ``marft_envs.types.LayerRecord``."""
-
-    turns: tuple[int, ...]
-    team: float = 0.0
-    agents: Mapping[str, float] = field(default_factory=dict)
-    late: Mapping[int, float] = field(default_factory=dict)
-    """Turn -> what was paid here for it though its own layer was an earlier one; a part of its ``reward``."""
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Trajectory:
-    """One finished episode of the whole team, in play order."""
+    """One finished episode of the whole team, in play order. Nothing changes it; ``paid`` makes another."""
 
-    episode: int
-    """Position in the iteration's panel."""
-    seed: int
-    task_id: str
-    transitions: list[Transition]
+    episode: Episode
+    """The environment's record."""
+    transitions: Sequence[Transition]
     """``transitions[k].index == k``."""
-    layers: list[LayerReward]
-    terminated: bool
-    truncated: bool
-    success: bool | None
-    score: float
-    """Team return: team rewards plus turn rewards, undiscounted."""
-    bootstrap: float = 0.0
-    """Value of the layer that would have run, for ``truncated`` episodes that paid nothing."""
+    number: int = 0
+    """Position in the iteration's panel."""
     group: int = 0
     """Number of the start within the iteration: episodes of one group share task and environment seed, and differ in
     the sampling seed only."""
-    candidates: list[Transition] = field(default_factory=list)
+    planned: Sequence[Transition] = ()
+    """The layer that would have run, of a ``truncated`` episode: its value is the bootstrap."""
+    candidates: Sequence[Transition] = ()
     """Replies at states of this episode that did not become part of it, to be learnt from like its turns: ``index`` is
     that of the turn in whose place they stand."""
+    replayed: Sequence[float] = ()
+    """Per turn what branches say that it is answerable for; empty: nobody asked. See ``credit.Rule.replay``."""
     replayed_tokens: int = 0
     """Tokens sampled to find out what else could have happened; they count like those of its turns."""
-    metrics: dict[str, float] = field(default_factory=dict)
-    fault: Fault = ""
-    """Whose fault it is that the episode was broken off; empty: it was not."""
-    info: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def seed(self) -> int:
+        """Of the environment's reset."""
+        return self.episode.seed or 0
+
+    @property
+    def task_id(self) -> str:
+        """Which problem it was."""
+        return self.episode.task_id
+
+    @property
+    def layers(self) -> Sequence[LayerRecord]:
+        """The layers, and what was paid at each."""
+        return self.episode.layers
+
+    @property
+    def terminated(self) -> bool:
+        """Whether the task ended it."""
+        return self.episode.terminated
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a limit cut it."""
+        return self.episode.truncated
+
+    @property
+    def success(self) -> bool | None:
+        """The task's verdict, if it gives one."""
+        return self.episode.success
+
+    @property
+    def score(self) -> float:
+        """Team return: team rewards plus turn rewards, undiscounted."""
+        return self.episode.team_return
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """What the task measured."""
+        return self.episode.metrics
+
+    @property
+    def fault(self) -> Fault:
+        """Whose fault it is that the episode was broken off; empty: it was not."""
+        return self.episode.fault
 
     @property
     def infra(self) -> bool:
         """Whether an outage broke the episode off: it is neither learnt from nor scored."""
-        return self.fault not in ("", "text")
+        return self.episode.infra
 
     @property
     def tokens(self) -> int:
         """Everything that was sampled for this episode."""
         return self.replayed_tokens + sum(len(t.action_ids) for t in (*self.transitions, *self.candidates))
+
+    def paid(self, layers: Sequence[LayerRecord], turns: Sequence[float], success: bool | None) -> Trajectory:
+        """The same episode with other pay.
+
+        Args:
+            layers: With the new rewards of team and agents.
+            turns: The new reward of every turn.
+            success: The new verdict.
+        """
+        records = [replace(t.turn, reward=reward) for t, reward in zip(self.transitions, turns, strict=True)]
+        episode = replace(self.episode, layers=list(layers), turns=records, success=success)
+        transitions = [replace(t, turn=record) for t, record in zip(self.transitions, records, strict=True)]
+        return replace(self, episode=episode, transitions=transitions)
+
+
+@dataclass(slots=True)
+class Estimates:
+    """What one update finds out about the turns that it learns from: arrays by turn, made anew each time.
+
+    Token level has an entry for every sampled token, action level one for the turn; so have turns without a loss.
+    """
+
+    features: dict[Transition, Any] = field(default_factory=dict)
+    """Hidden states of the frozen critic trunk, [len(values), d]."""
+    values: dict[Transition, FloatArray] = field(default_factory=dict)
+    """V read before the token (the action) is known; not there where no critic looks."""
+    advantages: dict[Transition, FloatArray] = field(default_factory=dict)
+    """Shaped as ``values``."""
+    returns: dict[Transition, FloatArray] = field(default_factory=dict)
+    """Shaped as ``values``."""
+    penalties: dict[Transition, FloatArray] = field(default_factory=dict)
+    """[L] what ``kl_reward_coef`` takes off each token's reward; not there: nothing."""
+    shares: dict[Transition, float] = field(default_factory=dict)
+    """1 / (turns with a loss that this agent has in its episode): the weight at which agents count alike however
+    often they act."""
+    old_logprobs: dict[Transition, FloatArray] = field(default_factory=dict)
+    """[L] recomputed by the learner; they win over the sampler's."""
+    reference_logprobs: dict[Transition, FloatArray] = field(default_factory=dict)
+    """[L] under the model that the policy started from."""
+    bootstraps: dict[Trajectory, float] = field(default_factory=dict)
+    """Value of the layer that would have run, of truncated episodes that a critic looked at."""
+
+    def behaviour(self, t: Transition) -> FloatArray:
+        """[L] log-probs in the ratio's denominator."""
+        return self.old_logprobs.get(t, t.logprobs)

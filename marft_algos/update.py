@@ -18,8 +18,6 @@ from torch.optim import Adam
 from marft_algos import credit, seeds
 from marft_algos.algorithm import Algorithm, Critics, UpdateConfig
 from marft_algos.batching import (
-    LEARNER_LOGPROBS,
-    REFERENCE_LOGPROBS,
     Totals,
     context_tokens,
     micro_batches,
@@ -27,6 +25,7 @@ from marft_algos.batching import (
     pack,
     pack_values,
     rows_by_policy,
+    shares,
     totals,
     unpack,
 )
@@ -34,7 +33,7 @@ from marft_algos.functional import effective_samples, explained_variance, kl_k3,
 from marft_algos.groups import scale_gradient, truncated_weights
 from marft_algos.intake import UpdateError, charge_kl, check_versions
 from marft_algos.memory import Budget
-from marft_algos.types import Trajectory, Transition
+from marft_algos.types import Estimates, Trajectory, Transition
 from marft_algos.value_norm import NormalisedCritics
 from marft_envs.errors import ConfigError, did_you_mean
 
@@ -89,6 +88,8 @@ class Learner:
 
     def __init__(self, algorithm: Algorithm, policies: Policies, critics: Critics | None = None, seed: int = 0) -> None:
         self.algorithm, self.policies, self.critics, self.seed = algorithm, policies, critics, seed
+        self.estimates = Estimates()
+        """Of the last update."""
         algorithm.seed = seed
         if critics is not None and algorithm.config.value_norm is not None:
             self.critics = NormalisedCritics(critics, algorithm.config.value_norm)
@@ -108,10 +109,10 @@ class Learner:
         }
 
     def update(self, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, float]:
-        """One iteration's learning. Fills values, advantages and returns of the transitions on the way.
+        """One iteration's learning. What it finds out about the turns stands in ``estimates`` afterwards.
 
         Args:
-            trajectories: Finished episodes, sampled from the policies as they are now.
+            trajectories: Finished episodes, sampled from the policies as they are now; they stay as they are.
             iteration: From 0; fixes the minibatches.
 
         Returns:
@@ -126,34 +127,32 @@ class Learner:
             for group in optimizer.param_groups:
                 group["lr"] = self.rates[policy] * annealed(iteration, self.config.anneal)
         rows = rows_by_policy(trajectories, self.trainable)
+        self.estimates = estimates = Estimates(shares=shares(trajectories, self.trainable))
         for own in rows.values():
             check_versions(own, self.policies.version, self.max_staleness)
         metrics: dict[str, float] = {}
         if self.config.old_logprobs == "learner":
             for own in rows.values():
-                for t, scored in zip(own, self.rescore(own), strict=True):
-                    t.info[LEARNER_LOGPROBS] = scored
+                estimates.old_logprobs |= zip(own, self.rescore(own), strict=True)
         if self.config.kl_coef or self.config.kl_reward_coef:
             for own in rows.values():
-                for t, scored in zip(own, self.rescore(own, reference=True), strict=True):
-                    t.info[REFERENCE_LOGPROBS] = scored
+                estimates.reference_logprobs |= zip(own, self.rescore(own, reference=True), strict=True)
         if self.config.kl_reward_coef:
-            metrics["kl_reward"] = charge_kl([t for own in rows.values() for t in own], self.config.kl_reward_coef)
-        else:
-            for t in (t for own in rows.values() for t in own):
-                t.penalties = None  # another learner's
+            learnt = [t for own in rows.values() for t in own]
+            metrics["kl_reward"] = charge_kl(learnt, estimates, self.config.kl_reward_coef)
         metrics |= self.algorithm.rule.prepare(trajectories)
-        self.algorithm.values(trajectories, self.critics)
-        metrics |= self.algorithm.credit(trajectories)
+        self.algorithm.values(trajectories, self.critics, estimates)
+        metrics |= self.algorithm.credit(trajectories, estimates)
         if iteration >= self.config.value_warmup:
-            for block in self.algorithm.order(rows, iteration - self.config.value_warmup):
+            for block in self.algorithm.order(rows, estimates, iteration - self.config.value_warmup):
                 for policy in block:
                     for key, value in self._fit_policy(policy, rows[policy], iteration, len(trajectories)).items():
                         metrics[f"policy/{policy}/{key}"] = value
-                metrics |= self.algorithm.after_block(block, trajectories, self.rescore)
+                metrics |= self.algorithm.after_block(block, trajectories, estimates, self.rescore)
         for policy in self.value_optimizers:
             for key, value in self._fit_critic(policy, trajectories, iteration).items():
                 metrics[f"policy/{policy}/{key}"] = value
+        estimates.features.clear()  # the largest of them, and of no use to anybody afterwards
         return metrics
 
     def rescore(self, rows: Sequence[Transition], reference: bool = False) -> list[np.ndarray]:
@@ -161,13 +160,13 @@ class Learner:
         return self.pieces.run(lambda tokens: self._rescore(rows, reference, tokens), context_tokens(rows))
 
     def _rescore(self, rows: Sequence[Transition], reference: bool, tokens: int) -> list[np.ndarray]:
-        scored: dict[int, np.ndarray] = {}
+        scored: dict[Transition, np.ndarray] = {}
         for piece in micro_batches(rows, tokens):
-            batch = pack(piece, self.algorithm.level, self.policies.device)
+            batch = pack(piece, self.estimates, self.algorithm.level, self.policies.device)
             with torch.no_grad():
                 logprobs = self._reference(batch) if reference else self._score(batch)[0]
-            scored.update(zip(map(id, piece), unpack(logprobs, batch), strict=True))
-        return [scored[id(t)] for t in rows]
+            scored.update(zip(piece, unpack(logprobs, batch), strict=True))
+        return [scored[t] for t in rows]
 
     def state_dict(self) -> dict[str, Any]:
         """Optimisers and what the algorithm keeps."""
@@ -206,7 +205,8 @@ class Learner:
             for part in minibatches(
                 rows, self.config.minibatches, seeds.generator(seeds.minibatches(self.seed, policy, iteration, epoch))
             ):
-                log.append(self._gradient(policy, part, totals(part, episodes * len(part) / len(rows)), not log))
+                share = totals(part, self.estimates, episodes * len(part) / len(rows))
+                log.append(self._gradient(policy, part, share, not log))
                 limit = self.config.kl_stop
                 if limit is not None and log[-1]["kl"] > limit:
                     stopped = True
@@ -215,7 +215,7 @@ class Learner:
             if stopped:
                 break
         self.optimizers[policy].zero_grad(set_to_none=True)
-        size = totals(rows)
+        size = totals(rows, self.estimates)
         return _average(log) | {
             "rows": float(size.rows),
             "tokens": float(size.tokens),
@@ -237,7 +237,7 @@ class Learner:
         if first:
             stats["sampler_gap"] = 0.0
         for piece in micro_batches(part, tokens):
-            batch = pack(piece, self.algorithm.level, self.policies.device, size)
+            batch = pack(piece, self.estimates, self.algorithm.level, self.policies.device, size)
             logprobs, entropy = self._score(batch)
             weighted = logprobs
             if self.config.tis_cap is not None:
@@ -308,12 +308,12 @@ class Learner:
     def _fit_critic(self, policy: str, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, float]:
         """Fits one head to the returns of its policy's turns: frozen agents' too, whose values others build on."""
         turns = (t for trajectory in trajectories for t in trajectory.transitions)
-        rows = [t for t in turns if t.policy == policy and t.features is not None]
+        rows = [t for t in turns if t.policy == policy and t in self.estimates.features]
         if not rows or self.critics is None:
             return {}
         log: list[dict[str, float]] = []
         optimizer, config = self.value_optimizers[policy], self.config
-        targets = np.concatenate([t.returns for t in rows if t.returns is not None])
+        targets = np.concatenate([self.estimates.returns[t] for t in rows])
         if isinstance(self.critics, NormalisedCritics):
             self.critics.take_in(policy, targets)
         for epoch in range(config.critic_epochs):
@@ -322,14 +322,14 @@ class Learner:
                 config.critic_minibatches,
                 seeds.generator(seeds.minibatches(self.seed, policy, iteration, epoch, critic=True)),
             ):
-                batch = pack_values(part, self.critics.device)
+                batch = pack_values(part, self.estimates, self.critics.device)
                 values = self.critics.values(policy, batch.features)
                 loss = value_loss(values, batch.returns, batch.values, config.value_clip, config.huber_delta).mean()
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 self._step(optimizer, f"{policy} (value head)")
                 log.append({"value_loss": float(loss.detach())})
-        predicted = np.concatenate([t.values for t in rows if t.values is not None])
+        predicted = np.concatenate([self.estimates.values[t] for t in rows])
         explained = explained_variance(targets, predicted)
         return _average(log) | ({} if math.isnan(explained) else {"explained_variance": explained})
 

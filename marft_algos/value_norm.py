@@ -43,9 +43,9 @@ class NormalisedCritics:
         """Trainable tensors of one head."""
         return self._critics.parameters(policy)
 
-    def featurise(self, transitions: Sequence[Transition], *, view: Any, level: Any) -> None:
-        """Sets ``features``."""
-        self._critics.featurise(transitions, view=view, level=level)
+    def featurise(self, transitions: Sequence[Transition], *, view: Any, level: Any) -> Mapping[Transition, Tensor]:
+        """Features of turns."""
+        return self._critics.featurise(transitions, view=view, level=level)
 
     def values(self, policy: str, features: Tensor) -> Tensor:
         """[N, d] -> [N] fp32, in the rewards' units."""

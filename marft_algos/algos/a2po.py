@@ -30,15 +30,12 @@ from marft_algos import functional as F
 from marft_algos import seeds
 from marft_algos.algorithm import Need, Rescore, View, register
 from marft_algos.batching import Batch
-from marft_algos.ppo import LOG_RATIO, PPO, PPOConfig, note_log_ratios, waiting
+from marft_algos.ppo import PPO, PPOConfig, log_ratios, waiting
 from marft_algos.ranges import SHARE
-from marft_algos.types import SamplingParams, Trajectory, Transition
+from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-OUTER = "a2po_outer"
-"""Key in ``Transition.info``: clipped ratio of the updated policies' turns of the round, up to the turn's layer."""
 
 
 @dataclass(frozen=True)
@@ -64,56 +61,60 @@ class A2PO(PPO):
     def __init__(self, config: A2POConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
         self.updated: list[str] = []
+        self.moved: dict[Transition, float] = {}
+        """Summed log-ratios of the turns whose policy was updated in this iteration."""
+        self.outer: dict[Transition, float] = {}
+        """Clipped ratio of the updated policies' turns of the round, up to the turn's layer; elsewhere 1."""
         self.scale = 1.0
 
     def traces(self, trajectory: Trajectory) -> list[float]:
         """The trace c = min(1, ρ) of turns whose policy has moved, 1 elsewhere."""
-        return [F.trace(t.info.get(LOG_RATIO, 0.0)) for t in trajectory.transitions]
+        return [F.trace(self.moved.get(t, 0.0)) for t in trajectory.transitions]
 
-    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Before the first block: nobody has moved."""
-        self.updated = []
-        for t in (t for trajectory in trajectories for t in trajectory.transitions):
-            t.info.pop(LOG_RATIO, None)
-            t.info[OUTER] = 1.0
-        return super().credit(trajectories)
+        self.updated, self.moved, self.outer = [], {}, {}
+        return super().credit(trajectories, estimates)
 
-    def order(self, rows: Mapping[str, Sequence[Transition]], iteration: int) -> Iterator[list[str]]:
+    def order(
+        self, rows: Mapping[str, Sequence[Transition]], estimates: Estimates, iteration: int
+    ) -> Iterator[list[str]]:
         """Semi-greedy: by the advantages as they are when a block's turn comes."""
         rng = seeds.generator(seeds.order(self.seed, iteration))
         left = [p for p, turns in rows.items() if turns]
         n = len(left)
         for position in range(1, n + 1):
-            sizes = [float(np.abs(np.concatenate([t.advantages for t in rows[p]])).mean()) for p in left]
+            sizes = [float(np.abs(np.concatenate([estimates.advantages[t] for t in rows[p]])).mean()) for p in left]
             chosen = left.pop(int(np.argmax(sizes)) if position % 2 else int(rng.integers(len(left))))
             self.scale = position / n * self.config.clip_anneal + 1.0 - self.config.clip_anneal
             yield [chosen]
         yield [p for p, turns in rows.items() if not turns]
 
     def after_block(
-        self, block: Sequence[str], trajectories: Sequence[Trajectory], rescore: Rescore
+        self, block: Sequence[str], trajectories: Sequence[Trajectory], estimates: Estimates, rescore: Rescore
     ) -> dict[str, float]:
         """Corrects the advantages and returns of the policies that are still to come, and notes their outer ratio."""
         self.updated += block
         if not any(waiting(trajectory, self.updated) for trajectory in trajectories):
             return {}
-        note_log_ratios(block, trajectories, rescore)
+        moved = log_ratios(block, trajectories, estimates, rescore)
+        self.moved |= moved
         turns = [t for trajectory in trajectories for t in trajectory.transitions]
-        done = [(t, t.advantages, t.returns) for t in turns if t.policy in self.updated]
-        super().credit(trajectories)
+        done = [(t, estimates.advantages[t], estimates.returns[t]) for t in turns if t.policy in self.updated]
+        super().credit(trajectories, estimates)
         for t, advantages, returns in done:
-            t.advantages, t.returns = advantages, returns
+            estimates.advantages[t], estimates.returns[t] = advantages, returns
         for trajectory in trajectories:
             for t in waiting(trajectory, self.updated):
-                moved = [u for u in trajectory.transitions if u.round == t.round and u.layer <= t.layer]
-                total = sum(u.info.get(LOG_RATIO, 0.0) for u in moved)
-                t.info[OUTER] = F.outer_factor(total, self.config.clip_outer)
-        moves = {p: [t.info[LOG_RATIO] for t in turns if t.policy == p and LOG_RATIO in t.info] for p in block}
+                before = [u for u in trajectory.transitions if u.round == t.round and u.layer <= t.layer]
+                total = sum(self.moved.get(u, 0.0) for u in before)
+                self.outer[t] = F.outer_factor(total, self.config.clip_outer)
+        moves = {p: [ratio for t, ratio in moved.items() if t.policy == p] for p in block}
         return {f"policy/{p}/trace": float(np.mean([F.trace(x) for x in m])) for p, m in moves.items() if m}
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """−min(wA, clip(w, 1 ± ε_i)A), w = ρ times the outer factor."""
-        outer = self.per_turn([t.info[OUTER] for t in batch.transitions], batch)
+        outer = self.per_turn([self.outer.get(t, 1.0) for t in batch.transitions], batch)
         loss, stats = self.clipped(self.ratio(logprobs, batch) * outer, batch.advantages, batch, scale=self.scale)
         stats |= {"outer": float(batch.mean(outer.flatten())), "clip_eps_max": self.config.clip * self.scale}
         return loss, stats

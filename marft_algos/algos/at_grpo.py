@@ -28,8 +28,7 @@ from marft_algos import groups
 from marft_algos.algorithm import GroupConfig, Need, register
 from marft_algos.algos.grpo import GRPO, GRPOConfig
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, Range
-from marft_algos.replay import WORTH
-from marft_algos.types import SamplingParams, Trajectory
+from marft_algos.types import Estimates, SamplingParams, Trajectory
 
 
 @dataclass(frozen=True)
@@ -62,19 +61,19 @@ class ATGRPO(GRPO):
         """α·team + local of what is paid from the candidate's layer on."""
         t = branch.transitions[index]
         paid = branch.layers[t.layer :]
-        team = sum(layer.team for layer in paid)
-        return float(self.config.alpha * team + t.reward + sum(layer.agents.get(t.agent, 0.0) for layer in paid))
+        team = sum(layer.team_reward for layer in paid)
+        return float(self.config.alpha * team + t.reward + sum(layer.agent_rewards.get(t.agent, 0.0) for layer in paid))
 
-    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Worths standardised among the candidates of a turn; a turn without candidates teaches nothing."""
-        turns = [(d.episode, t) for d in trajectories for t in (*d.transitions, *d.candidates)]
+        turns = [(d.number, t) for d in trajectories for t in (*d.transitions, *d.candidates)]
         for _, t in turns:
-            t.advantages = np.zeros(1, dtype=np.float32)
-        tried = [(episode, t) for episode, t in turns if WORTH in t.info]
+            estimates.advantages[t] = np.zeros(1, dtype=np.float32)
+        tried = [(number, t) for number, t in turns if t.worth is not None]
         if not tried:
             return {}
-        worths = np.array([t.info[WORTH] for _, t in tried])
-        found = groups.statistics(worths, [(episode, t.index) for episode, t in tried], self.config.std_ddof)
+        worths = np.array([t.worth for _, t in tried])
+        found = groups.statistics(worths, [(number, t.index) for number, t in tried], self.config.std_ddof)
         for (_, t), a in zip(tried, (worths - found.mean) / (found.std + self.config.std_eps), strict=True):
-            t.advantages = np.array([a], dtype=np.float32)
+            estimates.advantages[t] = np.array([a], dtype=np.float32)
         return found.log() | {"candidate_worth": float(worths.mean())}

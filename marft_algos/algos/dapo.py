@@ -27,7 +27,7 @@ from marft_algos.algorithm import GroupConfig, register
 from marft_algos.algos.grpo import GRPO, GRPOConfig
 from marft_algos.batching import Batch, has_loss
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE
-from marft_algos.types import StopReason, Trajectory, Transition
+from marft_algos.types import Estimates, StopReason, Trajectory, Transition
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,10 +62,10 @@ class DAPO(GRPO):
         scores = super().scores(group)
         return bool(len(scores)) and bool(scores.min() < scores.max())
 
-    def scores(self, trajectories: Sequence[Trajectory]) -> F.Array:
+    def scores(self, trajectories: Sequence[Trajectory], estimates: Estimates | None = None) -> F.Array:
         """The team's score, less what its overlong turns cost."""
         costs = [sum(self._cost(t) for t in d.transitions) for d in trajectories]
-        return super().scores(trajectories) + np.array(costs)
+        return super().scores(trajectories, estimates) + np.array(costs)
 
     def _cost(self, turn: Transition) -> float:
         if not self.config.overlong or not has_loss(turn):

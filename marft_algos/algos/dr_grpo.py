@@ -21,7 +21,7 @@ from marft_algos.algorithm import GroupConfig, register
 from marft_algos.algos.grpo import GRPO
 from marft_algos.batching import Batch
 from marft_algos.ranges import POSITIVE, Range
-from marft_algos.types import Trajectory
+from marft_algos.types import Estimates, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,11 +43,11 @@ class DrGRPO(GRPO):
 
     Config: ClassVar[type[GroupConfig]] = DrGRPOConfig
 
-    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Scores minus their group's mean."""
-        scores = self.scores(trajectories)
+        scores = self.scores(trajectories, estimates)
         found = groups.statistics(scores, [d.group for d in trajectories])
-        credit.spread(trajectories, scores - found.mean)
+        estimates.advantages |= credit.spread(trajectories, scores - found.mean)
         return found.log()
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:

@@ -23,7 +23,7 @@ from marft_algos import groups
 from marft_algos.algorithm import GroupConfig, register
 from marft_algos.algos.grpo import GRPO, GRPOConfig
 from marft_algos.ranges import COUNT, NOT_NEGATIVE
-from marft_algos.types import Trajectory
+from marft_algos.types import Estimates, Trajectory
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class DrMAS(GRPO):
 
     Config: ClassVar[type[GroupConfig]] = DrMASConfig
 
-    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Scores standardised within (group, agent)."""
-        ddof, scores = self.config.std_ddof, self.scores(trajectories)
+        ddof, scores = self.config.std_ddof, self.scores(trajectories, estimates)
         team = groups.statistics(scores, [d.group for d in trajectories], ddof)
         acted = [(j, a) for j, d in enumerate(trajectories) for a in sorted({t.agent for t in d.transitions})]
         episodes = [j for j, _ in acted]
@@ -54,5 +54,5 @@ class DrMAS(GRPO):
         advantages = dict(zip(acted, (scores[episodes] - mean) / (std + self.config.std_eps), strict=True))
         for j, d in enumerate(trajectories):
             for t in d.transitions:
-                t.advantages = np.array([advantages[j, t.agent]], dtype=np.float32)
+                estimates.advantages[t] = np.array([advantages[j, t.agent]], dtype=np.float32)
         return own.log() | {"group_alone": float(alone.sum())}

@@ -24,7 +24,7 @@ from marft_algos import functional as F
 from marft_algos.algorithm import Algorithm, GroupConfig, Need, register
 from marft_algos.batching import Batch, Level
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, Range
-from marft_algos.types import Trajectory
+from marft_algos.types import Estimates, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,16 +55,16 @@ class GRPO(Algorithm):
     needs: ClassVar[frozenset[Need]] = frozenset({"groups"})
     level: Level = "action"
 
-    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Scores standardised within their group."""
-        scores = self.scores(trajectories)
+        scores = self.scores(trajectories, estimates)
         found = groups.statistics(scores, [d.group for d in trajectories], self.config.std_ddof)
-        credit.spread(trajectories, (scores - found.mean) / (found.std + self.config.std_eps))
+        estimates.advantages |= credit.spread(trajectories, (scores - found.mean) / (found.std + self.config.std_eps))
         return found.log()
 
-    def scores(self, trajectories: Sequence[Trajectory]) -> F.Array:
+    def scores(self, trajectories: Sequence[Trajectory], estimates: Estimates | None = None) -> F.Array:
         """One score an episode."""
-        return np.array([credit.team_score(d, credit.broadcast(d)) for d in trajectories])
+        return np.array([credit.team_score(d, credit.broadcast(d), estimates) for d in trajectories])
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """The clipped surrogate on tokens, averaged as ``reduce`` says."""

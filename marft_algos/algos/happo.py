@@ -20,7 +20,7 @@ tokens have no place in a joint advantage.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -32,14 +32,11 @@ from marft_algos import functional as F
 from marft_algos.algorithm import Critics, Need, Rescore, View, fill_values, register
 from marft_algos.batching import Batch, decision_points
 from marft_algos.lazy import torch
-from marft_algos.ppo import LOG_RATIO, PPO, PPOConfig, note_log_ratios, waiting
-from marft_algos.types import SamplingParams, Trajectory, Transition
+from marft_algos.ppo import PPO, PPOConfig, log_ratios, waiting
+from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-FACTOR = "happo_factor"
-"""Key in ``Transition.info``: M of the turn's round."""
 
 
 @dataclass(frozen=True)
@@ -64,31 +61,31 @@ class HAPPO(PPO):
     def __init__(self, config: HAPPOConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
         self.updated: list[str] = []
+        self.factors: dict[Transition, float] = {}
+        """M of the turn's round; elsewhere 1."""
 
-    def values(self, trajectories: Sequence[Trajectory], critics: Critics | None) -> None:
+    def values(self, trajectories: Sequence[Trajectory], critics: Critics | None, estimates: Estimates) -> None:
         """One V per turn at either level: a round has one joint advantage."""
-        fill_values(trajectories, critics, self.view, "action")
+        fill_values(trajectories, critics, self.view, "action", estimates)
 
-    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """The rounds' joint advantages; every factor starts at 1."""
-        self.updated = []
+        self.updated, self.factors = [], {}
         for trajectory in trajectories:
-            self._joint(trajectory)
-            for t in trajectory.transitions:
-                t.info[FACTOR] = 1.0
-        self.whiten(trajectories)
+            self._joint(trajectory, estimates)
+        self.whiten(trajectories, estimates)
         turns = [t for trajectory in trajectories for t in waiting(trajectory, ())]
         return {f"policy/{p}/factor_ess": 1.0 for p in sorted({t.policy for t in turns})}
 
-    def _joint(self, trajectory: Trajectory) -> None:
+    def _joint(self, trajectory: Trajectory, estimates: Estimates) -> None:
         """The chain of rounds: what each pays, and the value at its start."""
         turns = trajectory.transitions
-        paid = credit.team_chain(trajectory, self.rule(trajectory)).totals
+        paid = credit.team_chain(trajectory, self.rule(trajectory), estimates).totals
         rounds: dict[int, list[Sequence[int]]] = {}
         for layer in trajectory.layers:
             rounds.setdefault(turns[layer.turns[0]].round, []).append(layer.turns)
         n = len(rounds)
-        starts = [[turns[k].values for k in layers[0]] for layers in rounds.values()]
+        starts = [[estimates.values.get(turns[k]) for k in layers[0]] for layers in rounds.values()]
         seen = [[float(v[0]) for v in values if v is not None] for values in starts]
         advantages, returns = F.chain(
             [np.array([np.mean(values)]) if values else None for values in seen],
@@ -96,39 +93,41 @@ class HAPPO(PPO):
             [sum(paid[layer[0]] for layer in layers) for layers in rounds.values()],
             [(i + 1,) if i + 1 < n else () for i in range(n)],
             self.discounts,
-            bootstraps=[trajectory.bootstrap if trajectory.truncated else 0.0] * n,
+            bootstraps=[estimates.bootstraps.get(trajectory, 0.0) if trajectory.truncated else 0.0] * n,
         )
         for layers, a, g in zip(rounds.values(), advantages, returns, strict=True):
             for t in (turns[k] for layer in layers for k in layer):
-                t.advantages = np.full(decision_points(t, self.level), a[0], np.float32)
-                t.returns = g.astype(np.float32)
+                estimates.advantages[t] = np.full(decision_points(t, self.level), a[0], np.float32)
+                estimates.returns[t] = g.astype(np.float32)
 
-    def order(self, rows: Mapping[str, Sequence[Transition]], iteration: int) -> list[list[str]]:
+    def order(self, rows: Mapping[str, Sequence[Transition]], estimates: Estimates, iteration: int) -> list[list[str]]:
         """Every policy is a block; the order is drawn anew in each iteration."""
         return [[p] for p in seeds.generator(seeds.order(self.seed, iteration)).permutation(list(rows)).tolist()]
 
     def after_block(
-        self, block: Sequence[str], trajectories: Sequence[Trajectory], rescore: Rescore
+        self, block: Sequence[str], trajectories: Sequence[Trajectory], estimates: Estimates, rescore: Rescore
     ) -> dict[str, float]:
         """Multiplies the factor of the rounds that the block's policies acted in."""
         self.updated += block
         left = [t for trajectory in trajectories for t in waiting(trajectory, self.updated)]
         if not left:
             return {}
-        note_log_ratios(block, trajectories, rescore)
+        moved = log_ratios(block, trajectories, estimates, rescore)
         for policy in block:
             for trajectory in trajectories:
-                delta: Counter[int] = Counter()
-                for t in (t for t in trajectory.transitions if t.policy == policy and LOG_RATIO in t.info):
+                delta: defaultdict[int, float] = defaultdict(float)
+                for t in (t for t in trajectory.transitions if t.policy == policy and t in moved):
                     size = len(t.action_ids) if self.config.factor == "token" else 1
-                    delta[t.round] += t.info.pop(LOG_RATIO) / size
+                    delta[t.round] += moved[t] / size
                 for t in waiting(trajectory, self.updated):
-                    t.info[FACTOR] *= float(F.joint_factor(torch.tensor([delta[t.round]], dtype=torch.float64)))
-        factors = {p: np.array([t.info[FACTOR] for t in left if t.policy == p]) for p in {t.policy for t in left}}
+                    step = float(F.joint_factor(torch.tensor([delta[t.round]], dtype=torch.float64)))
+                    self.factors[t] = self.factors.get(t, 1.0) * step
+        names = {t.policy for t in left}
+        factors = {p: np.array([self.factors.get(t, 1.0) for t in left if t.policy == p]) for p in names}
         return {f"policy/{p}/factor_ess": F.effective_samples(m) for p, m in sorted(factors.items())}
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """M·min(ρA, clip(ρ)A): M > 0, so it may stand inside, as a factor on A."""
-        factor = self.per_turn([t.info[FACTOR] for t in batch.transitions], batch)
+        factor = self.per_turn([self.factors.get(t, 1.0) for t in batch.transitions], batch)
         loss, stats = self.clipped(self.ratio(logprobs, batch), factor * batch.advantages, batch)
         return loss, stats | {"factor": float(batch.mean(factor.flatten()))}

@@ -22,7 +22,7 @@ from marft_algos import credit, groups
 from marft_algos.algorithm import Algorithm, GroupConfig, Need, register
 from marft_algos.batching import Batch, Level
 from marft_algos.ranges import COUNT, SHARE
-from marft_algos.types import SamplingParams, Trajectory, Transition
+from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,7 +56,7 @@ class MAGRPO(Algorithm):
         super().__init__(config, sampling)
         self.rule = credit.get(self.config.credit)
 
-    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Returns to go minus the mean of the same turn's in the group."""
         turns: list[Transition] = []
         returns: list[float] = []
@@ -64,13 +64,14 @@ class MAGRPO(Algorithm):
         for d in trajectories:
             times: Counter[str] = Counter()
             turns += d.transitions
-            returns += credit.returns_to_go(d, self.links(d), self.config.gamma_turn)
+            returns += credit.returns_to_go(d, self.links(d, estimates), self.config.gamma_turn)
             for t in d.transitions:
                 keys.append((d.group, t.agent, times[t.agent]))
                 times[t.agent] += 1
         found = groups.statistics(returns, keys)
         for t, g, mean in zip(turns, returns, found.mean, strict=True):
-            t.advantages, t.returns = np.array([g - mean], np.float32), np.array([g], np.float32)
+            estimates.advantages[t] = np.array([g - mean], np.float32)
+            estimates.returns[t] = np.array([g], np.float32)
         return found.log()
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:

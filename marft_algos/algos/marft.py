@@ -25,7 +25,7 @@ from typing import Annotated, Literal
 from marft_algos.algorithm import View, register
 from marft_algos.ppo import PPO, PPOConfig
 from marft_algos.ranges import COUNT
-from marft_algos.types import SamplingParams, Transition
+from marft_algos.types import Estimates, SamplingParams, Transition
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class MARFT(PPO):
         super().__init__(config, sampling)
         self.view, self.chain = self.config.critic, self.config.chain
 
-    def order(self, rows: Mapping[str, Sequence[Transition]], iteration: int) -> list[list[str]]:
+    def order(self, rows: Mapping[str, Sequence[Transition]], estimates: Estimates, iteration: int) -> list[list[str]]:
         """Every policy, or the one whose interval it is."""
         policies = list(rows)
         if self.config.update == "joint" or not policies:

@@ -23,7 +23,7 @@ from marft_algos import functional as F
 from marft_algos.algorithm import Algorithm, UpdateConfig, register
 from marft_algos.batching import Batch, Level
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, Range
-from marft_algos.types import SamplingParams, Trajectory
+from marft_algos.types import Estimates, SamplingParams, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,11 +59,11 @@ class MARSHAL(Algorithm):
         super().__init__(config, sampling)
         self.rule = credit.get(self.config.credit)
 
-    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Centre, sum to go, normalise; each player by itself."""
         turns = [t for d in trajectories for t in d.transitions]
         players = [t.agent for t in turns]
-        chains = [self.links(d) for d in trajectories]
+        chains = [self.links(d, estimates) for d in trajectories]
         rewards = np.array([r for links in chains for r in links.totals], dtype=np.float64)
         rest = rewards - groups.statistics(rewards, players).mean
         sums, start = np.zeros_like(rest), 0
@@ -75,7 +75,7 @@ class MARSHAL(Algorithm):
         found = groups.statistics(sums, players)
         advantages = (sums - found.mean) / (found.std + self.config.std_eps)
         for t, a in zip(turns, advantages, strict=True):
-            t.advantages = np.array([a], dtype=np.float32)
+            estimates.advantages[t] = np.array([a], dtype=np.float32)
         return {f"player_std/{p}": float(found.std[players.index(p)]) for p in sorted(set(players))}
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:

@@ -28,7 +28,7 @@ from marft_algos.algorithm import Need, register
 from marft_algos.algos.mappo import MAPPO, MAPPOConfig
 from marft_algos.batching import Level
 from marft_algos.ppo import PPOConfig
-from marft_algos.types import Trajectory
+from marft_algos.types import Estimates, Trajectory
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class MAT(MAPPO):
     Config: ClassVar[type[PPOConfig]] = MATConfig
     needs: ClassVar[frozenset[Need]] = frozenset({"critic", "team_state", "shared"})
 
-    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Advantages per turn, and how much of the transcript turns were shown."""
         earlier = shown = 0
         for turns in (trajectory.transitions for trajectory in trajectories):
             for t in turns:
                 before = {u.index for u in turns if u.round == t.round and u.index < t.index}
                 earlier, shown = earlier + len(before), shown + len(before & set(t.sees))
-        return super().credit(trajectories) | {"unseen": 1.0 - shown / earlier if earlier else 0.0}
+        return super().credit(trajectories, estimates) | {"unseen": 1.0 - shown / earlier if earlier else 0.0}

@@ -23,7 +23,7 @@ from marft_algos import credit
 from marft_algos.algorithm import Algorithm, UpdateConfig, register
 from marft_algos.batching import Batch, Level
 from marft_algos.ranges import SHARE
-from marft_algos.types import SamplingParams, Trajectory
+from marft_algos.types import Estimates, SamplingParams, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,14 +60,14 @@ class REINFORCE(Algorithm):
         self.chain = self.config.chain
         self.baseline: float | None = None
 
-    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Return to go minus the running mean."""
         found = [
             (t, g)
             for d in trajectories
             for t, g in zip(
                 d.transitions,
-                credit.returns_to_go(d, self.links(d), self.config.gamma_turn),
+                credit.returns_to_go(d, self.links(d, estimates), self.config.gamma_turn),
                 strict=True,
             )
         ]
@@ -76,7 +76,8 @@ class REINFORCE(Algorithm):
         mean = float(np.mean([g for _, g in found]))
         baseline = mean if self.baseline is None else self.baseline
         for t, g in found:
-            t.advantages, t.returns = np.array([g - baseline], np.float32), np.array([g], np.float32)
+            estimates.advantages[t] = np.array([g - baseline], np.float32)
+            estimates.returns[t] = np.array([g], np.float32)
         self.baseline = self.config.momentum * baseline + (1.0 - self.config.momentum) * mean
         return {"baseline": baseline}
 

@@ -23,7 +23,7 @@ from marft_algos import functional as F
 from marft_algos.algorithm import Algorithm, UpdateConfig, register
 from marft_algos.batching import Batch, Level, decision_points, has_loss
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, SHARE, Range
-from marft_algos.types import SamplingParams, Trajectory
+from marft_algos.types import Estimates, SamplingParams, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,23 +61,23 @@ class REINFORCEPP(Algorithm):
         self.rule = credit.get(self.config.credit)
         self.chain = self.config.chain
 
-    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Rewards to go from each token, whitened over what is trained."""
         for d in trajectories:
-            returns = credit.returns_to_go(d, self.links(d), self.config.gamma_turn)
+            returns = credit.returns_to_go(d, self.links(d, estimates), self.config.gamma_turn)
             for t, g in zip(d.transitions, returns, strict=True):
-                t.returns = np.full(decision_points(t, self.level), g, dtype=np.float32)
-                if t.penalties is not None:
-                    t.returns[1:] -= np.cumsum(t.penalties)[:-1]  # the turn's KL is in its return; what is past goes
-                t.advantages = t.returns
+                own = np.full(decision_points(t, self.level), g, dtype=np.float32)
+                if t in estimates.penalties:  # the turn's KL is in its return; what is past goes
+                    own[1:] -= np.cumsum(estimates.penalties[t])[:-1]
+                estimates.advantages[t] = estimates.returns[t] = own
         trained = [t for d in trajectories for t in d.transitions if has_loss(t)]
-        parts = [t.returns for t in trained if t.returns is not None]
+        parts = [estimates.returns[t] for t in trained]
         if not parts:
             return {}
         flat = np.concatenate(parts)
         whitened = np.split(F.whiten(flat), np.cumsum([len(p) for p in parts])[:-1])
         for t, part in zip(trained, whitened, strict=True):
-            t.advantages = part.astype(np.float32)
+            estimates.advantages[t] = part.astype(np.float32)
         return {"return_std": float(flat.std())}
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:

@@ -20,7 +20,7 @@ from marft_algos import credit
 from marft_algos.algorithm import Algorithm, GroupConfig, register
 from marft_algos.batching import Batch, Level
 from marft_algos.ranges import COUNT, FINITE
-from marft_algos.types import Trajectory
+from marft_algos.types import Estimates, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,9 +48,9 @@ class RFT(Algorithm):
         """Whether an episode succeeded."""
         return any(self._succeeded(d) for d in group)
 
-    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """1 for successful episodes, 0 for others that came along in a group."""
-        credit.spread(trajectories, [float(self._succeeded(d)) for d in trajectories])
+        estimates.advantages |= credit.spread(trajectories, [float(self._succeeded(d)) for d in trajectories])
         return {}
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:

@@ -20,7 +20,7 @@ from marft_algos import credit, groups
 from marft_algos.algorithm import Algorithm, GroupConfig, Need, register
 from marft_algos.batching import Batch, Level
 from marft_algos.ranges import COUNT
-from marft_algos.types import Trajectory
+from marft_algos.types import Estimates, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,11 +45,11 @@ class RLOO(Algorithm):
     needs: ClassVar[frozenset[Need]] = frozenset({"groups"})
     level: Level = "action"
 
-    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Each score minus the mean of the others of its group."""
-        scores = [credit.team_score(d, credit.broadcast(d)) for d in trajectories]
+        scores = [credit.team_score(d, credit.broadcast(d), estimates) for d in trajectories]
         found = groups.statistics(scores, [d.group for d in trajectories])
-        credit.spread(trajectories, groups.leave_one_out(scores, found))
+        estimates.advantages |= credit.spread(trajectories, groups.leave_one_out(scores, found))
         return found.log()
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:

@@ -21,7 +21,7 @@ from marft_algos import credit, groups
 from marft_algos.algorithm import Algorithm, UpdateConfig, register
 from marft_algos.batching import Batch, Level
 from marft_algos.ranges import SHARE
-from marft_algos.types import SamplingParams, Trajectory
+from marft_algos.types import Estimates, SamplingParams, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,20 +54,20 @@ class SPIRAL(Algorithm):
         self.rule = credit.get(self.config.credit)
         self.baselines: dict[str, float] = {}
 
-    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """The agent's score minus its role's baseline, which these episodes have moved already, as in the paper."""
         scores: dict[tuple[int, str], float] = {}
         by_role: dict[str, list[float]] = {}
         for j, d in enumerate(trajectories):
             paid = self.rule(d)
             for agent, role in sorted({(t.agent, t.role) for t in d.transitions}):
-                scores[j, agent] = credit.agent_score(d, paid, agent)
+                scores[j, agent] = credit.agent_score(d, paid, agent, estimates)
                 by_role.setdefault(role, []).append(scores[j, agent])
         for role, own in by_role.items():
             self.baselines[role] = groups.decayed(self.baselines.get(role, 0.0), own, self.config.decay)
         for j, d in enumerate(trajectories):
             for t in d.transitions:
-                t.advantages = np.array([scores[j, t.agent] - self.baselines[t.role]], dtype=np.float32)
+                estimates.advantages[t] = np.array([scores[j, t.agent] - self.baselines[t.role]], dtype=np.float32)
         return {f"baseline/{role}": b for role, b in sorted(self.baselines.items())}
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:

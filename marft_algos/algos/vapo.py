@@ -31,14 +31,11 @@ from marft_algos.algorithm import Need, View, register
 from marft_algos.batching import Batch, has_loss
 from marft_algos.ppo import PPO, PPOConfig
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE
-from marft_algos.types import SamplingParams, Trajectory
+from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-WEIGHT = "vapo_weight"
-"""Key in ``Transition.info``: all tokens of the policy over those of its correct replies; 0 for other replies."""
 
 
 @dataclass(frozen=True)
@@ -71,29 +68,31 @@ class VAPO(PPO):
 
     def __init__(self, config: VAPOConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
+        self.weights: dict[Transition, float] = {}
         if self.level != "token":
             raise ConfigError("VAPO's λ works between tokens: level is 'action', expected 'token'.")
 
-    def credit(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Returns by the critic's λ; advantages by the policy's, from what the last token is due."""
-        self.run_chains(trajectories)
+        self.run_chains(trajectories, estimates)
         turns = [t for trajectory in trajectories for t in trajectory.transitions if has_loss(t)]
         lambdas = [F.length_adaptive_lambda(len(t.action_ids), self.config.alpha) for t in turns]
         for t, lam in zip(turns, lambdas, strict=True):
-            assert t.returns is not None
             inside = F.Discounts(gamma_tok=self.config.gamma_tok, lambda_tok=lam)
-            charged = None if t.penalties is None else np.append(t.penalties[:-1], 0.0)  # the last one's is in G
+            penalties, due = estimates.penalties.get(t), float(estimates.returns[t][-1])
+            charged = None if penalties is None else np.append(penalties[:-1], 0.0)  # the last one's is in G
             (advantages,), _ = F.chain(
-                [t.values], [len(t.action_ids)], [float(t.returns[-1])], [()], inside, token_rewards=[charged]
+                [estimates.values.get(t)], [len(t.action_ids)], [due], [()], inside, token_rewards=[charged]
             )
-            t.advantages = advantages.astype(np.float32)
-        self.whiten(trajectories)
+            estimates.advantages[t] = advantages.astype(np.float32)
+        self.whiten(trajectories, estimates)
         self._weigh(trajectories)
         judged = [bool(trajectory.success) for trajectory in trajectories]
         return {"lambda": float(np.mean(lambdas)) if lambdas else 1.0, "correct": float(np.mean(judged))}
 
     def _weigh(self, trajectories: Sequence[Trajectory]) -> None:
         """Weights under which a mean over all of a policy's tokens is one over its correct replies' tokens."""
+        self.weights = {}
         tokens: dict[str, list[int]] = {}
         rows = [(t, bool(d.success)) for d in trajectories for t in d.transitions if has_loss(t)]
         for t, correct in rows:
@@ -101,10 +100,10 @@ class VAPO(PPO):
             both[0] += len(t.action_ids)
             both[1] += len(t.action_ids) * correct
         for t, correct in rows:
-            t.info[WEIGHT] = tokens[t.policy][0] / tokens[t.policy][1] if correct else 0.0
+            self.weights[t] = tokens[t.policy][0] / tokens[t.policy][1] if correct else 0.0
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """The clipped surrogate, and the NLL of what was right."""
         loss, stats = self.clipped(self.ratio(logprobs, batch), batch.advantages, batch)
-        nll = batch.mean(-logprobs * self.per_turn([t.info[WEIGHT] for t in batch.transitions], batch))
+        nll = batch.mean(-logprobs * self.per_turn([self.weights[t] for t in batch.transitions], batch))
         return loss + self.config.nll_coef * nll, stats | {"nll": float(nll.detach())}

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from marft_algos.credit.branches import Keep, Replayer
 from marft_algos.credit.registry import Chain, Rule
 from marft_algos.credit.rewards import Rewards
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, check
-from marft_algos.replay import Replayer
-from marft_algos.rollout import Keep
 from marft_algos.types import Need, Trajectory
 from marft_envs.types import AgentSpec
 
@@ -78,9 +77,9 @@ class Priced(Rule):
         """As the rule."""
         self.rule.check(team)
 
-    def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> None:
+    def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> list[Trajectory]:
         """As the rule."""
-        self.rule.replay(trajectories, replayer, iteration)
+        return self.rule.replay(trajectories, replayer, iteration)
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Takes this iteration's prices, and moves the next one's."""

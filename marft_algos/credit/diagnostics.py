@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from marft_algos.batching import has_loss
+from marft_algos.credit.branches import Branch, Replayer
 from marft_algos.credit.formulas import spearman
 from marft_algos.credit.recorded import outcome
 from marft_algos.credit.replayed import siblings
-from marft_algos.replay import Branch, Replayer
-from marft_algos.types import Trajectory, Transition
+from marft_algos.types import Estimates, Trajectory, Transition
 
 SAMPLES = 8
 """Branches of each kind per turn."""
@@ -43,8 +43,8 @@ def judge(trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int
     branches: list[Branch] = []
     for d, t in places:
         for j in range(_FIRST, _FIRST + SAMPLES):
-            (drawn,) = siblings(d, t, [j + SAMPLES], j + SAMPLES)
-            own = Branch(drawn.start, d.episode, {**drawn.said, t.index: t.text}, sample=j)
+            (drawn,) = siblings(d, t, replayer, [j + SAMPLES], j + SAMPLES)
+            own = Branch(drawn.start, d.number, {**drawn.said, t.index: t.text}, sample=j)
             branches += [own, drawn]
     played = replayer.play(branches, iteration)
     found = []
@@ -60,17 +60,17 @@ def judge(trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int
     return found
 
 
-def metrics(judged: Sequence[Judged]) -> dict[str, float]:
+def metrics(judged: Sequence[Judged], estimates: Estimates) -> dict[str, float]:
     """Numbers to log once the turns have advantages.
 
     rank_correlation: Spearman's, of a turn's mean advantage with its replayed credit; absent if either is constant.
     context_variance: mean variance of the outcome over replies at one state.
     influence/AGENT: the share of that variance which goes back to what the agent said: 1 − E[own]/E[all], at least 0.
     """
-    rows = [j for j in judged if j.turn.advantages is not None]
+    rows = [j for j in judged if j.turn in estimates.advantages]
     if not rows:
         return {}
-    estimated = [float(np.mean(j.turn.advantages)) for j in rows if j.turn.advantages is not None]
+    estimated = [float(np.mean(estimates.advantages[j.turn])) for j in rows]
     rho = spearman(estimated, [j.credit for j in rows])
     found = {"credit/judged": float(len(rows)), "credit/context_variance": float(np.mean([j.all for j in rows]))}
     if rho == rho:

@@ -21,8 +21,6 @@ from marft_envs.types import AgentSpec
 
 INDIVIDUAL: frozenset[Chain] = frozenset({"agent", "episode"})
 """Chains of rules that pay agents differently."""
-_WEIGHTS = "rank_weights"
-"""Key in ``Trajectory.info``: agent -> its weight of the team's reward."""
 
 
 @register("broadcast")
@@ -30,9 +28,9 @@ def broadcast(trajectory: Trajectory) -> Rewards:
     """Rewards where they were paid: every turn of a layer is paid all of it, none of it is split."""
     return Rewards(
         turns=punctual(trajectory),
-        team=[layer.team for layer in trajectory.layers],
-        agents=[dict(layer.agents) for layer in trajectory.layers],
-        late=[dict(layer.late) for layer in trajectory.layers],
+        team=[layer.team_reward for layer in trajectory.layers],
+        agents=[dict(layer.agent_rewards) for layer in trajectory.layers],
+        late=[dict(layer.late_rewards) for layer in trajectory.layers],
     )
 
 
@@ -89,7 +87,7 @@ class Margin(Rule):
             quality[t.round, t.agent] = quality.get((t.round, t.agent), 0.0) + t.reward
             places[t.round, t.agent] = t.index
         for layer in trajectory.layers:
-            for agent, reward in layer.agents.items():
+            for agent, reward in layer.agent_rewards.items():
                 key = (turns[layer.turns[0]].round, agent)
                 if key in quality:
                     quality[key] += reward
@@ -123,14 +121,14 @@ class _Steps(Rule):
     def __call__(self, trajectory: Trajectory) -> Rewards:
         """Pays at an agent's last turn of each span."""
         turns, paid = trajectory.transitions, _nothing(trajectory)
-        paid.agents = [dict(layer.agents) for layer in trajectory.layers]
+        paid.agents = [dict(layer.agent_rewards) for layer in trajectory.layers]
         span, quality = -1, {-1: 0.0}
         places: dict[tuple[int, str], int] = {}
         critic = {t.agent: t.agent in self.critics or t.role in self.critics for t in turns}
         own = punctual(trajectory)
         for layer in trajectory.layers:
             span += any(not critic[turns[k].agent] for k in layer.turns)
-            pay = layer.team + sum(own[k] for k in layer.turns) + sum(layer.late.values())
+            pay = layer.team_reward + sum(own[k] for k in layer.turns) + sum(layer.late_rewards.values())
             quality[span] = quality.get(span, 0.0) + pay
             places |= {(span, turns[k].agent): k for k in layer.turns}
         for (s, agent), k in places.items():
@@ -179,8 +177,12 @@ class Rank(Rule):
 
     chains: ClassVar[frozenset[Chain]] = INDIVIDUAL
 
+    def __init__(self) -> None:
+        self._weights: dict[Trajectory, Mapping[str, float]] = {}
+
     def prepare(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Weighs the agents of every group."""
+        self._weights = {}
         groups: dict[int, list[Trajectory]] = {}
         alone = len({d.group for d in trajectories}) == len(trajectories)
         for d in trajectories:
@@ -189,19 +191,19 @@ class Rank(Rule):
         for group in groups.values():
             weights = self._weigh(group)
             for d in group:
-                d.info[_WEIGHTS] = weights
+                self._weights[d] = weights
             for agent, weight in weights.items():
                 logged.setdefault(agent, []).append(weight)
         return {f"credit/rank_weight/{agent}": float(np.mean(w)) for agent, w in sorted(logged.items())}
 
     def _weigh(self, group: Sequence[Trajectory]) -> dict[str, float]:
         agents = sorted({t.agent for d in group for t in d.transitions})
-        team = [sum(layer.team for layer in d.layers) for d in group]
+        team = [sum(layer.team_reward for layer in d.layers) for d in group]
         agreement = {}
         for agent in agents:
             local = [
                 sum(t.reward for t in d.transitions if t.agent == agent)
-                + sum(layer.agents.get(agent, 0.0) for layer in d.layers)
+                + sum(layer.agent_rewards.get(agent, 0.0) for layer in d.layers)
                 for d in group
             ]
             rho = spearman(local, team)
@@ -211,7 +213,7 @@ class Rank(Rule):
 
     def __call__(self, trajectory: Trajectory) -> Rewards:
         """Moves the team's reward to the agents, weighed."""
-        weights: Mapping[str, float] = trajectory.info[_WEIGHTS]
+        weights = self._weights[trajectory]
         paid = broadcast(trajectory)
         paid.agents = [
             _add(own, {agent: weight * team for agent, weight in weights.items()})
@@ -223,8 +225,8 @@ class Rank(Rule):
 
 def outcome(trajectory: Trajectory, agent: str) -> float:
     """What an episode was worth to an agent: all that the team and its turns were paid, and the agent's own share."""
-    team = sum(layer.team for layer in trajectory.layers) + sum(t.reward for t in trajectory.transitions)
-    return float(team + sum(layer.agents.get(agent, 0.0) for layer in trajectory.layers))
+    team = sum(layer.team_reward for layer in trajectory.layers) + sum(t.reward for t in trajectory.transitions)
+    return float(team + sum(layer.agent_rewards.get(agent, 0.0) for layer in trajectory.layers))
 
 
 def team_outcome(trajectory: Trajectory) -> float:

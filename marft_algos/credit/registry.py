@@ -9,9 +9,8 @@ from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
+from marft_algos.credit.branches import Keep, Replayer
 from marft_algos.credit.rewards import Rewards
-from marft_algos.replay import Replayer
-from marft_algos.rollout import Keep
 from marft_algos.types import Need, Trajectory
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.types import AgentSpec
@@ -41,8 +40,13 @@ class Rule:
     def check(self, team: Sequence[AgentSpec]) -> None:
         """Raises ``ConfigError`` if the arguments do not fit the team."""
 
-    def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> None:
-        """Plays what the rule wants to know, at the weights that the episodes were sampled with. Nothing here."""
+    def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> list[Trajectory]:
+        """Plays what the rule wants to know, at the weights that the episodes were sampled with. Nothing here.
+
+        Returns:
+            The episodes, in order, with what branches say in ``replayed``.
+        """
+        return list(trajectories)
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Looks at all of an iteration's episodes before any of them is paid; returns numbers to log."""

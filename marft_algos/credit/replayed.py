@@ -6,6 +6,7 @@ nothing that came later is to be added. A baseline of an algorithm may still be 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -15,19 +16,16 @@ import numpy as np
 from marft_algos import seeds
 from marft_algos.batching import has_loss
 from marft_algos.credit import formulas
+from marft_algos.credit.branches import Absence, Branch, Keep, Replayer
 from marft_algos.credit.recorded import outcome, team_outcome
 from marft_algos.credit.registry import Chain, Rule, register
 from marft_algos.credit.rewards import Rewards
 from marft_algos.ranges import COUNT, Checked
-from marft_algos.replay import Absence, Branch, Replayer, snapshot
-from marft_algos.rollout import SNAPSHOTS, Keep
 from marft_algos.types import Need, Trajectory, Transition
 from marft_envs.errors import ConfigError
 
 EXACT = 6
 """Players up to whom all 2^n coalitions are played; beyond, orders are drawn."""
-_CREDIT = "replayed_credit"
-"""Key in ``Trajectory.info``: per turn what the replays say."""
 
 
 class _Replayed(Rule):
@@ -36,27 +34,30 @@ class _Replayed(Rule):
 
     def __call__(self, trajectory: Trajectory) -> Rewards:
         """What the replays said."""
-        if _CREDIT not in trajectory.info:
+        if len(trajectory.replayed) != len(trajectory.transitions):
             raise ConfigError(
-                f"Credit rule '{self.name}' has played no branches of episode {trajectory.episode}. Call rule.replay "
+                f"Credit rule '{self.name}' has played no branches of episode {trajectory.number}. Call rule.replay "
                 "on collected episodes first, as the trainer does."
             )
         layers = len(trajectory.layers)
-        return Rewards(list(trajectory.info[_CREDIT]), [0.0] * layers, [{} for _ in range(layers)], settled=True)
+        return Rewards(list(trajectory.replayed), [0.0] * layers, [{} for _ in range(layers)], settled=True)
 
 
-def siblings(trajectory: Trajectory, t: Transition, samples: Sequence[int], sample: int = 0) -> list[Branch]:
+def siblings(
+    trajectory: Trajectory, t: Transition, replayer: Replayer, samples: Sequence[int], sample: int = 0
+) -> list[Branch]:
     """Branches in which turn t is drawn anew and everything else is as it was, as far as it can be.
 
     Args:
-        trajectory: With the state before t's layer.
+        trajectory: The episode.
         t: Whose reply is drawn.
+        replayer: Has the state before t's layer.
         samples: Numbers of the samples, one branch each.
         sample: Number of the sample at later turns; 0: the episode's own random numbers.
     """
-    start = snapshot(trajectory, t.layer)
+    start = replayer.state(trajectory, t.layer)
     beside = {k: trajectory.transitions[k].text for k in trajectory.layers[t.layer].turns if k != t.index}
-    return [Branch(start, trajectory.episode, beside, {t.index: j}, sample) for j in samples]
+    return [Branch(start, trajectory.number, beside, {t.index: j}, sample) for j in samples]
 
 
 @register("counterfactual")
@@ -71,17 +72,17 @@ class Counterfactual(Checked, _Replayed):
     samples: Annotated[int, COUNT] = 4
     """Replies drawn in place of each turn: each costs the rest of an episode."""
 
-    def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> None:
+    def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> list[Trajectory]:
         """Plays the siblings of every trained turn."""
         places = [(d, t) for d in trajectories for t in d.transitions if has_loss(t)]
-        branches = [b for d, t in places for b in siblings(d, t, range(1, self.samples + 1))]
+        branches = [b for d, t in places for b in siblings(d, t, replayer, range(1, self.samples + 1))]
         played = replayer.play(branches, iteration)
-        for d in trajectories:
-            d.info[_CREDIT] = [0.0] * len(d.transitions)
+        found = {d: [0.0] * len(d.transitions) for d in trajectories}
         for i, (d, t) in enumerate(places):
             others = [outcome(b, t.agent) for b in played[i * self.samples : (i + 1) * self.samples] if b is not None]
             if others:
-                d.info[_CREDIT][t.index] = outcome(d, t.agent) - sum(others) / len(others)
+                found[d][t.index] = outcome(d, t.agent) - sum(others) / len(others)
+        return [dataclasses.replace(d, replayed=found[d]) for d in trajectories]
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,9 @@ class _Game(Checked, _Replayed):
         raise NotImplementedError
 
     def _draws(self, replayer: Replayer, iteration: int, trajectory: Trajectory) -> np.random.Generator:
-        return seeds.generator(seeds.coalitions(replayer.seed, iteration, trajectory.episode))
+        return seeds.generator(seeds.coalitions(replayer.seed, iteration, trajectory.number))
 
-    def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> None:
+    def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> list[Trajectory]:
         """Plays the coalitions of every episode. An episode of which one failed credits nobody."""
         jobs: list[tuple[Trajectory, list[str], list[frozenset[str]]]] = []
         branches: list[Branch] = []
@@ -117,11 +118,10 @@ class _Game(Checked, _Replayed):
             rng = self._draws(replayer, iteration, d)
             wanted = [c for c in self._played(players, rng) if len(c) < len(players)]
             jobs.append((d, players, wanted))
-            kept = d.info.get(SNAPSHOTS, {})
-            start = snapshot(d, min(kept, default=0))
+            start = replayer.state(d)
             everybody = frozenset(players)
-            branches += [Branch(start, d.episode, absent=everybody - c, absence=self.absence) for c in wanted]
-        played = iter(replayer.play(branches, iteration))
+            branches += [Branch(start, d.number, absent=everybody - c, absence=self.absence) for c in wanted]
+        played, found = iter(replayer.play(branches, iteration)), []
         for d, players, wanted in jobs:
             results = [next(played) for _ in wanted]
             shares = dict.fromkeys(players, 0.0)
@@ -129,7 +129,8 @@ class _Game(Checked, _Replayed):
                 value = {c: team_outcome(b) for c, b in zip(wanted, results, strict=True) if b is not None}
                 value[frozenset(players)] = team_outcome(d)
                 shares = self._shares(players, value, self._draws(replayer, iteration, d))
-            d.info[_CREDIT] = [shares.get(t.agent, 0.0) for t in d.transitions]
+            found.append(dataclasses.replace(d, replayed=[shares.get(t.agent, 0.0) for t in d.transitions]))
+        return found
 
 
 @register("leave_one_out")

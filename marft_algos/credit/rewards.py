@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marft_algos import functional as F
-from marft_algos.types import Trajectory
+from marft_algos import types
+from marft_algos.types import Estimates, Trajectory, Transition
 from marft_envs.errors import ConfigError
 
 FloatArray = NDArray[np.floating]
@@ -24,7 +25,7 @@ FloatArray = NDArray[np.floating]
 class Rewards:
     """The three reward channels of one episode, as a credit rule leaves them.
 
-    A KL in the reward is not among them: it is charged to its tokens (``Transition.penalties``), whoever else is paid.
+    A KL in the reward is not among them: it is charged to its tokens (``Estimates.penalties``), whoever else is paid.
     """
 
     turns: list[float]
@@ -64,7 +65,7 @@ class Links:
         ]
 
 
-def team_chain(trajectory: Trajectory, paid: Rewards) -> Links:
+def team_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> Links:
     """Layer by layer through the whole episode, the next round after a round's last layer.
 
     What a turn's tokens are charged is paid token by token to the turn itself, and at the layer's end to those beside.
@@ -72,10 +73,10 @@ def team_chain(trajectory: Trajectory, paid: Rewards) -> Links:
     Raises:
         ConfigError: Agents are paid differently: one return for all of them has no meaning then.
     """
+    tokens = [estimates.penalties.get(t) for t in trajectory.transitions]
     if paid.settled:
-        return _alone(trajectory, paid)
+        return _alone(paid, tokens)
     names = {t.agent for t in trajectory.transitions}
-    tokens = [t.penalties for t in trajectory.transitions]
     rewards = [0.0] * len(trajectory.transitions)
     successors: list[tuple[int, ...]] = [()] * len(trajectory.transitions)
     for i, layer in enumerate(trajectory.layers):
@@ -85,17 +86,17 @@ def team_chain(trajectory: Trajectory, paid: Rewards) -> Links:
         for k in layer.turns:
             rewards[k] = worth + sum(_sum(tokens[j]) for j in layer.turns if j != k)
             successors[k] = tuple(following)
-    beyond = trajectory.bootstrap if trajectory.truncated else 0.0
+    beyond = estimates.bootstraps.get(trajectory, 0.0) if trajectory.truncated else 0.0
     return Links(rewards, successors, [beyond] * len(rewards), tokens)
 
 
-def team_score(trajectory: Trajectory, paid: Rewards) -> float:
+def team_score(trajectory: Trajectory, paid: Rewards, estimates: Estimates | None = None) -> float:
     """The episode's one score: all that the team chain pays.
 
     Raises:
         ConfigError: As ``team_chain``.
     """
-    totals = team_chain(trajectory, paid).totals
+    totals = team_chain(trajectory, paid, estimates or Estimates()).totals
     return float(sum(totals[layer.turns[0]] for layer in trajectory.layers))
 
 
@@ -106,24 +107,30 @@ def returns_to_go(trajectory: Trajectory, links: Links, gamma: float = 1.0) -> l
     return [float(g[0]) for g in found]
 
 
-def spread(trajectories: Sequence[Trajectory], advantages: Sequence[float] | FloatArray) -> None:
-    """Gives every turn its episode's advantage (action level)."""
-    for trajectory, advantage in zip(trajectories, advantages, strict=True):
-        for t in trajectory.transitions:
-            t.advantages = np.array([advantage], dtype=np.float32)
+def spread(
+    trajectories: Sequence[Trajectory], advantages: Sequence[float] | FloatArray
+) -> dict[Transition, types.FloatArray]:
+    """Every turn's advantage where it is its episode's (action level)."""
+    return {
+        t: np.array([advantage], dtype=np.float32)
+        for trajectory, advantage in zip(trajectories, advantages, strict=True)
+        for t in trajectory.transitions
+    }
 
 
-def agent_score(trajectory: Trajectory, paid: Rewards, agent: str) -> float:
+def agent_score(trajectory: Trajectory, paid: Rewards, agent: str, estimates: Estimates) -> float:
     """One agent's score of the episode: the team's rewards, its own, and its own turns'."""
-    own = sum(paid.turns[t.index] + _sum(t.penalties) for t in trajectory.transitions if t.agent == agent)
+    turns = [t for t in trajectory.transitions if t.agent == agent]
+    own = sum(paid.turns[t.index] + _sum(estimates.penalties.get(t)) for t in turns)
     own += sum(_late(trajectory, paid, i, agent) for i in range(len(paid.late)))
     return float(own + sum(paid.team) + sum(layer.get(agent, 0.0) for layer in paid.agents))
 
 
-def agent_chain(trajectory: Trajectory, paid: Rewards) -> Links:
+def agent_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> Links:
     """Each agent's own turns: what it and the team are paid until its next turn, or the episode's end."""
+    tokens = [estimates.penalties.get(t) for t in trajectory.transitions]
     if paid.settled:
-        return _alone(trajectory, paid)
+        return _alone(paid, tokens)
     turns = trajectory.transitions
     rewards = [0.0] * len(turns)
     successors: list[tuple[int, ...]] = [()] * len(turns)
@@ -134,7 +141,7 @@ def agent_chain(trajectory: Trajectory, paid: Rewards) -> Links:
         rewards[t.index] = paid.turns[t.index] + sum(paid.team[i] + paid.agents[i].get(t.agent, 0.0) for i in span)
         rewards[t.index] += sum(_late(trajectory, paid, i, t.agent) for i in span) if paid.late else 0.0
         successors[t.index] = (later.index,) if later else ()
-    return Links(rewards, successors, [_beyond(trajectory, t.agent) for t in turns], [t.penalties for t in turns])
+    return Links(rewards, successors, [_beyond(trajectory, t.agent, estimates) for t in turns], tokens)
 
 
 def _late(trajectory: Trajectory, paid: Rewards, layer: int, agent: str) -> float:
@@ -146,14 +153,14 @@ def punctual(trajectory: Trajectory) -> list[float]:
     """Per turn what it was paid at its own layer, and not late."""
     paid = [t.reward for t in trajectory.transitions]
     for layer in trajectory.layers:
-        for k, reward in layer.late.items():
+        for k, reward in layer.late_rewards.items():
             paid[k] -= reward
     return paid
 
 
-def _alone(trajectory: Trajectory, paid: Rewards) -> Links:
+def _alone(paid: Rewards, tokens: list[types.FloatArray | None]) -> Links:
     """Every turn by itself."""
-    n, tokens = len(paid.turns), [t.penalties for t in trajectory.transitions]
+    n = len(paid.turns)
     return Links(list(paid.turns), [()] * n, [0.0] * n, tokens)
 
 
@@ -161,7 +168,7 @@ def _sum(x: FloatArray | None) -> float:
     return 0.0 if x is None else float(x.sum())
 
 
-def _beyond(trajectory: Trajectory, agent: str) -> float:
+def _beyond(trajectory: Trajectory, agent: str, estimates: Estimates) -> float:
     """What an agent of a truncated episode could still expect.
 
     The value of its own turn in the layer that would have run; of that layer if it has none and the team is paid as
@@ -169,10 +176,12 @@ def _beyond(trajectory: Trajectory, agent: str) -> float:
     """
     if not trajectory.truncated:
         return 0.0
-    own = [float(t.values[0]) for t in trajectory.info.get("next", ()) if t.agent == agent and t.values is not None]
+    values = estimates.values
+    own = [float(values[t][0]) for t in trajectory.planned if t.agent == agent and t in values]
     if own:
         return own[0]
-    return 0.0 if any(layer.agents for layer in trajectory.layers) else trajectory.bootstrap
+    apart = any(layer.agent_rewards for layer in trajectory.layers)
+    return 0.0 if apart else estimates.bootstraps.get(trajectory, 0.0)
 
 
 def check_own_view(trajectory: Trajectory, links: Links) -> None:
@@ -185,8 +194,7 @@ def check_own_view(trajectory: Trajectory, links: Links) -> None:
     for t in turns:
         for j in links.successors[t.index]:
             missing = ({t.index} | set(t.sees)) - set(turns[j].sees)
-            told = t.info.get("observation")
-            private = told is None or told != turns[j].info.get("observation")
+            private = t.observation is None or t.observation != turns[j].observation
             if not missing and not private:
                 continue
             what = f"turn(s) {sorted(missing)}" if missing else "its task observation"
@@ -221,6 +229,6 @@ def validate(trajectories: Sequence[Trajectory]) -> None:
         indices = [t.index for t in trajectory.transitions]
         if indices != list(range(len(indices))) or sorted(listed) != indices:
             raise ConfigError(
-                f"Episode {trajectory.episode}: turns {indices} in layers {[x.turns for x in trajectory.layers]}; "
+                f"Episode {trajectory.number}: turns {indices} in layers {[x.turns for x in trajectory.layers]}; "
                 "expected transitions[k].index == k and every turn in exactly one layer."
             )

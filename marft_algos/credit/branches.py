@@ -1,0 +1,52 @@
+"""What credit rules ask of those who can play on from a state: branches of episodes, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from marft_algos.types import Trajectory
+
+if TYPE_CHECKING:
+    from marft_envs.core import FlexEnv
+
+Keep = Literal["nothing", "start", "decisions"]
+"""What to keep copies of: no state, an episode's first, or also the state before every layer with a trained policy."""
+
+Absence = Literal["silent", "start"]
+"""What an absent agent does: say nothing, or what the policy it started from would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One continuation to play."""
+
+    start: FlexEnv
+    """The state to go on from; it is copied, and stays as it is."""
+    episode: int
+    """Number of the episode that it was copied from: seeds depend on it."""
+    said: Mapping[int, str] = field(default_factory=dict)
+    """History index -> what is said there, instead of asking the engine."""
+    samples: Mapping[int, int] = field(default_factory=dict)
+    """History index -> number of the sample drawn there; 0 is the episode's own."""
+    sample: int = 0
+    """Number of the sample at all other turns."""
+    absent: frozenset[str] = frozenset()
+    """Agents that do not play as trained."""
+    absence: Absence = "silent"
+    until_paid: bool = False
+    """Ends as soon as something is paid, or the round is over."""
+
+
+class Replayer(Protocol):
+    """Plays branches; see :class:`marft_algos.replay.Replayer`."""
+
+    seed: int
+    """The run's."""
+
+    def state(self, trajectory: Trajectory, layer: int | None = None) -> FlexEnv:
+        """The state before a layer; None: before the first that was kept."""
+
+    def play(self, branches: Sequence[Branch], iteration: int) -> list[Trajectory | None]:
+        """Plays every branch to its end; None for those that an outage broke off."""
