@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from marft_algos.types import LayerReward, StopReason, Trajectory, Transition
+from marft_algos.types import Generation, StopReason, Trajectory, Transition
+from marft_envs.types import AgentSpec, Episode, LayerRecord, TurnRecord
 
 VOCABULARY = 7
 
@@ -25,10 +27,13 @@ def episode(
     rounds: Sequence[int] | None = None,
     **fields: Any,
 ) -> Trajectory:
-    """An episode whose layers hold these agents; team rewards per layer (default: 1 at the end), tokens per turn."""
+    """An episode whose layers hold these agents; team rewards per layer (default: 1 at the end), tokens per turn.
+
+    Other fields are those of the environment's record (``success``, ``truncated``) or of the trajectory (``group``).
+    """
     rng = np.random.default_rng([seed, number])
     turns: list[Transition] = []
-    records: list[LayerReward] = []
+    records: list[LayerRecord] = []
     total = sum(len(layer) for layer in layers)
     paid = list(rewards) if rewards is not None else [0.0] * (len(layers) - 1) + [1.0]
     for i, layer in enumerate(layers):
@@ -36,38 +41,56 @@ def episode(
         for agent in layer:
             n = int(rng.integers(1, 6)) if tokens is None else tokens[len(turns)]
             ids = [int(x) for x in rng.integers(0, VOCABULARY, n)]
+            record = TurnRecord(
+                index=len(turns),
+                round=rounds[i] if rounds else 0,
+                layer=i,
+                agent=agent,
+                role=agent,
+                sees=before,
+                text=" ".join(map(str, ids)),
+            )
+            prompt = [int(x) for x in rng.integers(0, VOCABULARY, 3)]
+            logprobs = np.log(rng.uniform(0.1, 0.9, n)).astype(np.float32)
             turns.append(
                 Transition(
-                    index=len(turns),
-                    round=rounds[i] if rounds else 0,
-                    layer=i,
-                    agent=agent,
-                    role=agent,
-                    sees=before,
+                    turn=record,
                     policy=(policies or {}).get(agent, agent),
-                    prompt_ids=[int(x) for x in rng.integers(0, VOCABULARY, 3)],
-                    action_ids=ids,
-                    logprobs=np.log(rng.uniform(0.1, 0.9, n)).astype(np.float32),
-                    version=0,
-                    text=" ".join(map(str, ids)),
-                    stop_reason=StopReason.EOS,
-                    info={"observation": "the task"},
+                    prompt_ids=prompt,
+                    reply=Generation(ids, logprobs, StopReason.EOS, 0, record.text),
+                    observation="the task",
                 )
             )
-        records.append(LayerReward(turns=tuple(t.index for t in turns if t.layer == i), team=paid[i]))
+        number_of_round = rounds[i] if rounds else 0
+        records.append(LayerRecord(i, number_of_round, tuple(t.index for t in turns if t.layer == i), paid[i]))
     assert len(turns) == total
-    return Trajectory(
-        episode=number,
+    names = dict.fromkeys(t.agent for t in turns)
+    record_fields = {name: fields.pop(name) for name in list(fields) if name in Episode.__dataclass_fields__}
+    record = {"terminated": True, "truncated": False, "index": number, **record_fields}
+    played = Episode(
+        env_id="teams-v0",
         seed=seed,
-        task_id="t",
-        transitions=turns,
+        task_id=record.pop("task_id", "t"),
+        agents=tuple(AgentSpec(name, name) for name in names),
+        turns=[t.turn for t in turns],
         layers=records,
-        terminated=True,
-        truncated=False,
-        success=None,
-        score=float(sum(paid)),
-        **fields,
+        rounds=[],
+        **record,
     )
+    return Trajectory(played, turns, number=number, **fields)
+
+
+def put(record: Transition | Trajectory | Generation, **fields: Any) -> None:
+    """Changes a record that nobody may change, for a test that wants another one with the same identity."""
+    for name, value in fields.items():
+        object.__setattr__(record, name, value)
+
+
+def say(t: Transition, **fields: Any) -> None:
+    """Changes a turn's reply: ``action_ids``, ``logprobs``, ``stop_reason``, ``version``; ``text`` in the record, too."""
+    put(t, reply=dataclasses.replace(t.reply, **fields))
+    if "text" in fields:
+        t.turn.text = fields["text"]
 
 
 def random_team(rng: np.random.Generator, agents: int = 4) -> list[list[str]]:
@@ -118,16 +141,16 @@ class Tabular:
 
     def score(self, turn: Transition) -> None:
         """Writes the log-probs of the turn's tokens as its policy would sample them."""
-        ids = torch.tensor(turn.prompt_ids + turn.action_ids)
+        ids = torch.tensor([*turn.prompt_ids, *turn.action_ids])
         with torch.no_grad():
             logp = torch.log_softmax(self.tables[turn.policy] / turn.temperature, -1)
         start = len(turn.prompt_ids)
-        turn.logprobs = logp[ids[start - 1 : -1], ids[start:]].numpy().astype(np.float32)
+        say(turn, logprobs=logp[ids[start - 1 : -1], ids[start:]].numpy().astype(np.float32))
 
     def play(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         """Makes the episodes' log-probs and trainable flags those of these policies."""
         for t in (t for trajectory in trajectories for t in trajectory.transitions):
-            t.trainable = t.policy in self.tables and self.trainable(t.policy)
+            put(t, trainable=t.policy in self.tables and self.trainable(t.policy))
             self.score(t)
         return list(trajectories)
 
@@ -147,13 +170,15 @@ class Heads:
     def parameters(self, policy: str) -> list[Tensor]:
         return [self.weights[policy]]
 
-    def featurise(self, transitions: Sequence[Transition], *, view: str, level: str) -> None:
+    def featurise(self, transitions: Sequence[Transition], *, view: str, level: str) -> Mapping[Transition, Tensor]:
+        found = {}
         for t in transitions:
             self.seen.append((view, t.index))
             ids = [t.prompt_ids[-1] if view == "own" else len(t.team_view) % VOCABULARY]
             if level == "token" and t.trainable:
                 ids += t.action_ids[:-1]
-            t.features = torch.eye(VOCABULARY)[torch.tensor(ids)]
+            found[t] = torch.eye(VOCABULARY)[torch.tensor(ids)]
+        return found
 
     def values(self, policy: str, features: Tensor) -> Tensor:
         return features @ self.weights[policy]
