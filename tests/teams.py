@@ -66,16 +66,16 @@ def episode(
     assert len(turns) == total
     names = dict.fromkeys(t.agent for t in turns)
     record_fields = {name: fields.pop(name) for name in list(fields) if name in Episode.__dataclass_fields__}
-    record = {"terminated": True, "truncated": False, "index": number, **record_fields}
+    facts = {"terminated": True, "truncated": False, "index": number, **record_fields}
     played = Episode(
         env_id="teams-v0",
         seed=seed,
-        task_id=record.pop("task_id", "t"),
+        task_id=facts.pop("task_id", "t"),
         agents=tuple(AgentSpec(name, name) for name in names),
         turns=[t.turn for t in turns],
         layers=records,
         rounds=[],
-        **record,
+        **facts,
     )
     return Trajectory(played, turns, number=number, **fields)
 
