@@ -252,7 +252,7 @@ def against(done: Done, path: Path | None, opponent: str) -> dict[str, int]:
     if path is not None:
         checkpoint.load_policies(path, policies, setup.saved_policies(settings, policies))
     engine = hosting.make_engine(settings, policies, local=True)
-    played = evaluate.play(settings, kwargs, setup.eval_panel(GAMES, None), policies, engine)
+    played = evaluate.play(settings, kwargs, setup.eval_panel(GAMES, None), policies.renderer, engine)
     return {
         "wins": sum(bool(t.success) for t in played),
         "draws": int(sum(t.metrics["draw"] for t in played)),

@@ -40,6 +40,10 @@ class Chat:
     """Of models that can think aloud first and have a switch for it in their template (Qwen3)."""
     tools: bool = False
     """Whether agents' tools are handed to the template."""
+    context: int = 1 << 30
+    """Most tokens of prompt and reply together."""
+    end_ids: tuple[int, ...] = ()
+    """Tokens that close a reply."""
     others: markers.Breaker = field(init=False)
     """Breaks all markers up, in what others say."""
     own: markers.Breaker = field(init=False)

@@ -89,7 +89,7 @@ def _train(trainer: Trainer, run: RunFolder) -> int:
         return 130
     _print_gain(run)
     say(f"report:  {run.report_file}")
-    speaker = trainer.policies.agents[0]
+    speaker = trainer.policies.renderer.agents[0]
     say(f"next:    {typed('eval', run.root, '--swap', speaker)}   # do the words of {speaker} matter?")
     return 0
 
@@ -258,25 +258,26 @@ def run_eval(argv: list[str]) -> int:
     names = setup.saved_policies(config, policies)
     if trained is not None:
         checkpoint.check_policies(trained, names)
-    setup.check_prompts(config, held_out, policies, panel)
+    renderer = policies.renderer
+    setup.check_prompts(config, held_out, renderer, panel)
     engine = hosting.make_engine(config, policies, local=True)
     way = "greedy" if config.eval_greedy else f"sampled at temperature {config.temperature:g}"
     shown = ", ".join(f"{k}={v}" for k, v in kwargs.items())
     say(f"{config.env}{f' ({shown})' if shown else ''}, {len(panel)} episodes, {way}")
 
-    played = evaluate.play(config, kwargs, panel, policies, engine)
+    played = evaluate.play(config, kwargs, panel, renderer, engine)
     before = evaluate.records(played)
     say(f"on           {runs.PanelFacts.of([r.task_id for r in before], problems.apart)}")
     say(f"untrained    {runs.estimate(before)}")
     if trained is not None:
         checkpoint.load_policies(trained, policies, names)
-        played = evaluate.play(config, kwargs, panel, policies, engine)
+        played = evaluate.play(config, kwargs, panel, renderer, engine)
         _, after, difference = runs.compare(before, evaluate.records(played))
         say(f"{trained.name:<12} {after}")
         say(f"difference   {_signed(difference)} (paired, 95 %)")
     if swapped:
-        exchanged = evaluate.swap(swapped, played, config, engine, policies)
-        again = evaluate.play(config, kwargs, panel, policies, exchanged)
+        exchanged = evaluate.swap(swapped, played, config, engine, renderer)
+        again = evaluate.play(config, kwargs, panel, renderer, exchanged)
         _, after, difference = runs.compare(evaluate.records(played), evaluate.records(again))
         say(f"exchanged    {after}, with {swapped}'s messages from other problems")
         say(f"difference   {_signed(difference)} (paired, 95 %)")

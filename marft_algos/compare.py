@@ -63,7 +63,7 @@ def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: st
     engine = NativeEngine(policies, config.engine_batch)
 
     def play() -> list[Trajectory]:
-        return evaluate.play(config, kwargs, panel, policies, engine)
+        return evaluate.play(config, kwargs, panel, policies.renderer, engine)
 
     checkpoint.load_policies(new, policies, names)
     after = play()

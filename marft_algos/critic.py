@@ -77,7 +77,7 @@ class Critics:
                 prompts: Sequence[Sequence[int]] = [t.prompt_ids for t in turns]
             else:
                 chats = [[{"role": "user", "content": t.team_view}] for t in turns]
-                prompts = self._policies.render_many(policy, chats)
+                prompts = self._policies.renderer.render_many(policy, chats)
             counts = [len(t.action_ids) if level == "token" and t.trainable and t.action_ids else 1 for t in turns]
             rows = [[*p, *t.action_ids[: n - 1]] for p, t, n in zip(prompts, turns, counts, strict=True)]
             self._check_length(policy, rows)
@@ -115,7 +115,7 @@ class Critics:
         return self._heads[policy]
 
     def _check_length(self, policy: str, rows: Sequence[Sequence[int]]) -> None:
-        longest, context = max(map(len, rows)), self._policies.base(policy).context
+        longest, context = max(map(len, rows)), self._policies.renderer.chat(policy).context
         if longest > context:
             raise ConfigError(
                 f"The critic of policy '{policy}' has to read {longest} tokens, but the base model has a context of"

@@ -14,7 +14,7 @@ from marft_algos.config import TrainConfig
 from marft_algos.engines.base import RolloutEngine
 from marft_algos.engines.mixed import MixedEngine
 from marft_algos.engines.scripted import ScriptedEngine
-from marft_algos.policy import PolicySet
+from marft_algos.renderer import Renderer
 from marft_algos.rollout import Collector
 from marft_algos.runs import EvalRecord, outcome
 from marft_algos.setup import Panel
@@ -33,7 +33,7 @@ def play(
     config: TrainConfig,
     kwargs: Mapping[str, Any],
     panel: Panel,
-    policies: PolicySet,
+    renderer: Renderer,
     engine: RolloutEngine,
     on_progress: Progress | None = None,
 ) -> list[Trajectory]:
@@ -43,7 +43,7 @@ def play(
         config: Settings of the run.
         kwargs: Environment arguments, see ``setup.eval_kwargs``.
         panel: Episodes to play.
-        policies: Who plays.
+        renderer: Who plays which policy.
         engine: Writes the replies.
         on_progress: See ``Collector``.
 
@@ -55,7 +55,7 @@ def play(
     seeds.start_global(seeds.tasks_at_evaluation())
     with closing(marft_envs.make_vec(config.env, slots, **kwargs)) as vec:
         params = sampling(config, evaluation=True)
-        collector = Collector(vec, policies, engine, params, seed=config.seed, on_progress=on_progress)
+        collector = Collector(vec, renderer, engine, params, seed=config.seed, on_progress=on_progress)
         played = collector.collect(panel.seeds, panel.options, iteration=seeds.EVALUATION)
     faults.check(played, config, "an evaluation")
     return played
@@ -94,7 +94,7 @@ def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def swap(
-    agent: str, played: Sequence[Trajectory], config: TrainConfig, engine: RolloutEngine, policies: PolicySet
+    agent: str, played: Sequence[Trajectory], config: TrainConfig, engine: RolloutEngine, renderer: Renderer
 ) -> RolloutEngine:
     """An engine that lets ``agent`` say in every episode what it said in another one.
 
@@ -106,7 +106,7 @@ def swap(
         played: The panel as played before, in order.
         config: Settings of both evaluations.
         engine: Replies for everybody else.
-        policies: Gives the exchanged messages their token ids.
+        renderer: Gives the exchanged messages their token ids.
 
     Raises:
         ConfigError: No such agent spoke, or there are fewer than two episodes.
@@ -124,8 +124,8 @@ def swap(
             words = said[other]
             text = words[min(k, len(words) - 1)] if words else ""
             replies[seeds.row_seed(config.seed, seeds.EVALUATION, episode, index)] = text
-    policy = policies.policy_of(agent)
-    tokenizer = policies.tokenizer(policy) if policy in policies.policies else None  # hosted agents have no tokens
+    policy = renderer.policy_of(agent)
+    tokenizer = renderer.tokenizer(policy) if policy in renderer.policies else None  # hosted agents have no tokens
     script = ScriptedEngine({agent: lambda request: replies.get(request.seed, "")}, tokenizer)
     engines = {"exchanged": script, "own": engine}
     return MixedEngine(engines, lambda request: "exchanged" if request.agent == agent else "own")

@@ -15,31 +15,7 @@ from marft_algos.engines.native import NativeEngine
 from marft_algos.engines.openai import OpenAIEngine
 from marft_algos.engines.vllm import VLLMEngine, describe
 from marft_algos.policy import PolicySet
-from marft_algos.weights import Weights
 from marft_envs.errors import ConfigError, did_you_mean
-
-
-class Team(PolicySet):
-    """Local policies, and agents that a model elsewhere plays: those have a policy id, and no weights here.
-
-    ``policies``, and all that goes through it (critics, optimisers, checkpoints), knows the local ones only.
-    """
-
-    def __init__(self, policies: Mapping[str, Weights], agents: Mapping[str, str]) -> None:
-        super().__init__(policies, agents)
-        self._hosted: dict[str, str] = {}
-
-    def host(self, agents: Mapping[str, str]) -> None:
-        """Adds agents that are played elsewhere: agent -> policy id."""
-        self._hosted = dict(agents)
-
-    def policy_of(self, agent: str) -> str:
-        """Returns the policy an agent plays with, hosted or local."""
-        return self._hosted[agent] if agent in self._hosted else super().policy_of(agent)
-
-    def trainable(self, policy: str) -> bool:
-        """Returns whether this policy is updated; hosted ones never are."""
-        return policy not in self._hosted.values() and super().trainable(policy)
 
 
 def hosted(config: TrainConfig) -> set[str]:
@@ -106,7 +82,7 @@ def make_engine(config: TrainConfig, policies: PolicySet, *, local: bool = False
 
 def _remote(endpoint: Endpoint, names: list[str], policies: PolicySet) -> RolloutEngine:
     if endpoint.kind == "openai":
-        return OpenAIEngine(endpoint, policies if endpoint.train else None)
+        return OpenAIEngine(endpoint, policies.renderer if endpoint.train else None)
     return VLLMEngine(
         policies,
         endpoint.urls,

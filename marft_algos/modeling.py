@@ -14,10 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     BitsAndBytesConfig,
     DynamicCache,
+    GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
@@ -58,16 +60,11 @@ class BaseModel:
     spec: str
     """As the user named it: ``embedded``, a folder, or a hub id."""
     model: PreTrainedModel
-    tokenizer: Any
     dtype: torch.dtype
     """Compute dtype: float32, or bfloat16 by autocast."""
     device: torch.device
-    end_ids: tuple[int, ...]
-    """Tokens that close a reply."""
-    context: int
-    """Most tokens of prompt and reply together."""
     chat: Chat
-    """Its chat template."""
+    """How it is spoken to: template, tokenizer, context, ends."""
 
     @property
     def hidden_size(self) -> int:
@@ -138,6 +135,38 @@ def load_tokenizer(location: str) -> Any:
     return loader.from_pretrained(location, trust_remote_code=False)
 
 
+def load_chat(spec: str, settings: ModelSettings | None = None) -> Chat:
+    """Loads how a model is spoken to: tokenizer and template, end tokens and context, without its weights.
+
+    Args:
+        spec: ``embedded``, a folder in Hugging Face format, or a hub id.
+        settings: how it is spoken to.
+
+    Raises:
+        ConfigError: not found, hub out of reach, no chat template or an unsuitable one.
+    """
+    location, settings = locate(spec), settings or ModelSettings()
+    try:
+        tokenizer, described = load_tokenizer(location), AutoConfig.from_pretrained(location, trust_remote_code=False)
+        ends = _generation(location, described).eos_token_id
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(_unreachable(spec, error)) from error
+    chat = _chat(spec, tokenizer, settings)
+    listed = ends if isinstance(ends, list) else [ends]
+    end_ids = {i for i in (*listed, tokenizer.eos_token_id, chat.closing()) if i is not None}
+    chat.end_ids = tuple(sorted(end_ids))
+    chat.context = int(getattr(described.get_text_config(), "max_position_embeddings", None) or 1 << 30)
+    return chat
+
+
+def _generation(location: str, described: Any) -> GenerationConfig:
+    """A model's own settings of generation, or what its configuration says of them."""
+    try:
+        return GenerationConfig.from_pretrained(location)
+    except OSError:
+        return GenerationConfig.from_model_config(described)
+
+
 def load_base(
     spec: str,
     *,
@@ -161,33 +190,19 @@ def load_base(
     """
     location, settings = locate(spec), settings or ModelSettings()
     options = {} if settings.quantize == "none" else _four_bits(settings.quantize, dtype, device)
+    chat = load_chat(spec, settings)
     try:
-        tokenizer = load_tokenizer(location)
         with _without_bars():
             model = AutoModelForCausalLM.from_pretrained(
                 location, dtype=torch.float32 if trainable else dtype, trust_remote_code=False, **options
             )
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(_unreachable(spec, error)) from error
-    chat = _chat(spec, tokenizer, settings)
     model.requires_grad_(False).eval()
     if not options:
         nn.Module.to(model, device)  # transformers' own wrapper is typed wrongly
     _check_head(spec, model)
-    ends = model.generation_config.eos_token_id if model.generation_config else None
-    listed = ends if isinstance(ends, list) else [ends]
-    end_ids = {i for i in (*listed, tokenizer.eos_token_id, chat.closing()) if i is not None}
-    context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
-    return BaseModel(
-        spec=spec,
-        model=model,
-        tokenizer=tokenizer,
-        dtype=dtype,
-        device=device,
-        end_ids=tuple(sorted(end_ids)),
-        context=int(context),
-        chat=chat,
-    )
+    return BaseModel(spec=spec, model=model, dtype=dtype, device=device, chat=chat)
 
 
 def _four_bits(quantize: str, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:

@@ -105,12 +105,13 @@ def team_of(path: str, env_id: str, names: Sequence[str]) -> Reply:
     policies = setup.make_policies(settings, env)
     chosen = checkpoint.pick(run.checkpoints)
     checkpoint.load_policies(chosen, policies, setup.saved_policies(settings, policies))
+    renderer = policies.renderer
     engine, params = hosting.make_engine(settings, policies, local=True), evaluate.sampling(settings, evaluation=True)
 
     def reply(agent: str, messages: Sequence[Mapping[str, str]]) -> str:
-        policy = policies.policy_of(agent)
+        policy = renderer.policy_of(agent)
         tools = env.unwrapped.tools.get(agent, ())
-        prompt = policies.render(policy, messages, tools) if policy in policies.policies else []
+        prompt = renderer.render(policy, messages, tools) if policy in renderer.policies else []
         request = GenerationRequest(policy, prompt, seed=0, agent=agent, messages=messages)
         return engine.generate([request], params)[0].text
 

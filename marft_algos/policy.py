@@ -1,8 +1,8 @@
-"""Policies: who plays with which weights.
+"""Policies: the weights.
 
-One mapping says which policy each agent plays with, another which base model each policy stands on. Policies on
-the same base share its weights and differ by a LoRA adapter; agents that name the same policy share everything;
-several bases live side by side. Sampling, scoring and critics all run through here, on the same weights.
+A mapping says which base model each policy stands on. Policies on the same base share its weights and differ by a LoRA
+adapter; several bases live side by side. Sampling, scoring and critics all run through here, on the same weights. Which
+agent plays which policy, and how it is spoken to, the ``renderer`` knows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from marft_algos import finite
-from marft_algos.chat import Tools
 from marft_algos.memory import passes
 from marft_algos.modeling import (
     BaseModel,
@@ -31,6 +30,7 @@ from marft_algos.modeling import (
     softcap_of,
     states,
 )
+from marft_algos.renderer import Renderer
 from marft_algos.scoring import score
 from marft_algos.weights import LoraSettings, Weights, adapters, reader, whole
 from marft_envs.errors import ConfigError, did_you_mean
@@ -78,7 +78,9 @@ class PolicySet:
 
     def __init__(self, policies: Mapping[str, Weights], agents: Mapping[str, str]) -> None:
         self._policies = dict(policies)
-        self._agents = dict(agents)
+        trained = [name for name, held in policies.items() if held.trainable]
+        self.renderer = Renderer({name: held.base.chat for name, held in policies.items()}, agents, trained)
+        """Who plays which policy, hosted ones among them, and how they are spoken to."""
         bases = {id(held.base): held.base for held in policies.values()}
         self._readers = {key: reader(base) for key, base in bases.items()}
         self.version = 0
@@ -97,6 +99,7 @@ class PolicySet:
         settings: ModelSettings | None = None,
         frozen: Iterable[str] = (),
         spare: Sequence[str] = (),
+        hosted: Mapping[str, str] | None = None,
         seed: int = 0,
     ) -> PolicySet:
         """Loads the base models and puts fresh adapters on them.
@@ -111,6 +114,7 @@ class PolicySet:
             settings: how base models are kept, run and spoken to.
             frozen: policy ids that are never trained.
             spare: further policy ids, that no agent plays with by itself.
+            hosted: agent -> policy id that a model elsewhere plays, and that has no weights here.
             seed: of the adapters' initial weights.
 
         Raises:
@@ -133,7 +137,7 @@ class PolicySet:
                 built |= {name: whole(base, trainable=name not in frozen, again=again) for name in members}
             else:
                 built |= adapters(base, members, lora or LoraSettings(), frozen, seed, again)
-        return cls({name: built[name] for name in names}, policies)
+        return cls({name: built[name] for name in names}, {**policies, **(hosted or {})})
 
     # ------------------------------------------------------------------ names
 
@@ -143,20 +147,9 @@ class PolicySet:
         return list(self._policies)
 
     @property
-    def agents(self) -> list[str]:
-        """Agents that have a policy."""
-        return list(self._agents)
-
-    @property
     def device(self) -> torch.device:
         """Where the models live."""
         return next(iter(self._policies.values())).base.device
-
-    def policy_of(self, agent: str) -> str:
-        """Returns the policy an agent plays with."""
-        if agent not in self._agents:
-            raise ConfigError(f"No policy for agent '{agent}'. {did_you_mean(agent, self._agents)}")
-        return self._agents[agent]
 
     def trainable(self, policy: str) -> bool:
         """Returns whether this policy is updated."""
@@ -168,12 +161,8 @@ class PolicySet:
         return list(held.tensors.values()) if held.trainable else []
 
     def base(self, policy: str) -> BaseModel:
-        """Returns the base model under a policy: tokenizer, context length, hidden size, end tokens."""
+        """Returns the base model under a policy."""
         return self._get(policy).base
-
-    def tokenizer(self, policy: str) -> Any:
-        """Returns the tokenizer of a policy's base model."""
-        return self._get(policy).base.tokenizer
 
     def weights(self, policy: str) -> Weights:
         """Returns what makes this policy differ from its base model, for engines."""
@@ -183,44 +172,6 @@ class PolicySet:
         if policy not in self._policies:
             raise ConfigError(f"Unknown policy '{policy}'. {did_you_mean(policy, self._policies)}")
         return self._policies[policy]
-
-    # ------------------------------------------------------------------ prompts
-
-    def render(self, policy: str, messages: Sequence[Mapping[str, str]], tools: Tools = ()) -> list[int]:
-        """Returns the prompt of one conversation as token ids, by the model's chat template.
-
-        Args:
-            policy: whose template.
-            messages: roles system, user and assistant.
-            tools: what the agent can call; shown if ``shows_tools``.
-        """
-        return self.render_many(policy, [messages], [tools])[0]
-
-    def render_many(
-        self,
-        policy: str,
-        conversations: Sequence[Sequence[Mapping[str, str]]],
-        tools: Sequence[Tools] | None = None,
-    ) -> list[list[int]]:
-        """Returns the prompts of many conversations; see ``render``."""
-        return self._get(policy).base.chat.render(conversations, tools) if conversations else []
-
-    def shows_tools(self, policy: str) -> bool:
-        """Returns whether the policy's prompts hold its agent's tools in the template's own form."""
-        return self._get(policy).base.chat.tools
-
-    def check_context(
-        self, policy: str, messages: Sequence[Mapping[str, str]], max_new_tokens: int, tools: Tools = ()
-    ) -> None:
-        """Raises ``ConfigError`` if this prompt and its reply do not fit the model's context."""
-        base = self._get(policy).base
-        length = len(self.render(policy, messages, tools))
-        if length + max_new_tokens > base.context:
-            raise ConfigError(
-                f"A prompt of policy '{policy}' has {length} tokens and its reply may have {max_new_tokens}, but"
-                f" '{base.spec}' has a context of {base.context}. Lower --max-new-tokens, shorten the profiles, cut"
-                " long inputs with the environment's max_chars, or choose a model with a longer context."
-            )
 
     # ------------------------------------------------------------------ forward passes
 

@@ -28,7 +28,7 @@ from marft_envs.wrappers import FlexWrapper, RecordEpisodes
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from marft_algos.policy import PolicySet
+    from marft_algos.renderer import Renderer
 
 
 class Weights(Protocol):
@@ -66,7 +66,7 @@ class Replayer:
     """Plays branches, all in one batch.
 
     Args:
-        policies: Who plays with which weights; None when the engine is scripted.
+        renderer: Who plays which policy, and how it is spoken to; None when the engine is scripted.
         engine: Writes the replies.
         params: How to sample.
         seed: The run's seed.
@@ -77,7 +77,7 @@ class Replayer:
 
     def __init__(
         self,
-        policies: PolicySet | None,
+        renderer: Renderer | None,
         engine: RolloutEngine,
         params: SamplingParams,
         *,
@@ -86,7 +86,7 @@ class Replayer:
         start: RolloutEngine | None = None,
         seating: Seating | None = None,
     ) -> None:
-        self._policies, self._engine, self._params = policies, engine, params
+        self._renderer, self._engine, self._params = renderer, engine, params
         self.seed, self._slots, self._start, self._seating = seed, slots, start, seating
         self.states: States = {}
         """What branches go on from; a Collector that is given it keeps copies here."""
@@ -111,7 +111,7 @@ class Replayer:
             return []
         unused = _Branched(branches[0])  # every episode brings its own environment
         vec = VectorEnv([lambda: unused] * min(self._slots, len(branches)))
-        collector = _Branches(vec, self._policies, self._engine, self._params, seed=self.seed, seating=self._seating)
+        collector = _Branches(vec, self._renderer, self._engine, self._params, seed=self.seed, seating=self._seating)
         try:
             played = collector.play(branches, iteration, self._start)
         finally:

@@ -14,7 +14,7 @@ from marft_envs.core import FlexEnv
 from marft_envs.types import Episode, TurnRecord
 
 if TYPE_CHECKING:
-    from marft_algos.policy import PolicySet
+    from marft_algos.renderer import Renderer
 
 States = dict[int, dict[int, FlexEnv]]
 """Number of an episode -> layer -> copy of the environment before it."""
@@ -62,7 +62,7 @@ class Collector:
 
     Args:
         vec: the episodes.
-        policies: who plays with which weights; None when the engine is scripted.
+        renderer: who plays which policy, and how it is spoken to; None when the engine is scripted.
         engine: writes the replies.
         params: how to sample.
         seed: the run's seed; a reply's own seed follows from it, the iteration, the episode and the turn.
@@ -76,7 +76,7 @@ class Collector:
     def __init__(
         self,
         vec: VectorEnv,
-        policies: PolicySet | None,
+        renderer: Renderer | None,
         engine: RolloutEngine,
         params: SamplingParams,
         *,
@@ -86,7 +86,7 @@ class Collector:
         seating: Seating | None = None,
         states: States | None = None,
     ) -> None:
-        self._vec, self._policies, self._engine, self._params = vec, policies, engine, params
+        self._vec, self._renderer, self._engine, self._params = vec, renderer, engine, params
         self._seed, self._overlap, self._on_progress, self._seating = seed, overlap, on_progress, seating
         self.states: States = {} if states is None else states
         self._asked: dict[tuple[int, int], _Asked] = {}  # (episode, history index), of episodes that go on
@@ -146,7 +146,7 @@ class Collector:
             self.states.setdefault(first + episode, {})[len(env.unwrapped.episode.layers)] = env
 
     def _trained(self, policy: str) -> bool:
-        return self._policies is not None and self._policies.trainable(policy)
+        return self._renderer is not None and self._renderer.trains(policy)
 
     def _answer(
         self, requests: Sequence[Any], iteration: int, first: int
@@ -162,13 +162,13 @@ class Collector:
     ) -> list[GenerationRequest]:
         """Renders the prompts, all of one policy at once; hosted policies read the messages themselves."""
         if owners is None:
-            owners = [self._policies.policy_of(r.agent) if self._policies else r.agent for r in requests]
+            owners = [self._renderer.policy_of(r.agent) if self._renderer else r.agent for r in requests]
         prompts: list[list[int]] = [[] for _ in requests]
-        if self._policies is not None:
-            for policy in dict.fromkeys(owner for owner in owners if owner in self._policies.policies):
+        if self._renderer is not None:
+            for policy in dict.fromkeys(owner for owner in owners if owner in self._renderer.policies):
                 rows = [i for i, owner in enumerate(owners) if owner == policy]
-                tools = [requests[i].tools for i in rows] if self._policies.shows_tools(policy) else None
-                rendered = self._policies.render_many(policy, [requests[i].messages for i in rows], tools)
+                tools = [requests[i].tools for i in rows] if self._renderer.shows_tools(policy) else None
+                rendered = self._renderer.render_many(policy, [requests[i].messages for i in rows], tools)
                 for i, prompt in zip(rows, rendered, strict=True):
                     prompts[i] = self._fit(policy, requests[i], prompt)
         return [
@@ -185,20 +185,20 @@ class Collector:
     def _owner(self, agent: str, iteration: int, episode: int) -> str:
         if self._seating is not None:
             return self._seating(agent, iteration, episode)
-        return self._policies.policy_of(agent) if self._policies else agent
+        return self._renderer.policy_of(agent) if self._renderer else agent
 
     def _fit(self, policy: str, request: Any, prompt: list[int]) -> list[int]:
         """Cuts a prompt's inputs, oldest first, until the reply fits the context; the environment records the cut.
 
         What cannot be cut (profile and template) stays too long, and the engine answers with a typed failure.
         """
-        assert self._policies is not None
-        room = self._policies.base(policy).context - self._params.max_new_tokens
+        assert self._renderer is not None
+        room = self._renderer.chat(policy).context - self._params.max_new_tokens
         chars = sum(len(message["content"]) for message in request.messages)
         while len(prompt) > room and chars:
             chars = int(chars * min(0.9, max(room, 0) / len(prompt)))
-            tools = request.tools if self._policies.shows_tools(policy) else ()
-            prompt = self._policies.render(policy, request.render(chars), tools)
+            tools = request.tools if self._renderer.shows_tools(policy) else ()
+            prompt = self._renderer.render(policy, request.render(chars), tools)
         return prompt
 
     def _hand_over(
@@ -245,13 +245,13 @@ class Collector:
 
     def _planned(self, episode: Episode) -> list[Transition]:
         """The layer that would have run: its value is the bootstrap of a truncated episode."""
-        if self._policies is None:
+        if self._renderer is None:
             return []
         last = episode.layers[-1] if episode.layers else None
         planned = []
         for turn in episode.info.get("next", ()):
-            policy = self._policies.policy_of(turn["agent"])
-            local = policy in self._policies.policies
+            policy = self._renderer.policy_of(turn["agent"])
+            local = policy in self._renderer.policies
             record = TurnRecord(
                 index=turn["index"],
                 round=last.round if last else 0,
@@ -265,7 +265,7 @@ class Collector:
                 Transition(
                     turn=record,
                     policy=policy,
-                    prompt_ids=self._policies.render(policy, turn["messages"], turn["tools"]) if local else (),
+                    prompt_ids=self._renderer.render(policy, turn["messages"], turn["tools"]) if local else (),
                     trainable=False,
                     team_view=turn["team_view"],
                     observation=turn["observation"],

@@ -34,16 +34,16 @@ class Pool:
     """
 
     def __init__(self, config: TrainConfig, policies: PolicySet) -> None:
-        if len(policies.agents) < 2:
+        if len(policies.renderer.agents) < 2:
             raise ConfigError("A pool of past policies needs at least two agents. Leave out --pool.")
         self._size, self._every, self._share = config.pool, config.pool_every, config.pool_share
         self._seed, self._policies = config.seed, policies
 
     def seat(self, agent: str, iteration: int, episode: int) -> str:
         """Returns who plays an agent in an episode: its policy, or one of its past states."""
-        policy = self._policies.policy_of(agent)
+        policy = self._policies.renderer.policy_of(agent)
         learner, member = self.drawn(iteration, episode)
-        if learner in ("", agent) or not self._policies.trainable(policy):
+        if learner in ("", agent) or not self._policies.renderer.trains(policy):
             return policy
         return f"{policy}-past-{member}"
 
@@ -52,7 +52,7 @@ class Pool:
         rng = seeds.generator(seeds.opponents(self._seed, iteration, episode))
         if rng.random() >= self._share:
             return "", 0
-        agents = self._policies.agents
+        agents = self._policies.renderer.agents
         return agents[int(rng.integers(len(agents)))], int(rng.integers(self._size))
 
     def take(self, iteration: int) -> list[str]:

@@ -16,6 +16,7 @@ from marft_algos.endpoints import parse_all
 from marft_algos.modeling import ModelSettings
 from marft_algos.policy import LoraSettings, PolicySet, assign
 from marft_algos.presets import accepts
+from marft_algos.renderer import Renderer
 from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError, MarftError
 
@@ -123,7 +124,7 @@ def make_policies(config: TrainConfig, env: FlexEnv) -> PolicySet:
     models = config.models
     if past and not isinstance(models, str):
         models = models | {copy: models[policy] for copy, policy in past.items() if policy in models}
-    policies = hosting.Team.build(
+    policies = PolicySet.build(
         models,
         {agent: policy for agent, policy in agents.items() if policy not in away},
         lora=LoraSettings(config.lora_r, config.lora_alpha, config.lora_targets),
@@ -133,16 +134,15 @@ def make_policies(config: TrainConfig, env: FlexEnv) -> PolicySet:
         settings=ModelSettings(config.quantize, config.gradient_checkpointing, config.thinking, config.template_tools),
         frozen=[*(policy for policy in config.frozen if policy not in away), *past],
         spare=list(past),
+        hosted={agent: policy for agent, policy in agents.items() if policy in away},
         seed=config.seed,
     )
-    assert isinstance(policies, hosting.Team)
-    policies.host({agent: policy for agent, policy in agents.items() if policy in away})
     for policy, folder in config.adapters.items():
         policies.load_adapter(policy, folder)
     if config.context is not None:
         for policy in policies.policies:
-            base = policies.base(policy)
-            base.context = min(base.context, config.context)
+            chat = policies.renderer.chat(policy)
+            chat.context = min(chat.context, config.context)
     return policies
 
 
@@ -198,7 +198,7 @@ def _forks(env: FlexEnv) -> bool:
     return True
 
 
-def check_prompts(config: TrainConfig, env: FlexEnv, policies: PolicySet, panel: Panel) -> None:
+def check_prompts(config: TrainConfig, env: FlexEnv, renderer: Renderer, panel: Panel) -> None:
     """Checks that every agent's view of these problems fits its model's context, replies of others not counted.
 
     Raises:
@@ -206,9 +206,9 @@ def check_prompts(config: TrainConfig, env: FlexEnv, policies: PolicySet, panel:
     """
     for seed, options in zip(panel.seeds[:PROMPTS_CHECKED], panel.options, strict=False):
         env.reset(seed=seed, options=options)
-        for agent in policies.agents:
-            base, policy = env.unwrapped, policies.policy_of(agent)
-            policies.check_context(policy, base.messages(agent), config.max_new_tokens, base.tools.get(agent, ()))
+        for agent in renderer.agents:
+            base, policy = env.unwrapped, renderer.policy_of(agent)
+            renderer.check_context(policy, base.messages(agent), config.max_new_tokens, base.tools.get(agent, ()))
 
 
 def saved_policies(config: TrainConfig, policies: PolicySet) -> list[str]:

@@ -63,7 +63,8 @@ class Trainer:
         if config.check_memory:
             estimate(config, env).check()
         self.policies = setup.make_policies(config, env)
-        setup.check_prompts(config, env, self.policies, self.problems.train(config.seed, 0, setup.PROMPTS_CHECKED))
+        first = self.problems.train(config.seed, 0, setup.PROMPTS_CHECKED)
+        setup.check_prompts(config, env, self.policies.renderer, first)
         for made in (env, eval_env):
             made.close()
         self.critics = Critics(self.policies, config.critic_hidden, config.seed) if algorithm.view != "none" else None
@@ -72,7 +73,7 @@ class Trainer:
         self.pool = selfplay.Pool(config, self.policies) if config.pool else None
         self._seating = self.pool.seat if self.pool is not None else None
         self.replayer = Replayer(
-            self.policies,
+            self.policies.renderer,
             self.engine,
             evaluate.sampling(config),
             seed=config.seed,
@@ -251,7 +252,7 @@ class Trainer:
             display.phase(f"playing: {done}/{total} episodes, {tokens} tokens")
 
         config, algorithm = self.config, self.learner.algorithm
-        place = (vec, self.policies, self.engine, evaluate.sampling(config))
+        place = (vec, self.policies.renderer, self.engine, evaluate.sampling(config))
         kwargs: dict[str, Any] = {"seed": config.seed, "overlap": config.overlap, "on_progress": show}
         kwargs |= {"seating": self._seating, "states": self.replayer.states}
         if algorithm.candidates == 1:
@@ -266,17 +267,18 @@ class Trainer:
             session.display.phase(f"evaluating: {done}/{total}")
 
         started, run = time.monotonic(), session.run
-        played = evaluate.play(self.config, self.eval_kwargs, self.problems.held_out, self.policies, self.engine, show)
+        panel, renderer = self.problems.held_out, self.policies.renderer
+        played = evaluate.play(self.config, self.eval_kwargs, panel, renderer, self.engine, show)
         run.write_episodes("eval", iteration, [records.row(t) for t in played])
         now = evaluate.records(played)
         estimate = runs.estimate(now)
         gain = runs.compare(run.evaluation(UNTRAINED), now)[2] if iteration != UNTRAINED else None
-        panel = PanelFacts.of([record.task_id for record in now], self.problems.apart)
-        session.display.evaluated(iteration, estimate, gain, str(panel))
+        facts = PanelFacts.of([record.task_id for record in now], self.problems.apart)
+        session.display.evaluated(iteration, estimate, gain, str(facts))
         if estimate.mean > self.progress.best_score:
             self.progress.best_score, self.progress.best_iteration = estimate.mean, iteration
         measured = {"success": estimate.mean, "low": estimate.low, "high": estimate.high, "n": estimate.n}
-        measured |= {"instances": panel.instances, "held_out": float(panel.held_out)}
+        measured |= {"instances": facts.instances, "held_out": float(facts.held_out)}
         if gain is not None:
             measured |= {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
         kept = ("tokens", "infra", "task_errors", "agent/", "task/")
@@ -286,7 +288,8 @@ class Trainer:
     # Records ---------------------------------------------------------------------------------------
 
     def _record(self, run: RunFolder, iteration: int, trajectories: Sequence[Trajectory]) -> None:
-        tokenizers = {policy: self.policies.tokenizer(policy) for policy in self.policies.policies}
+        renderer = self.policies.renderer
+        tokenizers = {policy: renderer.tokenizer(policy) for policy in renderer.policies}
         learnt = self.learner.estimates
         run.write_episodes("train", iteration, [records.row(t, learnt, tokenizers) for t in trajectories])
 

@@ -91,7 +91,7 @@ class Weights:
         folder.mkdir(parents=True, exist_ok=True)
         if self.peft is None:
             self.model.save_pretrained(folder, max_shard_size="1TB")  # one file, so that load finds it
-            self.base.tokenizer.save_pretrained(folder)
+            self.base.chat.tokenizer.save_pretrained(folder)
             return
         save_file({k: v.detach().cpu().contiguous() for k, v in self.tensors.items()}, folder / _FILE)
         self.peft.peft_config[self.adapter].save_pretrained(str(folder))

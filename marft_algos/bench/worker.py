@@ -202,7 +202,7 @@ class _Table:
     def play(self, config: TrainConfig) -> list[Trajectory]:
         """Plays the panel with these settings of sampling."""
         engine = NativeEngine(self.policies, config.engine_batch)
-        return evaluate.play(config, self.kwargs, self.panel, self.policies, engine)
+        return evaluate.play(config, self.kwargs, self.panel, self.policies.renderer, engine)
 
     @staticmethod
     def score(played: Sequence[Trajectory]) -> float:

@@ -52,7 +52,7 @@ class Bench:
         for i in range(n or self.rows):
             name = names[i % len(names)]
             text = "7 + " * (i % 5) + str(i * 37 % 11)
-            prompt = self.policies.render(name, [{"role": "user", "content": text}])
+            prompt = self.policies.renderer.render(name, [{"role": "user", "content": text}])
             made.append(GenerationRequest(name, prompt, seed=row_seed(1, 2, i, 0), agent=name))
         return made
 
@@ -236,15 +236,15 @@ def replies_stop_at_the_end_or_the_limit(bench: Bench) -> None:
         for request, reply in zip(asked, bench.engine.generate(asked, params), strict=True):
             base = bench.policies.base(request.policy)
             inside, last = reply.action_ids[:-1], reply.action_ids[-1:]
-            ended = bool(last) and last[0] in base.end_ids
+            ended = bool(last) and last[0] in base.chat.end_ids
             full = len(reply.action_ids) == params.max_new_tokens
             right = StopReason.EOS if ended else StopReason.LENGTH
-            if any(i in base.end_ids for i in inside) or not (ended or full) or reply.stop_reason is not right:
+            if any(i in base.chat.end_ids for i in inside) or not (ended or full) or reply.stop_reason is not right:
                 raise EngineCheckError(
                     f"A reply of {len(reply.action_ids)} tokens (at most {params.max_new_tokens}) that ends with"
-                    f" {last} has the stop reason '{reply.stop_reason}'; end tokens are {base.end_ids}."
+                    f" {last} has the stop reason '{reply.stop_reason}'; end tokens are {base.chat.end_ids}."
                 )
-            if reply.text != base.tokenizer.decode(reply.action_ids, skip_special_tokens=True):
+            if reply.text != base.chat.tokenizer.decode(reply.action_ids, skip_special_tokens=True):
                 raise EngineCheckError(f"The text {reply.text!r} is not that of the tokens {reply.action_ids}.")
             seen.add(reply.stop_reason)
     if len(seen) < 2:
@@ -275,7 +275,7 @@ def a_long_prompt_fails_alone(bench: Bench) -> None:
     policy = bench.policies.policies[0]
     fine = bench.requests(1)[0]
     token = fine.prompt_ids[-1]
-    long = GenerationRequest(policy, [token] * bench.policies.base(policy).context, 1)
+    long = GenerationRequest(policy, [token] * bench.policies.base(policy).chat.context, 1)
     whole, failed = bench.engine.generate([fine, long], bench.params())
     if whole.stop_reason is StopReason.ERROR:
         raise EngineCheckError(f"A prompt that fits failed beside one that does not: {whole.error}")

@@ -61,7 +61,7 @@ class NativeEngine(EngineBase):
                     f"Request {i} (policy '{request.policy}') has an empty prompt. Expected the token ids of a"
                     " rendered chat: PolicySet.render(policy, messages)."
                 )
-            context = self._policies.base(request.policy).context
+            context = self._policies.renderer.chat(request.policy).context
             if len(request.prompt_ids) + params.max_new_tokens > context:
                 found[i] = self._too_long(request, params, context)
             else:
@@ -124,7 +124,7 @@ class NativeEngine(EngineBase):
             else:
                 past, hidden = self._read(fused, requests, params.max_new_tokens)
             to_logits = partial(logits, head, softcap=base.softcap)
-            ids, logprobs = _Loop(past, to_logits, draws, params, base.end_ids).run(hidden)
+            ids, logprobs = _Loop(past, to_logits, draws, params, base.chat.end_ids).run(hidden)
         made = self._generations(base, ids, logprobs)
         return [generation for _, generation in sorted(zip(order, made, strict=True), key=lambda pair: pair[0])]
 
@@ -141,8 +141,8 @@ class NativeEngine(EngineBase):
         return past, past.read_each(list(zip(weights, prompts.values(), strict=True)))
 
     def _generations(self, base: BaseModel, ids: list[list[int]], logprobs: list[FloatArray]) -> list[Generation]:
-        texts = base.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        ended = [StopReason.EOS if row[-1] in base.end_ids else StopReason.LENGTH for row in ids]
+        texts = base.chat.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        ended = [StopReason.EOS if row[-1] in base.chat.end_ids else StopReason.LENGTH for row in ids]
         version = self._policies.version
         parts = zip(ids, logprobs, ended, texts, strict=True)
         return [Generation(row, lp, reason, version, text) for row, lp, reason, text in parts]

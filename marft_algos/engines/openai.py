@@ -18,7 +18,7 @@ from marft_algos.endpoints import Endpoint
 from marft_algos.engines.base import EngineBase, EngineError, failure
 from marft_algos.engines.http import ANSWER_BYTES, NONSENSE
 from marft_algos.engines.usage import Meter, Usage
-from marft_algos.policy import PolicySet
+from marft_algos.renderer import Renderer
 from marft_algos.types import FOREIGN, Generation, GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError, MissingExtraError
 
@@ -34,20 +34,20 @@ class OpenAIEngine(EngineBase):
 
     Args:
         endpoint: Model, address and limits.
-        policies: Tokenizers of the policies that are trained on its replies; None for hosted ones.
+        renderer: Tokenizers of the policies that are trained on its replies; None for hosted ones.
 
     Raises:
         MissingExtraError: The ``openai`` package is not installed.
         ConfigError: A key that is not there.
     """
 
-    def __init__(self, endpoint: Endpoint, policies: PolicySet | None = None) -> None:
+    def __init__(self, endpoint: Endpoint, renderer: Renderer | None = None) -> None:
         try:
             import openai
         except ImportError as error:
             raise MissingExtraError("The engine 'openai'", "hosted") from error
         self._errors = openai
-        self._endpoint, self._policies = endpoint, policies
+        self._endpoint, self._renderer = endpoint, renderer
         url = endpoint.urls[0] if endpoint.urls else None
         if url and url.count("/") == 2:
             url += "/v1"
@@ -140,7 +140,7 @@ class OpenAIEngine(EngineBase):
         )
 
     def _tokens(self, request: GenerationRequest, params: SamplingParams) -> Any:
-        ends = () if self._policies is None else self._policies.base(request.policy).end_ids
+        ends = () if self._renderer is None else self._renderer.chat(request.policy).end_ids
         extra = {"return_token_ids": True, "add_special_tokens": False, "stop_token_ids": list(ends)}
         extra |= {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
         return self._client.completions.with_raw_response.create(
@@ -178,11 +178,11 @@ class OpenAIEngine(EngineBase):
             )
         if len(ids) != len(scored):
             return failure(f"the endpoint sent {len(ids)} tokens with {len(scored)} log-probs", FOREIGN)
-        if self._policies is None:
+        if self._renderer is None:
             return Generation(list(ids), np.asarray(scored, np.float32), StopReason.LENGTH, FOREIGN)
-        base = self._policies.base(request.policy)
-        reason = StopReason.EOS if ids[-1] in base.end_ids else StopReason.LENGTH
-        text = base.tokenizer.decode(ids, skip_special_tokens=True)
+        chat = self._renderer.chat(request.policy)
+        reason = StopReason.EOS if ids[-1] in chat.end_ids else StopReason.LENGTH
+        text = chat.tokenizer.decode(ids, skip_special_tokens=True)
         return Generation(list(ids), np.asarray(scored, np.float32), reason, FOREIGN, text)
 
     def _check_cost(self) -> None:

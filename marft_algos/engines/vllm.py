@@ -31,6 +31,7 @@ _SEED = (1 << 63) - 1
 
 _DIRECTIONS = {"in": "prompt", "out": "completion"}
 
+
 class VLLMEngine(EngineBase):
     """Samples policies on vLLM servers that serve the policies' base model with LoRA adapters.
 
@@ -79,10 +80,11 @@ class VLLMEngine(EngineBase):
                 )
         described = [describe(server) for server in self._servers]
         self._context = min(context for _, context in described)
-        if self._context < base.context:
+        here = base.chat.context
+        if self._context < here:
             raise ConfigError(
-                f"The server's context is {self._context} tokens, that of '{base.spec}' is {base.context} here. Type:"
-                f" --context {self._context}, or start the server with --max-model-len {base.context}"
+                f"The server's context is {self._context} tokens, that of '{base.spec}' is {here} here. Type:"
+                f" --context {self._context}, or start the server with --max-model-len {here}"
             )
         needed = len(self._members) * (staleness + 2)
         for server in self._servers:
@@ -212,7 +214,7 @@ class VLLMEngine(EngineBase):
             "frequency_penalty": 0.0,
             "seed": request.seed & _SEED,
             "logprobs": 0,
-            "stop_token_ids": list(self._policies.base(request.policy).end_ids),
+            "stop_token_ids": list(self._policies.renderer.chat(request.policy).end_ids),
             "add_special_tokens": False,
             "return_token_ids": True,
         }
@@ -241,10 +243,10 @@ class VLLMEngine(EngineBase):
         if choice.get("prompt_token_ids") not in (None, request.prompt_ids):
             return failure("the server changed the prompt's tokens", version)
         base = self._policies.base(request.policy)
-        ended = bool(ids) and ids[-1] in base.end_ids
+        ended = bool(ids) and ids[-1] in base.chat.end_ids
         if len(ids) != len(scored) or ended != (choice["finish_reason"] == "stop"):
             return failure(f"the server ended with '{choice['finish_reason']}' after tokens {ids[-3:]}", version)
-        text = base.tokenizer.decode(ids, skip_special_tokens=True)
+        text = base.chat.tokenizer.decode(ids, skip_special_tokens=True)
         reason = StopReason.EOS if ended else StopReason.LENGTH
         return Generation(list(ids), np.asarray(scored, np.float32), reason, version, text)
 
