@@ -45,6 +45,7 @@ from benchmarks.envs import loop_microseconds
 from benchmarks.runs import Done, Job, run_all, table
 from marft_algos import checkpoint, config, evaluate, hosting, selfplay, setup, stats
 from marft_algos.policy import PolicySet
+from marft_algos.resolve import resolve
 from marft_envs import FlexEnv
 from marft_envs.adapters.codecs import Discrete, Grid
 
@@ -248,11 +249,13 @@ def against(done: Done, path: Path | None, opponent: str) -> dict[str, int]:
     """Counts of ``GAMES`` greedy games of a state against an opponent, seats drawn."""
     settings = config.load(done.run.config_file)
     kwargs = {**settings.env_kwargs, "opponents": opponent}
-    policies: PolicySet = setup.make_policies(settings, setup.make_env(settings, kwargs))
+    make_env = setup.env_factory(settings, kwargs)
+    spec = resolve(settings, setup.started(make_env))
+    policies: PolicySet = setup.make_policies(spec)
     if path is not None:
         checkpoint.load_policies(path, policies, setup.saved_policies(settings, policies))
-    engine = hosting.make_engine(settings, policies, local=True)
-    played = evaluate.play(settings, kwargs, setup.eval_panel(GAMES, None), policies.renderer, engine)
+    engine = hosting.make_engine(spec, policies, local=True)
+    played = evaluate.play(settings, make_env, setup.eval_panel(GAMES, None), policies.renderer, engine)
     return {
         "wins": sum(bool(t.success) for t in played),
         "draws": int(sum(t.metrics["draw"] for t in played)),

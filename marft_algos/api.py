@@ -7,6 +7,7 @@ from typing import Any
 
 from marft_algos import config as configs
 from marft_algos import presets, report
+from marft_algos.build import build
 from marft_algos.loggers import Display
 from marft_algos.runs import RunFolder
 from marft_algos.trainer import Trainer
@@ -34,7 +35,7 @@ def train(preset: str = "default", *, config: Path | str = "", trusted: bool = F
     if config:
         base = configs.load(config, base, trusted=trusted)
     made = configs.build(settings, base)
-    trainer = Trainer(made)
+    trainer = Trainer(build(made))
     run = trainer.start()
     with Display(made.iterations, 0, f"{made.env} · {made.algo}") as display:
         trainer.train(run, display)

@@ -55,11 +55,12 @@ def run_train(argv: list[str]) -> int:
         if run is not None:
             lock.enter_context(run.locked(command))
         require_training()
+        from marft_algos.build import build
         from marft_algos.trainer import Trainer
 
         if run is not None and _is_done(run, config):
             return 0
-        trainer = Trainer(config)
+        trainer = Trainer(build(config))
         if run is None:
             run = trainer.start()
             lock.enter_context(run.locked(command))
@@ -122,9 +123,11 @@ def _dry_run(argv: list[str]) -> int:
     require_training()
     from marft_algos import setup
     from marft_algos.estimate import capacity, estimate
+    from marft_algos.resolve import resolve
 
     trust.check_dry(config.table())
-    found = estimate(config, setup.make_env(config, config.env_kwargs))
+    env = setup.started(setup.env_factory(config, config.env_kwargs))
+    found = estimate(resolve(config, env), env)
     say(f"{config.env} · {config.algo}, memory at most:\n{found.table()}")
     say(f"  {capacity(found.device) / 1e9:8.2f} GB  there is")
     found.check()
@@ -243,41 +246,44 @@ def run_eval(argv: list[str]) -> int:
     import torch
 
     from marft_algos import checkpoint, evaluate, hosting, records, runs, setup
+    from marft_algos.resolve import resolve
 
     torch.set_num_threads(config.threads)
     # Everything that was typed is checked before anything is played.
     trained = checkpoint.pick(run.checkpoints, given.checkpoint) if run and not given.untrained else None
-    env, kwargs = setup.make_env(config, config.env_kwargs), setup.eval_kwargs(config)
+    env, kwargs = setup.started(setup.env_factory(config, config.env_kwargs)), setup.eval_kwargs(config)
     swapped = _agent_called(given.swap, env) if given.swap else ""
-    held_out = setup.make_env(config, kwargs)
+    make_held_out = setup.env_factory(config, kwargs)
+    held_out = setup.started(make_held_out)
     problems = setup.problems(config, env, held_out)
     panel = problems.held_out
     if swapped and len(panel) < 2:
         raise ConfigError("Exchanging messages takes at least two episodes. Raise --episodes.")
-    policies = setup.make_policies(config, env)
+    spec = resolve(config, env)
+    policies = setup.make_policies(spec)
     names = setup.saved_policies(config, policies)
     if trained is not None:
         checkpoint.check_policies(trained, names)
     renderer = policies.renderer
     setup.check_prompts(config, held_out, renderer, panel)
-    engine = hosting.make_engine(config, policies, local=True)
+    engine = hosting.make_engine(spec, policies, local=True)
     way = "greedy" if config.eval_greedy else f"sampled at temperature {config.temperature:g}"
     shown = ", ".join(f"{k}={v}" for k, v in kwargs.items())
     say(f"{config.env}{f' ({shown})' if shown else ''}, {len(panel)} episodes, {way}")
 
-    played = evaluate.play(config, kwargs, panel, renderer, engine)
+    played = evaluate.play(config, make_held_out, panel, renderer, engine)
     before = evaluate.records(played)
     say(f"on           {runs.PanelFacts.of([r.task_id for r in before], problems.apart)}")
     say(f"untrained    {runs.estimate(before)}")
     if trained is not None:
         checkpoint.load_policies(trained, policies, names)
-        played = evaluate.play(config, kwargs, panel, renderer, engine)
+        played = evaluate.play(config, make_held_out, panel, renderer, engine)
         _, after, difference = runs.compare(before, evaluate.records(played))
         say(f"{trained.name:<12} {after}")
         say(f"difference   {_signed(difference)} (paired, 95 %)")
     if swapped:
         exchanged = evaluate.swap(swapped, played, config, engine, renderer)
-        again = evaluate.play(config, kwargs, panel, renderer, exchanged)
+        again = evaluate.play(config, make_held_out, panel, renderer, exchanged)
         _, after, difference = runs.compare(evaluate.records(played), evaluate.records(again))
         say(f"exchanged    {after}, with {swapped}'s messages from other problems")
         say(f"difference   {_signed(difference)} (paired, 95 %)")

@@ -15,6 +15,7 @@ from typing import Any
 from marft_algos import checkpoint, evaluate, paths, setup, stats
 from marft_algos.config import TrainConfig
 from marft_algos.engines.native import NativeEngine
+from marft_algos.resolve import resolve
 from marft_algos.runs import RunFolder, outcome, writing
 from marft_algos.setup import Panel
 from marft_algos.stats import Estimate
@@ -53,17 +54,18 @@ def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: st
     """
     config = _common(paths.of_run(a), paths.of_run(b), a, b)
     kwargs = setup.eval_kwargs(config)
-    env, held_out = setup.make_env(config, config.env_kwargs), setup.make_env(config, kwargs)
+    make_env, make_held_out = setup.env_factory(config, config.env_kwargs), setup.env_factory(config, kwargs)
+    env, held_out = setup.started(make_env), setup.started(make_held_out)
     panel = setup.problems(config, env, held_out).held_out
     if scenarios is not None:
         panel = frozen(scenarios, config.env, kwargs, panel)
-    policies = setup.make_policies(config, env)
+    policies = setup.make_policies(resolve(config, env))
     names = setup.saved_policies(config, policies)
     old, new = (checkpoint.pick(run.checkpoints, which) for run in (a, b))
     engine = NativeEngine(policies, config.engine_batch)
 
     def play() -> list[Trajectory]:
-        return evaluate.play(config, kwargs, panel, policies.renderer, engine)
+        return evaluate.play(config, make_held_out, panel, policies.renderer, engine)
 
     checkpoint.load_policies(new, policies, names)
     after = play()

@@ -7,7 +7,7 @@ gated transformer layer stands for all families. ``tests/test_estimate.py`` hold
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from marft_algos import algorithm as algorithms
-from marft_algos import hosting, scoring
+from marft_algos import scoring
 from marft_algos.config import TrainConfig
-from marft_algos.endpoints import parse
 from marft_algos.modeling import head_of, locate, pick_device, pick_dtype
-from marft_algos.policy import FEATURE_TOKENS, assign, base_specs
+from marft_algos.policy import FEATURE_TOKENS
+from marft_algos.resolve import RunSpec
 from marft_algos.weights import SMALL_MODEL
 from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError
@@ -99,28 +99,24 @@ def capacity(device: torch.device) -> int:
     return min(physical, int(found)) if found.isdigit() else int(physical)
 
 
-def estimate(config: TrainConfig, env: FlexEnv, *, device: torch.device | None = None) -> Estimate:
+def estimate(spec: RunSpec, env: FlexEnv, *, device: torch.device | None = None) -> Estimate:
     """Estimates a run's memory; loads configurations, no weights.
 
     Args:
-        config: the settings.
+        spec: the run's settings, resolved.
         env: an environment of the run, reset.
-        device: instead of the one that ``config`` names.
+        device: instead of the one that the settings name.
 
     Raises:
         ConfigError: a model that is not there, or settings that cannot work.
     """
+    config = spec.config
     where = device or pick_device(config.device)
     dtype = pick_dtype(config.dtype, where)
-    agents = assign(env.unwrapped.team, config.policies)
-    hosting.check(config, agents)
-    away = hosting.hosted(config)
-    policies = dict.fromkeys(p for p in agents.values() if p not in away)
-    specs = base_specs(config.models, list(policies))
-    shapes = {spec: Shape.of(spec, config, dtype) for spec in dict.fromkeys(specs.values())}
-    work = _Work.of(config, env, policies, min(shape.context for shape in shapes.values()))
-    trained = [shapes[specs[p]] for p in policies if p not in config.frozen]
-    copies = config.pool * len(trained) + len(policies) - len(trained)
+    shapes = {model: Shape.of(model, config, dtype) for model in dict.fromkeys(spec.models.values())}
+    work = _Work.of(spec, env, min(shape.context for shape in shapes.values()))
+    trained = [shapes[spec.models[p]] for p in spec.trained]
+    copies = len(spec.past) + len(spec.local) - len(trained)
     largest = max(shapes.values(), key=lambda shape: shape.layer_bytes * shape.layers)
     context = CUDA_CONTEXT if where.type == "cuda" else 0
     held = (
@@ -220,7 +216,8 @@ class _Work:
     fewer: str
 
     @classmethod
-    def of(cls, config: TrainConfig, env: FlexEnv, policies: Iterable[str], context: int) -> _Work:
+    def of(cls, spec: RunSpec, env: FlexEnv, context: int) -> _Work:
+        config = spec.config
         base, new = env.unwrapped, config.max_new_tokens
         method = algorithms.get(config.algo)(config.algorithm)
         said = max(sum(len(m["content"]) for m in base.messages(agent)) for agent in base.possible_agents)
@@ -232,7 +229,7 @@ class _Work:
         rows = 0 if method.view == "none" else episodes * most * (new if method.level == "token" else 1)
         micro = max(min(config.algorithm.micro_tokens, episodes * each * (prompt + new)), prompt + new)
         flying = min(config.engine_batch, config.num_envs or episodes, episodes)
-        if all(p in config.engines and parse(config.engines[p]).kind != "native" for p in policies):
+        if all(spec.endpoints[p].kind != "native" for p in spec.local):
             flying = 0
         return cls(
             prompt, new, flying, episodes * each, rows, micro, f"--episodes-per-iteration {max(episodes // 2, 1)}"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Any
 
 import numpy as np
 
-import marft_envs
 from marft_algos import faults, seeds
 from marft_algos.config import TrainConfig
 from marft_algos.engines.base import RolloutEngine
@@ -17,9 +15,10 @@ from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.renderer import Renderer
 from marft_algos.rollout import Collector
 from marft_algos.runs import EvalRecord, outcome
-from marft_algos.setup import Panel
+from marft_algos.setup import EnvFactory, Panel
 from marft_algos.types import SamplingParams, StopReason, Trajectory
 from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.vector import VectorEnv
 
 Progress = Callable[[int, int, int], None]
 
@@ -31,7 +30,7 @@ def sampling(config: TrainConfig, *, evaluation: bool = False) -> SamplingParams
 
 def play(
     config: TrainConfig,
-    kwargs: Mapping[str, Any],
+    make_env: EnvFactory,
     panel: Panel,
     renderer: Renderer,
     engine: RolloutEngine,
@@ -41,7 +40,7 @@ def play(
 
     Args:
         config: Settings of the run.
-        kwargs: Environment arguments, see ``setup.eval_kwargs``.
+        make_env: Makes the environments that are played.
         panel: Episodes to play.
         renderer: Who plays which policy.
         engine: Writes the replies.
@@ -53,7 +52,7 @@ def play(
     """
     slots = min(len(panel), config.num_envs or max(config.episodes_per_iteration, config.engine_batch))
     seeds.start_global(seeds.tasks_at_evaluation())
-    with closing(marft_envs.make_vec(config.env, slots, **kwargs)) as vec:
+    with closing(VectorEnv([make_env] * slots)) as vec:
         params = sampling(config, evaluation=True)
         collector = Collector(vec, renderer, engine, params, seed=config.seed, on_progress=on_progress)
         played = collector.collect(panel.seeds, panel.options, iteration=seeds.EVALUATION)

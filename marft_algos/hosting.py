@@ -1,13 +1,12 @@
-"""Which engine plays which policy: from the setting ``engines`` to a team that may be partly hosted, and its engine."""
+"""Which engine plays which policy, and whether the servers are there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from marft_algos import keys
 from marft_algos.config import TrainConfig
-from marft_algos.endpoints import Endpoint, parse_all
+from marft_algos.endpoints import Endpoint
 from marft_algos.engines.base import RolloutEngine
 from marft_algos.engines.http import Server
 from marft_algos.engines.mixed import MixedEngine
@@ -15,61 +14,34 @@ from marft_algos.engines.native import NativeEngine
 from marft_algos.engines.openai import OpenAIEngine
 from marft_algos.engines.vllm import VLLMEngine, describe
 from marft_algos.policy import PolicySet
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_algos.resolve import RunSpec
+from marft_envs.errors import ConfigError
 
 
-def hosted(config: TrainConfig) -> set[str]:
-    """Policy ids that need no model here."""
-    return {policy for policy, endpoint in parse_all(config.engines).items() if endpoint.hosted}
-
-
-def check(config: TrainConfig, agents: Mapping[str, str]) -> None:
-    """Checks the setting against the team.
-
-    Args:
-        config: Settings of the run.
-        agents: Agent -> policy id.
-
-    Raises:
-        ConfigError: An unknown policy, a hosted one that is given weights, nobody left to train.
-    """
-    known = set(agents.values())
-    for policy in config.engines:
-        if policy not in known:
-            raise ConfigError(f"'engines' names an unknown policy '{policy}'. {did_you_mean(policy, known)}")
-    away = hosted(config)
-    if away >= known:
-        raise ConfigError("Every policy is hosted, so nothing is left to train. Take one out of 'engines'.")
-    for setting in ("models", "adapters"):
-        given = getattr(config, setting)
-        for policy in away & set(given if isinstance(given, Mapping) else ()):
-            raise ConfigError(f"Policy '{policy}' is hosted and has no weights here. Take it out of '{setting}'.")
-
-
-def reach(config: TrainConfig) -> None:
+def reach(spec: RunSpec) -> None:
     """Checks that keys and servers are there, and that the servers give what training needs.
 
     Raises:
         ConfigError: A server or key that is not there, an endpoint without log-probs for a policy that is trained.
     """
-    for policy, endpoint in parse_all(config.engines).items():
+    for policy, endpoint in spec.endpoints.items():
         if endpoint.kind == "vllm":
-            _check_vllm(config, policy, endpoint)
+            _check_vllm(spec.config, policy, endpoint)
         elif endpoint.kind == "openai":
-            _check_openai(config, policy, endpoint)
+            _check_openai(spec.config, policy, endpoint)
 
 
-def make_engine(config: TrainConfig, policies: PolicySet, *, local: bool = False) -> RolloutEngine:
+def make_engine(spec: RunSpec, policies: PolicySet, *, local: bool = False) -> RolloutEngine:
     """Builds the engine of a team; policies with equal settings share one.
 
     Args:
-        config: Settings of the run.
+        spec: The run's settings, resolved.
         policies: The team.
         local: Play policies that have weights here in this process, wherever they are played in training.
     """
-    native = NativeEngine(policies, config.engine_batch)
+    native = NativeEngine(policies, spec.config.engine_batch)
     groups: dict[Endpoint, list[str]] = {}
-    for policy, endpoint in parse_all(config.engines).items():
+    for policy, endpoint in spec.endpoints.items():
         if endpoint.kind != "native" and (endpoint.hosted or not local):
             groups.setdefault(endpoint, []).append(policy)
     if not groups:

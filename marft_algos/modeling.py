@@ -148,15 +148,21 @@ def load_chat(spec: str, settings: ModelSettings | None = None) -> Chat:
     location, settings = locate(spec), settings or ModelSettings()
     try:
         tokenizer, described = load_tokenizer(location), AutoConfig.from_pretrained(location, trust_remote_code=False)
-        ends = _generation(location, described).eos_token_id
+        generation = _generation(location, described)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(_unreachable(spec, error)) from error
     chat = _chat(spec, tokenizer, settings)
+    _describe(chat, generation, described)
+    return chat
+
+
+def _describe(chat: Chat, generation: GenerationConfig, described: Any) -> None:
+    """Notes a model's end tokens and its context."""
+    ends = generation.eos_token_id
     listed = ends if isinstance(ends, list) else [ends]
-    end_ids = {i for i in (*listed, tokenizer.eos_token_id, chat.closing()) if i is not None}
+    end_ids = {i for i in (*listed, chat.tokenizer.eos_token_id, chat.closing()) if i is not None}
     chat.end_ids = tuple(sorted(end_ids))
     chat.context = int(getattr(described.get_text_config(), "max_position_embeddings", None) or 1 << 30)
-    return chat
 
 
 def _generation(location: str, described: Any) -> GenerationConfig:
@@ -203,6 +209,25 @@ def load_base(
         nn.Module.to(model, device)  # transformers' own wrapper is typed wrongly
     _check_head(spec, model)
     return BaseModel(spec=spec, model=model, dtype=dtype, device=device, chat=chat)
+
+
+def given_base(model: PreTrainedModel, tokenizer: Any, settings: ModelSettings | None = None) -> BaseModel:
+    """A base model that somebody has loaded, on the device and in the dtype that it has.
+
+    Args:
+        model: A causal language model of ``transformers``; its weights are frozen.
+        tokenizer: Its tokenizer, with a chat template.
+        settings: how it is spoken to.
+
+    Raises:
+        ConfigError: no chat template or an unsuitable one, unsupported output head.
+    """
+    spec = str(getattr(model, "name_or_path", "") or type(model).__name__)
+    chat = _chat(spec, tokenizer, settings or ModelSettings())
+    _describe(chat, model.generation_config or GenerationConfig.from_model_config(model.config), model.config)
+    model.requires_grad_(False).eval()
+    _check_head(spec, model)
+    return BaseModel(spec=spec, model=model, dtype=model.dtype, device=model.device, chat=chat)
 
 
 def _four_bits(quantize: str, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:

@@ -100,13 +100,15 @@ def team_of(path: str, env_id: str, names: Sequence[str]) -> Reply:
         )
     commands.require_training()
     from marft_algos import checkpoint, evaluate, hosting, setup
+    from marft_algos.resolve import resolve
     from marft_algos.types import GenerationRequest
 
-    policies = setup.make_policies(settings, env)
+    spec = resolve(settings, env)
+    policies = setup.make_policies(spec)
     chosen = checkpoint.pick(run.checkpoints)
     checkpoint.load_policies(chosen, policies, setup.saved_policies(settings, policies))
     renderer = policies.renderer
-    engine, params = hosting.make_engine(settings, policies, local=True), evaluate.sampling(settings, evaluation=True)
+    engine, params = hosting.make_engine(spec, policies, local=True), evaluate.sampling(settings, evaluation=True)
 
     def reply(agent: str, messages: Sequence[Mapping[str, str]]) -> str:
         policy = renderer.policy_of(agent)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import copy
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import marft_envs
-from marft_algos import hosting, seeds, selfplay
-from marft_algos.algorithm import Facts, Need
+from marft_algos import seeds
 from marft_algos.config import TrainConfig
-from marft_algos.endpoints import parse_all
-from marft_algos.modeling import ModelSettings
-from marft_algos.policy import LoraSettings, PolicySet, assign
+from marft_algos.modeling import BaseModel, ModelSettings
+from marft_algos.policy import LoraSettings, PolicySet
 from marft_algos.presets import accepts
 from marft_algos.renderer import Renderer
+from marft_algos.resolve import RunSpec
 from marft_envs import FlexEnv
-from marft_envs.errors import ConfigError, MarftError
+from marft_envs.errors import ConfigError
 
+EnvFactory = Callable[[], FlexEnv]
 PROMPTS_CHECKED = 64
 HELD_OUT_SHARE = 4
 """At most one in so many problems is held out of a data set that is used for both training and evaluation."""
@@ -61,9 +60,14 @@ class Problems:
         return Panel(drawn, [{"task_id": self.remaining[i]} for i in rng.integers(len(self.remaining), size=n)])
 
 
-def make_env(config: TrainConfig, kwargs: Mapping[str, Any]) -> FlexEnv:
-    """Builds one environment of the run and starts an episode, so that a bad team, D or data set shows itself."""
-    env = marft_envs.make(config.env, **kwargs)
+def env_factory(config: TrainConfig, kwargs: Mapping[str, Any]) -> EnvFactory:
+    """Makes the run's environments, with these arguments."""
+    return partial(marft_envs.make, config.env, **kwargs)
+
+
+def started(make: EnvFactory) -> FlexEnv:
+    """Builds one environment and starts an episode, so that a bad team, D or data set shows itself."""
+    env = make()
     env.reset(seed=0)
     return env
 
@@ -110,32 +114,30 @@ def eval_panel(n: int, ids: Sequence[str] | None) -> Panel:
     return Panel(drawn, [{} for _ in drawn] if ids is None else [{"task_id": i} for i in ids])
 
 
-def make_policies(config: TrainConfig, env: FlexEnv) -> PolicySet:
+def make_policies(spec: RunSpec, given: BaseModel | None = None) -> PolicySet:
     """Loads the models and puts the adapters on.
+
+    Args:
+        spec: The run's settings, resolved.
+        given: A base model that is loaded already, instead of those that the settings name.
 
     Raises:
         ConfigError: A model, policy or adapter that cannot work.
     """
-    agents = assign(env.unwrapped.team, config.policies)
-    hosting.check(config, agents)
-    away = hosting.hosted(config)
-    trained = sorted({p for p in agents.values() if p not in away and p not in config.frozen})
-    past = selfplay.past(trained, config.pool)
-    models = config.models
-    if past and not isinstance(models, str):
-        models = models | {copy: models[policy] for copy, policy in past.items() if policy in models}
+    config = spec.config
     policies = PolicySet.build(
-        models,
-        {agent: policy for agent, policy in agents.items() if policy not in away},
+        spec.models,
+        {agent: policy for agent, policy in spec.agents.items() if policy in spec.models},
         lora=LoraSettings(config.lora_r, config.lora_alpha, config.lora_targets),
         dtype=config.dtype,
         device=config.device,
         full_finetune=config.full_finetune,
         settings=ModelSettings(config.quantize, config.gradient_checkpointing, config.thinking, config.template_tools),
-        frozen=[*(policy for policy in config.frozen if policy not in away), *past],
-        spare=list(past),
-        hosted={agent: policy for agent, policy in agents.items() if policy in away},
+        frozen=[*(p for p in config.frozen if p not in spec.endpoints or not spec.endpoints[p].hosted), *spec.past],
+        spare=list(spec.past),
+        hosted=spec.hosted,
         seed=config.seed,
+        given=given,
     )
     for policy, folder in config.adapters.items():
         policies.load_adapter(policy, folder)
@@ -144,58 +146,6 @@ def make_policies(config: TrainConfig, env: FlexEnv) -> PolicySet:
             chat = policies.renderer.chat(policy)
             chat.context = min(chat.context, config.context)
     return policies
-
-
-def facts(config: TrainConfig, env: FlexEnv) -> Facts:
-    """What a run with these settings offers to an algorithm, told without a model."""
-    policies = assign(env.unwrapped.team, config.policies)
-    offers: set[Need] = {"groups", "critic", "team_state"}
-    if not config.permute_rewards and _forks(env):  # branches would tell what the permutation hides
-        offers.add("branches")
-    if not any(endpoint.kind != "native" and not endpoint.hosted for endpoint in parse_all(config.engines).values()):
-        offers.add("start")
-    distinct = len(set(policies.values()))
-    if distinct == len(policies):
-        offers |= {"unshared", "blocks"}
-    offers.add("shared" if distinct == 1 else "blocks")
-    if env.unwrapped.dependency.is_static:
-        offers.add("static")
-    return Facts(frozenset(offers), config.episodes_per_iteration, env.unwrapped.team)
-
-
-def check_training(config: TrainConfig, env: FlexEnv) -> None:
-    """Refuses a run whose iterations would train nobody; without iterations it is an evaluation, and fine.
-
-    Raises:
-        ConfigError: Every policy is frozen or hosted, or has a learning rate of 0.
-    """
-    if config.iterations == 0:
-        return
-    names = sorted(set(assign(env.unwrapped.team, config.policies).values()))
-    lr = getattr(config.algorithm, "lr", 1.0)
-    still = {p for p in names if (lr.get(p, 1.0) if isinstance(lr, Mapping) else lr) == 0.0}
-    away = hosting.hosted(config) | set(config.frozen)
-    if away | still >= set(names):
-        why = "frozen or hosted" if away >= set(names) else "frozen or hosted, or has lr = 0"
-        raise ConfigError(
-            f"Every policy ({', '.join(names)}) is {why}, so nothing would be trained. Leave one out of frozen and "
-            "engines and give it a rate above 0, or only score the team: --iterations 0"
-        )
-    warmup = getattr(config.algorithm, "value_warmup", 0)
-    if warmup >= config.iterations:
-        warnings.warn(
-            f"value_warmup is {warmup} and iterations {config.iterations}: only value heads are trained, no policy.",
-            stacklevel=2,
-        )
-
-
-def _forks(env: FlexEnv) -> bool:
-    """Whether the environment, with an episode running, can be copied."""
-    try:
-        env.fork()
-    except (MarftError, TypeError, copy.Error):
-        return False
-    return True
 
 
 def check_prompts(config: TrainConfig, env: FlexEnv, renderer: Renderer, panel: Panel) -> None:

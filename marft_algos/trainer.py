@@ -12,16 +12,14 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-import torch
 
-import marft_envs
 from marft_algos import algorithm as algorithms
-from marft_algos import checkpoint, evaluate, faults, hosting, loggers, paths, records, runs, seeds, selfplay, setup
+from marft_algos import checkpoint, evaluate, faults, loggers, records, runs, seeds, selfplay, setup
+from marft_algos.build import Parts
 from marft_algos.config import TrainConfig
 from marft_algos.credit import diagnostics
 from marft_algos.critic import Critics
-from marft_algos.engines.base import Publisher, RolloutEngine
-from marft_algos.estimate import estimate
+from marft_algos.engines.base import Publisher
 from marft_algos.replay import Replayer, StartEngine, TreeCollector
 from marft_algos.rollout import Collector, Keep
 from marft_algos.runs import UNTRAINED, PanelFacts, RunFolder
@@ -29,6 +27,7 @@ from marft_algos.types import Trajectory
 from marft_algos.update import Learner
 from marft_algos.variety import Variety
 from marft_envs.types import LayerRecord
+from marft_envs.vector import VectorEnv
 
 
 class Interrupted(KeyboardInterrupt):
@@ -36,40 +35,18 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Trainer:
-    """Trains a team.
-
-    Everything that can be wrong with the settings shows itself here, before any folder is made; models are loaded
-    last.
+    """Trains a team: collects, updates, publishes, evaluates and saves.
 
     Args:
-        config: The settings.
-
-    Raises:
-        ConfigError: Settings that cannot work.
+        parts: Of the run, see :func:`marft_algos.build.build`.
     """
 
-    def __init__(self, config: TrainConfig) -> None:
-        torch.set_num_threads(config.threads)
-        seeds.start_global(seeds.tasks(config.seed, -1))
-        self.config = config = paths.absolute(config)
-        algorithm = algorithms.get(config.algo)(config.algorithm, sampling=evaluate.sampling(config))
-        env = setup.make_env(config, config.env_kwargs)
-        self.eval_kwargs = setup.eval_kwargs(config)
-        eval_env = setup.make_env(config, self.eval_kwargs)
-        self.problems = setup.problems(config, env, eval_env)
-        algorithms.check(algorithm, setup.facts(config, env))
-        setup.check_training(config, env)
-        hosting.reach(config)
-        if config.check_memory:
-            estimate(config, env).check()
-        self.policies = setup.make_policies(config, env)
-        first = self.problems.train(config.seed, 0, setup.PROMPTS_CHECKED)
-        setup.check_prompts(config, env, self.policies.renderer, first)
-        for made in (env, eval_env):
-            made.close()
+    def __init__(self, parts: Parts) -> None:
+        self.config = config = parts.config
+        self.parts, self.policies, self.engine, self.problems = parts, parts.policies, parts.engine, parts.problems
+        algorithm = parts.algorithm
         self.critics = Critics(self.policies, config.critic_hidden, config.seed) if algorithm.view != "none" else None
         self.learner = Learner(algorithm, self.policies, self.critics, config.seed)
-        self.engine: RolloutEngine = hosting.make_engine(config, self.policies)
         self.pool = selfplay.Pool(config, self.policies) if config.pool else None
         self._seating = self.pool.seat if self.pool is not None else None
         self.replayer = Replayer(
@@ -123,9 +100,10 @@ class Trainer:
         """
         config = self.config
         sinks = [loggers.make(name, run, self.progress.iteration) for name in config.loggers]
+        sinks += self.parts.loggers
         session = _Session(run, display, [display, *sinks], _Interrupt())
         seeds.start_global(seeds.tasks(config.seed, -1))
-        vec = marft_envs.make_vec(config.env, _slots(config), **config.env_kwargs)
+        vec = VectorEnv([self.parts.make_env] * _slots(config))
         try:
             self.publisher.publish(self.policies.policies, self.policies.version)
             with run.locked(), session.interrupt.installed():
@@ -268,7 +246,8 @@ class Trainer:
 
         started, run = time.monotonic(), session.run
         panel, renderer = self.problems.held_out, self.policies.renderer
-        played = evaluate.play(self.config, self.eval_kwargs, panel, renderer, self.engine, show)
+        make_env = self.parts.make_eval_env
+        played = evaluate.play(self.config, make_env, panel, renderer, self.engine, show)
         run.write_episodes("eval", iteration, [records.row(t) for t in played])
         now = evaluate.records(played)
         estimate = runs.estimate(now)

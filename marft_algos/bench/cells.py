@@ -21,6 +21,7 @@ from marft_algos import evaluate, presets, setup
 from marft_algos.bench.grid import EnvEntry, Grid
 from marft_algos.bench.sweep import Rates
 from marft_algos.config import TrainConfig
+from marft_algos.resolve import resolve as resolve_run
 from marft_envs.errors import ConfigError, did_you_mean
 
 Stage = Literal["sweep", "main"]
@@ -233,7 +234,7 @@ def _unvotable(cell: Cell) -> str:
     """Why answers to a cell's task cannot be voted on, or nothing."""
     if cell.skipped:
         return ""
-    with closing(setup.make_env(configs.build(cell.config), cell.config["env_kwargs"])) as env:
+    with closing(setup.started(setup.env_factory(configs.build(cell.config), cell.config["env_kwargs"]))) as env:
         votable = hasattr(env.unwrapped.task, "answer_key")
     return "" if votable else f"the task of {cell.config['env']} has no answer_key(text): replies cannot be voted on"
 
@@ -244,8 +245,8 @@ def misfit(config: TrainConfig) -> str:
     Raises:
         ConfigError: The environment cannot be built.
     """
-    with closing(setup.make_env(config, config.env_kwargs)) as env:
-        facts = setup.facts(config, env)
+    with closing(setup.started(setup.env_factory(config, config.env_kwargs))) as env:
+        facts = resolve_run(config, env).facts
     try:
         algorithm = algorithms.get(config.algo)(config.algorithm, sampling=evaluate.sampling(config))
         algorithms.check(algorithm, facts)

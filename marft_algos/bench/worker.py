@@ -21,11 +21,13 @@ from typing import Any
 from marft_algos import checkpoint, evaluate, faults, runs, setup, trust
 from marft_algos import config as configs
 from marft_algos.bench.folder import BenchFolder
+from marft_algos.build import build
 from marft_algos.commands import require_training
 from marft_algos.config import TrainConfig
 from marft_algos.engines.native import NativeEngine
 from marft_algos.loggers import Display
 from marft_algos.policy import PolicySet
+from marft_algos.resolve import resolve
 from marft_algos.runs import EvalRecord, RunFolder, outcome
 from marft_algos.setup import Panel
 from marft_algos.terminal import say
@@ -81,7 +83,7 @@ def make(folder: BenchFolder, job: Mapping[str, Any]) -> dict[str, Any]:
 def train(config: TrainConfig, contribution: int) -> dict[str, Any]:
     """Trains, or goes on, and reads the result from the run's folder."""
     root = Path(config.runs_dir) / config.name
-    trainer = Trainer(config)
+    trainer = Trainer(build(config))
     if (root / "config.toml").is_file():
         run = RunFolder.open(root)
         trainer.resume(run)
@@ -185,11 +187,11 @@ class _Table:
     """A team at its held-out panel."""
 
     def __init__(self, config: TrainConfig, episodes: int | None = None) -> None:
-        self.config, self.kwargs = config, setup.eval_kwargs(config)
-        env, held_out = setup.make_env(config, config.env_kwargs), setup.make_env(config, self.kwargs)
+        self.config, self.make_env = config, setup.env_factory(config, setup.eval_kwargs(config))
+        env, held_out = setup.started(setup.env_factory(config, config.env_kwargs)), setup.started(self.make_env)
         panel = setup.problems(config, env, held_out).held_out
         self.panel = panel if episodes is None else Panel(panel.seeds[:episodes], panel.options[:episodes])
-        self.policies: PolicySet = setup.make_policies(config, env)
+        self.policies: PolicySet = setup.make_policies(resolve(config, env))
         self.answer_key: Callable[[str], str] | None = getattr(held_out.unwrapped.task, "answer_key", None)
         for made in (env, held_out):
             made.close()
@@ -202,7 +204,7 @@ class _Table:
     def play(self, config: TrainConfig) -> list[Trajectory]:
         """Plays the panel with these settings of sampling."""
         engine = NativeEngine(self.policies, config.engine_batch)
-        return evaluate.play(config, self.kwargs, self.panel, self.policies.renderer, engine)
+        return evaluate.play(config, self.make_env, self.panel, self.policies.renderer, engine)
 
     @staticmethod
     def score(played: Sequence[Trajectory]) -> float:
