@@ -198,7 +198,8 @@ def test_a_trained_policy_changes_and_a_frozen_one_does_not() -> None:
     assert not torch.equal(policies.tables["a"], before["a"]) and torch.equal(policies.tables["b"], before["b"])
     assert "policy/b/loss" not in stats
     frozen = data[0].transitions[1]
-    assert len(found.values[frozen]) == len(found.returns[frozen]) == 1, "a frozen agent's turn is a node with one value"
+    sizes = len(found.values[frozen]), len(found.returns[frozen])
+    assert sizes == (1, 1), "a frozen agent's turn is a node with one value"
     assert found.returns[data[0].transitions[0]] == pytest.approx(data[0].score)
 
 
@@ -424,7 +425,8 @@ def test_the_critic_learns_the_returns() -> None:
     first = trainer.update(policies.play(data), 0)
     later = trainer.update(policies.play(data), 1)
     assert later["policy/a/value_loss"] < 0.1 * first["policy/a/value_loss"]
-    assert np.mean([trainer.estimates.values[t].mean() for d in data for t in d.transitions]) == pytest.approx(1.07, abs=0.1)
+    values = trainer.estimates.values
+    assert np.mean([values[t].mean() for d in data for t in d.transitions]) == pytest.approx(1.07, abs=0.1)
 
 
 def test_updates_are_reproducible_and_survive_a_restart() -> None:
