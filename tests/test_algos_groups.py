@@ -129,7 +129,8 @@ def test_dr_grpo_only_centres_and_rloo_leaves_one_out() -> None:
     expected = [r - (sum(row) - r) / (len(row) - 1) for row in scores for r in row]
     assert first(data, credited(RLOO(), data)) == pytest.approx(expected)
     pair = group_data([[1.0, 0.25]])
-    assert first(pair, credited(RLOO(), pair)) == pytest.approx([0.75, -0.75]), "with k = 2 the difference of the two scores"
+    alone = credited(RLOO(), pair)
+    assert first(pair, alone) == pytest.approx([0.75, -0.75]), "with k = 2 the difference of the two scores"
 
 
 @pytest.mark.parametrize("name", NAMES)
