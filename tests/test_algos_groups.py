@@ -57,7 +57,7 @@ def group_data(
     scores: Sequence[Sequence[float]], shape: Sequence[Sequence[str]] = (("a",), ("b",))
 ) -> list[Trajectory]:
     """One group of episodes for each row of scores."""
-    data = []
+    data: list[Trajectory] = []
     for g, row in enumerate(scores):
         for score in row:
             data.append(episode(shape, number=len(data), rewards=[0.0] * (len(shape) - 1) + [score], group=g))
