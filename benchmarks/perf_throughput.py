@@ -37,7 +37,7 @@ from benchmarks.paired import publish, ratios
 from benchmarks.team import Stage, build
 from marft_algos.batching import micro_batches, pack
 from marft_algos.critic import Critics
-from marft_algos.types import Transition
+from marft_algos.types import Estimates, Transition
 
 SHAPES = {"tiny": shapes.tiny(64), "qwen2.5-3b": shapes.QWEN_3B}
 PHASES = ("rollout", "features", "update")
@@ -59,12 +59,12 @@ class Bench:
         self.stage = Stage(self.policies, args.episodes, args.prompt, args.new)
         self.critics = Critics(self.policies)
         self.turns: list[Transition] = []
+        self.estimates = Estimates()
 
     def rollout(self) -> None:
         """Plays every episode: environment, prompts, sampling."""
         self.turns = [turn for trajectory in self.stage.play(0) for turn in trajectory.transitions]
-        for turn in self.turns:
-            turn.advantages = turn.logprobs
+        self.estimates = Estimates(advantages={turn: turn.logprobs for turn in self.turns})
 
     def features(self) -> None:
         """One pass of the frozen trunk."""
@@ -74,7 +74,7 @@ class Bench:
         """One forward and backward pass of every turn."""
         for policy in self.policies.policies:
             for piece in micro_batches([t for t in self.turns if t.policy == policy], self.args.micro):
-                batch = pack(piece, "token", self.policies.device)
+                batch = pack(piece, self.estimates, "token", self.policies.device)
                 logprobs, _ = self.policies.logprobs(policy, batch.input_ids, batch.action_mask, batch.temperature)
                 logprobs.sum().backward()
 
@@ -148,7 +148,7 @@ class Bench:
 
 
 def against(revision: str, argv: list[str], repeats: int) -> list[dict[str, Any]]:
-    """Runs this file on another commit's packages and on this tree's, in turn; returns a row a phase."""
+    """Runs this measurement as another commit has it and as this tree does, in turn; returns a row a phase."""
     root = Path(__file__).resolve().parent.parent
     with tempfile.TemporaryDirectory() as folder:
         other = Path(folder) / "tree"
@@ -157,7 +157,7 @@ def against(revision: str, argv: list[str], repeats: int) -> list[dict[str, Any]
             seconds = {which: {phase: [] for phase in PHASES} for which in ("that", "this")}
             for _ in range(repeats):
                 for which, tree in (("that", other), ("this", root)):
-                    for phase, spent in _one(tree, root, argv).items():
+                    for phase, spent in _one(tree, argv).items():
                         seconds[which][phase].append(spent)
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", str(other)], cwd=root, check=True)
@@ -173,10 +173,10 @@ def against(revision: str, argv: list[str], repeats: int) -> list[dict[str, Any]
     ]
 
 
-def _one(tree: Path, root: Path, argv: list[str]) -> dict[str, float]:
-    """One run in a process of its own: the packages of ``tree``, the measurement of ``root``."""
+def _one(tree: Path, argv: list[str]) -> dict[str, float]:
+    """One run in a process of its own: packages and measurement of ``tree``, since they fit each other."""
     code = (
-        f"import sys; sys.path.insert(0, {str(tree)!r}); import marft_algos, marft_envs; sys.path[0] = {str(root)!r};"
+        f"import sys; sys.path.insert(0, {str(tree)!r});"
         f" from benchmarks.perf_throughput import main; main({[*argv, '--repeats', '1', '--json']!r})"
     )
     done = subprocess.run(

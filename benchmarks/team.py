@@ -7,6 +7,7 @@ is used; replies have no end, so that every turn has its full length.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -94,9 +95,7 @@ class Stage:
         """Plays the episodes; ``repeats`` of them in a row start alike."""
         panel = [iteration * self.episodes + i // repeats for i in range(self.episodes)]
         played = self._collector.collect(panel, iteration=iteration)
-        for trajectory in played:
-            trajectory.group = trajectory.episode // repeats
-        return played
+        return [replace(trajectory, group=trajectory.number // repeats) for trajectory in played]
 
     def close(self) -> None:
         """Closes the environments."""

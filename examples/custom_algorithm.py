@@ -34,14 +34,14 @@ class AWR(Algorithm):
     Config = AWRConfig
     level = "action"
 
-    def credit(self, trajectories):
+    def credit(self, trajectories, estimates):
         """Hook 2: the weight of each turn, as its advantage."""
         scores = np.array([trajectory.score for trajectory in trajectories])
         standard = (scores - scores.mean()) / max(scores.std(), 1e-8)
         weights = np.minimum(np.exp(standard / self.config.beta), self.config.cap)
         for trajectory, weight in zip(trajectories, weights, strict=True):
             for turn in trajectory.transitions:
-                turn.advantages = np.full(1, weight, np.float32)
+                estimates.advantages[turn] = np.full(1, weight, np.float32)
         return {"weight_max": float(weights.max())}
 
     def surrogate(self, logprobs, batch):

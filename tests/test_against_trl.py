@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from teams import episode, put, say
 from tiny import save_tiny
 
 from marft_algos.algos.dapo import DAPO, DAPOConfig
@@ -19,9 +20,9 @@ from marft_algos.algos.dr_grpo import DrGRPO, DrGRPOConfig
 from marft_algos.algos.grpo import GRPO, GRPOConfig
 from marft_algos.algos.gspo import GSPO, GSPOConfig
 from marft_algos.algos.rloo import RLOO
-from marft_algos.batching import REFERENCE_LOGPROBS, Batch, pack
+from marft_algos.batching import Batch, pack, shares
 from marft_algos.functional import kl_k3
-from marft_algos.types import LayerReward, SamplingParams, StopReason, Trajectory, Transition
+from marft_algos.types import Estimates, SamplingParams, Trajectory
 
 trl = pytest.importorskip("trl", reason="TRL is not installed; see the top of this file")
 datasets = pytest.importorskip("datasets", reason="TRL's trainers need datasets")
@@ -103,32 +104,21 @@ def step(model: str, folder: Path, kind: str, **settings: Any) -> dict[str, Any]
     return seen | {"rewards": rewards}
 
 
-def ours(seen: dict[str, Any]) -> list[Trajectory]:
-    """TRL's texts as episodes of a team of one."""
-    inputs, made = seen["inputs"], []
+def ours(seen: dict[str, Any]) -> tuple[list[Trajectory], Estimates]:
+    """TRL's texts as episodes of a team of one, and what TRL's reference model says of them."""
+    inputs, made, estimates = seen["inputs"], [], Estimates()
     for i, reward in enumerate(seen["rewards"]):
         kept, asked = inputs["completion_mask"][i].bool(), inputs["prompt_mask"][i].bool()
-        turn = Transition(
-            index=0,
-            round=0,
-            layer=0,
-            agent="a",
-            role="a",
-            policy="a",
-            sees=(),
-            prompt_ids=inputs["prompt_ids"][i][asked].tolist(),
-            action_ids=inputs["completion_ids"][i][kept].tolist(),
-            logprobs=seen["old"][i][kept].numpy().astype(np.float32),
-            text="",
-            stop_reason=StopReason.EOS,
-            version=0,
-        )
+        d = episode([["a"]], number=i, rewards=[reward], group=i // SIZE)
+        (turn,) = d.transitions
+        put(turn, prompt_ids=inputs["prompt_ids"][i][asked].tolist())
+        logprobs = seen["old"][i][kept].numpy().astype(np.float32)
+        say(turn, action_ids=inputs["completion_ids"][i][kept].tolist(), logprobs=logprobs, text="")
         if "ref_per_token_logps" in inputs:
-            turn.info[REFERENCE_LOGPROBS] = inputs["ref_per_token_logps"][i][kept].numpy()
-        trajectory = Trajectory(i, 0, "", [turn], [LayerReward((0,), reward)], True, False, None, reward)
-        trajectory.group = i // SIZE
-        made.append(trajectory)
-    return made
+            estimates.reference_logprobs[turn] = inputs["ref_per_token_logps"][i][kept].numpy()
+        made.append(d)
+    estimates.shares = shares(made, ["a"])
+    return made, estimates
 
 
 def scored(batch: Batch, seen: dict[str, Any]) -> torch.Tensor:
@@ -160,14 +150,14 @@ def test_advantages_losses_and_gradients_agree(kind: str, beta: float, model: st
         "gspo": lambda: GSPO(GSPOConfig(clip=0.05, clip_high=0.05, **TRL), sampling),
         "rloo": RLOO,
     }[kind]()
-    data = ours(seen)
-    stats = algo.credit(data)
+    data, estimates = ours(seen)
+    stats = algo.credit(data, estimates)
     assert stats["group_flat"] >= 0.25
-    advantages = [float(d.transitions[0].advantages[0]) for d in data]
+    advantages = [float(estimates.advantages[d.transitions[0]][0]) for d in data]
     assert advantages == pytest.approx(seen["inputs"]["advantages"].tolist(), abs=1e-5)
     assert any(advantages)
 
-    batch = pack([d.transitions[0] for d in data], "action")
+    batch = pack([d.transitions[0] for d in data], estimates, "action")
     new = scored(batch, seen)
     loss = algo.surrogate(new, batch)[0]
     if beta:

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import pytest
 import torch
-from teams import Tabular, episode
+from teams import Tabular, episode, put, say
 
 from marft_algos import batching as B
-from marft_algos.types import StopReason, Transition
+from marft_algos.types import Estimates, StopReason, Transition
 
 
-def turns(lengths: list[int], policy: str = "p") -> list[Transition]:
+def turns(lengths: list[int], policy: str = "p") -> Sequence[Transition]:
+    """Turns of one policy with these numbers of tokens."""
     trajectory = episode([["a"]] * len(lengths), tokens=lengths, policies={"a": policy})
     Tabular([policy]).play([trajectory])
-    for t in trajectory.transitions:
-        t.advantages = np.arange(1, len(t.action_ids) + 1, dtype=np.float32) + 10 * t.index
     return trajectory.transitions
+
+
+def estimated(rows: Sequence[Transition]) -> Estimates:
+    """An advantage for every token, all of them different."""
+    return Estimates(advantages={t: np.arange(1, len(t.action_ids) + 1, dtype=np.float32) + 10 * t.index for t in rows})
 
 
 def test_rows_hold_the_tokens_and_numbers_of_their_turns() -> None:
     rows = turns([3, 1, 5])
-    batch = B.pack(rows, "token")
+    estimates = estimated(rows)
+    batch = B.pack(rows, estimates, "token")
     assert batch.input_ids.shape == (
         3,
         8,
     ) and batch.old_logprobs.shape == batch.advantages.shape == batch.mask.shape == (3, 7)
     for i, t in enumerate(rows):
-        ids = t.prompt_ids + t.action_ids
+        ids = [*t.prompt_ids, *t.action_ids]
         assert batch.input_ids[i][batch.attention_mask[i]].tolist() == ids
         assert batch.input_ids[i][batch.action_mask[i]].tolist() == t.action_ids
         assert batch.old_logprobs[i][batch.mask[i]].tolist() == t.logprobs.tolist()
-        assert batch.advantages[i][batch.mask[i]].tolist() == t.advantages.tolist()
+        assert batch.advantages[i][batch.mask[i]].tolist() == estimates.advantages[t].tolist()
         assert batch.old_logprobs[i][~batch.mask[i]].abs().sum() == 0
     assert batch.n_tokens.tolist() == [3, 1, 5] and batch.n_words.tolist() == [3, 1, 5]
     assert batch.old_logprobs.dtype == batch.advantages.dtype == torch.float32
@@ -41,10 +48,10 @@ def test_rows_hold_the_tokens_and_numbers_of_their_turns() -> None:
 def test_a_pad_inside_an_action() -> None:
     """The padding id is a token like any other when it was sampled."""
     row, longer = turns([4, 6])
-    row.action_ids = [B.PAD_ID, 3, B.PAD_ID, B.PAD_ID]
+    say(row, action_ids=[B.PAD_ID, 3, B.PAD_ID, B.PAD_ID])
     policies = Tabular(["p"])
     policies.score(row)
-    batch = B.pack([row, longer], "token")
+    batch = B.pack([row, longer], estimated([row, longer]), "token")
     logprobs, _ = policies.logprobs("p", batch.input_ids, batch.action_mask, batch.temperature)
     assert batch.n_tokens.tolist() == [4, 6]
     assert torch.allclose(logprobs, batch.old_logprobs, atol=1e-6)
@@ -53,30 +60,30 @@ def test_a_pad_inside_an_action() -> None:
 
 def test_an_empty_action() -> None:
     full, empty = turns([3, 2])
-    empty.action_ids, empty.logprobs, empty.text = [], np.zeros(0, np.float32), ""
-    empty.advantages = np.ones(1, np.float32)
-    for level in ("action", "token"):
-        full.advantages = np.ones(1 if level == "action" else 3, np.float32)
-        batch = B.pack([empty, full], level)
+    say(empty, action_ids=[], logprobs=np.zeros(0, np.float32), text="")
+    levels: tuple[B.Level, ...] = ("action", "token")
+    for level in levels:
+        ones = np.ones(1 if level == "action" else 3, np.float32)
+        estimates = Estimates(advantages={empty: np.ones(1, np.float32), full: ones})
+        batch = B.pack([empty, full], estimates, level)
         assert batch.n_tokens.tolist() == [0, 3] and not batch.mask[0].any()
         assert torch.isfinite(batch.mean(batch.old_logprobs))
-        assert torch.isfinite(B.pack([empty], level).mean(torch.zeros(1, 2)))
+        assert torch.isfinite(B.pack([empty], estimates, level).mean(torch.zeros(1, 2)))
     assert not B.has_loss(empty) and B.has_loss(full)
 
 
 def test_frozen_failed_and_foreign_turns_have_no_rows() -> None:
     trajectory = episode([["a"], ["b"], ["c"], ["d"]], tokens=[2] * 4)
-    trajectory.transitions[1].trainable = False
-    trajectory.transitions[2].stop_reason = StopReason.ERROR
+    put(trajectory.transitions[1], trainable=False)
+    say(trajectory.transitions[2], stop_reason=StopReason.ERROR)
     rows = B.rows_by_policy([trajectory], ["a", "b", "c", "nobody"])
     assert {p: [t.index for t in ts] for p, ts in rows.items()} == {"a": [0], "b": [], "c": [], "nobody": []}
 
 
 def test_action_level_has_one_advantage_a_row() -> None:
     rows = turns([3, 1])
-    for t in rows:
-        t.advantages = np.array([t.index + 0.5], np.float32)
-    assert B.pack(rows, "action").advantages.tolist() == [0.5, 1.5]
+    estimates = Estimates(advantages={t: np.array([t.index + 0.5], np.float32) for t in rows})
+    assert B.pack(rows, estimates, "action").advantages.tolist() == [0.5, 1.5]
 
 
 def test_micro_batches_sort_by_length_and_keep_the_budget() -> None:
@@ -84,7 +91,7 @@ def test_micro_batches_sort_by_length_and_keep_the_budget() -> None:
     pieces = B.micro_batches(rows, 30)
     assert sorted(t.index for piece in pieces for t in piece) == list(range(7))
     for piece in pieces:
-        lengths = [len(t.prompt_ids + t.action_ids) for t in piece]
+        lengths = [len(t.prompt_ids) + len(t.action_ids) for t in piece]
         assert len(piece) == 1 or len(piece) * max(lengths) <= 30
     assert [len(t.action_ids) for piece in pieces for t in piece] == [20, 9, 4, 3, 2, 2, 1]
     assert len(B.micro_batches(rows, 1)) == 7 and len(B.micro_batches(rows, 10**6)) == 1
@@ -92,9 +99,10 @@ def test_micro_batches_sort_by_length_and_keep_the_budget() -> None:
 
 def test_pieces_of_a_minibatch_add_up_to_its_mean() -> None:
     rows = turns([1, 9, 3, 20, 4])
-    whole = B.pack(rows, "token")
-    size = B.totals(rows)
-    pieces = [B.pack(piece, "token", minibatch=size) for piece in B.micro_batches(rows, 24)]
+    estimates = estimated(rows)
+    whole = B.pack(rows, estimates, "token")
+    size = B.totals(rows, estimates)
+    pieces = [B.pack(piece, estimates, "token", minibatch=size) for piece in B.micro_batches(rows, 24)]
     assert len(pieces) > 1
     assert sum(p.mean(p.old_logprobs) for p in pieces).item() == pytest.approx(
         whole.mean(whole.old_logprobs).item(), rel=1e-5
@@ -115,36 +123,34 @@ def test_minibatches_are_a_seeded_partition() -> None:
 
 def test_value_batches_lay_decision_points_end_to_end() -> None:
     rows = turns([2, 3])
+    estimates = Estimates()
     for t in rows:
         n = len(t.action_ids)
-        t.features, t.returns, t.values = (
-            torch.full((n, 4), float(t.index)),
-            np.arange(n) + 0.5,
-            np.zeros(n, np.float32),
-        )
-    batch = B.pack_values(rows)
+        estimates.features[t] = torch.full((n, 4), float(t.index))
+        estimates.returns[t], estimates.values[t] = np.arange(n) + 0.5, np.zeros(n, np.float32)
+    batch = B.pack_values(rows, estimates)
     assert batch.features[:, 0].tolist() == [0, 0, 1, 1, 1]
     assert batch.returns.tolist() == [0.5, 1.5, 0.5, 1.5, 2.5] and batch.returns.dtype == torch.float32
 
 
 def test_learner_logprobs_win_over_the_samplers() -> None:
     (row,) = turns([2])
-    row.info[B.LEARNER_LOGPROBS] = np.array([-1.0, -2.0], np.float32)
-    assert B.pack([row], "token").old_logprobs[0].tolist()[-2:] == [-1.0, -2.0]
+    estimates = Estimates(old_logprobs={row: np.array([-1.0, -2.0], np.float32)})
+    assert B.pack([row], estimates, "token").old_logprobs[0].tolist()[-2:] == [-1.0, -2.0]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"prompt_ids": []}, "no prompt"),
-        ({"logprobs": np.zeros(1, np.float32)}, "log-probs for"),
-        ({"advantages": np.zeros(9, np.float32)}, "expected 3"),
-        ({"policy": "q"}, "one policy at a time"),
+        (lambda t, _: put(t, prompt_ids=[]), "no prompt"),
+        (lambda t, _: say(t, logprobs=np.zeros(1, np.float32)), "log-probs for"),
+        (lambda t, estimates: estimates.advantages.update({t: np.zeros(9, np.float32)}), "expected 3"),
+        (lambda t, _: put(t, policy="q"), "one policy at a time"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(change: dict, message: str) -> None:
+def test_parts_that_do_not_fit_are_refused(change: Callable[[Transition, Estimates], None], message: str) -> None:
     rows = turns([2, 3])
-    for key, value in change.items():
-        setattr(rows[1], key, value)
+    estimates = estimated(rows)
+    change(rows[1], estimates)
     with pytest.raises(B.BatchError, match=message):
-        B.pack(rows, "token")
+        B.pack(rows, estimates, "token")

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 from runs import settings
+from teams import episode, say
 from tiny import save_tiny
 
 import marft_envs
 from marft_algos.bench import grid, sweep, worker
 from marft_algos.bench.folder import BenchFolder
-from marft_algos.types import StopReason, Trajectory, Transition
+from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError
 
 pytestmark = pytest.mark.slow
@@ -38,11 +39,10 @@ def job(config: dict[str, Any], key: str, kind: str = "train", **changes: Any) -
 
 def said(*texts: str) -> list[Trajectory]:
     """One episode per text, solved where the text has a 4 in it."""
-    return [Trajectory(0, 0, "t", [turn(text)], [], True, False, "4" in text, float("4" in text)) for text in texts]
-
-
-def turn(text: str) -> Transition:
-    return Transition(0, 0, 0, "a", "a", "a", (), [], [], [], text, StopReason.EOS, 0)  # type: ignore[arg-type]
+    votes = [episode([["a"]], rewards=[float("4" in text)], success="4" in text) for text in texts]
+    for vote, text in zip(votes, texts, strict=True):
+        say(vote.transitions[0], text=text)
+    return votes
 
 
 def test_the_majority_is_of_answers_not_of_texts_and_the_earliest_of_equals() -> None:
@@ -53,7 +53,7 @@ def test_the_majority_is_of_answers_not_of_texts_and_the_earliest_of_equals() ->
     assert worker.majority(said("5", "5", "4"), key) == 0.0
     votes = said(r"\boxed{4}", r"\boxed{5}", r"\boxed{5}")
     for vote in votes[1:]:
-        vote.fault = "machine"
+        vote.episode.fault = "machine"
     assert worker.majority(votes, key) == 1.0 and worker.majority(votes[1:], key) is None, "an outage is no vote"
 
 

@@ -8,7 +8,7 @@ from teams import episode, random_team
 
 from marft_algos import credit
 from marft_algos.functional import Discounts, chain, gae
-from marft_algos.types import Trajectory
+from marft_algos.types import Estimates, Trajectory
 
 SEEDS = range(25)
 
@@ -16,7 +16,7 @@ SEEDS = range(25)
 def team_returns(trajectory: Trajectory, discounts: Discounts, values: list | None = None, token: bool = False, **kw):
     turns = trajectory.transitions
     lengths = [len(t.action_ids) if token else 1 for t in turns]
-    links = credit.team_chain(trajectory, credit.broadcast(trajectory))
+    links = credit.team_chain(trajectory, credit.broadcast(trajectory), Estimates())
     return chain(values or [None] * len(turns), lengths, links.rewards, links.successors, discounts, **kw)
 
 
@@ -48,8 +48,8 @@ def test_the_first_layer_returns_the_sum_of_all_rewards(seed: int) -> None:
     layers = random_team(rng)
     trajectory = episode(layers, seed=seed, rewards=rng.normal(size=len(layers)))
     for t in trajectory.transitions:
-        t.reward = float(rng.normal())
-    total = sum(x.team for x in trajectory.layers) + sum(t.reward for t in trajectory.transitions)
+        t.turn.reward = float(rng.normal())
+    total = sum(x.team_reward for x in trajectory.layers) + sum(t.reward for t in trajectory.transitions)
     _, returns = team_returns(trajectory, Discounts(), token=True)
     for k in trajectory.layers[0].turns:
         assert returns[k] == pytest.approx(total)
@@ -91,7 +91,7 @@ def brute(trajectory: Trajectory, values: list[np.ndarray], d: Discounts, tail: 
             (1 - d.lambda_tok) * values[k][t + 1] + d.lambda_tok * brute(trajectory, values, d, tail, k, t + 1)
         )
     layer = trajectory.layers[turn.layer]
-    paid = layer.team + sum(trajectory.transitions[i].reward for i in layer.turns)
+    paid = layer.team_reward + sum(trajectory.transitions[i].reward for i in layer.turns)
     if turn.layer + 1 == len(trajectory.layers):
         return paid + d.gamma_turn * tail
     after = trajectory.layers[turn.layer + 1].turns
@@ -108,7 +108,7 @@ def test_random_teams_against_the_definition(seed: int) -> None:
     layers = random_team(rng, agents=3)
     trajectory = episode(layers, seed=seed, rewards=rng.normal(size=len(layers)))
     for turn in trajectory.transitions:
-        turn.reward = float(rng.normal())
+        turn.turn.reward = float(rng.normal())
     values = [rng.normal(size=len(t.action_ids)) for t in trajectory.transitions]
     d, tail = Discounts(0.9, 0.8, 0.7, 0.6), float(rng.normal())
     advantages, returns = team_returns(trajectory, d, values, token=True, bootstraps=[tail] * len(values))
@@ -151,7 +151,7 @@ def test_an_episodes_advantages_do_not_depend_on_the_episode_before_it() -> None
     alone = team_returns(second, Discounts(), [np.zeros(1)] * 3)[0]
     for ended in (True, False):
         first = episode([["a"], ["b"], ["c"]], rewards=[7.0, 8.0, 9.0])
-        first.terminated, first.truncated = ended, not ended
+        first.episode.terminated, first.episode.truncated = ended, not ended
         team_returns(first, Discounts(), [np.ones(1)] * 3, bootstraps=[4.0] * 3)
         again = team_returns(second, Discounts(), [np.zeros(1)] * 3)[0]
         assert [a.tolist() for a in again] == [a.tolist() for a in alone] == [[1.0], [1.0], [1.0]]

@@ -16,7 +16,7 @@ from fake_sandbox import ADD, CRASH, GOLD, SCRIPT, WRONG, ZERO, FakeSandbox, cal
 
 import marft_envs
 from marft_algos.credit import agent_chain, broadcast, team_chain
-from marft_algos.types import LayerReward, StopReason, Trajectory, Transition
+from marft_algos.types import Estimates, Trajectory, Transition
 from marft_envs import FlexEnv, trajectory
 from marft_envs.code import VERDICTS, CodeTask, Problem, make
 from marft_envs.code.data import ProblemSet
@@ -217,13 +217,7 @@ def test_rounds_pay_by_how_much_the_score_has_changed(reward: str, half: float) 
 
 def trajectory_of(env: FlexEnv) -> Trajectory:
     """The record as trainers read it."""
-    episode = env.episode
-    transitions = [
-        Transition(t.index, t.round, t.layer, t.agent, t.role, "p", t.sees, [], [], None, t.text, StopReason.EOS, 0, t.reward)  # type: ignore[arg-type]
-        for t in episode.turns
-    ]
-    layers = [LayerReward(layer.turns, layer.team_reward, layer.agent_rewards) for layer in episode.layers]
-    return Trajectory(0, 0, "", transitions, layers, True, False, True, episode.team_return)
+    return Trajectory(env.episode, [Transition(turn, policy="p") for turn in env.episode.turns])
 
 
 def test_differences_pay_the_coder_at_its_turn_and_the_reflector_for_what_came_of_its_words() -> None:
@@ -234,15 +228,15 @@ def test_differences_pay_the_coder_at_its_turn_and_the_reflector_for_what_came_o
     assert [turn.reward for turn in episode.turns] == pytest.approx([0.15, 0, -0.15, 0, 1.0])
     assert episode.team_return == pytest.approx(1.0)
     assert sum(layer.team_reward for layer in episode.layers) == 0.0
-    links = agent_chain(trajectory_of(env), broadcast(trajectory_of(env)))
+    links = agent_chain(trajectory_of(env), broadcast(trajectory_of(env)), Estimates())
     assert links.rewards == pytest.approx([0.15, -0.15, -0.15, 1.0, 1.0])  # R_t - R_(t-1) and R_(t+1) - R_t
     with pytest.raises(ConfigError, match="agent chains"):
-        team_chain(trajectory_of(env), broadcast(trajectory_of(env)))
+        team_chain(trajectory_of(env), broadcast(trajectory_of(env)), Estimates())
 
 
 def test_a_team_chain_takes_differences_where_nobody_advises() -> None:
     env = play(build("solo", reward="difference", rounds=3), {"coder": [code(ZERO), code(WRONG), code(GOLD)]})
-    links = team_chain(trajectory_of(env), broadcast(trajectory_of(env)))
+    links = team_chain(trajectory_of(env), broadcast(trajectory_of(env)), Estimates())
     assert links.rewards == pytest.approx([0.15, -0.15, 1.0])
 
 

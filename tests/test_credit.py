@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from flex import PlainTask, flex
-from teams import episode
+from teams import episode, put
 from tiny import tiny_tokenizer
 
 from marft_algos import credit
 from marft_algos.engines import ScriptedEngine
 from marft_algos.rollout import Collector
-from marft_algos.types import SamplingParams, Trajectory
+from marft_algos.types import Estimates, SamplingParams, Trajectory
 from marft_envs import Outcome, Router, TurnRecord
 from marft_envs.errors import ConfigError
 from marft_envs.vector import VectorEnv
@@ -22,66 +22,67 @@ from marft_envs.vector import VectorEnv
 
 def test_broadcast_pays_every_turn_of_a_layer_all_of_it() -> None:
     trajectory = episode([["a", "b"], ["c"]], rewards=[0.5, 2.0])
-    trajectory.transitions[1].reward = 0.25
-    links = credit.team_chain(trajectory, credit.broadcast(trajectory))
+    trajectory.transitions[1].turn.reward = 0.25
+    links = credit.team_chain(trajectory, credit.broadcast(trajectory), Estimates())
     assert links.rewards == [0.75, 0.75, 2.0]
     assert links.successors == [(2,), (2,), ()]
 
 
 def test_last_moves_a_rounds_pay_to_its_last_layer() -> None:
     trajectory = episode([["a"], ["b"], ["a"], ["b"]], rewards=[1.0, 2.0, 3.0, 4.0], rounds=[0, 0, 1, 1])
-    trajectory.transitions[0].reward = 0.5
-    links = credit.team_chain(trajectory, credit.get("last")(trajectory))
+    trajectory.transitions[0].turn.reward = 0.5
+    links = credit.team_chain(trajectory, credit.get("last")(trajectory), Estimates())
     assert links.rewards == [0.0, 3.5, 0.0, 7.0]
     assert trajectory.transitions[0].reward == 0.5, "the record itself stays as it was"
 
 
 def test_the_next_round_follows_a_rounds_last_layer() -> None:
     trajectory = episode([["a"], ["b", "c"], ["a"]], rounds=[0, 0, 1])
-    assert credit.team_chain(trajectory, credit.broadcast(trajectory)).successors == [(1, 2), (3,), (3,), ()]
+    links = credit.team_chain(trajectory, credit.broadcast(trajectory), Estimates())
+    assert links.successors == [(1, 2), (3,), (3,), ()]
 
 
 def test_team_chains_refuse_agents_that_are_paid_differently() -> None:
     trajectory = episode([["a"], ["b"]])
-    trajectory.layers[1].agents = {"a": 1.0, "b": -1.0}
+    trajectory.layers[1].agent_rewards = {"a": 1.0, "b": -1.0}
     with pytest.raises(ConfigError, match="agent chains"):
-        credit.team_chain(trajectory, credit.broadcast(trajectory))
-    trajectory.layers[1].agents = {"a": 1.0}
+        credit.team_chain(trajectory, credit.broadcast(trajectory), Estimates())
+    trajectory.layers[1].agent_rewards = {"a": 1.0}
     with pytest.raises(ConfigError, match="agent chains"):
-        credit.team_chain(trajectory, credit.broadcast(trajectory))
+        credit.team_chain(trajectory, credit.broadcast(trajectory), Estimates())
 
 
 def test_what_all_agents_get_alike_is_counted_once() -> None:
     trajectory = episode([["a"], ["b"]])
-    trajectory.layers[1].agents = {"a": 0.5, "b": 0.5}
-    assert credit.team_chain(trajectory, credit.broadcast(trajectory)).rewards == [0.0, 1.5]
+    trajectory.layers[1].agent_rewards = {"a": 0.5, "b": 0.5}
+    assert credit.team_chain(trajectory, credit.broadcast(trajectory), Estimates()).rewards == [0.0, 1.5]
 
 
 def test_agent_chains_run_to_the_agents_own_next_turn() -> None:
     trajectory = episode([["a"], ["b"], ["a"]], rewards=[1.0, 2.0, 4.0])
-    trajectory.layers[1].agents = {"b": 10.0, "a": -5.0}
-    trajectory.transitions[1].reward = 0.5
-    links = credit.agent_chain(trajectory, credit.broadcast(trajectory))
+    trajectory.layers[1].agent_rewards = {"b": 10.0, "a": -5.0}
+    trajectory.transitions[1].turn.reward = 0.5
+    links = credit.agent_chain(trajectory, credit.broadcast(trajectory), Estimates())
     assert links.rewards == [1.0 + 2.0 - 5.0, 0.5 + 2.0 + 10.0 + 4.0, 4.0]
     assert links.successors == [(2,), (), ()]
 
 
 def test_a_dead_agent_keeps_its_share_of_the_teams_return() -> None:
     trajectory = episode([["a"], ["b"], ["b"]], rewards=[0.0, 0.0, 1.0], rounds=[0, 0, 1])
-    assert credit.agent_chain(trajectory, credit.broadcast(trajectory)).rewards == [1.0, 0.0, 1.0]
+    assert credit.agent_chain(trajectory, credit.broadcast(trajectory), Estimates()).rewards == [1.0, 0.0, 1.0]
 
 
 def test_own_view_needs_successors_that_see_input_and_action() -> None:
     sound = episode([["a"], ["b"], ["c"]])
-    credit.check_own_view(sound, credit.team_chain(sound, credit.broadcast(sound)))
+    credit.check_own_view(sound, credit.team_chain(sound, credit.broadcast(sound), Estimates()))
     blind = episode([["a"], ["b"], ["c"]])
-    blind.transitions[2].sees = (1,)
+    blind.transitions[2].turn.sees = (1,)
     with pytest.raises(ConfigError, match="lambda_turn=1"):
-        credit.check_own_view(blind, credit.team_chain(blind, credit.broadcast(blind)))
+        credit.check_own_view(blind, credit.team_chain(blind, credit.broadcast(blind), Estimates()))
     private = episode([["a"], ["b"]])
-    private.transitions[0].info["observation"] = "a secret"
+    put(private.transitions[0], observation="a secret")
     with pytest.raises(ConfigError, match="its task observation"):
-        credit.check_own_view(private, credit.team_chain(private, credit.broadcast(private)))
+        credit.check_own_view(private, credit.team_chain(private, credit.broadcast(private), Estimates()))
 
 
 # Pay that comes late -------------------------------------------------------------------------------------
@@ -143,7 +144,7 @@ def test_returns_count_pay_where_it_was_paid(seed: int, gamma: float) -> None:
     layer_of = {k: i for i, layer in enumerate(task.committed) for k, _ in layer}
     agent_of = {k: agent for layer in task.committed for k, agent in layer}
     paid = credit.broadcast(trajectory)
-    team = credit.returns_to_go(trajectory, credit.team_chain(trajectory, paid), gamma)
+    team = credit.returns_to_go(trajectory, credit.team_chain(trajectory, paid, Estimates()), gamma)
     for k, layer in layer_of.items():
         wanted = sum(r * gamma ** (now - 1 - layer) for now, _, _, r in task.log if now > layer)
         assert team[k] == pytest.approx(wanted)
@@ -152,7 +153,7 @@ def test_returns_count_pay_where_it_was_paid(seed: int, gamma: float) -> None:
     task = LatePayer(seed, team_only=False)
     trajectory = collected(task, seed)
     paid = credit.broadcast(trajectory)
-    own = credit.returns_to_go(trajectory, credit.agent_chain(trajectory, paid), gamma)
+    own = credit.returns_to_go(trajectory, credit.agent_chain(trajectory, paid, Estimates()), gamma)
     for k, layer in layer_of.items():
         agent, wanted = agent_of[k], 0.0
         turns = sorted(layer_of[j] for j in agent_of if agent_of[j] == agent)
@@ -169,7 +170,7 @@ def test_returns_count_pay_where_it_was_paid(seed: int, gamma: float) -> None:
                 r for _, kind, to, r in task.log
                 if kind == "team" or to == name or (kind == "turn" and agent_of[to] == name)  # type: ignore[index]
             )  # fmt: skip
-            assert credit.agent_score(trajectory, paid, name) == pytest.approx(wanted)
+            assert credit.agent_score(trajectory, paid, name, Estimates()) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -178,7 +179,7 @@ def test_rules_on_the_record_keep_late_pay(seed: int) -> None:
     task = LatePayer(seed, team_only=True)
     trajectory = collected(task, seed)
     rounds = [trajectory.transitions[layer.turns[0]].round for layer in trajectory.layers]
-    links = credit.team_chain(trajectory, credit.get("last")(trajectory))
+    links = credit.team_chain(trajectory, credit.get("last")(trajectory), Estimates())
     for i, layer in enumerate(trajectory.layers):
         last = i + 1 == len(rounds) or rounds[i + 1] != rounds[i]
         wanted = sum(r for now, _, _, r in task.log if now and rounds[now - 1] == rounds[i]) if last else 0.0

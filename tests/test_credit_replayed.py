@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from flex import PlainTask, flex
 from runs import quiet_display, settings, timeless, train
-from teams import episode
+from teams import episode, put
 from test_replay import PARAMS, Trusting, engine
 
 from marft_algos import credit
@@ -20,10 +21,10 @@ from marft_algos.algorithm import get
 from marft_algos.algos.at_grpo import ATGRPO, ATGRPOConfig
 from marft_algos.credit import diagnostics
 from marft_algos.engines.base import row_seed
-from marft_algos.replay import WORTH, Replayer
+from marft_algos.replay import Replayer
 from marft_algos.rollout import Collector
 from marft_algos.trainer import Trainer
-from marft_algos.types import Trajectory
+from marft_algos.types import Estimates, Trajectory
 from marft_envs import Independent, Outcome, StaticDAG, TurnRecord
 from marft_envs.errors import ConfigError
 from marft_envs.vector import VectorEnv
@@ -45,11 +46,10 @@ def pays(pay: Pay) -> PlainTask:
 def play(n: int, pay: Pay, rule: credit.Rule, dependency: Any = None, **scripts: Any) -> list[Trajectory]:
     """Three episodes of agents that say a number by their seed, with the rule's replays."""
     vec = VectorEnv([lambda: flex(n, dependency or Independent(), task=pays(pay))])
-    played = Collector(vec, Trusting(), engine(**scripts), PARAMS).collect([0, 1, 2], iteration=1, keep=rule.keep)
     tries = Replayer(Trusting(), engine(**scripts), PARAMS)
-    rule.replay(played, tries, 1)
-    tries.charge(played)
-    return played
+    collector = Collector(vec, Trusting(), engine(**scripts), PARAMS, states=tries.states)
+    played = collector.collect([0, 1, 2], iteration=1, keep=rule.keep)
+    return tries.charge(rule.replay(played, tries, 1))
 
 
 def said(d: Trajectory) -> dict[str, float]:
@@ -67,7 +67,7 @@ def test_counterfactual_credit_is_the_return_minus_the_siblings_mean() -> None:
         for t in d.transitions:
             rewards = []
             for j in (1, 2, 3):
-                x = {**others, t.agent: float(row_seed(0, 1, d.episode, t.index, j) % 1000)}
+                x = {**others, t.agent: float(row_seed(0, 1, d.number, t.index, j) % 1000)}
                 rewards.append(x["a_0"] * x["b_0"] + x["c_0"])
             assert rule(d).turns[t.index] == pytest.approx(d.score - np.mean(rewards))
         assert d.replayed_tokens > 0
@@ -90,14 +90,16 @@ def test_agents_that_are_paid_differently_are_compared_by_their_own_pay() -> Non
 
     rule = credit.get({"rule": "counterfactual", "samples": 1})
     vec = VectorEnv([lambda: flex(2, Independent(), task=PlainTask(round=judge))])
-    (d,) = Collector(vec, Trusting(), engine(), PARAMS).collect([0], iteration=1, keep=rule.keep)
-    rule.replay([d], Replayer(Trusting(), engine(), PARAMS), 1)
+    tries = Replayer(Trusting(), engine(), PARAMS)
+    played = Collector(vec, Trusting(), engine(), PARAMS, states=tries.states).collect([0], iteration=1, keep=rule.keep)
+    (d,) = rule.replay(played, tries, 1)
     drawn = [float(row_seed(0, 1, 0, k, 1) % 1000) for k in (0, 1)]
     assert rule(d).turns == pytest.approx([said(d)[name] - x for name, x in zip(("a_0", "b_0"), drawn, strict=True)])
     vec = VectorEnv([lambda: flex(2, Independent(), task=PlainTask(round=judge))])
-    (d,) = Collector(vec, Trusting(), engine(), PARAMS).collect([0], iteration=1, keep="start")
+    tries = Replayer(Trusting(), engine(), PARAMS)
+    played = Collector(vec, Trusting(), engine(), PARAMS, states=tries.states).collect([0], iteration=1, keep="start")
     with pytest.raises(ConfigError, match="pays agents differently"):
-        credit.get("shapley").replay([d], Replayer(Trusting(), engine(), PARAMS), 1)
+        credit.get("shapley").replay(played, tries, 1)
 
 
 def worth(x: dict[str, float]) -> float:
@@ -115,9 +117,10 @@ def test_leave_one_out_and_shapley_equal_brute_force(absence: str, instead: floa
     for name in ("leave_one_out", "shapley"):
         rule = credit.get({"rule": name, "absence": absence})
         vec = VectorEnv([lambda: flex(4, Independent(), task=pays(worth))])
-        played = Collector(vec, Trusting(), engine(), PARAMS).collect([0, 1], iteration=1, keep=rule.keep)
-        rule.replay(played, Replayer(Trusting(), engine(), PARAMS, start=engine(**{"*": "5"})), 1)
-        for d in played:
+        tries = Replayer(Trusting(), engine(), PARAMS, start=engine(**{"*": "5"}))
+        collector = Collector(vec, Trusting(), engine(), PARAMS, states=tries.states)
+        played = collector.collect([0, 1], iteration=1, keep=rule.keep)
+        for d in rule.replay(played, tries, 1):
             agents = frozenset(said(d))
             expected = dict.fromkeys(agents, 0.0)
             if name == "leave_one_out":
@@ -143,14 +146,30 @@ def test_above_six_agents_orders_are_drawn_and_shares_still_add_up() -> None:
     assert [rule(d).turns for d in again] == [rule(d).turns for d in played], "drawn by the episode, not by history"
 
 
-def test_an_episode_whose_replay_breaks_credits_nobody() -> None:
-    def fragile(x: dict[str, float]) -> float:
+def breaks_without_a(error: Exception) -> Pay:
+    """The sum of what is said; whoever speaks while a is silent cannot be judged."""
+
+    def pay(x: dict[str, float]) -> float:
         if x["a_0"] == 0 and x["b_0"] != 0:
-            raise RuntimeError("cannot be judged")
+            raise error
         return sum(x.values())
 
+    return pay
+
+
+def test_an_episode_whose_replay_an_outage_breaks_credits_nobody() -> None:
     rule = credit.get("shapley")
-    assert all(rule(d).turns == [0.0, 0.0] for d in play(2, fragile, rule))
+    played = play(2, breaks_without_a(ConnectionError("gone")), rule)
+    assert all(rule(d).turns == [0.0, 0.0] for d in played)
+    assert all(d.score > 0 and d.replayed_tokens > 0 for d in played), "the episodes themselves are whole"
+
+
+def test_a_coalition_whose_words_break_the_judge_is_worth_the_worst() -> None:
+    """v(b) is the lowest of what was played, here the silent team's 0: no more, and no reason to credit nobody."""
+    rule = credit.get("shapley")
+    for d in play(2, breaks_without_a(RuntimeError("cannot be judged")), rule):
+        a, b = said(d).values()
+        assert b > 0 and rule(d).turns == pytest.approx([a + b / 2, b / 2])
 
 
 # --- diagnostics --------------------------------------------------------------------------------------------------
@@ -161,15 +180,18 @@ def test_diagnostics_tell_who_matters_and_whether_the_credit_is_right() -> None:
         return x["a_0"]
 
     vec = VectorEnv([lambda: flex(2, StaticDAG([[0, 1], [0, 0]]), task=pays(pay))])
-    played = Collector(vec, Trusting(), engine(), PARAMS).collect(list(range(12)), iteration=1, keep="decisions")
     tries = Replayer(Trusting(), engine(), PARAMS)
+    collector = Collector(vec, Trusting(), engine(), PARAMS, states=tries.states)
+    played = collector.collect(list(range(12)), iteration=1, keep="decisions")
     judged = diagnostics.judge(played, tries, 1)
-    assert diagnostics.metrics(judged) == {}, "before the turns have advantages"
+    assert diagnostics.metrics(judged, Estimates()) == {}, "before the turns have advantages"
     for sign in (1.0, -1.0):
+        estimates = Estimates()
         for d in played:
             a, b = d.transitions
-            a.advantages, b.advantages = np.array([sign * (d.score - 500), 0.0]), np.array([0.0])
-        found = diagnostics.metrics(judged)
+            estimates.advantages[a] = np.array([sign * (d.score - 500), 0.0], np.float32)
+            estimates.advantages[b] = np.zeros(1, np.float32)
+        found = diagnostics.metrics(judged, estimates)
         assert sign * found["credit/rank_correlation"] > 0.8 and found["credit/judged"] == 24
     assert found["credit/influence/a_0"] == 1.0 and found["credit/influence/b_0"] == 0.0
     # Outcomes are uniform on 0..999 at a's states, constant at b's.
@@ -181,37 +203,36 @@ def test_diagnostics_tell_who_matters_and_whether_the_credit_is_right() -> None:
 
 
 def test_at_grpo_standardises_the_candidates_of_a_turn() -> None:
-    from copy import deepcopy
-
     made = ATGRPO(ATGRPOConfig(candidates=3, std_ddof=0, std_eps=1e-6))
     data = [episode([["a"], ["b"]], number=i) for i in range(2)]
     worths = {(0, 0): [1.0, 0.0, 0.25], (0, 1): [2.0, 2.0, 2.0], (1, 0): [0.5, 3.0, 1.0]}
     for d in data:
+        rivals = []
         for t in d.transitions:
-            own = worths.get((d.episode, t.index))
+            own = worths.get((d.number, t.index))
             if own is None:
                 continue
-            t.info[WORTH] = own[0]
-            for w in own[1:]:
-                d.candidates.append(deepcopy(t))
-                d.candidates[-1].info[WORTH] = w
-    logged = made.credit(data)
+            put(t, worth=own[0])
+            rivals += [dataclasses.replace(t, worth=w) for w in own[1:]]
+        put(d, candidates=rivals)
+    estimates = Estimates()
+    logged = made.credit(data, estimates)
     for (number, index), own in worths.items():
         rows = [t for t in (*data[number].transitions, *data[number].candidates) if t.index == index]
         expected = [(w - np.mean(own)) / (np.std(own) + 1e-6) for w in own]
-        assert [float(t.advantages[0]) for t in rows] == pytest.approx(expected)  # type: ignore[index]
-    assert float(data[1].transitions[1].advantages[0]) == 0.0, "a turn without candidates teaches nothing"  # type: ignore[index]
+        assert [float(estimates.advantages[t][0]) for t in rows] == pytest.approx(expected)
+    assert float(estimates.advantages[data[1].transitions[1]][0]) == 0.0, "a turn without candidates teaches nothing"
     assert logged["group_flat"] == pytest.approx(1 / 3) and logged["candidate_worth"] == pytest.approx(
         np.mean([*worths.values()])
     )
-    assert made.credit([episode([["a"]])]) == {}
+    assert made.credit([episode([["a"]])], Estimates()) == {}
 
 
 def test_at_grpos_reward_is_alpha_team_plus_local_from_the_candidates_layer_on() -> None:
     d = episode([["a"], ["b"], ["a"]], rewards=[8.0, 1.0, 2.0])
     for t, reward in zip(d.transitions, [16.0, 0.5, 32.0], strict=True):
-        t.reward = reward
-    d.layers[2].agents = {"b": 0.25, "a": 64.0}
+        t.turn.reward = reward
+    d.layers[2].agent_rewards = {"b": 0.25, "a": 64.0}
     made = ATGRPO(ATGRPOConfig(alpha=0.1))
     assert made.worth(d, 1) == pytest.approx(0.1 * (1.0 + 2.0) + 0.5 + 0.25)
     with pytest.raises(ConfigError, match="at least 2"):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from teams import Tabular, episode
+from teams import Tabular, episode, put
 
 from marft_algos import credit
 from marft_algos.algorithm import Facts, check
@@ -19,7 +19,7 @@ from marft_algos.algos.marft import MARFT, MARFTConfig
 from marft_algos.algos.reinforce import REINFORCE, REINFORCEConfig
 from marft_algos.algos.spiral import SPIRAL, SPIRALConfig
 from marft_algos.credit import formulas
-from marft_algos.types import Trajectory
+from marft_algos.types import Estimates, Trajectory
 from marft_algos.update import Learner
 from marft_envs import AgentSpec
 from marft_envs.errors import ConfigError
@@ -32,7 +32,7 @@ def turn_by_turn() -> Trajectory:
     """Two rounds of a (writes), b (criticises); the team is paid .2 and .9, turns their own."""
     d = episode([["a"], ["b"], ["a"], ["b"]], rewards=[0.0, 0.2, 0.0, 0.9], rounds=[0, 0, 1, 1])
     for t, reward in zip(d.transitions, [0.1, 0.0, 0.05, 0.0], strict=True):
-        t.reward = reward
+        t.turn.reward = reward
     return d
 
 
@@ -44,7 +44,7 @@ def test_difference_pays_producers_what_they_added_and_critics_what_came_of_it()
     first, second = 0.1 + 0.2, 0.05 + 0.9
     assert paid.turns == pytest.approx([first, second - first, second - first, 0.0])
     assert paid.team == [0.0] * 4
-    chain = credit.agent_chain(turn_by_turn(), paid)
+    chain = credit.agent_chain(turn_by_turn(), paid, Estimates())
     assert chain.rewards == pytest.approx(paid.turns) and chain.successors == [(2,), (3,), (), ()]
     alone = credit.get("difference")(turn_by_turn())
     assert sum(alone.turns) == pytest.approx(0.9), "without critics the differences add up to the last quality"
@@ -63,60 +63,61 @@ def test_improvement_pays_feedback_only_for_the_change() -> None:
 
 def test_local_scales_the_teams_reward_only() -> None:
     d = turn_by_turn()
-    d.layers[1].agents = {"b": 0.5}
+    d.layers[1].agent_rewards = {"b": 0.5}
     paid = credit.get({"rule": "local", "alpha": 0.25})(d)
     assert paid.team == [0.0, 0.05, 0.0, 0.225] and paid.turns == [0.1, 0.0, 0.05, 0.0]
     assert paid.agents[1] == {"b": 0.5}
-    assert credit.agent_chain(d, paid).rewards == pytest.approx([0.1 + 0.05, 0.05 + 0.5, 0.05 + 0.225, 0.225])
+    chain = credit.agent_chain(d, paid, Estimates())
+    assert chain.rewards == pytest.approx([0.1 + 0.05, 0.05 + 0.5, 0.05 + 0.225, 0.225])
 
 
 def test_margin_compares_with_the_mean_of_the_others_of_the_round() -> None:
     d = episode([["a", "b", "c"], ["c"]], rewards=[0.0, 7.0])
     for t, reward in zip(d.transitions, [1.0, 0.0, 0.25, 0.25], strict=True):
-        t.reward = reward
-    d.layers[0].agents = {"b": 0.5}
+        t.turn.reward = reward
+    d.layers[0].agent_rewards = {"b": 0.5}
     paid = credit.get("margin")(d)
     assert paid.turns == pytest.approx([1 - (0.5 + 0.5) / 2, 0.5 - (1 + 0.5) / 2, 0.0, 0.5 - (1 + 0.5) / 2])
     assert paid.team == [0.0, 0.0], "the team's reward pays nobody"
     single = episode([["a"]], rewards=[1.0])
-    single.transitions[0].reward = 0.5
+    single.transitions[0].turn.reward = 0.5
     assert credit.get("margin")(single).turns == [0.5]
 
 
 def test_rank_weighs_the_teams_reward_by_how_the_ranks_agree() -> None:
     group = [episode([["a", "b"]], number=i, rewards=[team]) for i, team in enumerate([0.0, 1.0, 2.0, 4.0])]
     for d, (a, b) in zip(group, [(0.1, 0.3), (0.2, 0.1), (0.3, 0.2), (0.4, 0.0)], strict=True):
-        d.transitions[0].reward, d.transitions[1].reward = a, b
+        d.transitions[0].turn.reward, d.transitions[1].turn.reward = a, b
     rule = credit.get("rank")
     logged = rule.prepare(group)
     assert logged == {"credit/rank_weight/a": 2.0, "credit/rank_weight/b": 0.0}, "a: ρ = 1, b: ρ < 0"
-    assert credit.agent_chain(group[3], rule(group[3])).rewards == pytest.approx([0.4 + 2 * 4.0, 0.0])
+    assert credit.agent_chain(group[3], rule(group[3]), Estimates()).rewards == pytest.approx([0.4 + 2 * 4.0, 0.0])
     for d in group:
         for t in d.transitions:
-            t.reward = 0.5
+            t.turn.reward = 0.5
     assert set(rule.prepare(group).values()) == {1.0}, "ranks that say nothing leave the team's reward as it is"
     for i, d in enumerate(group):
-        d.group = i // 2
-    group[0].transitions[1].reward = 0.0
+        put(d, group=i // 2)
+    group[0].transitions[1].turn.reward = 0.0
     rule.prepare(group)
     assert rule(group[1]).agents[0] == {"a": 0.0, "b": 2.0} and rule(group[3]).agents[0] == {"a": 4.0, "b": 4.0}
 
 
 def test_the_kl_to_the_reference_stays_with_its_turn() -> None:
     d = turn_by_turn()
-    d.transitions[0].penalties = np.array([-0.25, -0.5], np.float32)
-    d.info["replayed_credit"] = [1.0, 2.0, 3.0, 4.0]
+    put(d, replayed=[1.0, 2.0, 3.0, 4.0])
+    estimates = Estimates(penalties={d.transitions[0]: np.array([-0.25, -0.5], np.float32)})
     for name, expected in (("difference", 0.1 - 0.75), ("margin", 0.1 - 0.0 - 0.75), ("counterfactual", 0.25)):
-        assert credit.agent_chain(d, credit.get(name)(d)).totals[0] == pytest.approx(expected)
+        assert credit.agent_chain(d, credit.get(name)(d), estimates).totals[0] == pytest.approx(expected)
 
 
 def test_settled_credit_is_a_whole_return_on_every_chain() -> None:
     d = turn_by_turn()
-    d.info["replayed_credit"] = [1.0, 2.0, 3.0, 4.0]
+    put(d, replayed=[1.0, 2.0, 3.0, 4.0])
     paid = credit.get("shapley")(d)
     for chain in (credit.team_chain, credit.agent_chain):
-        assert credit.returns_to_go(d, chain(d, paid)) == [1.0, 2.0, 3.0, 4.0]
-    del d.info["replayed_credit"]
+        assert credit.returns_to_go(d, chain(d, paid, Estimates())) == [1.0, 2.0, 3.0, 4.0]
+    put(d, replayed=())
     with pytest.raises(ConfigError, match=r"rule\.replay"):
         credit.get("shapley")(d)
 
@@ -206,7 +207,7 @@ def test_a_rule_of_ones_own_is_a_function_or_a_class() -> None:
 
 def test_costs_are_taken_off_the_turns_that_cause_them() -> None:
     d = episode([["a", "b"], ["a"], ["b"]], tokens=[2, 3, 4, 1], rewards=[0.0, 0.0, 1.0])
-    d.transitions[3].policy = ""
+    put(d.transitions[3], policy="")
     rule = credit.get({"rule": "broadcast", "costs": {"tokens": 0.01, "calls": 0.1, "handoffs": 1.0}})
     rule.prepare([d])
     # a hands over when somebody else acts next; nobody acts after the last.
@@ -244,7 +245,7 @@ def test_the_learner_prepares_the_rule_and_keeps_its_state() -> None:
     logged = learner.update(data, 0)
     tokens = np.mean([sum(len(t.action_ids) for t in d.transitions) for d in data])
     assert logged["credit/cost/tokens"] == pytest.approx(tokens)
-    returns = [float(t.returns[0]) for t in data[0].transitions]  # type: ignore[index]
+    returns = [float(learner.estimates.returns[t][0]) for t in data[0].transitions]
     first, second = (0.5 * len(t.action_ids) for t in data[0].transitions)
     assert returns == pytest.approx([1.0 - first - second, 1.0 - second])
     other = Learner(REINFORCE(REINFORCEConfig(credit=setting)), policies)

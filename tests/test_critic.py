@@ -8,13 +8,15 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
+from teams import put, say
 from tiny import save_tiny
 from transformers import AutoModelForCausalLM
 
 from marft_algos.critic import Critics
 from marft_algos.policy import PolicySet
-from marft_algos.types import StopReason, Transition
+from marft_algos.types import Generation, StopReason, Transition
 from marft_envs.errors import ConfigError
+from marft_envs.types import TurnRecord
 
 AGENTS = {"reasoner_0": "reasoner", "actor_0": "actor"}
 VIEW = "What is 1+1?\n\n(actor)"
@@ -31,12 +33,15 @@ def policies(folder: Path) -> PolicySet:
 
 
 def turn(policy: str = "actor", prompt: int = 5, action: int = 3, trainable: bool = True) -> Transition:
+    reply = Generation([40 + i for i in range(action)], np.zeros(action, np.float32), StopReason.EOS, version=0)
     return Transition(
-        index=0, round=0, layer=0, agent=f"{policy}_0", role=policy, policy=policy, sees=(),
-        prompt_ids=[10 + i for i in range(prompt)], action_ids=[40 + i for i in range(action)],
-        logprobs=np.zeros(action, np.float32), text="", stop_reason=StopReason.EOS, version=0,
-        trainable=trainable, team_view=VIEW,
-    )  # fmt: skip
+        TurnRecord(index=0, round=0, layer=0, agent=f"{policy}_0", role=policy, sees=(), text=""),
+        policy=policy,
+        prompt_ids=[10 + i for i in range(prompt)],
+        reply=reply,
+        trainable=trainable,
+        team_view=VIEW,
+    )
 
 
 def states(folder: Path, ids: list[int]) -> torch.Tensor:
@@ -50,43 +55,43 @@ def test_features_are_read_before_each_token_is_known(
     folder: Path, policies: PolicySet, view: Literal["own", "team"]
 ) -> None:
     turns = [turn(action=3), turn(prompt=9, action=1), turn("reasoner", action=4)]
-    Critics(policies).featurise(turns, view=view, level="token")
+    features = Critics(policies).featurise(turns, view=view, level="token")
     for t in turns:
         prompt = t.prompt_ids
         if view == "team":
             prompt = policies.render(t.policy, [{"role": "user", "content": VIEW}])
         expected = states(folder, prompt + t.action_ids)[len(prompt) - 1 : -1]
-        torch.testing.assert_close(t.features, expected, rtol=0, atol=1e-5)
-    Critics(policies).featurise(turns, view=view, level="action")
+        torch.testing.assert_close(features[t], expected, rtol=0, atol=1e-5)
+    features = Critics(policies).featurise(turns, view=view, level="action")
     for t in turns:
         prompt = t.prompt_ids if view == "own" else policies.render(t.policy, [{"role": "user", "content": VIEW}])
-        torch.testing.assert_close(t.features, states(folder, prompt)[-1:], rtol=0, atol=1e-5)
+        torch.testing.assert_close(features[t], states(folder, prompt)[-1:], rtol=0, atol=1e-5)
 
 
 def test_turns_without_a_loss_have_one_value_and_turns_without_a_prompt_none(policies: PolicySet) -> None:
     frozen, silent, scripted = turn(trainable=False), turn(action=0), turn(prompt=0)
-    Critics(policies).featurise([frozen, silent, scripted], view="own", level="token")
-    assert frozen.features.shape == silent.features.shape == (1, 32)
-    assert scripted.features is None
+    features = Critics(policies).featurise([frozen, silent, scripted], view="own", level="token")
+    assert features[frozen].shape == features[silent].shape == (1, 32)
+    assert scripted not in features
 
 
 def test_own_actions_and_adapters_do_not_reach_the_features(policies: PolicySet) -> None:
     first, second = turn(), turn()
-    second.action_ids = [70, 71, 72]
+    say(second, action_ids=[70, 71, 72])
     critics = Critics(policies)
-    critics.featurise([first], view="team", level="action")
+    features = critics.featurise([first], view="team", level="action")
     with torch.no_grad():
         for tensor in policies.parameters("actor"):
             tensor.add_(1.0)
-    critics.featurise([second], view="team", level="action")
-    torch.testing.assert_close(first.features, second.features)
+    features |= critics.featurise([second], view="team", level="action")
+    torch.testing.assert_close(features[first], features[second])
 
 
 def test_values_start_at_zero_and_fit_targets_of_their_own_policy(policies: PolicySet) -> None:
     critics = Critics(policies, hidden=(16,))
     turns = [turn(prompt=n) for n in range(3, 9)]
-    critics.featurise(turns, view="own", level="action")
-    features = torch.cat([t.features for t in turns])
+    found = critics.featurise(turns, view="own", level="action")
+    features = torch.cat([found[t] for t in turns])
     assert not critics.values("actor", features).any()
     targets = torch.linspace(-1, 1, 6)
     optimizer = torch.optim.Adam(critics.parameters("actor"), lr=0.02)
@@ -102,9 +107,9 @@ def test_values_start_at_zero_and_fit_targets_of_their_own_policy(policies: Poli
 def test_heads_are_fp32_under_bf16_compute(folder: Path) -> None:
     policies = PolicySet.build(str(folder), AGENTS, device="cpu", dtype="bf16")
     critics, one = Critics(policies), turn()
-    critics.featurise([one], view="own", level="token")
+    features = critics.featurise([one], view="own", level="token")
     assert all(p.dtype == torch.float32 for p in critics.parameters("actor"))
-    assert critics.values("actor", one.features).dtype == torch.float32
+    assert critics.values("actor", features[one]).dtype == torch.float32
 
 
 def test_heads_restore_and_refuse_other_shapes(policies: PolicySet) -> None:
@@ -126,15 +131,15 @@ def test_bases_of_other_widths_have_their_own_heads(folder: Path, tmp_path: Path
     other = save_tiny(tmp_path / "llama", "llama", hidden=48)
     policies = PolicySet.build({"reasoner": str(folder), "actor": str(other)}, AGENTS, device="cpu")
     critics, turns = Critics(policies), [turn("reasoner"), turn("actor")]
-    critics.featurise(turns, view="own", level="action")
-    assert [t.features.shape for t in turns] == [(1, 32), (1, 48)]
+    features = critics.featurise(turns, view="own", level="action")
+    assert [features[t].shape for t in turns] == [(1, 32), (1, 48)]
     for t in turns:
-        assert critics.values(t.policy, t.features).shape == (1,)
+        assert critics.values(t.policy, features[t]).shape == (1,)
 
 
 def test_a_team_view_beyond_the_context_is_an_error(tmp_path: Path) -> None:
     policies = PolicySet.build(str(save_tiny(tmp_path / "short", context=64)), AGENTS, device="cpu")
     long = turn()
-    long.team_view = "x" * 60
+    put(long, team_view="x" * 60)
     with pytest.raises(ConfigError, match="view 'own'"):
         Critics(policies).featurise([long], view="team", level="action")

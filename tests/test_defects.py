@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from teams import episode
+from teams import episode, put, say
 from tiny import save_tiny
 
 import marft_envs
@@ -26,7 +26,7 @@ from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.functional import Discounts, chain
 from marft_algos.policy import PolicySet, assign
 from marft_algos.rollout import Collector
-from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason, Trajectory
+from marft_algos.types import Estimates, Generation, GenerationRequest, SamplingParams, StopReason, Trajectory
 from marft_algos.update import Learner
 
 
@@ -46,13 +46,13 @@ def play(policies: PolicySet, n: int = 8, temperature: float = 1.0, seed: int = 
     engine = NativeEngine(policies)
     for d in data:
         for t in d.transitions:
-            t.prompt_ids = policies.render(
-                t.policy, [{"role": "user", "content": "what is " + "1+" * (d.episode + t.index)}]
+            prompt = policies.render(
+                t.policy, [{"role": "user", "content": "what is " + "1+" * (d.number + t.index)}]
             )
-            request = GenerationRequest(t.policy, t.prompt_ids, seed=1000 * seed + 2 * d.episode + t.index)
+            request = GenerationRequest(t.policy, prompt, seed=1000 * seed + 2 * d.number + t.index)
             (reply,) = engine.generate([request], params)
-            t.action_ids, t.logprobs, t.text = reply.action_ids, reply.logprobs, reply.text
-            t.temperature, t.trainable = temperature, policies.trainable(t.policy)
+            say(t, action_ids=reply.action_ids, logprobs=reply.logprobs, text=reply.text)
+            put(t, prompt_ids=prompt, temperature=temperature, trainable=policies.trainable(t.policy))
     return data
 
 
@@ -83,10 +83,11 @@ def test_every_agents_buffer_is_written() -> None:
     for n in (2, 3, 4):
         for level in ("action", "token"):
             trajectory = episode([[f"a{i}"] for i in range(n)])
-            MARFT(MARFTConfig(level=level, critic="none", whiten="off")).credit([trajectory])
+            found = Estimates()
+            MARFT(MARFTConfig(level=level, critic="none", whiten="off")).credit([trajectory], found)
             for t in trajectory.transitions:
-                assert t.advantages is not None and (t.advantages == 1.0).all() and (t.returns == 1.0).all()
-                assert len(t.returns) == (len(t.action_ids) if level == "token" else 1)
+                assert (found.advantages[t] == 1.0).all() and (found.returns[t] == 1.0).all()
+                assert len(found.returns[t]) == (len(t.action_ids) if level == "token" else 1)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
@@ -183,15 +184,14 @@ def test_a_successors_value_changes_when_the_predecessors_message_changes(model:
         for p in critics.policies:
             for tensor in critics.parameters(p):
                 torch.nn.init.normal_(tensor, generator=torch.Generator().manual_seed(1))
-    links = credit.team_chain(trajectory, credit.broadcast(trajectory))
+    links = credit.team_chain(trajectory, credit.broadcast(trajectory), Estimates())
     bootstrapped = []
     for message in ("1", "2"):
-        second.prompt_ids = policies.render(
-            second.policy, [{"role": "user", "content": f"digit ?\n\n[planner]\n{message}"}]
-        )
-        second.team_view = f"digit 3\n\n[planner]\n{message}"
-        fill_values([trajectory], critics, view, "action")
-        values = [t.values for t in trajectory.transitions]
+        prompt = policies.render(second.policy, [{"role": "user", "content": f"digit ?\n\n[planner]\n{message}"}])
+        put(second, prompt_ids=prompt, team_view=f"digit 3\n\n[planner]\n{message}")
+        found = Estimates()
+        fill_values([trajectory], critics, view, "action", found)
+        values = [found.values[t] for t in trajectory.transitions]
         returns = chain(values, [1, 1], links.rewards, links.successors, Discounts(lambda_turn=0.0))[1]
         bootstrapped.append(returns[first.index][0])
     assert bootstrapped[0] != bootstrapped[1]
@@ -215,12 +215,12 @@ def test_the_prompt_scored_is_the_prompt_sampled_from_when_the_context_overflows
     """Long inputs are cut once, before sampling, never the profile; what cannot fit is a typed failure."""
     model = str(save_tiny(tmp_path / "short", context=200))
     data, policies, log = collect(model, max_chars=40, tokens=60)
-    assert any(d.info["episode"].cuts for d in data), "the case must occur"
+    assert any(d.episode.cuts for d in data), "the case must occur"
     assert sorted(tuple(t.prompt_ids) for d in data for t in d.transitions) == sorted(
         tuple(r.prompt_ids) for r, _ in log
     )
     for t in (t for d in data for t in d.transitions):
-        batch = pack([t], "token")
+        batch = pack([t], Estimates(), "token")
         assert batch.input_ids[0].tolist() == t.prompt_ids + t.action_ids
     (long,) = NativeEngine(policies).generate(
         [GenerationRequest("solver_0", [5] * 180, 0)], SamplingParams(max_new_tokens=40)
@@ -234,7 +234,7 @@ def test_equal_seeds_give_equal_problems_for_1_2_and_8_workers(model: str) -> No
         data, *_ = collect(model, slots=slots)
         panels.append(
             [
-                (d.episode, d.seed, d.task_id, [(t.agent, t.info["observation"], t.text) for t in d.transitions])
+                (d.number, d.seed, d.task_id, [(t.agent, t.observation, t.text) for t in d.transitions])
                 for d in data
             ]
         )
@@ -246,16 +246,16 @@ def test_a_failed_generation_is_a_typed_event(model: str) -> None:
     class Flaky(NativeEngine):
         def generate(self, requests, params):
             replies = super().generate(requests, params)
-            for request, reply in zip(requests, replies, strict=True):
+            for i, request in enumerate(requests):
                 if request.agent == "solver_0" and request.seed % 2:
-                    reply.action_ids, reply.logprobs, reply.text = [], reply.logprobs[:0], ""
-                    reply.stop_reason, reply.error = StopReason.ERROR, "out of memory"
+                    empty = replies[i].logprobs[:0]
+                    replies[i] = Generation([], empty, StopReason.ERROR, replies[i].version, error="out of memory")
             return replies
 
     vec = marft_envs.make_vec("relay-v0", 4)
     policies = PolicySet.build(model, assign(vec.agents, "own"), device="cpu")
     data = Collector(vec, policies, Flaky(policies), SamplingParams(max_new_tokens=4)).collect(range(12))
-    failed = [d for d in data if d.info["episode"].stop_reason == "error: out of memory"]
+    failed = [d for d in data if d.episode.stop_reason == "error: out of memory"]
     assert 0 < len(failed) < len(data) == 12
     for d in failed:
         assert len(d.transitions) == 1 and not d.terminated, (
@@ -271,6 +271,6 @@ def test_every_registered_id_runs_an_episode(env: str) -> None:
         data = Collector(vec, None, ScriptedEngine({"*": "0"}), SamplingParams()).collect([0, 1, 2])
     finally:
         vec.close()
-    assert [d.episode for d in data] == [0, 1, 2]
+    assert [d.number for d in data] == [0, 1, 2]
     for d in data:
-        assert d.terminated and not d.info["episode"].stop_reason.startswith("error") and d.transitions
+        assert d.terminated and not d.episode.stop_reason.startswith("error") and d.transitions

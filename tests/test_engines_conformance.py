@@ -90,22 +90,20 @@ class Bent(NativeEngine):
             params = dataclasses.replace(params, greedy=False)
         if self.fault == "top" and params.max_new_tokens == 1:
             requests = [dataclasses.replace(r, seed=r.seed % 3) for r in requests]
-        replies = super().generate(requests, params)
-        for reply in replies:
-            self._bend(reply, params)
-        return replies
+        return [self._bent(reply, params) for reply in super().generate(requests, params)]
 
-    def _bend(self, reply: Generation, params: SamplingParams) -> None:
+    def _bent(self, reply: Generation, params: SamplingParams) -> Generation:
         if self.fault == "raw" and params.temperature != 1.0:
-            reply.logprobs = reply.logprobs * np.float32(params.temperature)
+            return dataclasses.replace(reply, logprobs=reply.logprobs * np.float32(params.temperature))
         if self.fault == "version":
-            reply.version = 0
-        if self.fault == "stop":
-            reply.stop_reason = StopReason.EOS if reply.action_ids else reply.stop_reason
+            return dataclasses.replace(reply, version=0)
+        if self.fault == "stop" and reply.action_ids:
+            return dataclasses.replace(reply, stop_reason=StopReason.EOS)
         if self.fault == "text":
-            reply.text = reply.text.strip() + " "
+            return dataclasses.replace(reply, text=reply.text.strip() + " ")
         if self.fault == "overflow" and reply.stop_reason is StopReason.ERROR:
-            reply.stop_reason, reply.text = StopReason.EOS, ""
+            return dataclasses.replace(reply, stop_reason=StopReason.EOS, text="")
+        return reply
 
     async def agenerate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
         replies = self.generate(requests, params)

@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 import torch
 from runs import Letters, make_letters, quiet_display, settings, train
-from teams import Tabular, episode, random_team
+from teams import Tabular, episode, put, random_team, say
 from tiny import save_tiny
 
 import marft_envs
 from marft_algos import algorithm, credit, groups, setup
 from marft_algos.algorithm import Algorithm, Facts, GroupConfig, UpdateConfig, check
 from marft_algos.algos.reinforce import REINFORCE, REINFORCEConfig
-from marft_algos.batching import LEARNER_LOGPROBS, Batch, micro_batches, pack, rows_by_policy, totals
+from marft_algos.batching import Batch, micro_batches, pack, rows_by_policy, shares, totals
+from marft_algos.intake import charge_kl
 from marft_algos.trainer import Trainer
-from marft_algos.types import Trajectory
-from marft_algos.update import Learner, charge_kl
+from marft_algos.types import Estimates, Trajectory
+from marft_algos.update import Learner
 from marft_envs.errors import ConfigError
 
 
@@ -119,8 +120,8 @@ def team_data(n: int = 8, seed: int = 3) -> list[Trajectory]:
 
 def test_agents_who_act_a_different_number_of_times_weigh_the_same() -> None:
     data = team_data()
-    rows = rows_of(data)
-    batch = pack(rows, "action", minibatch=totals(rows, len(data)))
+    rows, estimates = rows_of(data), Estimates(shares=shares(data, ["one"]))
+    batch = pack(rows, estimates, "action", minibatch=totals(rows, estimates, len(data)))
     x = torch.from_numpy(RNG.normal(size=len(rows)))
     value = {id(t): float(v) for t, v in zip(rows, x, strict=True)}
     means = []
@@ -134,21 +135,23 @@ def test_agents_who_act_a_different_number_of_times_weigh_the_same() -> None:
 
 def test_frozen_and_failed_turns_take_no_share() -> None:
     data = [episode([["a"], ["b"], ["a"], ["a"]], policies={"a": "one", "b": "one"})]
-    data[0].transitions[2].trainable = False
-    rows = rows_of(data)
-    assert [(t.index, t.share) for t in rows] == [(0, 0.5), (1, 1.0), (3, 0.5)]
+    put(data[0].transitions[2], trainable=False)
+    found = shares(data, ["one"])
+    assert set(found) == set(rows_of(data))
+    assert [(t.index, found[t]) for t in rows_of(data)] == [(0, 0.5), (1, 1.0), (3, 0.5)]
 
 
 def test_summing_micro_batches_gives_the_minibatch_exactly() -> None:
-    rows = rows_of(team_data())
-    size = totals(rows, 8)
-    whole = pack(rows, "action", minibatch=size)
+    data = team_data()
+    rows, estimates = rows_of(data), Estimates(shares=shares(data, ["one"]))
+    size = totals(rows, estimates, 8)
+    whole = pack(rows, estimates, "action", minibatch=size)
     x = {id(t): float(i) for i, t in enumerate(rows)}
 
     def values(batch: Batch) -> torch.Tensor:
         return torch.tensor([x[id(t)] for t in batch.transitions], dtype=torch.float64)
 
-    pieces = [pack(p, "action", minibatch=size) for p in micro_batches(rows, 24)]
+    pieces = [pack(p, estimates, "action", minibatch=size) for p in micro_batches(rows, 24)]
     assert len(pieces) > 3
     for name in ("episode_mean", "episode_sum", "mean"):
         parts = sum(float(getattr(b, name)(values(b))) for b in pieces)
@@ -157,7 +160,7 @@ def test_summing_micro_batches_gives_the_minibatch_exactly() -> None:
 
 def test_row_means_and_sums_run_over_sampled_tokens_only() -> None:
     rows = rows_of(team_data())
-    batch = pack(rows, "action")
+    batch = pack(rows, Estimates(), "action")
     x = torch.where(batch.mask, batch.old_logprobs, torch.tensor(float("nan")))
     for i, t in enumerate(rows):
         assert float(batch.row_mean(x)[i]) == pytest.approx(float(t.logprobs.mean()), abs=1e-6)
@@ -202,7 +205,7 @@ def test_the_update_weighs_by_the_gap_between_learner_and_sampler() -> None:
         class Off(Tabular):
             def score(self, turn: Any) -> None:
                 score(self, turn)
-                turn.logprobs = (turn.logprobs - np.log(2.0)).astype(np.float32)
+                say(turn, logprobs=(turn.logprobs - np.log(2.0)).astype(np.float32))
 
         policies = Off(["one"])
         for t in (t for d in data for t in d.transitions):
@@ -222,16 +225,17 @@ def test_the_update_weighs_by_the_gap_between_learner_and_sampler() -> None:
 
 def test_kl_as_reward_is_paid_before_credit_token_by_token() -> None:
     data = team_data(4)
-    rows = rows_of(data)
+    rows, estimates = rows_of(data), Estimates()
     expected = {}
     for t in rows:
-        t.info["reference_logprobs"] = (t.logprobs - RNG.normal(size=len(t.logprobs))).astype(np.float32)
-        expected[id(t)] = -0.3 * (t.logprobs - t.info["reference_logprobs"])
+        reference = (t.logprobs - RNG.normal(size=len(t.logprobs))).astype(np.float32)
+        estimates.reference_logprobs[t] = reference
+        expected[id(t)] = -0.3 * (t.logprobs - reference)
     before = {id(t): t.reward for t in rows}
-    charge_kl(rows, 0.3)
+    charge_kl(rows, estimates, 0.3)
     for t in rows:
-        assert t.penalties is not None and t.penalties.dtype == np.float32
-        assert t.penalties == pytest.approx(expected[id(t)], abs=1e-6)
+        assert estimates.penalties[t].dtype == np.float32
+        assert estimates.penalties[t] == pytest.approx(expected[id(t)], abs=1e-6)
         assert t.reward == before[id(t)], "what the task paid stays as it is"
     data = team_data(4)
     _, stats = update_with(data, kl_reward_coef=0.3)
@@ -240,10 +244,9 @@ def test_kl_as_reward_is_paid_before_credit_token_by_token() -> None:
 
 def test_recomputed_log_probs_are_those_that_pay() -> None:
     (turn, *_) = rows_of(team_data(1))
-    turn.info[LEARNER_LOGPROBS] = turn.logprobs - 1.0
-    turn.info["reference_logprobs"] = turn.logprobs
-    assert charge_kl([turn], 0.5) == pytest.approx(-1.0)
-    assert float(turn.penalties.sum()) == pytest.approx(0.5 * len(turn.action_ids)) and turn.reward == 0.0
+    estimates = Estimates(old_logprobs={turn: turn.logprobs - 1.0}, reference_logprobs={turn: turn.logprobs})
+    assert charge_kl([turn], estimates, 0.5) == pytest.approx(-1.0)
+    assert float(estimates.penalties[turn].sum()) == pytest.approx(0.5 * len(turn.action_ids)) and turn.reward == 0.0
 
 
 # --- what a run must offer ----------------------------------------------------------------------------------------
@@ -301,9 +304,9 @@ class Seen(REINFORCE):
         asked.append(list(group))
         return len(asked) % 3 != 1
 
-    def credit(self, trajectories: Any) -> dict[str, float]:
+    def credit(self, trajectories: Any, estimates: Estimates) -> dict[str, float]:
         given.append(list(trajectories))
-        return super().credit(trajectories)
+        return super().credit(trajectories, estimates)
 
 
 asked: list[list[Trajectory]] = []
@@ -325,7 +328,7 @@ def test_groups_share_the_start_and_differ_in_the_sample_only(model: Path, tmp_p
     line = run.metrics()[-1]
     # Groups 1, 4 and 7 that were asked about are not wanted: 3 starts, then a fresh one for the first, and its like.
     assert [len(g) for g in asked] == [4] * len(asked) and len(asked) == 5
-    assert len({d.episode for g in asked for d in g}) == 20, "every episode has its own number, and so its own sample"
+    assert len({d.number for g in asked for d in g}) == 20, "every episode has its own number, and so its own sample"
     for group in asked:
         assert len({(d.seed, d.task_id, d.group) for d in group}) == 1
         assert len({tuple(t.text for t in d.transitions) for d in group}) > 1
@@ -380,11 +383,11 @@ def test_panels_repeat_each_start_in_a_row_and_refills_are_fresh() -> None:
 def test_team_and_agent_scores() -> None:
     d = episode([["a"], ["b", "c"], ["a"]], rewards=[0.0, 0.5, 1.0])
     for t, r in zip(d.transitions, (0.1, 0.2, 0.3, 0.4), strict=True):
-        t.reward = r
-    d.layers[1].agents = {"a": 2.0, "b": 2.0, "c": 2.0}
+        t.turn.reward = r
+    d.layers[1].agent_rewards = {"a": 2.0, "b": 2.0, "c": 2.0}
     assert credit.team_score(d, credit.broadcast(d)) == pytest.approx(1.5 + 1.0 + 2.0)
-    assert credit.agent_score(d, credit.broadcast(d), "a") == pytest.approx(1.5 + 0.5 + 2.0)
-    d.layers[1].agents = {"b": 1.0}
+    assert credit.agent_score(d, credit.broadcast(d), "a", Estimates()) == pytest.approx(1.5 + 0.5 + 2.0)
+    d.layers[1].agent_rewards = {"b": 1.0}
     with pytest.raises(ConfigError, match="pays agents differently"):
         credit.team_score(d, credit.broadcast(d))
     assert Counter(t.agent for t in d.transitions)["a"] == 2

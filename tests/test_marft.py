@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from teams import Heads, Tabular, episode, random_team
+from teams import Heads, Tabular, episode, put, random_team, say
 
 from marft_algos import functional as F
 from marft_algos.algos.marft import MARFT, MARFTConfig
 from marft_algos.batching import has_loss, pack
-from marft_algos.types import StopReason, Trajectory
+from marft_algos.types import Estimates, StopReason, Trajectory
 from marft_algos.update import Learner, UpdateError
 from marft_envs.errors import ConfigError
 
@@ -42,19 +42,20 @@ def test_one_step_follows_the_policy_gradient(level: str) -> None:
     policies, data = Tabular(["a", "b"]), team()
     policies.play(data)
     before = tables(policies)
-    learner(policies, level=level, norm="sum", lr=1e-3, max_grad_norm=None).update(data, 0)
-    turns = [t for d in data for t in d.transitions]
+    trainer = learner(policies, level=level, norm="sum", lr=1e-3, max_grad_norm=None)
+    trainer.update(data, 0)
+    turns, advantages = [t for d in data for t in d.transitions], trainer.estimates.advantages
     returns = np.concatenate(
         [np.repeat(d.score, 1 if level == "action" else len(t.action_ids)) for d in data for t in d.transitions]
     )
     white = (returns - returns.mean()) / returns.std()
-    assert np.concatenate([t.advantages for t in turns]) == pytest.approx(white, abs=1e-6)
+    assert np.concatenate([advantages[t] for t in turns]) == pytest.approx(white, abs=1e-6)
     for p in ("a", "b"):
         table, loss, count = before[p].clone().requires_grad_(), 0.0, 0
         for t in (t for t in turns if t.policy == p):
             ids = torch.tensor(t.prompt_ids[-1:] + t.action_ids)
             logp = torch.log_softmax(table, -1)[ids[:-1], ids[1:]]
-            loss = loss - (logp * torch.from_numpy(np.broadcast_to(t.advantages, len(logp)).copy())).sum()
+            loss = loss - (logp * torch.from_numpy(np.broadcast_to(advantages[t], len(logp)).copy())).sum()
             count += 1 if level == "action" else len(logp)
         (loss / count).backward()
         optimizer = torch.optim.Adam([table], lr=1e-3, eps=1e-5)
@@ -107,7 +108,7 @@ def test_the_reference_pulls_back_by_the_gradient_of_k3(level: str) -> None:
     with torch.no_grad():
         policies.tables["a"] += torch.randn(policies.tables["a"].shape, generator=torch.Generator().manual_seed(5))
     for d in data:
-        d.layers[-1].team = d.score = 1.0
+        d.layers[-1].team_reward = 1.0
     policies.play(data)
     before = tables(policies)
     stats = learner(policies, level=level, lr=1e-3, max_grad_norm=None, kl_coef=0.7).update(data, 0)
@@ -143,8 +144,8 @@ def test_the_team_learns_what_pays(level: str) -> None:
                         torch.multinomial(torch.softmax(policies.tables[t.policy][last], -1), 1, generator=generator)
                     )
                     ids.append(last)
-                t.action_ids = ids
-            d.layers[-1].team = d.score = sum(i == 0 for t in d.transitions for i in t.action_ids) / 6
+                say(t, action_ids=ids)
+            d.layers[-1].team_reward = sum(i == 0 for t in d.transitions for i in t.action_ids) / 6
             data.append(d)
         policies.play(data)
         trainer.update(data, iteration)
@@ -159,7 +160,7 @@ def test_ratio_is_1_on_the_first_minibatch() -> None:
     assert stats["policy/a/ratio_max"] == pytest.approx(1.0, abs=1e-5)
     assert stats["policy/a/kl"] == pytest.approx(0.0, abs=1e-6) and stats["policy/a/sampler_gap"] < 1e-5
     for t in data[0].transitions + data[1].transitions:
-        t.logprobs = t.logprobs - 0.5
+        say(t, logprobs=t.logprobs - 0.5)
     with pytest.raises(UpdateError, match="ratio should be 1"):
         learner(policies).update(data, 0)
 
@@ -168,12 +169,12 @@ def test_what_is_sampled_is_what_is_scored() -> None:
     """Sampled at temperature .5: scored at .5 the ratio is 1, scored at 1 the run stops."""
     policies, data = Tabular(["a", "b"]), team()
     for t in (t for d in data for t in d.transitions):
-        t.temperature = 0.5
+        put(t, temperature=0.5)
     policies.play(data)
     assert learner(policies).update(data, 0)["policy/b/sampler_gap"] < 1e-5
     policies = Tabular(["a", "b"])
     for t in (t for d in data for t in d.transitions):
-        t.temperature = 1.0
+        put(t, temperature=1.0)
     with pytest.raises(UpdateError, match="temperature"):
         learner(policies).update(data, 0)
 
@@ -182,7 +183,7 @@ def test_recomputed_logprobs_replace_the_samplers_in_the_ratio() -> None:
     policies, data = Tabular(["a", "b"]), team()
     policies.play(data)
     for t in (t for d in data for t in d.transitions):
-        t.logprobs = t.logprobs + np.float32(0.01)
+        say(t, logprobs=t.logprobs + np.float32(0.01))
     stats = learner(policies, old_logprobs="learner").update(data, 0)
     assert stats["policy/a/ratio_max"] == pytest.approx(1.0, abs=1e-6)
     assert stats["policy/a/sampler_gap"] == pytest.approx(0.01, abs=1e-4)
@@ -192,12 +193,14 @@ def test_a_trained_policy_changes_and_a_frozen_one_does_not() -> None:
     policies, data = Tabular(["a", "b"], frozen=["b"]), team()
     policies.play(data)
     before = tables(policies)
-    stats = learner(policies, Heads(["a", "b"]), lr=0.01).update(data, 0)
+    trainer = learner(policies, Heads(["a", "b"]), lr=0.01)
+    stats, found = trainer.update(data, 0), trainer.estimates
     assert not torch.equal(policies.tables["a"], before["a"]) and torch.equal(policies.tables["b"], before["b"])
     assert "policy/b/loss" not in stats
     frozen = data[0].transitions[1]
-    assert len(frozen.values) == len(frozen.returns) == 1, "a frozen agent's turn is a node with one value"
-    assert data[0].transitions[0].returns == pytest.approx(data[0].score)
+    sizes = len(found.values[frozen]), len(found.returns[frozen])
+    assert sizes == (1, 1), "a frozen agent's turn is a node with one value"
+    assert found.returns[data[0].transitions[0]] == pytest.approx(data[0].score)
 
 
 @pytest.mark.parametrize("level", ["action", "token"])
@@ -207,26 +210,28 @@ def test_hosted_empty_and_failed_turns_are_nodes_without_a_loss(level: str) -> N
         a, hosted, b = d.transitions
         for t in (a, b):
             policies.score(t)
-        hosted.trainable, hosted.prompt_ids, hosted.action_ids, hosted.logprobs = False, [], [], np.zeros(0, np.float32)
+        put(hosted, trainable=False, prompt_ids=[])
+        say(hosted, action_ids=[], logprobs=np.zeros(0, np.float32))
     failed, empty = data[0].transitions[2], data[1].transitions[0]
-    failed.stop_reason = StopReason.ERROR
+    say(failed, stop_reason=StopReason.ERROR)
     for t in (failed, empty):
-        t.action_ids, t.logprobs, t.text = [], np.zeros(0, np.float32), ""
-    stats = learner(policies, Heads(["a", "b"]), level=level, norm="word").update(data, 0)
+        say(t, action_ids=[], logprobs=np.zeros(0, np.float32), text="")
+    trainer = learner(policies, Heads(["a", "b"]), level=level, norm="word")
+    stats, returns = trainer.update(data, 0), trainer.estimates.returns
     assert stats["policy/a/rows"] == 11 and stats["policy/b/rows"] == 11
     assert all(math.isfinite(v) for v in stats.values())
     for d in data:
-        assert [len(t.returns) for t in d.transitions if not has_loss(t)] == [1] * sum(
+        assert [len(returns[t]) for t in d.transitions if not has_loss(t)] == [1] * sum(
             not has_loss(t) for t in d.transitions
         )
-        assert all(t.returns == pytest.approx(d.score) for t in d.transitions)
+        assert all(returns[t] == pytest.approx(d.score) for t in d.transitions)
 
 
 def test_an_action_without_words() -> None:
     policies, data = Tabular(["a", "b"]), team()
     policies.play(data)
     for d in data:
-        d.transitions[0].text = "   "
+        say(d.transitions[0], text="   ")
     stats = learner(policies, level="action", norm="word").update(data, 0)
     assert all(math.isfinite(v) for v in stats.values())
 
@@ -313,8 +318,8 @@ def test_clip_and_asymmetric_clip_change_the_loss_as_written() -> None:
     policies.play(data)
     for config, high in (({"clip": 0.1}, 0.1), ({"clip": 0.1, "clip_high": 0.3}, 0.3)):
         algo = MARFT(MARFTConfig(critic="none", **config))
-        algo.credit(data)
-        batch = pack([d.transitions[0] for d in data], "token")
+        algo.credit(data, estimates := Estimates())
+        batch = pack([d.transitions[0] for d in data], estimates, "token")
         shifted = torch.where(batch.mask, batch.old_logprobs + 0.2, 0.0)
         loss, stats = algo.surrogate(shifted, batch)
         a, rho = batch.advantages[batch.mask], math.exp(0.2)
@@ -326,10 +331,10 @@ def test_clip_and_asymmetric_clip_change_the_loss_as_written() -> None:
 def test_whitening_is_global_per_policy_or_off() -> None:
     def advantages(mode: str) -> dict[str, np.ndarray]:
         data = team(n=30)
-        for d in data:
-            d.transitions[1].values = np.full(1, 0.5, np.float32)
-        MARFT(MARFTConfig(whiten=mode, level="action", critic="none")).credit(data)
-        return {p: np.concatenate([t.advantages for d in data for t in d.transitions if t.policy == p]) for p in "ab"}
+        found = Estimates(values={d.transitions[1]: np.full(1, 0.5, np.float32) for d in data})
+        MARFT(MARFTConfig(whiten=mode, level="action", critic="none")).credit(data, found)
+        turns = [t for d in data for t in d.transitions]
+        return {p: np.concatenate([found.advantages[t] for t in turns if t.policy == p]) for p in "ab"}
 
     both, own, raw = advantages("global"), advantages("policy"), advantages("off")
     together = np.concatenate([both["a"], both["b"]])
@@ -343,11 +348,11 @@ def test_whitening_is_global_per_policy_or_off() -> None:
 def test_targets_are_never_whitened_and_frozen_turns_do_not_count() -> None:
     data = team(n=9)
     for d in data:
-        d.transitions[1].trainable = False
-    MARFT(MARFTConfig(level="action", critic="none")).credit(data)
-    own = np.concatenate([d.transitions[0].advantages for d in data])
+        put(d.transitions[1], trainable=False)
+    MARFT(MARFTConfig(level="action", critic="none")).credit(data, found := Estimates())
+    own = np.concatenate([found.advantages[d.transitions[0]] for d in data])
     assert own.mean() == pytest.approx(0, abs=1e-6) and own.std() == pytest.approx(1, rel=1e-5)
-    assert {float(t.returns[0]) for d in data for t in d.transitions} == {0.0, 1.0}
+    assert {float(found.returns[t][0]) for d in data for t in d.transitions} == {0.0, 1.0}
 
 
 @pytest.mark.parametrize("level", ["action", "token"])
@@ -380,7 +385,7 @@ def test_own_view_with_lambda_below_one_needs_a_sound_bootstrap() -> None:
     policies.play(data)
     learner(policies, heads, lambda_turn=0.9).update(data, 0)
     for d in data:
-        d.transitions[1].sees = ()
+        d.transitions[1].turn.sees = ()
     with pytest.raises(ConfigError, match="critic='team'"):
         learner(policies, heads, lambda_turn=0.9).update(policies.play(data), 0)
     learner(policies, heads, lambda_turn=1.0).update(policies.play(data), 0)
@@ -392,18 +397,25 @@ def test_truncation_bootstraps_from_the_layer_that_would_have_run() -> None:
         heads.weights["a"] += 0.25
         heads.weights["b"] += 0.75
     (cut,) = team(n=1)
-    cut.terminated, cut.truncated, cut.layers[-1].team = False, True, 0.0
+    cut.episode.terminated, cut.episode.truncated, cut.layers[-1].team_reward = False, True, 0.0
     planned = copy.deepcopy(team(n=1, layers=(("a", "b"),))[0].transitions)
     for t in planned:
-        t.action_ids, t.logprobs = [], np.zeros(0, np.float32)
-    cut.info["next"] = planned
+        say(t, action_ids=[], logprobs=np.zeros(0, np.float32))
+    put(cut, planned=planned)
     policies.play([cut])
-    learner(policies, heads, gamma_turn=0.5).update([cut], 0)
-    assert cut.bootstrap == 0.5 and cut.transitions[1].returns[-1] == 0.25
+    trainer = learner(policies, heads, gamma_turn=0.5)
+    trainer.update([cut], 0)
+    assert trainer.estimates.bootstraps == {cut: 0.5}
+    assert trainer.estimates.returns[cut.transitions[1]][-1] == 0.25
     (ended,) = team(n=1)
-    ended.layers[-1].team, ended.bootstrap = 0.0, 9.0
-    learner(policies).update(policies.play([ended]), 0)
-    assert ended.transitions[0].returns[0] == 0.0, "a terminated episode never bootstraps"
+    ended.layers[-1].team_reward = 0.0
+    found = Estimates(bootstraps={ended: 9.0})
+    MARFT(MARFTConfig(critic="none")).credit([ended], found)
+    assert found.returns[ended.transitions[0]][0] == 0.0, "a terminated episode never bootstraps"
+    put(ended, planned=planned)
+    again = learner(policies, heads)
+    again.update(policies.play([ended]), 0)
+    assert not again.estimates.bootstraps and again.estimates.returns[ended.transitions[0]][0] == 0.0
 
 
 def test_the_critic_learns_the_returns() -> None:
@@ -413,7 +425,8 @@ def test_the_critic_learns_the_returns() -> None:
     first = trainer.update(policies.play(data), 0)
     later = trainer.update(policies.play(data), 1)
     assert later["policy/a/value_loss"] < 0.1 * first["policy/a/value_loss"]
-    assert np.mean([t.values.mean() for d in data for t in d.transitions]) == pytest.approx(1.07, abs=0.1)
+    values = trainer.estimates.values
+    assert np.mean([values[t].mean() for d in data for t in d.transitions]) == pytest.approx(1.07, abs=0.1)
 
 
 def test_updates_are_reproducible_and_survive_a_restart() -> None:
@@ -444,7 +457,7 @@ def test_updates_are_reproducible_and_survive_a_restart() -> None:
 def test_numbers_that_blow_up_stop_the_run() -> None:
     policies, data = Tabular(["a", "b"]), team()
     policies.play(data)
-    data[0].layers[-1].team = math.inf
+    data[0].layers[-1].team_reward = math.inf
     with pytest.raises(UpdateError, match="policy 'a'"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         learner(policies, whiten="off").update(data, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -170,10 +171,12 @@ class Without:
 
     def generate(self, requests: Any, params: Any) -> Any:
         replies = self._engine.generate(requests, params)
-        for request, reply in zip(requests, replies, strict=True):
-            if request.seed in self._seeds:
-                reply.stop_reason, reply.error, reply.action_ids, reply.logprobs = StopReason.ERROR, "away", [], reply.logprobs[:0]
-        return replies
+        return [
+            replace(reply, stop_reason=StopReason.ERROR, error="away", action_ids=[], logprobs=reply.logprobs[:0])
+            if request.seed in self._seeds
+            else reply
+            for request, reply in zip(requests, replies, strict=True)
+        ]
 
 
 class Shorter(Panel):
@@ -221,7 +224,7 @@ def test_permuted_rewards_are_those_of_episodes_that_were_played(model: Path, tm
         trainer.train(trainer.start(), display)
     assert len(learnt) == 11
     earned = sorted(sum("a" <= c <= "z" for c in t.transitions[-1].text) / max(len(t.transitions[-1].text), 1) for t in learnt)
-    assert earned == pytest.approx(sorted(t.layers[-1].team for t in learnt)), "what a lost episode earned is nobody's"
+    assert earned == pytest.approx(sorted(t.layers[-1].team_reward for t in learnt)), "what a lost episode earned is nobody's"
 
 
 # A text's fault stays -----------------------------------------------------------------------------------
@@ -243,8 +246,8 @@ def test_a_text_that_breaks_its_judge_stays_in_its_group_with_the_worst_reward(
     assert len(broken) == 2
     for t in broken:
         group = [other for other in learnt if other.group == t.group]
-        assert len(group) == 4 and t.score == t.layers[-1].team == 0.0 == t.info["episode"].team_return
-        advantages = [float(other.transitions[-1].advantages[0]) for other in group]  # type: ignore[index]
+        assert len(group) == 4 and t.score == t.layers[-1].team_reward == 0.0 == t.episode.team_return
+        advantages = [float(trainer.learner.estimates.advantages[other.transitions[-1]][0]) for other in group]
         assert advantages[group.index(t)] == min(advantages)
         assert max(advantages) > min(advantages) or all(other.score == 0 for other in group)
     line = run.metrics()[-1]
@@ -290,8 +293,8 @@ def test_who_breaks_a_game_loses_it() -> None:
     said = iter(["win", "lose", "break"])
     engine = ScriptedEngine({"a_0": "x", "b_0": lambda request: next(said)})
     played = Collector(VectorEnv([lambda: flex(2, task=PlainTask(layer))] * 3), None, engine, SamplingParams()).collect(range(3))
-    assert [t.layers[-1].agents for t in played] == [{"a_0": -1.0, "b_0": 1.0}, {"a_0": 1.0, "b_0": -1.0}, {"b_0": -1.0}]
-    broken = played[2].info["episode"]
+    assert [t.layers[-1].agent_rewards for t in played] == [{"a_0": -1.0, "b_0": 1.0}, {"a_0": 1.0, "b_0": -1.0}, {"b_0": -1.0}]
+    broken = played[2].episode
     assert broken.layers[-1].agent_rewards == {"b_0": -1.0}
     assert marft_envs.trajectory.replay(broken, flex(2, task=PlainTask(layer))).fault == "text"
 

@@ -10,12 +10,13 @@ import pytest
 from flex import PlainTask, flex, team
 from tiny import tiny_tokenizer
 
+from marft_algos.credit.branches import Branch
 from marft_algos.credit.replayed import siblings
 from marft_algos.engines import NativeEngine, ScriptedEngine
 from marft_algos.engines.base import row_seed
 from marft_algos.policy import PolicySet
-from marft_algos.replay import WORTH, Branch, Replayer, StartEngine, TreeCollector, snapshot
-from marft_algos.rollout import SNAPSHOTS, Collector
+from marft_algos.replay import Replayer, StartEngine, TreeCollector
+from marft_algos.rollout import Collector, States
 from marft_algos.types import SamplingParams, Trajectory
 from marft_envs import FlexEnv, Independent, Layered, Outcome, TurnRecord
 from marft_envs.errors import ConfigError
@@ -65,10 +66,14 @@ def engine(**scripts: object) -> ScriptedEngine:
 
 
 def collect(
-    env: object = build, script: ScriptedEngine | None = None, n: int = 3, **kwargs: object
+    env: object = build,
+    script: ScriptedEngine | None = None,
+    n: int = 3,
+    states: States | None = None,
+    **kwargs: object,
 ) -> list[Trajectory]:
     vec = VectorEnv([env] * 2)  # type: ignore[list-item]
-    return Collector(vec, Trusting(), script or engine(), PARAMS).collect(
+    return Collector(vec, Trusting(), script or engine(), PARAMS, states=states).collect(
         list(range(n)),
         iteration=4,
         first=10,
@@ -86,21 +91,25 @@ def texts(trajectory: Trajectory | None) -> list[str]:
 
 
 def test_states_are_kept_where_they_are_asked_for() -> None:
-    assert all(SNAPSHOTS not in d.info for d in collect(keep="nothing"))
-    assert all(sorted(d.info[SNAPSHOTS]) == [0] for d in collect(keep="start"))
-    for d in collect():
-        assert sorted(d.info[SNAPSHOTS]) == [0, 1]
-        assert [t.text for t in snapshot(d, 1).view.history] == texts(d)[:2]
+    nothing, start, tries = replayer(), replayer(), replayer()
+    collect(keep="nothing", states=nothing.states)
+    assert nothing.states == {}
+    played = collect(keep="start", states=start.states)
+    assert all(sorted(start.states[d.number]) == [0] for d in played)
+    for d in collect(states=tries.states):
+        assert sorted(tries.states[d.number]) == [0, 1]
+        assert [t.text for t in tries.state(d, 1).view.history] == texts(d)[:2]
     with pytest.raises(ConfigError, match="keep='decisions'"):
-        snapshot(collect(keep="start")[0], 1)
+        start.state(played[0], 1)
 
 
 @pytest.mark.parametrize("slots", [1, 2, 50])
 def test_a_branch_with_nothing_changed_is_the_episode_again(slots: int) -> None:
     """Common random numbers, from whatever state, whatever the slots."""
-    played = collect()
-    branches = [Branch(snapshot(d, layer), d.episode) for d in played for layer in (0, 1)]
-    again = replayer(slots=slots).play(branches, 4)
+    tries = replayer(slots=slots)
+    played = collect(states=tries.states)
+    branches = [Branch(tries.state(d, layer), d.number) for d in played for layer in (0, 1)]
+    again = tries.play(branches, 4)
     expected = [texts(d) for d in played for _ in (0, 1)]
     assert [texts(b) for b in again] == expected
     assert [b.score for b in again if b] == [d.score for d in played for _ in (0, 1)]
@@ -108,16 +117,18 @@ def test_a_branch_with_nothing_changed_is_the_episode_again(slots: int) -> None:
 
 
 def test_a_turn_drawn_anew_leaves_the_rest_to_the_same_random_numbers() -> None:
-    (d,) = collect(n=1)
+    tries = replayer()
+    (d,) = collect(n=1, states=tries.states)
     a, b, c = d.transitions
-    found = replayer().play(siblings(d, a, [1, 2, 3]), 4)
+    found = tries.play(siblings(d, a, tries, [1, 2, 3]), 4)
     assert all(texts(x)[1:] == [b.text, c.text] for x in found), "they read the seed only"
     drawn = [texts(x)[0] for x in found]
     assert drawn == [str(row_seed(0, 4, 10, 0, j) % 1000) for j in (1, 2, 3)] and len({a.text, *drawn}) == 4
-    fresh = replayer().play(siblings(d, a, [1], sample=7), 4)
+    fresh = tries.play(siblings(d, a, tries, [1], sample=7), 4)
     assert texts(fresh[0]) == [drawn[0], b.text, str(row_seed(0, 4, 10, 2, 7) % 1000)]
-    reads = collect(n=1, script=engine(c_0=told))[0]
-    (other,) = replayer(engine(c_0=told, a_0="1000000000")).play(siblings(reads, reads.transitions[0], [1]), 4)
+    longer = replayer(engine(c_0=told, a_0="1000000000"))
+    (reads,) = collect(n=1, script=engine(c_0=told), states=longer.states)
+    (other,) = longer.play(siblings(reads, reads.transitions[0], longer, [1]), 4)
     assert texts(other)[2] != reads.transitions[2].text, "who is told something else says something else"
 
 
@@ -128,11 +139,11 @@ def test_seeds_of_samples_do_not_collide() -> None:
 
 
 def test_absent_agents_are_silent_or_as_they_started() -> None:
-    (d,) = collect(n=1)
-    start = engine(a_0="1", b_0="2", c_0="3")
-    silent = Branch(snapshot(d, 0), d.episode, absent=frozenset({"a_0"}))
-    away = Branch(snapshot(d, 0), d.episode, absent=frozenset({"a_0", "c_0"}), absence="start")
-    one, two = replayer(start=start).play([silent, away], 4)
+    tries = replayer(start=engine(a_0="1", b_0="2", c_0="3"))
+    (d,) = collect(n=1, states=tries.states)
+    silent = Branch(tries.state(d, 0), d.number, absent=frozenset({"a_0"}))
+    away = Branch(tries.state(d, 0), d.number, absent=frozenset({"a_0", "c_0"}), absence="start")
+    one, two = tries.play([silent, away], 4)
     assert texts(one) == ["", *texts(d)[1:]] and texts(two) == ["1", texts(d)[1], "3"]
 
 
@@ -161,9 +172,9 @@ def collect_request(policies: PolicySet) -> object:
 
 
 def test_tokens_are_counted_and_states_are_let_go() -> None:
-    played = collect()
     tries = replayer()
-    branches = [b for d in played for t in d.transitions for b in siblings(d, t, [1, 2])]
+    played = collect(states=tries.states)
+    branches = [b for d in played for t in d.transitions for b in siblings(d, t, tries, [1, 2])]
     found = tries.play(branches, 4)
     own = [d.tokens for d in played]
     # A turn before the copy, or given, costs nothing; a, b: drawn, then c; c: drawn.
@@ -172,12 +183,11 @@ def test_tokens_are_counted_and_states_are_let_go() -> None:
         assert b is not None
         (k,) = branch.samples
         expected[i // 6] += sum(len(b.transitions[j].text) + 1 for j in {k, 2})
-    tries.charge(played)
-    assert [d.replayed_tokens for d in played] == expected and all(expected)
-    assert [d.tokens for d in played] == [a + b for a, b in zip(own, expected, strict=True)]
-    assert all(SNAPSHOTS not in d.info for d in played)
-    tries.charge(played)
-    assert [d.replayed_tokens for d in played] == expected, "counted once"
+    charged = tries.charge(played)
+    assert [d.replayed_tokens for d in charged] == expected and all(expected)
+    assert [d.tokens for d in charged] == [a + b for a, b in zip(own, expected, strict=True)]
+    assert tries.states == {}
+    assert [d.replayed_tokens for d in tries.charge(charged)] == expected, "counted once"
 
 
 def test_branches_of_wrapped_and_of_slow_environments(tmp_path: Path) -> None:
@@ -186,17 +196,20 @@ def test_branches_of_wrapped_and_of_slow_environments(tmp_path: Path) -> None:
     def wrapped() -> FlexWrapper:
         return RecordEpisodes(TurnLimit(build(task=PlainTask(round=ends_paid, slow=True)), 3), path)
 
-    played = collect(wrapped)
+    tries = replayer()
+    played = collect(wrapped, states=tries.states)
     lines = path.read_text().count("\n")
-    again = replayer().play([b for d in played for t in d.transitions for b in siblings(d, t, [1])], 4)
+    again = tries.play([b for d in played for t in d.transitions for b in siblings(d, t, tries, [1])], 4)
     assert len(again) == 9 and all(b is not None and b.terminated for b in again)
     assert path.read_text().count("\n") == lines == 3, "a branch is no episode of the run"
 
-    partners = collect(lambda: FixedPartners(build(), {"b_0": "5"}))
-    found = replayer().play([b for d in partners for b in siblings(d, d.transitions[0], [1])], 4)
+    tries = replayer()
+    partners = collect(lambda: FixedPartners(build(), {"b_0": "5"}), states=tries.states)
+    found = tries.play([b for d in partners for b in siblings(d, d.transitions[0], tries, [1])], 4)
     assert [texts(b)[1] for b in found] == ["5"] * 3
-    limited = collect(lambda: TurnLimit(build(), 2))
-    cut = replayer().play(siblings(limited[0], limited[0].transitions[0], [1]), 4)
+    tries = replayer()
+    limited = collect(lambda: TurnLimit(build(), 2), states=tries.states)
+    cut = tries.play(siblings(limited[0], limited[0].transitions[0], tries, [1]), 4)
     assert cut[0] is not None and cut[0].truncated and len(cut[0].transitions) == 2
 
 
@@ -213,10 +226,10 @@ def test_what_cannot_be_copied_is_refused_an_outage_is_none_and_a_text_that_brea
             raise {"8888": RuntimeError, "9999": ConnectionError}[turns[0].text]("no such number")
         return ends_paid(turns)
 
-    played = collect(lambda: build(task=PlainTask(round=breaks)), n=1)
-    d = played[0]
-    good, bad, lost = (Branch(snapshot(d, 0), d.episode, {0: text}) for text in ("1", "8888", "9999"))
-    found = replayer().play([good, bad, lost], 4)
+    tries = replayer()
+    (d,) = collect(lambda: build(task=PlainTask(round=breaks)), n=1, states=tries.states)
+    good, bad, lost = (Branch(tries.state(d, 0), d.number, {0: text}) for text in ("1", "8888", "9999"))
+    found = tries.play([good, bad, lost], 4)
     assert found[0] is not None and found[2] is None
     assert found[1] is not None and found[1].fault == "text" and found[1].score == min(0.0, found[0].score)
 
@@ -224,8 +237,9 @@ def test_what_cannot_be_copied_is_refused_an_outage_is_none_and_a_text_that_brea
 def test_a_branch_until_paid_ends_with_the_pay_or_the_round() -> None:
     by_turn = PlainTask(layer=lambda turns: Outcome(turn_rewards={t.index: 1.0 for t in turns if t.agent == "a_0"}))
     for task, length in ((by_turn, 2), (PlainTask(), 3)):
-        (d,) = collect(lambda task=task: build(task=task, max_rounds=3), n=1)  # type: ignore[misc]
-        (b,) = replayer().play([Branch(snapshot(d, 0), d.episode, until_paid=True)], 4)
+        tries = replayer()
+        (d,) = collect(lambda task=task: build(task=task, max_rounds=3), n=1, states=tries.states)  # type: ignore[misc]
+        (b,) = tries.play([Branch(tries.state(d, 0), d.number, until_paid=True)], 4)
         assert b is not None and len(b.transitions) == length and len(d.transitions) == 9
 
 
@@ -247,9 +261,7 @@ def tree(
         candidates=candidates,
         worth=judge,  # type: ignore[arg-type]
     )
-    played = collector.collect(list(range(n)), iteration=2, first=0)
-    tries.charge(played)
-    return played, tries
+    return tries.charge(collector.collect(list(range(n)), iteration=2, first=0)), tries
 
 
 def test_the_best_candidate_advances_and_all_are_kept() -> None:
@@ -257,21 +269,21 @@ def test_the_best_candidate_advances_and_all_are_kept() -> None:
     for d in played:
         assert len(d.candidates) == 2 * len(d.transitions)
         for t in d.transitions:
-            drawn = [str(row_seed(0, 2, d.episode, t.index, j) % 1000) for j in range(3)]
+            drawn = [str(row_seed(0, 2, d.number, t.index, j) % 1000) for j in range(3)]
             assert sorted([t.text, *(c.text for c in d.candidates if c.index == t.index)]) == sorted(drawn)
             assert int(t.text) == max(map(int, drawn)), "a larger number pays more, whatever the others say"
-            rivals = [c.info[WORTH] for c in d.candidates if c.index == t.index]
-            assert all(t.info[WORTH] > w for w in rivals)
+            rivals = [c.worth for c in d.candidates if c.index == t.index]
+            assert all(t.worth > w for w in rivals)
             assert [t.prompt_ids] * 2 == [c.prompt_ids for c in d.candidates if c.index == t.index], "one state"
         # c is tried last, when everything else is decided: its worth is what the team gets.
-        assert d.transitions[2].info[WORTH] == d.score
+        assert d.transitions[2].worth == d.score
 
 
 def test_candidates_of_a_layer_are_tried_with_the_others_first() -> None:
     (d,), _ = tree(n=1)
     first = {k: row_seed(0, 2, 0, k) % 1000 for k in range(3)}
     a = d.transitions[0]
-    assert a.info[WORTH] == int(a.text) + first[1] + first[2]
+    assert a.worth == int(a.text) + first[1] + first[2]
 
 
 def test_equal_candidates_keep_the_first_and_the_choice_does_not_hang_on_slots() -> None:

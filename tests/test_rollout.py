@@ -78,7 +78,7 @@ def said(trajectories: Sequence[Trajectory]) -> list[list[list[int]]]:
 
 def test_trajectories_hold_the_panel_in_order_with_all_rewards(policies: PolicySet) -> None:
     trajectories = collect(policies)
-    assert [t.episode for t in trajectories] == list(range(6))
+    assert [t.number for t in trajectories] == list(range(6))
     assert [t.seed for t in trajectories] == list(range(100, 106))
     for trajectory in trajectories:
         assert [t.index for t in trajectory.transitions] == [0, 1]
@@ -86,7 +86,7 @@ def test_trajectories_hold_the_panel_in_order_with_all_rewards(policies: PolicyS
         assert [t.policy for t in trajectory.transitions] == ["writer", "reader"]
         assert [t.trainable for t in trajectory.transitions] == [False, True]
         assert [layer.turns for layer in trajectory.layers] == [(0,), (1,)]
-        assert [layer.team for layer in trajectory.layers] == [0.0, 1.0]
+        assert [layer.team_reward for layer in trajectory.layers] == [0.0, 1.0]
         assert trajectory.score == pytest.approx(1 + sum(len(t.text) for t in trajectory.transitions) / 100)
         assert trajectory.success and trajectory.terminated and trajectory.metrics == {"turns": 2.0}
 
@@ -105,7 +105,7 @@ def test_tokens_trained_are_the_tokens_sampled(policies: PolicySet) -> None:
         prompt = policies.tokenizer("reader").decode(second.prompt_ids)
         assert prompt.startswith("<|im_start|>system\nRead.<|im_end|>")
         assert f"[writer]\n{first.text}" in prompt or "<|" in first.text
-        assert second.sees == (0,) and second.info["observation"] == first.info["observation"]
+        assert second.sees == (0,) and second.observation == first.observation
         assert "(reader)" in second.team_view
 
 
@@ -138,7 +138,7 @@ def test_progress_is_reported_to_the_end(policies: PolicySet) -> None:
 
 
 def test_records_stay_writable_as_json(policies: PolicySet) -> None:
-    episode = collect(policies)[0].info["episode"]
+    episode = collect(policies)[0].episode
     written = json.loads(json.dumps(asdict(episode)))
     assert written["turns"][1]["extras"]["policy"] == "reader"
     assert set(written["turns"][1]["extras"]) == {
@@ -153,7 +153,7 @@ def test_long_inputs_are_cut_to_the_context_and_the_cut_is_recorded(tmp_path: Pa
         for turn in trajectory.transitions:
             assert len(turn.prompt_ids) + PARAMS.max_new_tokens <= 128
             assert "Write." in (text := policies.tokenizer("w").decode(turn.prompt_ids)) or "Read." in text
-        assert {cut["turn"] for cut in trajectory.info["episode"].cuts} == {0, 1}
+        assert {cut["turn"] for cut in trajectory.episode.cuts} == {0, 1}
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -215,11 +215,11 @@ class Flaky(EngineBase):
 def test_a_failed_generation_ends_its_episode_and_no_other(policies: PolicySet, dependency: Any) -> None:
     engine = Flaky(NativeEngine(policies), every=2)
     found = Collector(vector(dependency=dependency), policies, engine, PARAMS).collect(range(6))
-    assert [t.episode for t in found] == list(range(6))
-    failed = [t for t in found if t.info["episode"].stop_reason.startswith("error")]
+    assert [t.number for t in found] == list(range(6))
+    failed = [t for t in found if t.episode.stop_reason.startswith("error")]
     assert len(failed) == 3
     for trajectory in failed:
-        assert "server is down" in trajectory.info["episode"].stop_reason
+        assert "server is down" in trajectory.episode.stop_reason
         assert trajectory.transitions == [] and trajectory.score == 0.0 and trajectory.success is False
     assert all(len(t.transitions) == 2 for t in found if t not in failed)
 
@@ -239,7 +239,7 @@ def test_a_truncated_episode_brings_the_layer_that_would_have_run(policies: Poli
 
     trajectory = collect(policies, VectorEnv([lambda: Limited(TEAM, Letters(), Chain(), max_rounds=3)] * 2))[0]
     assert trajectory.truncated and len(trajectory.transitions) == 3
-    (planned,) = trajectory.info["next"]
+    (planned,) = trajectory.planned
     assert (planned.agent, planned.policy, planned.index) == ("reader_0", "reader", 3)
     assert planned.prompt_ids and planned.action_ids == [] and planned.team_view
-    assert planned.info["observation"] == trajectory.transitions[0].info["observation"]
+    assert planned.observation == trajectory.transitions[0].observation

@@ -21,6 +21,7 @@ import marft_algos
 import marft_envs
 from marft_algos import algorithm, credit, seeds, selfplay, setup
 from marft_algos.trainer import Trainer
+from marft_algos.types import Estimates
 
 
 @pytest.fixture(scope="module")
@@ -171,13 +172,15 @@ def test_drawn_coalitions_follow_the_runs_seed() -> None:
         def __init__(self, seed: int) -> None:
             self.seed, self.asked = seed, []
 
+        def state(self, trajectory: Any, layer: int | None = None) -> object:
+            return object()
+
         def play(self, branches: Any, iteration: int) -> list[None]:
             self.asked = [sorted(branch.absent) for branch in branches]
             return [None] * len(branches)
 
     def drawn(seed: int, iteration: int = 3) -> list[list[str]]:
         d = episode([[f"a{i}"] for i in range(8)])
-        d.info["snapshots"] = {0: object()}
         note: Any = Note(seed)
         credit.get({"rule": "shapley", "orders": 2}).replay([d], note, iteration)
         return note.asked
@@ -192,9 +195,8 @@ def test_orders_of_policies_are_those_of_old(name: str) -> None:
     made.seed = 5
     names = list("abcdef")
     rows = {p: [t for t in episode([[p]]).transitions] for p in names}
-    for own in rows.values():
-        own[0].advantages = np.ones(len(own[0].action_ids), np.float32)
-    found = [block[0] for block in made.order(rows, 2) if block]
+    ones = {own[0]: np.ones(len(own[0].action_ids), np.float32) for own in rows.values()}
+    found = [block[0] for block in made.order(rows, Estimates(advantages=ones), 2) if block]
     rng = np.random.default_rng([5, 2])
     if name == "happo":
         assert found == rng.permutation(names).tolist()

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from runs import quiet_display, settings, timeless, train
+from teams import episode
 from tiny import save_tiny
 
 from marft_algos import checkpoint
 from marft_algos.loggers import Display
 from marft_algos.runs import RunFolder
 from marft_algos.trainer import Trainer, permute_rewards
-from marft_algos.types import LayerReward, Trajectory
+from marft_algos.types import Trajectory
 from marft_envs import trajectory as episodes
 from marft_envs.errors import ConfigError, MarftError
 
@@ -125,15 +126,15 @@ def test_tensorboard_gets_every_number(model: Path, tmp_path: Path) -> None:
 
 def test_permuted_rewards_keep_the_sum_and_break_the_link() -> None:
     def played(score: float) -> Trajectory:
-        layers = [LayerReward((0,), 0.25), LayerReward((1,), score)]
-        return Trajectory(0, 0, "", [], layers, True, False, score >= 25, score)
+        return episode([["a"], ["b"]], rewards=[0.25, score - 0.25], success=score >= 25)
 
     found = [played(float(i)) for i in range(50)]
-    permute_rewards(found, np.random.default_rng(0))
-    paid = [sum(layer.team for layer in t.layers) for t in found]
+    permuted = permute_rewards(found, np.random.default_rng(0))
+    paid = [sum(layer.team_reward for layer in t.layers) for t in permuted]
     assert sorted(paid) == [float(i) for i in range(50)]
     assert sum(a == t.score for a, t in zip(paid, found, strict=True)) < 5
-    assert [t.success for t in found] == [a >= 25 for a in paid], "a verdict is worth what the reward is"
+    assert [t.success for t in permuted] == [a >= 25 for a in paid], "a verdict is worth what the reward is"
+    assert [t.score for t in found] == [float(i) for i in range(50)], "what was played stays as it was"
 
 
 def test_the_control_learns_from_permuted_rewards(model: Path, tmp_path: Path) -> None:

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import warnings
 
-import numpy as np
 import pytest
+import teams
 
-from marft_algos.types import StopReason, Trajectory, Transition
+from marft_algos.types import Trajectory
 from marft_algos.variety import Variety
 
 
 def groups(*of: list[Trajectory]) -> list[Trajectory]:
     for i, group in enumerate(of):
         for t in group:
-            t.group = i
+            teams.put(t, group=i)
     return [t for group in of for t in group]
 
 
 def episode(*texts: str) -> Trajectory:
-    turns = [
-        Transition(
-            index=i, round=0, layer=i, agent=f"a_{i}", role="a", policy="a", sees=(), prompt_ids=[1, 2, 3],
-            action_ids=list(range(len(text))), logprobs=np.zeros(len(text), np.float32), text=text,
-            stop_reason=StopReason.EOS, version=0,
-        )
-        for i, text in enumerate(texts)
-    ]  # fmt: skip
-    return Trajectory(0, 0, "t", turns, [], True, False, False, 0.0)
+    d = teams.episode([[f"a_{i}"] for i in range(len(texts))], tokens=[len(text) for text in texts])
+    for t, text in zip(d.transitions, texts, strict=True):
+        teams.say(t, text=text)
+    return d
 
 
 def test_groups_are_one_start_and_their_transcripts_are_compared_whole() -> None:

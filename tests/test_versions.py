@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 import runs
-from teams import Tabular, episode
+from teams import Tabular, episode, say
 from tiny import save_tiny
 
 from marft_algos import hosting
@@ -39,7 +40,7 @@ def test_the_same_episodes_are_not_learnt_from_after_the_next_update() -> None:
 def test_replies_of_the_future_are_refused_too() -> None:
     policies = Tabular(["a"])
     data = policies.play([episode([["a"]], number=i) for i in range(2)])
-    data[1].transitions[0].version = 3
+    say(data[1].transitions[0], version=3)
     with pytest.raises(StaleError, match="sampled by version 3"):
         learner(policies).update(data, 0)
 
@@ -62,10 +63,10 @@ def test_only_what_learns_must_be_fresh() -> None:
     policies.version = 5
     data = policies.play([episode([["a"], ["b"]], number=i) for i in range(2)])
     for d in data:
-        d.transitions[0].version = 5
+        say(d.transitions[0], version=5)
     learner(policies).update(data, 0)
     for d in data:
-        d.transitions[0].version = FOREIGN  # another server's weights, which never were this policy's
+        say(d.transitions[0], version=FOREIGN)  # another server's weights, which never were this policy's
     learner(policies, old_logprobs="learner").update(data, 0)
 
 
@@ -78,10 +79,7 @@ class Stuck(NativeEngine):
         self.held = version if self.held is None else self.held
 
     def _generations(self, *args: Any) -> list[Generation]:
-        made = super()._generations(*args)
-        for reply in made:
-            reply.version = self.held or 0
-        return made
+        return [dataclasses.replace(reply, version=self.held or 0) for reply in super()._generations(*args)]
 
 
 def test_a_run_stops_when_its_sampler_missed_an_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
