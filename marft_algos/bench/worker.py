@@ -37,10 +37,25 @@ VOTE_SEEDS = 7919
 """Between the seeds of the samples that vote."""
 
 
+PROGRAM = ("python", "-m", "marft_algos.bench.worker")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Makes the cell's result; 1 and a message on standard error if that fails."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    root, key = [word for word in words if word != "--trust"]
+    """Makes the cell's result; 1 and a message on standard error if that fails.
+
+    Args:
+        argv: Folder and key, from whoever has written the job, out of a grid that was checked; None: as typed by hand.
+    """
+    if argv is not None:
+        return _cell(*argv, trusted=True)
+    with trust.command(sys.argv[1:], PROGRAM) as words:
+        if len(words) != 2:
+            say(f"error: expected {' '.join(PROGRAM)} DIR KEY [--trust]; KEY.json is a file of DIR/jobs", error=True)
+            return 2
+        return _cell(*words, trusted=False)
+
+
+def _cell(root: str, key: str, trusted: bool) -> int:
     folder = BenchFolder(Path(root))
     require_training()
     with folder.lock_file(key).open("w") as lock:
@@ -49,8 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if folder.complete(job):
             return 0
         try:
-            # Who hands over the words has written the job, from a grid that was checked.
-            trust.check(job["config"], folder.job_file(key), trust=argv is not None or "--trust" in words)
+            trust.check(job["config"], folder.job_file(key), trust=trusted)
             made = folder.result(key) if folder.result_file(key).is_file() else make(folder, job)
             if job["samples"]:
                 made["sampled"] = sampled(folder, job)
