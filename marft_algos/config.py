@@ -128,9 +128,10 @@ class TrainConfig(Checked):
     """Go on generating while slow verdicts (graders, sandboxes) are awaited. Keeps a GPU busy; off: the same seed gives
     the same run, to the bit."""
     max_lost: Annotated[float, SHARE] = 0.1
-    """Largest share of an iteration's episodes, or of an evaluation's, that outages (faults of engine, world or
-    machine) may take. They are left out of everything and counted as ``infra``; beyond the share the run stops, its
-    state saved. .1: what is left still stands for the problems that were drawn, though outages are seldom random."""
+    """Largest share of an iteration's episodes (refills and replays included), or of an evaluation's, that outages
+    (faults of engine, world or machine) may take. They are left out of everything and counted as ``infra``; beyond the
+    share the run stops, its state saved. .1: what is left still stands for the problems that were drawn, though outages
+    are seldom random."""
     on_task_error: Literal["worst", "stop"] = "worst"
     """What an exception of the task's own code does while it judges a text: ``worst`` pays that text the worst, shows
     the traceback once and counts ``task_errors``; ``stop`` ends the run. Worst: a long run need not die of one odd

@@ -8,6 +8,7 @@ for, so who is told the same says the same, and a difference between two replays
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -52,6 +53,19 @@ class Branch:
     absence: Absence = "silent"
     until_paid: bool = False
     """Ends as soon as something is paid, or the round is over."""
+
+
+@dataclass(slots=True)
+class Spent:
+    """What was sampled, and what was read for it."""
+
+    tokens: int = 0
+    prompts: int = 0
+
+    def add(self, asked: GenerationRequest, reply: Generation) -> None:
+        """Counts a reply, and its prompt if there was one to it."""
+        self.tokens += len(reply.action_ids)
+        self.prompts += 0 if reply.stop_reason is StopReason.ERROR else len(asked.prompt_ids)
 
 
 class Weights(Protocol):
@@ -111,8 +125,12 @@ class Replayer:
     ) -> None:
         self._policies, self._engine, self._params = policies, engine, params
         self.seed, self._slots, self._start, self._seating = seed, slots, start, seating
-        self.tokens: dict[int, int] = {}
-        """Episode -> tokens sampled in branches of it since ``charge`` was last called."""
+        self.spent: dict[int, Spent] = defaultdict(Spent)
+        """Episode -> what was spent on it and is not part of it since ``charge`` was last called."""
+        self.branches = 0
+        """Branches played since ``charge`` was last called."""
+        self.lost: list[Episode] = []
+        """Those of them that an outage broke off."""
 
     def play(self, branches: Sequence[Branch], iteration: int) -> list[Trajectory | None]:
         """Plays every branch; None for those that an outage broke off.
@@ -126,7 +144,6 @@ class Replayer:
 
         Raises:
             ConfigError: The environment cannot be copied.
-            OutageError: Every branch was lost.
         """
         if not branches:
             return []
@@ -137,19 +154,21 @@ class Replayer:
             played = collector.play(branches, iteration, self._start)
         finally:
             vec.close()
-        for branch, tokens in zip(branches, collector.tokens, strict=True):
-            self.count(branch.episode, tokens)
+        for branch, spent in zip(branches, collector.spent, strict=True):
+            self.spent[branch.episode].tokens += spent.tokens
+            self.spent[branch.episode].prompts += spent.prompts
+        self.branches += len(played)
+        self.lost += [t.info["episode"] for t in played if t.infra]
         return [None if t.infra else t for t in played]
 
-    def count(self, episode: int, tokens: int) -> None:
-        """Notes tokens that were sampled for an episode and are not part of it."""
-        self.tokens[episode] = self.tokens.get(episode, 0) + tokens
-
     def charge(self, trajectories: Sequence[Trajectory]) -> None:
-        """Books what was sampled in branches to their episodes, and lets go of the states that they started from."""
+        """Books what branches cost to their episodes, forgets the branches, and lets go of the states they began at."""
         for trajectory in trajectories:
             trajectory.info.pop(SNAPSHOTS, None)
-            trajectory.replayed_tokens += self.tokens.pop(trajectory.episode, 0)
+            spent = self.spent.pop(trajectory.episode, Spent())
+            trajectory.replayed_tokens += spent.tokens
+            trajectory.replayed_prompts += spent.prompts
+        self.branches, self.lost = 0, []
 
 
 def snapshot(trajectory: Trajectory, layer: int) -> FlexEnv:
@@ -205,7 +224,7 @@ class _Branches(Collector):
 
     def play(self, branches: Sequence[Branch], iteration: int, start: RolloutEngine | None) -> list[Trajectory]:
         self._branches, self._start = branches, start
-        self.tokens = [0] * len(branches)
+        self.spent = [Spent() for _ in branches]
         assert isinstance(self._vec, VectorEnv)
         self._vec.branch([partial(_Branched, branch) for branch in branches])
         played = self._play(len(branches), iteration, 0)
@@ -241,7 +260,7 @@ class _Branches(Collector):
             assert engine is not None
             for i, reply in zip(rows, engine.generate([prompts[i] for i in rows], self._params), strict=True):
                 asked[i], replies[i] = prompts[i], reply
-                self.tokens[requests[i].episode] += len(reply.action_ids)
+                self.spent[requests[i].episode].add(prompts[i], reply)
         return asked, replies
 
     def _trajectory(self, episode: Episode, first: int) -> Trajectory:
@@ -319,8 +338,8 @@ class TreeCollector(Collector):
                 self._chosen[key] = own[chosen]
             others = [_Rival(*found[j], worth) for j, worth in enumerate(own) if j != chosen]
             self._rivals[key] = [rival for rival in others if rival.worth > -np.inf]
-            lost = sum(len(rival.reply.action_ids) for rival in others if rival.worth == -np.inf)
-            self._replayer.count(first + r.episode, lost)
+            for lost in (rival for rival in others if rival.worth == -np.inf):
+                self._replayer.spent[first + r.episode].add(lost.asked, lost.reply)
         return [request for request, _ in best], [reply for _, reply in best]
 
     def _try(

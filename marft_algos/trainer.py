@@ -210,7 +210,8 @@ class Trainer:
         for refill in range(1 + algorithm.refills):
             panel = self.problems.train(config.seed, iteration, lacking, refill).repeated(size)
             seeds.start_global(seeds.tasks(config.seed, iteration, refill))
-            fresh = collector.collect(panel.seeds, panel.options, iteration=iteration, first=len(played), keep=keep)
+            place: dict[str, Any] = {"iteration": iteration, "first": len(played), "keep": keep}
+            fresh = collector.collect(panel.seeds, panel.options, **place, all_may_be_lost=refill > 0)
             for trajectory in fresh:
                 trajectory.group = trajectory.episode // size
             played += fresh
@@ -221,19 +222,25 @@ class Trainer:
                     lacking -= 1
             if not lacking:
                 break
-        faults.check(played, config, f"iteration {iteration + 1}")
+        self._check_lost(played, iteration)
         whole = faults.whole(kept)
         algorithm.rule.replay(whole, self.replayer, iteration)
         judged = diagnostics.judge(whole[:judge], self.replayer, iteration)
+        self._check_lost(played, iteration)
+        branched = {"branches": self.replayer.branches, "branches_lost": len(self.replayer.lost)}
         self.replayer.charge(played)
         metrics = evaluate.summary(played[: config.episodes_per_iteration]) | faults.counts(played)
         metrics |= self._variety.measure(faults.whole(played)) | {"episodes_played": len(played)}
         metrics["tokens_played"] = sum(trajectory.tokens for trajectory in played)
-        if replayed := sum(trajectory.replayed_tokens for trajectory in played):
-            metrics["tokens_replayed"] = replayed
+        metrics["tokens_processed"] = sum(trajectory.processed for trajectory in played)
+        if branched["branches"]:
+            metrics |= branched | {"tokens_replayed": sum(trajectory.replayed_tokens for trajectory in played)}
         if isinstance(algorithm.config, algorithms.GroupConfig):
             metrics |= {"groups": len(kept) // size, "groups_dropped": (len(played) - len(kept)) // size}
         return kept, metrics, judged
+
+    def _check_lost(self, played: Sequence[Trajectory], iteration: int) -> None:
+        faults.check(played, self.config, f"iteration {iteration + 1}", self.replayer.branches, self.replayer.lost)
 
     def _done(self) -> bool:
         return self.progress.done(self.config.iterations, self.config.token_budget)

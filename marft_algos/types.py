@@ -159,6 +159,8 @@ class Trajectory:
     that of the turn in whose place they stand."""
     replayed_tokens: int = 0
     """Tokens sampled to find out what else could have happened; they count like those of its turns."""
+    replayed_prompts: int = 0
+    """Tokens of the prompts that those were sampled after."""
     metrics: dict[str, float] = field(default_factory=dict)
     fault: Fault = ""
     """Whose fault it is that the episode was broken off; empty: it was not."""
@@ -173,3 +175,9 @@ class Trajectory:
     def tokens(self) -> int:
         """Everything that was sampled for this episode."""
         return self.replayed_tokens + sum(len(t.action_ids) for t in (*self.transitions, *self.candidates))
+
+    @property
+    def processed(self) -> int:
+        """The same, and every prompt that it was sampled after: what an episode costs beyond what is said in it."""
+        prompts = sum(len(t.prompt_ids) for t in (*self.transitions, *self.candidates))
+        return self.tokens + self.replayed_prompts + prompts

@@ -146,7 +146,7 @@ def test_above_six_agents_orders_are_drawn_and_shares_still_add_up() -> None:
 def test_an_episode_whose_replay_breaks_credits_nobody() -> None:
     def fragile(x: dict[str, float]) -> float:
         if x["a_0"] == 0 and x["b_0"] != 0:
-            raise RuntimeError("cannot be judged")
+            raise ConnectionError("the judge is away")
         return sum(x.values())
 
     rule = credit.get("shapley")
@@ -174,7 +174,7 @@ def test_diagnostics_tell_who_matters_and_whether_the_credit_is_right() -> None:
     assert found["credit/influence/a_0"] == 1.0 and found["credit/influence/b_0"] == 0.0
     # Outcomes are uniform on 0..999 at a's states, constant at b's.
     assert found["credit/context_variance"] == pytest.approx((1000**2 - 1) / 12 / 2, rel=0.3)
-    assert sum(tries.tokens.values()) > 0
+    assert all(spent.tokens > 0 for spent in tries.spent.values()) and tries.branches == 24 * 16 and not tries.lost
 
 
 # --- AT-GRPO ------------------------------------------------------------------------------------------------------
@@ -237,6 +237,7 @@ def on_relay(tmp_path: Path, algo: str, changes: dict[str, Any], **more: Any) ->
 def test_marft_trains_on_counterfactual_credit(tmp_path: Path) -> None:
     line = on_relay(tmp_path, "marft", {"credit": {"rule": "counterfactual", "samples": 2}}, credit_diagnostics=2)
     assert line["tokens_played"] == line["tokens"] + line["tokens_replayed"] == line["tokens_total"]
+    assert line["branches"] >= 16 * 4 and line["branches_lost"] == 0
     assert line["credit/judged"] == 4 and 0.0 <= line["credit/influence/solver_0"] <= 1.0
 
 
@@ -245,6 +246,46 @@ def test_at_grpo_trains_on_all_candidates(tmp_path: Path) -> None:
     assert line["policy/planner_0/rows"] == line["policy/solver_0/rows"] == 8 * 3
     assert line["tokens_played"] > line["tokens"] + line["tokens_replayed"] > line["tokens"], "candidates count, too"
     assert get("at_grpo").needs == {"branches"}
+
+
+class Counted:
+    """Counts every token that an engine reads or writes while training."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine, self.prompts, self.replies = engine, 0, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def generate(self, requests: Any, params: Any) -> Any:
+        made = self._engine.generate(requests, params)
+        if not params.greedy:
+            self.prompts += sum(len(r.prompt_ids) for r in requests)
+            self.replies += sum(len(r.action_ids) for r in made)
+        return made
+
+
+@pytest.mark.parametrize(
+    ("algo", "own"),
+    [
+        ("at_grpo", {"candidates": 3}),
+        ("marft", {"credit": {"rule": "counterfactual", "samples": 2}}),
+        ("grpo", {"group_size": 4, "refills": 1}),
+    ],
+)
+def test_every_token_that_is_read_or_written_for_training_is_counted(algo: str, own: dict[str, Any], tmp_path: Path) -> None:
+    made = settings(
+        Path("embedded"), tmp_path, env="relay-v0", algo=algo, iterations=1, max_new_tokens=2, episodes_per_iteration=8,
+        eval_episodes=4, algorithm={"epochs": 1, "minibatches": 1, **own},
+    )  # fmt: skip
+    trainer = Trainer(made)
+    trainer.engine = trainer.replayer._engine = counted = Counted(trainer.engine)  # type: ignore[assignment]
+    run = trainer.start()
+    with quiet_display() as display:
+        trainer.train(run, display)
+    line = run.metrics()[1]
+    assert line["tokens_played"] == counted.replies
+    assert line["tokens_processed"] == counted.replies + counted.prompts
 
 
 def test_a_resumed_run_replays_as_one_that_was_not(tmp_path: Path) -> None:

@@ -224,6 +224,51 @@ def test_permuted_rewards_are_those_of_episodes_that_were_played(model: Path, tm
     assert earned == pytest.approx(sorted(t.layers[-1].team for t in learnt)), "what a lost episode earned is nobody's"
 
 
+# Refills and branches -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("allowed", "ends"), [(0.3, True), (0.2, False)])
+def test_a_refill_that_is_lost_counts_with_the_rest_of_its_iteration(allowed: float, ends: bool, model: Path, tmp_path: Path) -> None:
+    """12 episodes in three groups; one is not wanted, and all 4 episodes played in its place are lost: 4 of 16."""
+    own = {"group_size": 4, "refills": 1}
+    trainer = Trainer(settings(model, tmp_path, algo="grpo", iterations=1, max_lost=allowed, algorithm=own))
+    trainer.engine = trainer.replayer._engine = Without(trainer.engine, {row_seed(0, 0, e, 1) for e in range(12, 16)})  # type: ignore[assignment]
+    groups: list[int] = []
+    trainer.learner.algorithm.wanted = lambda group: bool(groups.append(len(group)) or len(groups) > 1)  # type: ignore[method-assign]
+    run = trainer.start()
+    with quiet_display() as display:
+        if ends:
+            trainer.train(run, display)
+            assert run.metrics()[-1]["infra"] == 4 and run.metrics()[-1]["episodes_played"] == 16
+        else:
+            with pytest.raises(faults.OutageError, match="4 of the 16 episodes of iteration 1"):
+                trainer.train(run, display)
+    assert groups == [4, 4, 4, 0]
+
+
+@pytest.mark.parametrize(("allowed", "ends"), [(0.6, True), (0.4, False)])
+def test_lost_branches_count_with_the_episodes_of_their_iteration(allowed: float, ends: bool, model: Path, tmp_path: Path) -> None:
+    """Of each episode: the planner's two candidates are tried and lost with the solver's first; its second is not."""
+    trainer = Trainer(settings(model, tmp_path, algo="at_grpo", iterations=1, max_lost=allowed, algorithm={"candidates": 2}))
+    trainer.engine = trainer.replayer._engine = Without(trainer.engine, {row_seed(0, 0, e, 1) for e in range(12)})  # type: ignore[assignment]
+    run = trainer.start()
+    with quiet_display() as display:
+        if ends:
+            trainer.train(run, display)
+            line = run.metrics()[-1]
+            assert (line["infra"], line["branches"], line["branches_lost"]) == (0, 36, 24)
+        else:
+            with pytest.raises(faults.OutageError, match="24 of the 48 episodes of iteration 1, branches included"):
+                trainer.train(run, display)
+
+
+def test_however_many_may_be_lost_never_all(model: Path, tmp_path: Path) -> None:
+    trainer = Trainer(settings(model, tmp_path, iterations=1, max_lost=1.0))
+    trainer.engine = Without(trainer.engine, {row_seed(0, 0, e, 0) for e in range(12)})  # type: ignore[assignment]
+    with quiet_display() as display, pytest.raises(faults.OutageError, match="12 episodes"):
+        trainer.train(trainer.start(), display)
+
+
 # A text's fault stays -----------------------------------------------------------------------------------
 
 

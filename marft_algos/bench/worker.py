@@ -47,12 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Folder and key, from whoever has written the job, out of a grid that was checked; None: as typed by hand.
     """
     if argv is not None:
-        return _cell(*argv, trusted=True)
+        root, key = argv
+        return _cell(root, key, trusted=True)
     with trust.command(sys.argv[1:], PROGRAM) as words:
         if len(words) != 2:
             say(f"error: expected {' '.join(PROGRAM)} DIR KEY [--trust]; KEY.json is a file of DIR/jobs", error=True)
             return 2
-        return _cell(*words, trusted=False)
+        root, key = words
+        return _cell(root, key, trusted=False)
 
 
 def _cell(root: str, key: str, trusted: bool) -> int:
