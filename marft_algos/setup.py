@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import shlex
+import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import marft_envs
-from marft_algos import hosting, seeds, selfplay
+from marft_algos import faults, hosting, seeds, selfplay
 from marft_algos.algorithm import Facts, Need
 from marft_algos.config import TrainConfig
 from marft_algos.endpoints import parse_all
@@ -17,7 +20,8 @@ from marft_algos.modeling import ModelSettings
 from marft_algos.policy import LoraSettings, PolicySet, assign
 from marft_algos.presets import accepts
 from marft_envs import FlexEnv
-from marft_envs.errors import ConfigError, MarftError
+from marft_envs.errors import ConfigError, MarftError, WorkerError
+from marft_envs.faults import outage
 
 PROMPTS_CHECKED = 64
 HELD_OUT_SHARE = 4
@@ -61,10 +65,39 @@ class Problems:
 
 
 def make_env(config: TrainConfig, kwargs: Mapping[str, Any]) -> FlexEnv:
-    """Builds one environment of the run and starts an episode, so that a bad team, D or data set shows itself."""
-    env = marft_envs.make(config.env, **kwargs)
-    env.reset(seed=0)
+    """Builds one environment of the run and starts an episode, so that a bad team, D or data set shows itself.
+
+    Raises:
+        OutageError: What the environment needs cannot be had.
+        TaskError: Its code raised, and nobody had said anything yet.
+    """
+    with _starting(config.env):
+        env = marft_envs.make(config.env, **kwargs)
+        env.reset(seed=0)
     return env
+
+
+@contextmanager
+def _starting(env_id: str) -> Iterator[None]:
+    """While inside, episodes start, and no text of an agent can be to blame for what goes wrong."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, MarftError) and not isinstance(error, WorkerError):
+            raise
+        what = str(error).rstrip(".")
+        if not isinstance(error, MarftError):
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            what = f"{type(error).__name__}: {what} ({frame.filename}, line {frame.lineno})"
+        if outage(error):
+            raise faults.OutageError(
+                f"No episode of '{env_id}' can be started: {what}. Once all that it needs is there (a server, a "
+                f"sandbox), try it alone: {shlex.join(['marft', 'play', env_id, '--random'])}"
+            ) from error
+        raise faults.TaskError(
+            f"The code of '{env_id}' raised before anybody had said anything: {what}. Expected an episode to start. "
+            f"Mend it, and try it alone: {shlex.join(['marft', 'check', env_id])}"
+        ) from error
 
 
 def eval_kwargs(config: TrainConfig) -> dict[str, Any]:
@@ -203,12 +236,16 @@ def check_prompts(config: TrainConfig, env: FlexEnv, policies: PolicySet, panel:
 
     Raises:
         ConfigError: One does not. (What still turns out too long later ends its episode with an error.)
+        OutageError: As ``make_env``.
+        TaskError: As ``make_env``.
     """
     for seed, options in zip(panel.seeds[:PROMPTS_CHECKED], panel.options, strict=False):
-        env.reset(seed=seed, options=options)
-        for agent in policies.agents:
-            base, policy = env.unwrapped, policies.policy_of(agent)
-            policies.check_context(policy, base.messages(agent), config.max_new_tokens, base.tools.get(agent, ()))
+        with _starting(config.env):
+            env.reset(seed=seed, options=options)
+            told = {agent: env.unwrapped.messages(agent) for agent in policies.agents}
+        for agent, messages in told.items():
+            policy, tools = policies.policy_of(agent), env.unwrapped.tools.get(agent, ())
+            policies.check_context(policy, messages, config.max_new_tokens, tools)
 
 
 def saved_policies(config: TrainConfig, policies: PolicySet) -> list[str]:

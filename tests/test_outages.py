@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,6 +134,72 @@ def test_a_run_stops_at_an_outage_and_goes_on_as_if_there_had_been_none(
         assert [e.outcome for e in run.evaluation(iteration)] == [e.outcome for e in whole.evaluation(iteration)]
     ends = [line for line in timeless(run) if line["iteration"] == 4], [line for line in timeless(whole) if line["iteration"] == 4]
     assert ends[0] == ends[1]
+
+
+class Unready(Letters):
+    """Letters that raise when an episode starts, or when an agent is told about it."""
+
+    def reset(self, rng: np.random.Generator, options: Any) -> None:
+        super().reset(rng, options)
+        STARTED.append(1)
+        if RAISED and len(STARTED) >= RAISED[0]:
+            raise RAISED[1]
+
+    def observe(self, agent: str) -> str:
+        if RAISED and RAISED[0] == 0:
+            raise RAISED[1]
+        return super().observe(agent)
+
+
+STARTED: list[int] = []
+RAISED: list[Any] = []
+"""The episode from which on it raises (0: the first look), and what."""
+
+
+def make_unready() -> marft_envs.FlexEnv:
+    team = [marft_envs.AgentSpec("planner_0", "planner", "Plan."), marft_envs.AgentSpec("solver_0", "solver", "Solve.")]
+    return marft_envs.FlexEnv(team, Unready(), marft_envs.Chain())
+
+
+marft_envs.register("test/unready-v0", make_unready)
+
+
+@pytest.mark.parametrize("when", [1, 4, 0])
+@pytest.mark.parametrize(
+    ("what", "kind", "said"),
+    [
+        (KeyError("row"), "TaskError", r"KeyError: 'row' \(.*test_outages.py, line .*marft check test/unready-v0"),
+        (ConnectionError("refused"), "OutageError", "ConnectionError: refused .*marft play test/unready-v0 --random"),
+    ],
+)
+def test_a_world_that_does_not_start_is_told_in_one_line_before_there_is_a_run(
+    when: int, what: Exception, kind: str, said: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    STARTED.clear()
+    RAISED[:] = [when, what]
+    try:
+        argv = ["train", "--env", "test/unready-v0", "--models", str(model), "--preset", "toy"]
+        assert main(argv) == 1
+        shown = capsys.readouterr().err
+        assert re.search(said, shown) and "Traceback" not in shown
+        STARTED.clear()
+        with pytest.raises(getattr(faults, kind)):
+            main([*argv, "--debug"])
+        assert not (tmp_path / "runs").exists()
+    finally:
+        RAISED.clear()
+
+
+def test_a_server_that_does_not_start_is_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("mcp", reason="mcp comes with its extra")
+    monkeypatch.chdir(tmp_path)
+    argv = ["train", "--env", "tools-solo-v0", "--env-kwargs", "domain=mcp", 'domain_args={server=["sh","-c","exit 3"]}']
+    assert main(argv) == 1
+    shown = capsys.readouterr().err
+    assert "'sh' does not start" in shown and "marft play tools-solo-v0 --random" in shown and "Traceback" not in shown
+    with pytest.raises(faults.OutageError):
+        main([*argv, "--debug"])
 
 
 def test_the_command_line_says_it_in_one_line(model: Path, tmp_path: Path, breaks: Callable[[Breaks], None], capsys: pytest.CaptureFixture[str]) -> None:
