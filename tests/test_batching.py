@@ -148,3 +148,14 @@ def test_parts_that_do_not_fit_are_refused(change: dict, message: str) -> None:
         setattr(rows[1], key, value)
     with pytest.raises(B.BatchError, match=message):
         B.pack(rows, "token")
+
+
+def test_a_mean_over_episodes_wants_to_know_how_many_were_played() -> None:
+    """Rows alone do not say it: episodes in which the policy never acted count, too."""
+    rows = turns([3, 1])
+    x = torch.ones(2)
+    with pytest.raises(B.BatchError, match=r"how many episodes.*minibatch=totals\(rows, episodes\)"):
+        B.pack(rows, "token").episode_sum(x)
+    with pytest.raises(B.BatchError, match="how many episodes"):
+        B.pack(rows, "token", minibatch=B.totals(rows)).episode_sum(x)
+    assert B.pack(rows, "token", minibatch=B.totals(rows, 4)).episode_sum(x) == 0.5
