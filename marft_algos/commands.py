@@ -124,7 +124,8 @@ def _dry_run(argv: list[str]) -> int:
     from marft_algos.estimate import capacity, estimate
 
     trust.check_dry(config.table())
-    found = estimate(config, setup.make_env(config, config.env_kwargs))
+    setup.make_algorithm(config, env := setup.make_env(config, config.env_kwargs))
+    found = estimate(config, env)
     say(f"{config.env} · {config.algo}, memory at most:\n{found.table()}")
     say(f"  {capacity(found.device) / 1e9:8.2f} GB  there is")
     found.check()

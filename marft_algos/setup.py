@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import marft_envs
+from marft_algos import algorithm as algorithms
 from marft_algos import faults, hosting, seeds, selfplay
-from marft_algos.algorithm import Facts, Need
+from marft_algos.algorithm import Algorithm, Facts, Need
 from marft_algos.config import TrainConfig
 from marft_algos.endpoints import parse_all
 from marft_algos.modeling import ModelSettings
 from marft_algos.policy import LoraSettings, PolicySet, assign
 from marft_algos.presets import accepts
+from marft_algos.types import SamplingParams
 from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError, MarftError, WorkerError
 from marft_envs.faults import outage
@@ -194,6 +196,23 @@ def facts(config: TrainConfig, env: FlexEnv) -> Facts:
     if env.unwrapped.dependency.is_static:
         offers.add("static")
     return Facts(frozenset(offers), config.episodes_per_iteration, env.unwrapped.team)
+
+
+def sampling(config: TrainConfig, *, evaluation: bool = False) -> SamplingParams:
+    """How replies are drawn while training, or at evaluation."""
+    return SamplingParams(config.max_new_tokens, config.temperature, greedy=evaluation and config.eval_greedy)
+
+
+def make_algorithm(config: TrainConfig, env: FlexEnv) -> Algorithm:
+    """The run's algorithm, once it is certain that it can train this team; no model is needed to tell.
+
+    Raises:
+        ConfigError: It cannot, or nobody would be trained.
+    """
+    algorithm = algorithms.get(config.algo)(config.algorithm, sampling=sampling(config))
+    algorithms.check(algorithm, facts(config, env))
+    check_training(config, env)
+    return algorithm
 
 
 def check_training(config: TrainConfig, env: FlexEnv) -> None:

@@ -51,13 +51,11 @@ class Trainer:
         torch.set_num_threads(config.threads)
         seeds.start_global(seeds.tasks(config.seed, -1))
         self.config = config = paths.absolute(config)
-        algorithm = algorithms.get(config.algo)(config.algorithm, sampling=evaluate.sampling(config))
         env = setup.make_env(config, config.env_kwargs)
         self.eval_kwargs = setup.eval_kwargs(config)
         eval_env = setup.make_env(config, self.eval_kwargs)
         self.problems = setup.problems(config, env, eval_env)
-        algorithms.check(algorithm, setup.facts(config, env))
-        setup.check_training(config, env)
+        algorithm = setup.make_algorithm(config, env)
         hosting.reach(config)
         if config.check_memory:
             estimate(config, env).check()
@@ -73,7 +71,7 @@ class Trainer:
         self.replayer = Replayer(
             self.policies,
             self.engine,
-            evaluate.sampling(config),
+            setup.sampling(config),
             seed=config.seed,
             slots=_slots(config),
             start=StartEngine(self.engine, self.policies) if "start" in algorithm.rule.needs else None,
@@ -125,27 +123,36 @@ class Trainer:
         seeds.start_global(seeds.tasks(config.seed, -1))
         vec = marft_envs.make_vec(config.env, _slots(config), **config.env_kwargs)
         try:
-            self.publisher.publish(self.policies.policies, self.policies.version)
-            with run.locked(), session.interrupt.installed():
-                if not checkpoint.steps(run.checkpoints) or self.progress.unevaluated:
-                    self._catch_up(session)
-                collector = self._collector(vec, display)
-                while not self._done():
-                    self._iteration(session, collector)
-        except KeyboardInterrupt:
-            if session.interrupt.whole and checkpoint.steps(run.checkpoints):
-                self._save(run)
-            raise Interrupted from None
-        except faults.StoppedError as error:
-            if checkpoint.steps(run.checkpoints):
-                self._save(run)
-            raise type(error)(f"{error} Mend it, and go on: marft train --resume {run.root}") from error
+            with self._guarded(session):
+                self.publisher.publish(self.policies.policies, self.policies.version)
+                with session.interrupt.installed():
+                    if not checkpoint.steps(run.checkpoints) or self.progress.unevaluated:
+                        self._catch_up(session)
+                    collector = self._collector(vec, display)
+                    while not self._done():
+                        self._iteration(session, collector)
         finally:
             vec.close()
             self.engine.close()
             self.publisher.close()
             for sink in sinks:
                 sink.close()
+
+    @contextmanager
+    def _guarded(self, session: _Session) -> Iterator[None]:
+        """Holds the folder's lock; what stops the run inside lets go of it only when the state is saved."""
+        run = session.run
+        with run.locked():
+            try:
+                yield
+            except KeyboardInterrupt:
+                if session.interrupt.whole and checkpoint.steps(run.checkpoints):
+                    self._save(run)
+                raise Interrupted from None
+            except faults.StoppedError as error:
+                if checkpoint.steps(run.checkpoints):
+                    self._save(run)
+                raise type(error)(f"{error} Mend it, and go on: marft train --resume {run.root}") from error
 
     # One iteration ---------------------------------------------------------------------------------
 
@@ -259,7 +266,7 @@ class Trainer:
             display.phase(f"playing: {done}/{total} episodes, {tokens} tokens")
 
         config, algorithm = self.config, self.learner.algorithm
-        place = (vec, self.policies, self.engine, evaluate.sampling(config))
+        place = (vec, self.policies, self.engine, setup.sampling(config))
         kwargs: dict[str, Any] = {"seed": config.seed, "overlap": config.overlap, "on_progress": show}
         kwargs["seating"] = self._seating
         if algorithm.candidates == 1:

@@ -17,7 +17,7 @@ import torch
 from runs import quiet_display, settings, timeless, train
 from tiny import save_tiny
 
-from marft_algos import checkpoint
+from marft_algos import checkpoint, locks
 from marft_algos.config import TrainConfig
 from marft_algos.runs import RunError, RunFolder
 from marft_algos.trainer import Interrupted, Trainer
@@ -223,6 +223,31 @@ def test_a_folder_that_cannot_be_written_is_an_error(model: Path, tmp_path: Path
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="Cannot write"):
         Trainer(settings(model, tmp_path / "file")).start()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_last_checkpoint_is_written_under_the_folders_lock(
+    number: signal.Signals, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Python calls it, without a command that holds the lock all along: nobody else comes in between."""
+    trainer = Trainer(settings(model, tmp_path, name="run", save_every=0, eval_every=0))
+    run = trainer.start()
+    update, save, locked = trainer.learner.update, checkpoint.save, []
+
+    def interrupted(trajectories: Any, iteration: int) -> Any:
+        os.kill(os.getpid(), number)
+        return update(trajectories, iteration)
+
+    def saved(*args: Any) -> Any:
+        locked.append(os.path.realpath(run.root) in locks._HELD)
+        return save(*args)
+
+    monkeypatch.setattr(trainer.learner, "update", interrupted)
+    monkeypatch.setattr(checkpoint, "save", saved)
+    with pytest.raises(Interrupted), quiet_display() as display:
+        trainer.train(run, display)
+    assert locked == [True, True], "the untrained team's, and the last"
+    assert not locks._HELD
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

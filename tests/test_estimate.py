@@ -102,6 +102,27 @@ def test_a_dry_run_prints_the_estimate_and_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--frozen", "planner_0", "solver_0"], "is frozen or hosted, so nothing would be trained"),
+        (["--lr", "0"], "has lr = 0"),
+        (["--algo", "happo", "--policies", "shared"], "happo"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_refuses(
+    more: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    argv = ["train", "--env", "relay-v0", *more]
+    told = []
+    for also in ([], ["--dry-run"]):
+        assert cli.main([*argv, *also]) == 1
+        told.append(capsys.readouterr().err)
+    assert said in told[0] and told[0] == told[1]
+    assert cli.main(["train", "--env", "relay-v0", "--frozen", "planner_0", "solver_0", "--iterations", "0", "--dry-run"]) == 0
+
+
 # ---------------------------------------------------------------------- against the real thing
 
 
