@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from tiny import save_tiny
 
-from marft_algos import commands, presets
+from marft_algos import commands, evaluate, faults, presets
 from marft_algos.cli import COMMANDS, main
+from marft_algos.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = ["--iterations", "2", "--episodes-per-iteration", "6", "--eval-episodes", "12", "--max-new-tokens", "4", "--lora-r", "2"]
@@ -146,6 +147,43 @@ def test_train_eval_show_resume(model: Path, here: Path, capsys: pytest.CaptureF
     assert "exists already" in fails(argv, capsys)
     assert "has no policy" in fails(["eval", "first", "--env", "xor-v0"], capsys)
     assert "Expected last, best or one of" in fails(["eval", "first", "--checkpoint", "77"], capsys)
+
+
+class Killed(BaseException):
+    """What no handler catches: nothing more is written."""
+
+
+@pytest.mark.parametrize("stopped", [Killed(), faults.OutageError("the engine is away.")], ids=["killed", "outage"])
+def test_a_run_that_ended_before_its_last_evaluation_makes_up_for_it(
+    stopped: BaseException, model: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ["train", "marft", "--env", "relay-v0", "--models", str(model), *QUICK, "--save-every", "1", "--name"]
+    assert main([*argv, "whole"]) == 0
+    play, evaluations = evaluate.play, []
+
+    def interrupted(*args: object) -> object:
+        evaluations.append(1)
+        if len(evaluations) == 2:
+            raise stopped
+        return play(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(evaluate, "play", interrupted)
+    if isinstance(stopped, Killed):
+        with pytest.raises(Killed):
+            main([*argv, "run"])
+    else:
+        assert "--resume runs/run" in fails([*argv, "run"], capsys)
+    run, whole = RunFolder.open("run"), RunFolder.open("whole")
+    assert run.recorded("eval") == [0] and run.gain() is None
+    capsys.readouterr()
+    assert main(["train", "--resume", "run"]) == 0
+    shown = capsys.readouterr().out
+    assert "gain:" in shown and "nothing to do" not in shown
+    assert run.recorded("eval") == [0, 2] and run.evaluation(2) == whole.evaluation(2) and run.report_file.exists()
+    last, other = run.metrics()[-1], whole.metrics()[-1]
+    assert (last["iteration"], last["eval/success"], last["eval/gain"]) == (2, other["eval/success"], other["eval/gain"])
+    assert main(["train", "--resume", "run"]) == 0
+    assert "nothing to do" in capsys.readouterr().out and len(evaluations) == 3
 
 
 def test_settings_come_from_preset_file_and_command_line(model: Path, here: Path) -> None:
