@@ -135,7 +135,7 @@ def _dry_run(argv: list[str]) -> int:
 
 def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
     """The settings that the command line means, and the run to go on with if there is one."""
-    from marft_algos.config import TrainConfig
+    from marft_algos.config import SECTIONS
 
     words = list(argv)
     if words and not words[0].startswith("-"):
@@ -153,9 +153,7 @@ def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
         "  --dry-run: check the settings and estimate the memory; load no weights, start no program, send nothing\n"
         "  --trust: let a file's settings execute and send, after showing them (docs/trust.md)"
     )
-    given = arguments.parse(
-        tyro.conf.OmitArgPrefixes[TrainConfig], words, prog="marft train", description=help_text, default=base
-    )
+    given = arguments.parse_in_sections(base, SECTIONS, words, prog="marft train", description=help_text)
     # A key given here replaces that key, and leaves the others of the preset.
     merged = arguments.over(base.env_kwargs, given.env_kwargs, preset=run is None and "config" not in files)
     return dataclasses.replace(given, env_kwargs=merged), run

@@ -21,6 +21,16 @@ from marft_algos import endpoints, seeds, toml, trust
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Checked, Range, shown
 from marft_envs.errors import ConfigError, did_you_mean
 
+SECTIONS = {
+    "preset": "task",
+    "models": "model",
+    "max_new_tokens": "training",
+    "eval_every": "evaluation",
+    "save_every": "record",
+    "threads": "machine",
+}
+"""First setting of each section of ``marft train --help`` -> its title; a section ends where the next begins."""
+
 
 @dataclass(frozen=True)
 class TrainConfig(Checked):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from tiny import save_tiny
 
 from marft_algos import commands, evaluate, faults, presets
 from marft_algos.cli import COMMANDS, main
+from marft_algos.config import SECTIONS, TrainConfig
 from marft_algos.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,6 +71,27 @@ def test_the_help_of_train_shows_every_setting_of_run_and_algorithm(capsys: pyte
     for flag in ("--env", "--models", "--iterations", "--lr", "--clip", "--level", "--kl-stop", "--resume", "--config"):
         assert flag in shown
     assert all(name in shown for name in presets.PRESETS)
+
+
+def test_the_help_of_train_has_sections_and_options_keep_their_names(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit):
+        main(["train", "grpo", "--help"])
+    options: dict[str, list[str]] = {}
+    for line in capsys.readouterr().out.splitlines():
+        if title := re.match(r"\W*(\w+) options[^\w:]*$", line):
+            section = options[title[1]] = []
+        elif options and (flag := re.match(r"\W? (--\w[\w-]*)", line)):
+            section.append(flag[1])
+    fields = [f.name for f in dataclasses.fields(TrainConfig)]
+    assert [name for name in fields if name in SECTIONS] == list(SECTIONS), "in the order of the settings"
+    shown = [name for title in SECTIONS.values() for name in options[title]]
+    flags = ["--" + name.replace("_", "-") for name in fields if name != "algorithm"]
+    assert shown == flags
+    assert [options[title][0] for title in SECTIONS.values()] == ["--" + name.replace("_", "-") for name in SECTIONS]
+    assert {"--lr", "--group-size"} <= set(options["algorithm"])
 
 
 def test_envs_lists_and_describes(capsys: pytest.CaptureFixture[str]) -> None:
