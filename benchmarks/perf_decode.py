@@ -52,7 +52,7 @@ def measure(folder: Path, hidden: int, batch: int, ragged: bool, repeats: int) -
     policies = PolicySet.build(model, shapes.TEAM, device="cpu")
     shapes.disturb(policies)
     base = policies.base("actor")
-    base.end_ids = tuple(range(500, 530)) if ragged else ()
+    base.chat.end_ids = tuple(range(500, 530)) if ragged else ()
     engine, params = NativeEngine(policies), SamplingParams(max_new_tokens=NEW)
     own, both = requests(["actor"], batch), requests(["actor", "reasoner"], batch)
     prompts = torch.tensor([request.prompt_ids for request in own])
@@ -62,7 +62,10 @@ def measure(folder: Path, hidden: int, batch: int, ragged: bool, repeats: int) -
         settings = {"max_new_tokens": NEW, "do_sample": True, "top_k": 0, "pad_token_id": 0}
         with torch.inference_mode():
             return plain.generate(
-                prompts, attention_mask=torch.ones_like(prompts), eos_token_id=list(base.end_ids) or None, **settings
+                prompts,
+                attention_mask=torch.ones_like(prompts),
+                eos_token_id=list(base.chat.end_ids) or None,
+                **settings,
             )
 
     def by_policy() -> list[list[Generation]]:

@@ -196,7 +196,7 @@ def warm_start(folder: Path, game: str, kwargs: Mapping[str, Any]) -> float:
 
 def demonstrations(policies: PolicySet, rng: random.Random, env: FlexEnv) -> Rows:
     """Positions of random games: the prompt, and a legal move."""
-    tokenizer = policies.tokenizer("player")
+    tokenizer = policies.renderer.tokenizer("player")
     rows = []
     for seed in range(WARM_GAMES):
         env.reset(seed=seed)
@@ -204,7 +204,7 @@ def demonstrations(policies: PolicySet, rng: random.Random, env: FlexEnv) -> Row
             agent = env.agent_selection
             move = rng.choice(env.task.game.moves(agent))
             reply = [*tokenizer.encode(move, add_special_tokens=False), tokenizer.eos_token_id]
-            rows.append((policies.render("player", env.messages(agent)), reply))
+            rows.append((policies.renderer.render("player", env.messages(agent)), reply))
             env.step(move)
     return rows
 
@@ -250,7 +250,7 @@ def against(done: Done, path: Path | None, opponent: str) -> dict[str, int]:
     settings = config.load(done.run.config_file)
     kwargs = {**settings.env_kwargs, "opponents": opponent}
     make_env = setup.env_factory(settings, kwargs)
-    spec = resolve(settings, setup.started(make_env))
+    spec = resolve(settings, setup.started(settings.env, make_env))
     policies: PolicySet = setup.make_policies(spec)
     if path is not None:
         checkpoint.load_policies(path, policies, setup.saved_policies(settings, policies))

@@ -123,11 +123,13 @@ def _dry_run(argv: list[str]) -> int:
     require_training()
     from marft_algos import setup
     from marft_algos.estimate import capacity, estimate
-    from marft_algos.resolve import resolve
+    from marft_algos.resolve import make_algorithm, resolve
 
     trust.check_dry(config.table())
-    env = setup.started(setup.env_factory(config, config.env_kwargs))
-    found = estimate(resolve(config, env), env)
+    env = setup.started(config.env, setup.env_factory(config, config.env_kwargs))
+    spec = resolve(config, env)
+    make_algorithm(spec, setup.sampling(config))
+    found = estimate(spec, env)
     say(f"{config.env} · {config.algo}, memory at most:\n{found.table()}")
     say(f"  {capacity(found.device) / 1e9:8.2f} GB  there is")
     found.check()
@@ -137,7 +139,7 @@ def _dry_run(argv: list[str]) -> int:
 
 def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
     """The settings that the command line means, and the run to go on with if there is one."""
-    from marft_algos.config import TrainConfig
+    from marft_algos.config import SECTIONS
 
     words = list(argv)
     if words and not words[0].startswith("-"):
@@ -155,9 +157,7 @@ def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
         "  --dry-run: check the settings and estimate the memory; load no weights, start no program, send nothing\n"
         "  --trust: let a file's settings execute and send, after showing them (docs/trust.md)"
     )
-    given = arguments.parse(
-        tyro.conf.OmitArgPrefixes[TrainConfig], words, prog="marft train", description=help_text, default=base
-    )
+    given = arguments.parse_in_sections(base, SECTIONS, words, prog="marft train", description=help_text)
     # A key given here replaces that key, and leaves the others of the preset.
     merged = arguments.over(base.env_kwargs, given.env_kwargs, preset=run is None and "config" not in files)
     return dataclasses.replace(given, env_kwargs=merged), run
@@ -251,10 +251,10 @@ def run_eval(argv: list[str]) -> int:
     torch.set_num_threads(config.threads)
     # Everything that was typed is checked before anything is played.
     trained = checkpoint.pick(run.checkpoints, given.checkpoint) if run and not given.untrained else None
-    env, kwargs = setup.started(setup.env_factory(config, config.env_kwargs)), setup.eval_kwargs(config)
+    env, kwargs = setup.started(config.env, setup.env_factory(config, config.env_kwargs)), setup.eval_kwargs(config)
     swapped = _agent_called(given.swap, env) if given.swap else ""
     make_held_out = setup.env_factory(config, kwargs)
-    held_out = setup.started(make_held_out)
+    held_out = setup.started(config.env, make_held_out)
     problems = setup.problems(config, env, held_out)
     panel = problems.held_out
     if swapped and len(panel) < 2:

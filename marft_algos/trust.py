@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -24,7 +23,7 @@ from typing import Any
 
 from marft_algos.terminal import say
 from marft_envs.errors import ConfigError
-from marft_envs.registry import FOREIGN
+from marft_envs.registry import FOREIGN, importable
 
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """``module:name``, in any setting."""
@@ -127,6 +126,7 @@ def _names_module(text: str, is_id: bool) -> bool:
 class _Command:
     """What the user has typed."""
 
+    program: tuple[str, ...]
     words: tuple[str, ...]
     trust: bool
     dry: bool
@@ -141,11 +141,11 @@ _command: ContextVar[_Command | None] = ContextVar("marft_command", default=None
 
 
 @contextmanager
-def command(words: Sequence[str]) -> Iterator[list[str]]:
-    """The words of a command without ``--trust``; within, ``check`` knows what was typed."""
+def command(words: Sequence[str], program: Sequence[str] = ("marft",)) -> Iterator[list[str]]:
+    """The words of a command without ``--trust``; within, ``check`` knows what was typed, and before it ``program``."""
     rest = [word for word in words if word != "--trust"]
     dry = bool({"--dry-run", "--plan"} & set(words))
-    token = _command.set(_Command(tuple(rest), len(rest) < len(words), dry))
+    token = _command.set(_Command(tuple(program), tuple(rest), len(rest) < len(words), dry))
     try:
         if any(_imports(part) for word in rest[1:] for part in (word, word.partition("=")[2])):
             importable()
@@ -159,12 +159,6 @@ def _imports(word: str) -> bool:
     if word.startswith(("openai:", "vllm:")) or "://" in word:
         return False
     return _names_module(word, not re.search(r"[\s\"'{\[]", word)) or bool(re.search(r"[\"'][A-Za-z_][\w.]*:\w", word))
-
-
-def importable() -> None:
-    """Makes modules of the current folder importable, behind all others: nothing there can stand in for another."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
 
 
 def check(table: Mapping[str, Any], source: Path | str, *, trust: bool = False) -> None:
@@ -231,7 +225,7 @@ def _refusal(found: Sequence[Power], source: Path | str, given: _Command | None)
     if given is None:
         allow = f"trusted=True, as in config.load({str(source)!r}, trusted=True)"
     else:
-        allow = shlex.join(["marft", *given.words, "--trust"])
+        allow = shlex.join([*given.program, *given.words, "--trust"])
     return (
         f"'{source}' has settings that run code, start programs or send something:{lines}\n"
         f"A file may be anybody's, so expected is your word for it. Read them, and if you want that: {allow}"

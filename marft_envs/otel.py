@@ -34,6 +34,7 @@ from marft_envs import trajectory
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError, DataError, MarftError, MissingExtraError
 from marft_envs.otel_parts import Source, run_sources
+from marft_envs.registry import importable
 from marft_envs.types import Episode, TurnRecord
 
 if TYPE_CHECKING:
@@ -332,6 +333,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--replay", action="store_true", help="play the records again, for all that was told")
     parser.add_argument("--start-ns", type=int, default=None, help="nanoseconds since 1970 where logical time begins")
     given = parser.parse_args(argv)
+    if given.replay:
+        importable()  # whoever says this trusts the records, and the modules that they name may lie here
     try:
         start, sources = _begins(given.start_ns), run_sources(given.path)
         for number, episode in enumerate(_episodes(given.path)):

@@ -25,7 +25,7 @@ HEAVY = (
 
 # Who may import whom in marft_algos: a module's own level and the levels before it.
 LEVELS = (
-    ("lazy", "ranges", "finite", "types", "toml", "seeds", "stats", "variety", "memory", "terminal", "trust", "keys", "endpoints", "models"),
+    ("started", "lazy", "ranges", "finite", "types", "toml", "seeds", "stats", "variety", "memory", "terminal", "trust", "keys", "endpoints", "models"),
     ("functional", "groups"),
     ("policy", "modeling", "chat", "markers", "weights", "fused", "scoring", "critic", "engines"),
     ("faults", "rollout", "replay", "batching", "intake"),
