@@ -244,7 +244,7 @@ def test_collected_episodes_can_be_written_and_read_and_hold_no_environment(tmp_
         states=replayer.states,
     )
     data = collector.collect([1, 2, 3], keep="decisions")
-    assert {d.number: sorted(replayer.states[d.number]) for d in data} == dict.fromkeys(range(3), [0, 1, 2])
+    assert {d.number: sorted(replayer.states[d.number]) for d in data} == {k: [0, 1, 2] for k in range(3)}
     for d in replayer.charge(data):
         assert d.truncated and d.planned and d.candidates and d.replayed_tokens
         writer = Plain(written := io.BytesIO())
