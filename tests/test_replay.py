@@ -15,6 +15,7 @@ from marft_algos.credit.replayed import siblings
 from marft_algos.engines import NativeEngine, ScriptedEngine
 from marft_algos.engines.base import row_seed
 from marft_algos.policy import PolicySet
+from marft_algos.renderer import Renderer
 from marft_algos.replay import Replayer, StartEngine, TreeCollector
 from marft_algos.rollout import Collector, States
 from marft_algos.types import SamplingParams, Trajectory
@@ -26,20 +27,17 @@ from marft_envs.wrappers import FixedPartners, FlexWrapper, RecordEpisodes, Turn
 PARAMS = SamplingParams(max_new_tokens=3)
 
 
-class Trusting(PolicySet):
+class Trusting(Renderer):
     """A scripted team all of whose turns count as trained."""
 
     def __init__(self) -> None:
-        self._policies, self.version = {}, 0
+        super().__init__({}, {})
 
     def policy_of(self, agent: str) -> str:
         return agent
 
-    def trainable(self, policy: str) -> bool:
+    def trains(self, policy: str) -> bool:
         return True
-
-    def render_many(self, policy: str, conversations: Sequence[object]) -> list[list[int]]:
-        return [[1] for _ in conversations]
 
 
 def sample(request: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -22,6 +23,7 @@ from marft_envs import FlexEnv
 from marft_envs.dependency import Chain, Independent
 from marft_envs.types import AgentSpec, Outcome, TurnRecord
 from marft_envs.vector import VectorEnv
+from marft_envs.wrappers import TurnLimit
 
 TEAM = (AgentSpec("writer_0", "writer", "Write."), AgentSpec("reader_0", "reader", "Read.", with_answer=True))
 PARAMS = SamplingParams(max_new_tokens=8)
@@ -144,6 +146,47 @@ def test_records_stay_writable_as_json(policies: PolicySet) -> None:
     assert set(written["turns"][1]["extras"]) == {
         "policy", "prompt_tokens", "tokens", "stop_reason", "version", "logprob"
     }  # fmt: skip
+
+
+class Tied(Letters):
+    """A task that can be copied, and holds what cannot be pickled."""
+
+    def __deepcopy__(self, memo: object) -> Tied:
+        made = Tied()
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a live environment")
+
+
+def test_what_is_returned_holds_no_environment_and_can_be_pickled(policies: PolicySet) -> None:
+    vec = VectorEnv([lambda: TurnLimit(FlexEnv(TEAM, Tied(), Chain(), env_id="letters", max_rounds=3), 3)] * 2)
+    collector = Collector(vec, policies, NativeEngine(policies), PARAMS)
+    played = collector.collect(range(4), keep="decisions")
+    with pytest.raises(TypeError, match="a live environment"):
+        pickle.dumps(collector.states[0][1])
+    loaded = pickle.loads(pickle.dumps(played))
+    assert len(loaded) == 4
+    for ours, theirs in zip(played, loaded, strict=True):
+        assert theirs.episode == ours.episode and theirs.truncated and len(theirs.planned) == 1
+        assert [t.text for t in theirs.transitions] == [t.text for t in ours.transitions]
+        assert [t.reward for t in theirs.transitions] == [t.reward for t in ours.transitions]
+        assert theirs.score == ours.score and theirs.layers == ours.layers
+        assert all(t.turn is theirs.episode.turns[t.index] for t in theirs.transitions), "one turn, one record"
+        for a, b in zip((*ours.transitions, *ours.planned), (*theirs.transitions, *theirs.planned), strict=True):
+            assert (a.prompt_ids, a.action_ids, a.observation) == (b.prompt_ids, b.action_ids, b.observation)
+            assert a.logprobs.tolist() == b.logprobs.tolist()
+
+
+def test_what_is_attached_to_a_turn_is_plain_while_the_episode_goes_on(policies: PolicySet) -> None:
+    collector = Collector(vector(), policies, NativeEngine(policies), PARAMS)
+    played = collector.collect(range(4), keep="decisions")
+    played += Collector(vector(), None, ScriptedEngine({"*": "hello"}), PARAMS).collect(range(4))
+    half = [collector.states[number][1].view.history[0] for number in range(4)]
+    for turn in (*half, *(turn for d in played for turn in d.episode.turns)):
+        assert turn.extras is not None and json.loads(json.dumps(turn.extras)) == turn.extras
+        assert {type(value) for value in turn.extras.values()} <= {str, int, float}
 
 
 def test_long_inputs_are_cut_to_the_context_and_the_cut_is_recorded(tmp_path: Path) -> None:
