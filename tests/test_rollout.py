@@ -162,7 +162,7 @@ class Tied(Letters):
 
 def test_what_is_returned_holds_no_environment_and_can_be_pickled(policies: PolicySet) -> None:
     vec = VectorEnv([lambda: TurnLimit(FlexEnv(TEAM, Tied(), Chain(), env_id="letters", max_rounds=3), 3)] * 2)
-    collector = Collector(vec, policies, NativeEngine(policies), PARAMS)
+    collector = Collector(vec, policies.renderer, NativeEngine(policies), PARAMS)
     played = collector.collect(range(4), keep="decisions")
     with pytest.raises(TypeError, match="a live environment"):
         pickle.dumps(collector.states[0][1])
@@ -180,7 +180,7 @@ def test_what_is_returned_holds_no_environment_and_can_be_pickled(policies: Poli
 
 
 def test_what_is_attached_to_a_turn_is_plain_while_the_episode_goes_on(policies: PolicySet) -> None:
-    collector = Collector(vector(), policies, NativeEngine(policies), PARAMS)
+    collector = Collector(vector(), policies.renderer, NativeEngine(policies), PARAMS)
     played = collector.collect(range(4), keep="decisions")
     played += Collector(vector(), None, ScriptedEngine({"*": "hello"}), PARAMS).collect(range(4))
     half = [collector.states[number][1].view.history[0] for number in range(4)]

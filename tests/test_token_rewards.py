@@ -235,7 +235,7 @@ def test_collected_episodes_can_be_written_and_read_and_hold_no_environment(tmp_
     task = PlainTask(round=lambda turns: Outcome(team_reward=float(len(turns[-1].text)), metrics={"turns": 2.0}))
     collector = TreeCollector(
         VectorEnv([lambda: TurnLimit(flex(2, task=copy.copy(task), max_rounds=4), 3)] * 2),
-        policies,
+        policies.renderer,
         engine,
         params,
         replayer=replayer,
