@@ -134,11 +134,16 @@ def parse_in_sections(
             start = dataclasses.field(default_factory=lambda own=own: own)  # type: ignore[misc]
             fields.setdefault(title, []).append((name, told, start))
     made = {title: dataclasses.make_dataclass(title, part)() for title, part in fields.items()} | made
-    whole: Any = dataclasses.make_dataclass(kind.__name__, [(name, type(part)) for name, part in made.items()])
+
+    def joined(given: Any) -> Any:
+        flat = {name: getattr(getattr(given, title), name) for title, part in fields.items() for name, *_ in part}
+        return kind(**flat, **{name: getattr(given, name) for name in made.keys() - fields.keys()})
+
+    parts = [(name, type(part)) for name, part in made.items()]
+    # Joined as soon as it is made, what cannot be is told by the parser, as of any other dataclass.
+    whole: Any = dataclasses.make_dataclass(kind.__name__, parts, namespace={"__post_init__": joined})
     plain: Any = tyro.conf.OmitArgPrefixes[whole]  # type: ignore[misc]
-    given = parse(plain, argv, prog=prog, description=description, default=whole(**made))
-    flat = {name: getattr(getattr(given, title), name) for title, part in fields.items() for name, *_ in part}
-    return kind(**flat, **{name: getattr(given, name) for name in made.keys() - fields.keys()})
+    return joined(parse(plain, argv, prog=prog, description=description, default=whole(**made)))
 
 
 def _documented(kind: type) -> dict[str, str]:
