@@ -313,7 +313,7 @@ def program_accepts(sandbox: Sandbox, got: str, test: Test, problem: Problem, li
     if ended.cut_short(limits):
         raise SandboxError(
             f"Problem '{problem.id}': its own checker was cut short on the expected output ({ended.status}). No "
-            "verdict follows. Give the machine less to do; if it stays so, the checker waits for something: mend the data."
+            "verdict follows. Give the machine less to do; if it stays so, the checker waits for something: mend it."
         )
     status = ended.status if ended.status != "ok" else "it printed no verdict"
     raise DataError(
