@@ -364,6 +364,33 @@ def test_what_a_program_gives_to_the_rest_is_a_verdict_on_the_program(
     assert Judge(sandbox, Limits(cpu_s=2.0, wall_s=6.0)).run(problem, program, [test])[0].verdict == verdict
 
 
+@pytest.mark.parametrize("then", ["5", "'ab'", "{}", "None", "iter('zz')", "iter([])", "1 / 0", "iter([0, object()])"])
+def test_an_iterator_that_is_another_one_when_more_is_wanted_is_a_verdict(then: str, sandbox: Sandbox) -> None:
+    """It sees in its caller's code how many items are asked for."""
+    program = f"""
+import sys
+def f(n):
+    asked = [one for one in sys._getframe(1).f_code.co_consts if hasattr(one, "co_consts")]
+    return iter([0]) if asked and 1 in asked[0].co_consts else {then}
+"""
+    test = Test("expr", "list(f(3))", "[0, 1, 2]")
+    problem = Problem("own/1", "function", "x", (), (test,), entry_point="f")
+    assert Judge(sandbox, Limits()).run(problem, program, [test])[0].verdict in ("wrong_answer", "runtime_error")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_nobody_is_paid_for_what_is_not_in_a_closure_or_an_iterator(
+    name: str, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    tests = [("list(near(3))", "[3, 4]"), ("next(near(7)) in (7, 8)", "True"), ("near(2)(5)", "7"), ("near(2)(6) > 7", "True")]
+    honest = "def near(n):\n    class Both:\n        def __call__(self, m): return n + m\n        " \
+        "def __iter__(self): return self\n        def __next__(self):\n            " \
+        "self.i = getattr(self, 'i', -1) + 1\n            if self.i > 1: raise StopIteration\n            return n + self.i\n" \
+        "    return Both()\n"  # fmt: skip
+    assert paid(tmp_path, row("near", tests), honest) == 1.0
+    assert paid(tmp_path, row("near", tests), HOSTILE[name].replace("{f}", "near")) == 0.0
+
+
 def test_a_test_that_fails_before_the_program_is_called_is_the_datas_fault(sandbox: Sandbox) -> None:
     for text, setup in (("f([1, 2][5])", ""), ("f(helper(1))", "def helper(x): return x / 0"), ("f(x)", "x = int('y')")):
         test = Test("expr", text, "1")

@@ -122,9 +122,10 @@ class _Answer:
         if not (isinstance(said.value, tuple) and len(said.value) == 2):  # it wrote on the sandbox's channel
             return CallResult("bad_value", message="no value came back")
         iterates, self.value = said.value
-        if iterates:
-            items = self.value = self.value if isinstance(self.value, list) else []
-            self.kind = "more" if len(items) >= self.most else "items"
+        if iterates and isinstance(self.value, list):
+            self.kind = "more" if len(self.value) >= self.most else "items"
+        else:
+            self.kind = "data"
         return None
 
 

@@ -78,7 +78,10 @@ class Evaluation:
     """
 
     def __init__(
-        self, point: Mapping[str, Value], constants: Mapping[str, Any] = CONSTANTS, read: Callable[[float], Any] = complex
+        self,
+        point: Mapping[str, Value],
+        constants: Mapping[str, Any] = CONSTANTS,
+        read: Callable[[float], Any] = complex,
     ) -> None:
         self.point, self.constants, self.read, self.work = point, constants, read, 0
 
