@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from marft_envs.code.sandbox import Sandbox, SandboxUnavailable, shared
+
 
 class NoData(pytest.skip.Exception):
     """There is no folder of real data sets on this machine."""
@@ -37,6 +39,15 @@ def shared_data(request: pytest.FixtureRequest) -> Path:
             raise pytest.UsageError(f"no data folder at {folder}; name an existing one with --data")
         raise NoData(f"real data sets are not here ({folder.name}/ absent); name their folder with --data")
     return folder
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Sandbox:
+    """The sandbox that this process shares, where a layer of it holds."""
+    try:
+        return shared("auto", workers=2)
+    except SandboxUnavailable as error:
+        pytest.skip(f"no sandbox on this machine: {error}")
 
 
 @pytest.hookimpl(wrapper=True)

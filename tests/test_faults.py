@@ -7,17 +7,18 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from flex import PlainTask, flex
+from pydantic import Field
 from tools_tiny import PROBLEMS, Desk, call, tiny
 
 import marft_envs
 from marft_envs import Chain, FlexEnv, Outcome, trajectory
 from marft_envs.errors import ConfigError, WorkerError
 from marft_envs.faults import fault_of
-from marft_envs.tools import make, oracle
+from marft_envs.tools import make, oracle, patterns
 from marft_envs.tools.parse import written
 from marft_envs.vector import VectorEnv
 from marft_envs.workers import WorkerCrashed, WorkerPool, WorkerStartError, WorkerTimeout
@@ -304,3 +305,26 @@ def test_faults_are_json() -> None:
 def test_a_files_name_is_the_texts_whoever_says_so(kind: type[OSError]) -> None:
     """An agent chooses names: what Python code raises about one, without an errno, is no outage to hide behind."""
     assert fault_of(kind("no such file")) == "text" and fault_of(ConnectionError("gone")) == "machine"
+
+
+def test_a_pattern_that_the_machine_keeps_from_being_matched_ends_the_episode_as_an_outage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def find(state: Desk, text: Annotated[str, Field(pattern="(a+)+$")]) -> str:
+        """Finds a text."""
+        return text
+
+    class Pool:
+        def call(self, payload: object) -> None:
+            raise WorkerCrashed("it died")
+
+    monkeypatch.setattr(patterns, "_pool", Pool)
+    domain = tiny(tools=[find], specialists={}, user_tools=())
+    slow = written([call("find", text="a" * 60)])
+    vec = VectorEnv([lambda: make("solo", domain=domain)])
+    vec.reset([0])
+    finished: list[Any] = []
+    while not vec.done:
+        finished += vec.push(requests := vec.poll(), [slow] * len(requests))
+    vec.close()
+    assert [(episode.fault, episode.truncated) for episode in finished] == [("machine", True)]
