@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import teams
 import torch
 from runs import quiet_display, settings, timeless, train
-from teams import episode
 from tiny import save_tiny
 
 from marft_algos import checkpoint
@@ -127,7 +127,7 @@ def test_tensorboard_gets_every_number(model: Path, tmp_path: Path) -> None:
 
 def test_permuted_rewards_keep_the_sum_and_break_the_link() -> None:
     def played(score: float) -> Trajectory:
-        return episode([["a"], ["b"]], rewards=[0.25, score - 0.25], success=score >= 25)
+        return teams.episode([["a"], ["b"]], rewards=[0.25, score - 0.25], success=score >= 25)
 
     found = [played(float(i)) for i in range(50)]
     permuted = permute_rewards(found, np.random.default_rng(0))
