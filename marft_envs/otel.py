@@ -4,9 +4,10 @@
 
 An episode is a trace: ``invoke_workflow`` around the episode, ``invoke_agent`` per turn, ``execute_tool`` per call. A
 turn links to the turns that it saw, so the trace holds D; ``agent.trajectory.step`` counts turns from 1, on the spans
-of calls too. Return, success and metrics are events ``gen_ai.evaluation.result`` of the episode's span. Names are those
-of OpenTelemetry's semantic conventions for generative AI, version 1.41.0 (in development there), and ``marft.*`` for
-what these have no name for.
+of calls too. Return, success and metrics are events ``gen_ai.evaluation.result`` of the episode's span. An episode that
+was broken off is an error, with ``marft.fault``; an outage has no scores at all, for it says nothing about the team.
+Names are those of OpenTelemetry's semantic conventions for generative AI, version 1.41.0 (in development there), and
+``marft.*`` for what these have no name for.
 
 **No time in a span was measured.** A record has none, so time is logical: a layer takes a millisecond, and the calls of
 a turn share it evenly; every trace begins at ``start_ns``, by default the time of the export. Ids are hashes of the
@@ -217,17 +218,21 @@ class _Trace:
             "marft.clock": f"logical: {LAYER_NS} ns are a layer",
             "marft.task_id": episode.task_id,
             "marft.stop_reason": episode.stop_reason,
-            "marft.return": float(episode.team_return),
-            "marft.success": episode.success,
             "marft.seed": episode.seed,
             "marft.D": json.dumps([record.D for record in episode.rounds]),
-            **{f"marft.metric.{name}": float(value) for name, value in episode.metrics.items()},
         }
+        scores = dict[str, float]()
+        if not episode.infra:
+            given |= {"marft.return": float(episode.team_return), "marft.success": episode.success}
+            given |= {f"marft.metric.{name}": float(value) for name, value in episode.metrics.items()}
+            scores = {"return": episode.team_return}
+            scores |= {} if episode.success is None else {"success": float(episode.success)}
+            scores |= {name: value for name, value in episode.metrics.items() if "/" not in name}
         if episode.failed:
-            given["error.type"] = episode.stop_reason.partition(":")[0]
-        scores = {"return": episode.team_return}
-        scores |= {} if episode.success is None else {"success": float(episode.success)}
-        scores |= {name: value for name, value in episode.metrics.items() if "/" not in name}
+            given |= {
+                "marft.fault": episode.fault,
+                "error.type": episode.stop_reason.partition(":")[0] or episode.fault,
+            }
         end = max(len(episode.layers), 1) * LAYER_NS
         out = [self.span("episode", None, f"invoke_workflow {episode.env_id}", (0, end), given, scores)]
         for turn in episode.turns:
@@ -253,12 +258,12 @@ class _Trace:
             "marft.round": turn.round,
             "marft.layer": turn.layer,
             "marft.sees": tuple(turn.sees),
-            "marft.reward": float(turn.reward),
+            "marft.reward": None if self.episode.infra else float(turn.reward),
         }
         if turn.result.startswith("error (malformed)"):
             given["error.type"] = "malformed"
         given |= self.messages(turn) if self.content else {}
-        rewards = {"reward": turn.reward} if turn.reward else {}
+        rewards = {"reward": turn.reward} if turn.reward and not self.episode.infra else {}
         out = [self.span(path, "episode", f"invoke_agent {turn.agent}", (start, start + LAYER_NS), given, rewards)]
         for number, (name, arguments, line) in enumerate(calls):
             when = (start + LAYER_NS * number // len(calls), start + LAYER_NS * (number + 1) // len(calls))

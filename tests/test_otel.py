@@ -185,12 +185,47 @@ def test_a_trace_begins_now_unless_told_otherwise_and_never_at_no_time(tmp_path:
             exported([episode()], start_ns=start)
 
 
-def test_a_world_that_failed_is_an_error_of_the_workflow() -> None:
-    for reason, fault in (("world_crashed", "world"), ("world_hung", "world"), ("error: the engine died", "engine")):
-        root = exported([dataclasses.replace(episode(), stop_reason=reason, fault=fault)])[0]
-        assert root.attributes["error.type"] == reason.partition(":")[0] and not root.status.is_ok
+@pytest.mark.parametrize(
+    ("reason", "fault", "kind"),
+    [
+        ("world_crashed", "world", "world_crashed"),
+        ("world_hung", "world", "world_hung"),
+        ("error: the engine died", "engine", "error"),
+        ("", "machine", "machine"),
+    ],
+)
+def test_an_outage_is_an_error_and_no_score(reason: str, fault: Any, kind: str) -> None:
+    """Before: ``return`` and ``success`` of 0, which back ends average with those of teams that were judged."""
+    one = episode()
+    one.turns[1].reward = 0.5
+    lost = dataclasses.replace(one, stop_reason=reason, fault=fault, success=False)
+    spans = exported([lost])
+    root = spans[0]
+    assert (root.attributes["marft.fault"], root.attributes["error.type"]) == (fault, kind) and not root.status.is_ok
+    assert not any(span.events for span in spans)
+    for span in spans:
+        scores = {"marft.return", "marft.success", "marft.reward"} & set(span.attributes)
+        assert not scores and not any(name.startswith("marft.metric.") for name in span.attributes)
+    assert len(spans) == len(exported([one])), "what was said and done is there"
+
+
+def test_what_a_text_broke_is_an_error_and_is_scored() -> None:
+    root = exported([dataclasses.replace(episode(), stop_reason="error: ValueError", fault="text", success=False)])[0]
+    assert (root.attributes["marft.fault"], root.attributes["error.type"]) == ("text", "error") and not root.status.is_ok
+    assert root.attributes["marft.success"] is False and {"return", "success"} <= set(scores_of(root))
+
+
+def test_a_team_that_fails_is_no_fault_of_the_system() -> None:
     root = exported([dataclasses.replace(episode(), stop_reason="stalled", success=False)])[0]
-    assert "error.type" not in root.attributes, "a team that fails is no fault of the system"
+    assert not {"error.type", "marft.fault"} & set(root.attributes) and root.status.is_ok
+    assert scores_of(root)["success"] == 0.0
+
+
+def scores_of(span: Any) -> dict[str, float]:
+    return {
+        event.attributes["gen_ai.evaluation.name"]: event.attributes["gen_ai.evaluation.score.value"]
+        for event in span.events
+    }
 
 
 def test_steps_agents_and_what_graders_found() -> None:
