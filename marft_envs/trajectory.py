@@ -2,8 +2,8 @@
 
 One line is one episode (:class:`marft_envs.types.Episode`): turns, layers with the three reward channels, the D of
 every round as executed, with its turn-level edges, and as asked for. Records of earlier versions, in which D was what
-was asked for, are read as what they mean now. Text that UTF-8 cannot hold survives, as escapes; only an adjacent pair
-of surrogates comes back as the character that it stands for.
+was asked for, are read as what they mean now (:mod:`marft_envs.records`). Text that UTF-8 cannot hold survives, as
+escapes; only an adjacent pair of surrogates comes back as the character that it stands for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError, DataError, MarftError
-from marft_envs.types import AgentSpec, Episode, Fault, LayerRecord, RoundRecord, TurnRecord
+from marft_envs.records import episode_of
+from marft_envs.types import Episode
 
 _UNWRITABLE = "__repr__"
 """Key under which a value that JSON cannot hold is described."""
@@ -58,47 +59,9 @@ def from_dict(data: Mapping[str, Any]) -> Episode:
     """Returns the episode that :func:`to_dict` wrote.
 
     Raises:
-        DataError: If a field is missing or unknown.
+        DataError: A field is missing, unknown or of a wrong type, or names a turn, layer or agent that is not there.
     """
-    try:
-        return Episode(
-            **{
-                "fault": _fault_by(str(data.get("stop_reason", ""))),
-                **data,
-                "agents": tuple(AgentSpec(**agent) for agent in data["agents"]),
-                "turns": [TurnRecord(**{**turn, "sees": tuple(turn["sees"])}) for turn in data["turns"]],
-                "layers": [_layer(layer) for layer in data["layers"]],
-                "rounds": [_round(record, data) for record in data["rounds"]],
-            }
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        problem = f"{type(error).__name__}: {error}"
-        raise DataError(f"No episode record ({problem}). Expected what marft_envs.trajectory.write wrote.") from error
-
-
-def _layer(data: Mapping[str, Any]) -> LayerRecord:
-    late = {int(turn): reward for turn, reward in data.get("late_rewards", {}).items()}  # JSON's keys are text
-    return LayerRecord(**{**data, "turns": tuple(data["turns"]), "late_rewards": late})
-
-
-def _round(data: Mapping[str, Any], episode: Mapping[str, Any]) -> RoundRecord:
-    edges = [(i, j) for i, j in data["edges"]]
-    if "asked" in data:
-        return RoundRecord(data["index"], data["D"], edges, data["asked"])
-    # Written before D was recorded as executed: its `D` is what was asked for, and the edges are what was seen.
-    place = {agent["name"]: i for i, agent in enumerate(episode["agents"])}
-    actors = [place[turn["agent"]] for turn in episode["turns"]]
-    executed = [[0] * len(place) for _ in place]
-    for i, j in edges:
-        executed[actors[i]][actors[j]] = int(actors[i] != actors[j])
-    return RoundRecord(data["index"], executed, edges, data["D"])
-
-
-def _fault_by(stop_reason: str) -> Fault:
-    """Of records from before there was the field: they were left out of training, or should have been."""
-    if stop_reason in ("world_crashed", "world_hung"):
-        return "world"
-    return "engine" if stop_reason.startswith("error") else ""
+    return episode_of(data)
 
 
 def write(path: str | Path, episodes: Episode | Iterable[Episode]) -> None:
@@ -127,16 +90,13 @@ def read(path: str | Path) -> Iterator[Episode]:
     Raises:
         DataError: If a line is no episode; the message names file and line.
     """
-    with open(path, encoding="utf-8") as file:
+    with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
-                data = json.loads(line)
-                if not isinstance(data, dict):
-                    raise DataError(f"Expected an object, got {type(data).__name__}.")
-                episode = from_dict(data)
-            except (json.JSONDecodeError, DataError) as error:
+                episode = from_dict(json.loads(line))
+            except (ValueError, RecursionError) as error:  # DataError; no JSON; no UTF-8; nested too deep
                 raise DataError(f"{path}:{number}: {error}") from error
             yield episode
 
