@@ -68,9 +68,9 @@ def show(error: BaseException, what: str) -> None:
         return
     _shown.add(place)
     text = "".join(traceback.format_exception(error))
-    print(f"{type(error).__name__} in {what} (shown once; further ones are counted):\n{_plain(text)}", file=sys.stderr)
+    print(f"{type(error).__name__} in {what} (shown once; further ones are counted):\n{plain(text)}", file=sys.stderr)
 
 
-def _plain(text: str) -> str:
-    """A traceback may quote what an agent said: nothing in it may move the terminal's cursor."""
+def plain(text: str) -> str:
+    """Returns text that may quote what an agent or a file said, so that nothing in it moves the terminal's cursor."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ import numpy as np
 
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError, DataError, MarftError
+from marft_envs.powers import Power, TrustError, powers, refusal
 from marft_envs.records import episode_of
+from marft_envs.registry import make
 from marft_envs.types import Episode
 
 _UNWRITABLE = "__repr__"
@@ -101,12 +104,13 @@ def read(path: str | Path) -> Iterator[Episode]:
             yield episode
 
 
-def replay(episode: Episode, env: FlexEnv | None = None) -> Episode:
+def replay(episode: Episode, env: FlexEnv | None = None, *, trusted: bool = False) -> Episode:
     """Plays the recorded actions again and compares what happens.
 
     Args:
         episode: A finished episode that was started with a seed.
-        env: Where to play; by default ``make(episode.env_id, **episode.env_kwargs)``.
+        env: Where to play; by default what :func:`rebuild` makes of the record, for as long as it takes.
+        trusted: See :func:`rebuild`.
 
     Returns:
         The new episode.
@@ -115,13 +119,18 @@ def replay(episode: Episode, env: FlexEnv | None = None) -> Episode:
         ReplayError: If transcript, visibility, rewards, D, edges or the ending differ.
         ConfigError: If the record does not say how to play it again.
     """
+    with _lent(episode, env, trusted) as lent:
+        return _play(episode, lent.unwrapped)
+
+
+@contextmanager
+def _lent(episode: Episode, env: FlexEnv | None, trusted: bool) -> Iterator[FlexEnv]:
+    """The caller's environment, or the record's own, which is closed again."""
     if env is not None:
-        return _play(episode, env.unwrapped)
-    env = rebuild(episode)
-    try:
-        return _play(episode, env)
-    finally:
-        env.close()
+        yield env
+        return
+    with closing(rebuild(episode, trusted)) as made:
+        yield made
 
 
 Told = tuple[list[dict[str, str]], list[dict[str, Any]]]
@@ -165,14 +174,25 @@ def _play(episode: Episode, env: FlexEnv, heard: list[Told] | None = None) -> Ep
     return again
 
 
-def rebuild(episode: Episode) -> FlexEnv:
-    """Returns the environment that a record names, by its id and arguments; only for records that are trusted.
+def executes(episode: Episode) -> list[Power]:
+    """What the record's environment would run or send, beyond what is installed here."""
+    return powers({"env": episode.env_id, "env_kwargs": episode.env_kwargs})
+
+
+def rebuild(episode: Episode, trusted: bool = False) -> FlexEnv:
+    """Returns the environment that a record names, by its id and arguments; whoever asks for it closes it.
+
+    Args:
+        episode: The record, which may be anybody's.
+        trusted: It may name modules to import, programs to start and addresses to send to (docs/trust.md).
 
     Raises:
+        TrustError: It does, and is not trusted.
         ConfigError: If the record does not say how to build it.
     """
-    from marft_envs.registry import make
-
+    if not trusted and (found := executes(episode)):
+        source = f"the record of {episode.task_id} in {episode.env_id}"
+        raise TrustError(refusal(found, source, "trusted=True, or env=your_environment"))
     kwargs = episode.env_kwargs
     unwritable = [name for name, value in kwargs.items() if isinstance(value, dict) and _UNWRITABLE in value]
     if unwritable:
@@ -214,12 +234,13 @@ def _short(value: Any) -> str:
     return text if len(text) <= 300 else text[:300] + "…"
 
 
-def to_samples(episode: Episode, env: FlexEnv | None = None) -> list[dict[str, Any]]:
+def to_samples(episode: Episode, env: FlexEnv | None = None, *, trusted: bool = False) -> list[dict[str, Any]]:
     """Returns one row per turn for supervised or preference tuning.
 
     Args:
         episode: A finished episode that was started with a seed.
-        env: Where to play it again to render the prompts; by default it is rebuilt from the record.
+        env: Where to play it again to render the prompts; by default what :func:`rebuild` makes of the record.
+        trusted: See :func:`rebuild`.
 
     Returns:
         Rows with ``messages`` (what the agent saw), ``action``, ``reward`` (the turn's own channel), ``return``
@@ -229,7 +250,8 @@ def to_samples(episode: Episode, env: FlexEnv | None = None) -> list[dict[str, A
     Raises:
         ReplayError: If the episode cannot be reproduced, so that the prompts would be wrong.
     """
-    heard = told(episode, rebuild(episode) if env is None else env)
+    with _lent(episode, env, trusted) as lent:
+        heard = told(episode, lent)
     return [
         {
             "messages": heard[turn.index][0],
