@@ -8,11 +8,12 @@ made, and counted.
 from __future__ import annotations
 
 import errno
+import re
 import sys
 import traceback
-from typing import cast
+from typing import cast, get_args
 
-from marft_envs.errors import MarftError, WorkerError
+from marft_envs.errors import ConfigError, MarftError, WorkerError, did_you_mean
 from marft_envs.types import Fault
 
 _OF_NAMES = frozenset(
@@ -22,6 +23,8 @@ _OF_NAMES = frozenset(
     }
 )  # fmt: skip
 """What the system says of a file's name: a text that is taken for one can make it say so at will."""
+
+_WORDS: dict[str, Fault] = {"error": "engine", "world_crashed": "world", "world_hung": "world"}
 
 _shown: set[tuple[str, str, int]] = set()
 
@@ -51,6 +54,27 @@ def fault_of(error: BaseException) -> Fault:
 def outage(error: BaseException) -> bool:
     """Whether an exception speaks of an outage and not of what was asked for."""
     return fault_of(error) != "text"
+
+
+def fault_by(reason: str) -> Fault:
+    """Whose fault the first word of a stop reason speaks of: an engine's (``error``), a world's, or nobody's."""
+    word = re.match(r"\w*", reason)
+    return _WORDS.get(word[0] if word else "", "")
+
+
+def check_end(reason: str, fault: str) -> None:
+    """Checks why an episode is to end, and by whose fault.
+
+    Raises:
+        ConfigError: There is no such fault; or the reason speaks of an outage that would be counted as a score.
+    """
+    if fault not in (known := get_args(Fault)):
+        raise ConfigError(f"There is no fault '{fault}'. {did_you_mean(fault, filter(None, known))}")
+    if not fault and (meant := fault_by(reason)):
+        raise ConfigError(
+            f"'{reason}' speaks of an outage, but without a fault the episode counts as any other. Next: "
+            f"env.truncate({reason!r}, '{meant}') if it is one, else a reason that begins with another word."
+        )
 
 
 def show(error: BaseException, what: str) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NoReturn, get_args
 
 from marft_envs.errors import DataError, did_you_mean
+from marft_envs.faults import fault_by
 from marft_envs.types import AgentSpec, Episode, Fault, LayerRecord, RoundRecord, TurnRecord
 
 Check = Callable[[Any, str], Any]
@@ -27,7 +28,8 @@ def episode_of(data: Any) -> Episode:
         DataError: Naming the field that is missing, unknown, of a wrong type, or an index of nothing.
     """
     if isinstance(data, Mapping) and "fault" not in data and isinstance(data.get("stop_reason", ""), str):
-        data = {**data, "fault": _fault_by(data.get("stop_reason", ""))}
+        # From before there was the field: they were left out of training, or should have been.
+        data = {**data, "fault": fault_by(data.get("stop_reason", ""))}
     episode: Episode = _object(data, "", Episode, _EPISODE)
     _check_indices(episode)
     for record, written in zip(episode.rounds, data["rounds"], strict=True):
@@ -149,13 +151,6 @@ def _executed(episode: Episode, edges: Sequence[tuple[int, int]]) -> list[list[i
     for i, j in edges:
         executed[actors[i]][actors[j]] = int(actors[i] != actors[j])
     return executed
-
-
-def _fault_by(stop_reason: str) -> Fault:
-    """Of records from before there was the field: they were left out of training, or should have been."""
-    if stop_reason in ("world_crashed", "world_hung"):
-        return "world"
-    return "engine" if stop_reason.startswith("error") else ""
 
 
 _AGENT: dict[str, Check] = {"name": _text, "role": _text, "prompt": _text, "with_answer": _flag}

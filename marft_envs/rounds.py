@@ -339,6 +339,15 @@ class Rounds(AECEnv):
         history, shown, own = self._view.history, self._shown, self._own
         return [(own.get(i) or self._as_own(i)) if history[i].agent == agent else shown[i] for i in sees]
 
+    def _with_feedback(self, agent: str, sees: Sequence[int]) -> list[obs_mod.Part]:
+        """Puts feedback where it was given: behind the turns committed by then."""
+        seen = zip(sees, self._seen_by(agent, sees), strict=True)
+        keyed = [(i + 1, 0, part) for i, parts in seen for part in parts]
+        for to, after, round_, text in self._feedback:
+            if to == agent:
+                keyed.append((after, 1, obs_mod.Part("", "feedback", round_, text, -1)))
+        return [part for *_, part in sorted(keyed, key=lambda item: item[:2])]
+
     def _as_own(self, index: int) -> tuple[obs_mod.Part, ...]:
         action, *result = self._shown[index]
         parts = self._own[index] = (obs_mod.own(action), *result)

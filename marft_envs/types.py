@@ -85,7 +85,7 @@ class Outcome:
     """Agents that leave the episode now."""
     terminated: bool = False
     stop_reason: str = ""
-    """Why it is terminated; empty: ``task``."""
+    """Why it is terminated; empty: ``task``. Whatever it says, only ``fault`` makes an outage of it."""
     fault: Fault = ""
     """Whose fault it is that the episode cannot go on; if any, it ends here."""
     success: bool | None = None

@@ -371,7 +371,7 @@ def test_a_strangers_records_run_nothing_until_it_is_allowed(
     assert 'env = "evil_records:relay"' in said.err and 'env_kwargs.domain_args.server = ["touch", "it"]' in said.err
     assert f"{' '.join(typed)} --trust" in said.err and not said.out and not ran.exists()
     for use in (trajectory.rebuild, trajectory.replay, trajectory.to_samples):
-        with pytest.raises(ConfigError, match="evil_records:relay.*(?s:.*)trusted=True"):
+        with pytest.raises(ConfigError, match=r"evil_records:relay.*(?s:.*)trusted=True"):
             use(record)
     assert not ran.exists()
     trajectory.write(tmp_path / "other.jsonl", record)
