@@ -370,7 +370,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 wanted = json.dumps([episode.env_id, episode.env_kwargs], sort_keys=True)
                 if given.replay and wanted != made_for:
                     held.close()
-                    env = held.enter_context(closing(trajectory.rebuild(episode, trusted=True)))
+                    env = held.enter_context(closing(trajectory.rebuild(episode, trusted=given.trust)))
                     made_for = wanted
                 for span in spans(episode, number, given.content, start, env, sources):
                     print(span.to_json(indent=None))
