@@ -121,13 +121,13 @@ class MCPToolDomain:
     def connection(self, problem: ToolProblem | None = None) -> Connection:
         """Returns the connection for a problem's episode: the one that is there if it still serves, else a new one."""
         with self._lock:
-            self._open = [found for found in self._open if found.usable]
             if problem is None or self._shared:
                 unfit = [found for found in self._open if not self._serves(found)]
-                self._left = [old for old in (*self._left, *unfit) if old.usable and not _forsaken(old)]
+                self._left = [old for old in (*self._left, *unfit) if not _forsaken(old)]
                 self._open = [found for found in self._open if found not in unfit]
                 if self._open:
                     return self._open[0]
+            self._open = [found for found in self._open if found.usable]
             server = self._server(problem) if _makes(self._server) else self._server
             self._open.append(Connection(server, self._start_s))
             return self._open[-1]
@@ -138,7 +138,7 @@ class MCPToolDomain:
         A call that hangs on a server of ours may hold what every other task needs, though there is a sign of life; so
         a new one is started, and who works on the old one goes on there. A shared server of others may be slow.
         """
-        return not found.suspect or (not self.ours and found.answers())
+        return found.usable and (not found.suspect or (not self.ours and found.answers()))
 
     def problems(
         self, split: str, levels: Sequence[int] | None = None, limit: int | None = None
@@ -251,10 +251,11 @@ class MCPToolDomain:
 
 
 def _forsaken(old: Connection) -> bool:
-    """Leaves a server on which nobody works any more."""
-    if not old.worlds:
-        old.close(wait=False)
-    return not old.worlds
+    """Leaves a server that is gone, or on which nobody works any more."""
+    if old.usable and old.worlds:
+        return False
+    old.close(wait=False)
+    return True
 
 
 def _makes(server: Any) -> bool:
