@@ -281,6 +281,6 @@ def _check(t: Transition, estimates: Estimates, policy: str, level: Level) -> No
     if len(estimates.behaviour(t)) != len(t.action_ids):
         raise BatchError(f"{where} has {len(t.logprobs)} log-probs for {len(t.action_ids)} tokens; expected one each.")
     expected = decision_points(t, level)
-    given = len(estimates.advantages.get(t, ())) or expected
+    given = len(estimates.advantages[t]) if t in estimates.advantages else expected
     if given != expected:
         raise BatchError(f"{where} has {given} advantages at {level} level; expected {expected}.")

@@ -151,6 +151,30 @@ def test_a_task_can_say_itself_whose_fault_it_was() -> None:
     assert (episode.fault, episode.success, episode.team_return, episode.task_error) == ("text", False, 0.0, "")
 
 
+@pytest.mark.parametrize("reason", ["error", "error: the server is gone", "error in the judge", "world_crashed", "world_hung: 30 s"])
+def test_an_end_that_speaks_of_an_outage_names_its_fault(reason: str) -> None:
+    """Before: it counted as a score, and was learnt from."""
+    env = flex(2)
+    env.reset(seed=0)
+    env.step("x")
+    with pytest.raises(ConfigError, match=r"without a fault.*env\.truncate\('" + reason):
+        env.truncate(reason)
+    with pytest.raises(ConfigError, match=r"no fault 'sever'.*world"):
+        env.truncate("the server is gone", "sever")  # type: ignore[arg-type]
+    assert not env.done, "nothing has happened"
+    env.truncate(reason, "engine")
+    assert env.episode.infra and env.episode.stop_reason == reason
+
+
+@pytest.mark.parametrize("reason", ["turn_limit", "errors", "error_budget", "no error", "world_ended", ""])
+def test_any_other_reason_needs_no_fault(reason: str) -> None:
+    env = flex(2)
+    env.reset(seed=0)
+    env.step("x")
+    env.truncate(reason)
+    assert env.episode.truncated and not env.episode.failed and env.episode.info["next"]
+
+
 # Records ------------------------------------------------------------------------------------------------
 
 

@@ -174,7 +174,7 @@ def test_what_cannot_work_is_an_error_before_anything_is_written(
 
 def test_models_that_cannot_be_trained_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no chat template"):
-        Trainer(settings(Path(bare(tmp_path, chat_template=None)), tmp_path))
+        Trainer(build(settings(Path(bare(tmp_path, chat_template=None)), tmp_path)))
 
 
 def test_a_name_that_is_taken_is_refused(model: Path, tmp_path: Path) -> None:

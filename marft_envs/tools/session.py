@@ -207,7 +207,7 @@ class Session:
             self._crashed(fault)
             return None, "", "crashed", "the tool failed", False
         try:
-            text = encode(value)
+            text = getattr(self.world, "text_of", encode)(value)
         except (TypeError, ValueError, RecursionError) as fault:
             self._crashed(fault)
             return "", "", "crashed", "the tool returned what is not JSON", False
