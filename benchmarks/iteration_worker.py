@@ -141,6 +141,7 @@ def marft(reference: str, folder: str, level: str, episodes: int, new: int, iter
     """Runs ``marft train`` as it stands, on the same model, problems and profiles."""
     from marft_algos import config as configs
     from marft_algos import presets
+    from marft_algos.build import build
     from marft_algos.loggers import Display
     from marft_algos.trainer import Trainer
 
@@ -165,7 +166,7 @@ def marft(reference: str, folder: str, level: str, episodes: int, new: int, iter
             "level": level, "lr": 1e-4, "epochs": 1, "minibatches": 1, "critic_epochs": 1, "critic_minibatches": 1,
         },
     }  # fmt: skip
-    trainer = Trainer(configs.build(settings, configs.build(presets.get("default"))))
+    trainer = Trainer(build(configs.build(settings, configs.build(presets.get("default")))))
     with Watch(iterations, 0, "") as display:
         trainer.train(trainer.start(), display)
     return clock.found(tokens[-1])

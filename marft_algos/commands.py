@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -288,7 +288,8 @@ def run_eval(argv: list[str]) -> int:
         say(f"exchanged    {after}, with {swapped}'s messages from other problems")
         say(f"difference   {_signed(difference)} (paired, 95 %)")
     if given.out:
-        _write_rows(Path(given.out), [records.row(t) for t in played])
+        records.write(Path(given.out), [records.row(t) for t in played])
+        say(f"episodes:    {given.out}")
     return 0
 
 
@@ -350,17 +351,6 @@ def _agent_called(name: str, env: Any) -> str:
         known = [agent.name for agent in team]
         raise ConfigError(f"'{name}' is {'no agent' if not found else 'not one agent'}. {did_you_mean(name, known)}")
     return found[0]
-
-
-def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    import json
-
-    from marft_algos.runs import writing
-
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    say(f"episodes:    {path}")
 
 
 # marft show -----------------------------------------------------------------------------------------

@@ -27,12 +27,12 @@ HEAVY = (
 LEVELS = (
     ("started", "lazy", "ranges", "finite", "types", "toml", "seeds", "stats", "variety", "memory", "terminal", "trust", "keys", "endpoints", "models"),
     ("functional", "groups"),
-    ("policy", "modeling", "chat", "markers", "weights", "fused", "scoring", "critic", "engines"),
+    ("policy", "modeling", "chat", "markers", "renderer", "weights", "fused", "scoring", "critic", "engines"),
     ("batching", "credit"),
     ("faults", "rollout", "replay", "intake"),
     ("algorithm", "algorithm_config", "ppo", "value_norm", "update"),
     ("algos",),
-    ("config", "paths", "presets", "locks", "runs", "records", "setup", "estimate", "selfplay", "hosting", "checkpoint", "loggers", "evaluate", "compare", "plots", "report", "trainer"),
+    ("config", "paths", "presets", "locks", "runs", "records", "resolve", "setup", "estimate", "selfplay", "hosting", "checkpoint", "loggers", "evaluate", "compare", "plots", "report", "build", "trainer"),
     ("arguments", "play", "api", "commands", "bench", "cli", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LEVELS) for name in names}
