@@ -40,7 +40,7 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes rows to a JSONL file.
 
     Raises:
-        ConfigError: It cannot be written.
+        RunError: It cannot be written.
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
