@@ -79,11 +79,26 @@ def test_what_was_processed_and_visited_is_told_and_not_made_up_for_older_runs()
 def test_sampled_answers_stand_beside_greedy_ones_where_there_are_any() -> None:
     rows = benchmark(0.8)
     head = tables.sheet(tables.lines(rows, "base"), "base")[0]
-    assert "sampled" not in head
-    both = [r | {"sampled": [0.5 * x for x in r["outcomes"]]} if r["algorithm"] == "a" else r for r in rows]
+    assert not [title for title in head if title.startswith("avg@")]
+    drawn = {"sampled": [0.5] * 40, "samples": 6}
+    both = [r | drawn if r["algorithm"] == "a" else r for r in rows]
     head, *body = tables.sheet(tables.lines(both, "base"), "base")
-    shown = {cells[1]: cells[head.index("sampled")] for cells in body}
-    assert shown["a"].startswith("40.0 [") and shown["base"] == "–"
+    shown = {cells[1]: cells[head.index("avg@6")] for cells in body}
+    assert shown["a"].startswith("50.0 [") and shown["base"] == "–"
+
+
+def test_samples_of_another_number_than_the_grid_asks_for_are_in_no_table(tmp_path: Path) -> None:
+    """A grid that was changed from 4 to 8, and of which one row has been sampled anew."""
+    bench = BenchFolder(tmp_path / "bench")
+    bench.prepare({})
+    made = [r | {"skipped": "", "samples": 8} for r in benchmark(0.8)]
+    bench.write_stage("main", made)
+    for r in made:
+        drawn = 8 if r["algorithm"] == "a" else 4
+        bench.write_result(r["key"], r | {"sampled": [0.5] * 40, "samples": drawn})
+    head, *body = tables.sheet(tables.lines(bench.rows(), "base"), "base")
+    shown = {cells[1]: cells[head.index("avg@8")] for cells in body}
+    assert shown["a"].startswith("50.0") and shown["base"] == "–"
 
 
 def test_a_vote_of_one_is_no_row_of_scores(tmp_path: Path) -> None:
@@ -119,6 +134,38 @@ def test_problems_that_an_outage_took_are_in_no_score_and_are_counted(tmp_path: 
     assert len(exported) == 38 and None not in exported
     assert check.compare(rows, benchmark(0.8)).departed == []
     assert figures.write(rows, list(found.values()), tmp_path)
+
+
+def test_rows_of_which_outages_left_no_common_problem_say_so_and_the_report_is_written(tmp_path: Path) -> None:
+    """Every seed has most of its problems, and no problem has every seed: nothing to pair, and no crash."""
+    rows = benchmark(0.8, problems=39)
+    for r in rows:
+        if r["algorithm"] == "a":
+            r["outcomes"] = [None if i % 3 == r["seed"] else x for i, x in enumerate(r["outcomes"])]
+            r["infra"] = 13
+    found = {x.algorithm: x for x in tables.lines(rows, "base")}
+    lost = found["a"]
+    assert lost.mean is None and lost.difference is None and lost.improvement is None
+    assert "no problem is left" in lost.note and (lost.seeds, lost.infra) == (3, 39)
+    assert found["base"].mean is not None and not found["base"].note
+    head, first, _ = tables.sheet(list(found.values()), "base")
+    shown = dict(zip(head, first, strict=True))
+    assert "no problem is left" in shown["mean"] and (shown["seeds"], shown["infra"]) == ("3", "39")
+    bench = BenchFolder(tmp_path / "bench")
+    bench.prepare({})
+    bench.write_stage("main", [r | {"skipped": ""} for r in rows])
+    for r in rows:
+        bench.write_result(r["key"], r)
+    assert "no problem is left" in report.write(bench, "base").read_text()
+    checked = check.compare(rows, benchmark(0.8, problems=39))
+    assert checked.departed == ["a · relay-v0"] and "no problem" in checked.lines[0]
+
+
+def test_a_row_says_on_how_many_problems_it_stands_where_outages_took_some() -> None:
+    rows = benchmark(0.8)
+    rows[0]["outcomes"] = [None, *rows[0]["outcomes"][1:]]
+    note = next(x.note for x in tables.lines(rows, "base") if x.algorithm == "a")
+    assert note == "39 of 40 problems: outages took others"
 
 
 def test_an_environment_s_rows_stand_together_though_votes_are_made_after_all_runs() -> None:

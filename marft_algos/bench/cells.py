@@ -214,9 +214,7 @@ class _Expansion:
         config = dataclasses.replace(config, seed=seed, algorithm=dataclasses.replace(config.algorithm, **rate))
         main = self.stage == "main"
         contribution, samples = (self.grid.contribution, self.grid.samples) if main else (0, 0)
-        return dataclasses.replace(
-            cell, config=config.table(), contribution=contribution, samples=samples, skipped=why
-        )
+        return dataclasses.replace(cell, config=config.table(), contribution=contribution, samples=samples, skipped=why)
 
     def _settings(
         self, label: str, env: str, entry: EnvEntry, rule: str, changes: Mapping[str, Any]

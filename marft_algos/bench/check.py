@@ -21,7 +21,7 @@ class Checked:
 
     lines: list[str]
     departed: list[str]
-    """Rows whose interval excludes the new runs, or that are no longer there."""
+    """Rows whose interval excludes the new runs, or that are no longer there, or cannot be compared for outages."""
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -60,7 +60,12 @@ def compare(new: Sequence[Mapping[str, Any]], old: Sequence[Mapping[str, Any]]) 
             continue
         if ours[0]["problems"] != theirs[0]["problems"]:
             raise ConfigError(f"{title}: the baseline was scored on other problems; nothing can be compared.")
-        change = statistics.departure(*complete(panel(ours)[1], panel(theirs)[1]))
+        kept = complete(panel(ours)[1], panel(theirs)[1])
+        if not kept[0].size:
+            lines.append(f"{title}: no problem that outages have left to all runs, nothing can be compared")
+            departed.append(title)
+            continue
+        change = statistics.departure(*kept)
         if math.isnan(change.low):
             lines.append(f"{title}: {points(change, signed=True)}, no interval: the baseline has too few seeds")
             continue
