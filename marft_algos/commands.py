@@ -59,13 +59,13 @@ def run_train(argv: list[str]) -> int:
 
         if run is not None and _is_done(run, config):
             return 0
-        trainer = Trainer(config)
+        trainer, made = Trainer(config), run is None
         if run is None:
             run = trainer.start()
             lock.enter_context(run.locked(command))
         else:
             trainer.resume(run)
-        run.add_command(command, trainer.progress.iteration)
+        run.add_command(command, trainer.progress.iteration, made=made)
         return _train(trainer, run)
 
 
