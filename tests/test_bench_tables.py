@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import population, toys_matrix
+from benchmarks import population, sampled, toys_matrix
 from marft_algos.bench import check, figures, report, tables
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.cli import main
@@ -306,6 +306,18 @@ def test_bad_calls_say_what_to_type(
         BenchFolder(tmp_path).prepare({})
 
 
+def test_sampled_scores_have_differences_of_their_own() -> None:
+    """Greedy answers may rank two algorithms the other way round than sampled ones."""
+    shares = {"a": 0.25, "base": 0.5}
+    drawn = [r | {"sampled": [shares[r["algorithm"]]] * 40, "samples": 4} for r in benchmark(0.8)]
+    head, ours, theirs = sampled.rows(drawn, "base")
+    assert head[3:] == ["avg@4", "avg@4 less base's"]
+    assert ours[2].startswith("80.0 [") and ours[3].startswith("25.0 [") and ours[4].startswith("-25.0 [")
+    assert theirs[4] == "–"
+    with pytest.raises(ConfigError, match="samples = 8"):
+        sampled.rows(benchmark(0.8), "base")
+
+
 def test_team_sizes_are_told_with_the_memory_beyond_one_agent(tmp_path: Path) -> None:
     rows = [
         r | {"env": env}
@@ -322,7 +334,7 @@ def test_team_sizes_are_told_with_the_memory_beyond_one_agent(tmp_path: Path) ->
     assert (tmp_path / "images" / "population.png").stat().st_size > 5000
 
 
-@pytest.mark.parametrize("command", ["pack", "population", "toys_matrix"])
+@pytest.mark.parametrize("command", ["pack", "population", "sampled", "toys_matrix"])
 def test_a_folder_that_is_no_benchmark_is_told_in_one_line(command: str, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "benchmarks", command, str(tmp_path / "nowhere")]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
