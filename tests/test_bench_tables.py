@@ -161,6 +161,18 @@ def test_rows_of_which_outages_left_no_common_problem_say_so_and_the_report_is_w
     assert checked.departed == ["a · relay-v0"] and "no problem" in checked.lines[0]
 
 
+def test_a_lost_episode_without_its_problems_name_is_no_other_problem() -> None:
+    """An outage may take an episode before its world has said which problem it is."""
+    rows = benchmark(0.8)
+    rows[0]["outcomes"], rows[0]["problems"] = [None, *rows[0]["outcomes"][1:]], ["", *rows[0]["problems"][1:]]
+    found = next(x for x in tables.lines(rows, "base") if x.algorithm == "a")
+    assert found.mean is not None and found.difference is not None and "39 of 40" in found.note
+    assert check.compare(rows, benchmark(0.8)).departed == []
+    rows[0]["outcomes"][0] = 1.0
+    with pytest.raises(ConfigError, match="same problems"):
+        tables.lines(rows, "base")
+
+
 def test_a_row_says_on_how_many_problems_it_stands_where_outages_took_some() -> None:
     rows = benchmark(0.8)
     rows[0]["outcomes"] = [None, *rows[0]["outcomes"][1:]]

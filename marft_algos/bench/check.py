@@ -11,7 +11,7 @@ from typing import Any
 
 from marft_algos.bench import statistics
 from marft_algos.bench.folder import BenchFolder
-from marft_algos.bench.tables import complete, label, panel, points
+from marft_algos.bench.tables import alike, complete, label, panel, points
 from marft_envs.errors import ConfigError
 
 
@@ -58,7 +58,7 @@ def compare(new: Sequence[Mapping[str, Any]], old: Sequence[Mapping[str, Any]]) 
             lines.append(f"{title}: not there any more")
             departed.append(title)
             continue
-        if ours[0]["problems"] != theirs[0]["problems"]:
+        if not alike([*ours, *theirs]):
             raise ConfigError(f"{title}: the baseline was scored on other problems; nothing can be compared.")
         kept = complete(panel(ours)[1], panel(theirs)[1])
         if not kept[0].size:

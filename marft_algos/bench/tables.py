@@ -89,9 +89,17 @@ def panel(rows: Sequence[Row]) -> tuple[list[int], Panel]:
         ConfigError: They are not of the same problems.
     """
     done = sorted((r for r in rows if r["status"] == "done"), key=lambda r: int(r["seed"]))
-    if len({tuple(r["problems"]) for r in done}) > 1:
+    if not alike(done):
         raise ConfigError(f"The runs of {label(done[0])} in {done[0]['env']} were not scored on the same problems.")
     return [int(r["seed"]) for r in done], np.array([r["outcomes"] for r in done], dtype=np.float64)
+
+
+def alike(rows: Sequence[Row]) -> bool:
+    """Whether runs were scored on the same problems; what an outage took may not even have its problem's name."""
+    if len({len(r["problems"]) for r in rows}) > 1:
+        return False
+    known = ([p if y is not None else None for p, y in zip(r["problems"], r["outcomes"], strict=True)] for r in rows)
+    return all(len(set(names) - {None}) <= 1 for names in zip(*known, strict=True))
 
 
 def complete(*panels: Panel) -> list[Panel]:
@@ -110,8 +118,8 @@ def gaps(rows: Sequence[Row], base: Sequence[Row]) -> Panel | None:
     both = [s for s in seeds if s in others]
     if not both:
         return None
-    one, other = (next(r for r in found if r["status"] == "done") for found in (rows, base))
-    if one["problems"] != other["problems"]:
+    if not alike([r for r in (*rows, *base) if r["status"] == "done"]):
+        one, other = rows[0], base[0]
         raise ConfigError(
             f"{label(one)} and {label(other)} in {one['env']} were not scored on the same problems: no pairs."
         )
