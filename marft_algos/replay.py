@@ -242,6 +242,9 @@ class _Branches(Collector):
                 self.spent[requests[i].episode].add(prompts[i], reply)
         return asked, replies
 
+    def _apart(self) -> bool:
+        return False  # branches are many, and asked for at once
+
     def _planned(self, episode: Episode) -> list[Transition]:
         return []  # nobody values what would have come after a branch
 
@@ -285,6 +288,9 @@ class TreeCollector(Collector):
         self._replayer, self._candidates, self._worth = replayer, candidates, worth
         self._rivals: dict[tuple[int, int], list[_Rival]] = {}
         self._chosen: dict[tuple[int, int], float] = {}
+
+    def _apart(self) -> bool:
+        return False  # the candidates of all episodes are tried at once
 
     def _play(self, total: int, iteration: int, first: int, keep: Keep = "nothing") -> list[Trajectory]:
         self._rivals, self._chosen = {}, {}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from marft_algos import faults
@@ -32,8 +35,15 @@ class VectorEnv(Protocol):
     def reset(self, seeds: Sequence[int], options: Sequence[Mapping[str, Any]] | None = None) -> None:
         """Queues one episode per seed."""
 
-    def poll(self, wait: bool = False) -> list[Any]:
+    @property
+    def num_envs(self) -> int:
+        """Episodes in flight, at most."""
+
+    def poll(self, wait: bool = False, *, block: bool = True) -> list[Any]:
         """Returns the turns that can be generated now; ``wait``: the same ones in every run, whatever the timing."""
+
+    def listen(self, landed: Callable[[], None] | None) -> None:
+        """Has ``landed`` called when a commit in the background is through."""
 
     def push(
         self, requests: Sequence[Any], texts: Sequence[str], extras: Sequence[Mapping[str, Any]] | None = None
@@ -126,17 +136,58 @@ class Collector:
         self._asked = {}
         finished: list[Episode] = []
         tokens = 0
+        rounds = self._one_by_one if self._apart() else self._together
+        for ended, replies in rounds(iteration, first, keep):
+            tokens += sum(len(reply.action_ids) for reply in replies)
+            finished += ended
+            if self._on_progress is not None:
+                self._on_progress(len(finished), total, tokens)
+        played = [self._trajectory(episode, first) for episode in sorted(finished, key=lambda episode: episode.index)]
+        return faults.settle(played)
+
+    def _apart(self) -> bool:
+        """Whether episodes go on by themselves."""
+        return self._engine.one_by_one
+
+    def _together(self, iteration: int, first: int, keep: Keep) -> Iterator[tuple[list[Episode], Sequence[Generation]]]:
+        """All open turns are generated as one batch, over and over: for engines that decode together."""
         while not self._vec.done:
             requests = self._vec.poll(wait=not self._overlap)
             if keep != "nothing":
                 self._copy(requests, keep, iteration, first)
             asked, replies = self._answer(requests, iteration, first) if requests else ([], [])
-            tokens += sum(len(reply.action_ids) for reply in replies)
-            finished += self._hand_over(requests, asked, replies)
-            if self._on_progress is not None:
-                self._on_progress(len(finished), total, tokens)
-        played = [self._trajectory(episode, first) for episode in sorted(finished, key=lambda episode: episode.index)]
-        return faults.settle(played)
+            yield self._hand_over(requests, asked, replies), replies
+
+    def _one_by_one(self, iteration: int, first: int, keep: Keep) -> Iterator[tuple[list[Episode], list[Generation]]]:
+        """Every episode goes on as soon as the replies of its own layer are there; a slow one holds up no other.
+
+        What a turn is asked for depends on its episode alone, so results do not depend on the order of replies.
+        """
+        inbox: SimpleQueue[Future[list[Generation]] | None] = SimpleQueue()
+        out: dict[Future[list[Generation]], tuple[list[Any], list[GenerationRequest]]] = {}
+        self._vec.listen(lambda: inbox.put(None))
+        pool = ThreadPoolExecutor(self._vec.num_envs, "marft-generate")
+        try:
+            while not self._vec.done:
+                ready = self._vec.poll(block=False)
+                if keep != "nothing":
+                    self._copy(ready, keep, iteration, first)
+                for _, layer in groupby(ready, key=lambda request: request.episode):
+                    requests = list(layer)
+                    asked = self._asked_for(requests, iteration, first)
+                    job = pool.submit(self._engine.generate, asked, self._params)
+                    out[job] = requests, asked
+                    job.add_done_callback(inbox.put)
+                ended, said = self._vec.push([], []), list[Generation]()
+                if not ended and not self._vec.done:
+                    job_done = inbox.get()
+                    if job_done is not None:
+                        said = job_done.result()
+                        ended = self._hand_over(*out.pop(job_done), said)
+                yield ended, said
+        finally:
+            self._vec.listen(None)
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _copy(self, requests: Sequence[Any], keep: Keep, iteration: int, first: int) -> None:
         """Copies the states that these requests stand at, as far as they are asked for."""
@@ -158,10 +209,14 @@ class Collector:
         self, requests: Sequence[Any], iteration: int, first: int
     ) -> tuple[list[GenerationRequest], list[Generation]]:
         """What the engine is asked for these turns, and its replies."""
+        asked = self._asked_for(requests, iteration, first)
+        return asked, self._engine.generate(asked, self._params)
+
+    def _asked_for(self, requests: Sequence[Any], iteration: int, first: int) -> list[GenerationRequest]:
+        """What the engine is asked for these turns."""
         seeds = [row_seed(self._seed, iteration, first + r.episode, r.index_hint) for r in requests]
         owners = [self._owner(r.agent, iteration, first + r.episode) for r in requests]
-        asked = self._ask(requests, seeds, owners)
-        return asked, self._engine.generate(asked, self._params)
+        return self._ask(requests, seeds, owners)
 
     def _ask(
         self, requests: Sequence[Any], seeds: Sequence[int], owners: Sequence[str] | None = None

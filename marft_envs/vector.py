@@ -156,6 +156,7 @@ class VectorEnv:
         self._busy = 0
         self._committed: queue.SimpleQueue[tuple[_Slot, BaseException | None]] = queue.SimpleQueue()
         self._threads: ThreadPoolExecutor | None = None
+        self._landed: Callable[[], None] | None = None
 
     @property
     def num_envs(self) -> int:
@@ -194,18 +195,19 @@ class VectorEnv:
         """
         return self._slot_of(request).env.fork()[0]
 
-    def poll(self, wait: bool = False) -> list[Request]:
+    def poll(self, wait: bool = False, *, block: bool = True) -> list[Request]:
         """Returns every turn that can be generated now and has not been returned before.
 
-        Waits while all episodes commit in the background. An empty list says that there is nothing to generate
-        now: call ``push([], [])`` for episodes that have ended, or push the replies that are out.
+        Waits while all episodes commit in the background, unless ``block`` is false. An empty list says that there is
+        nothing to generate now: call ``push([], [])`` for episodes that have ended, or push the replies that are out.
 
         Args:
             wait: Wait for every commit in the background, so that what is returned depends on seeds and replies and
                 not on timing (log-probs depend on the batch in their last bits).
+            block: Whether to wait at all. Who waits for something else, too, is told of commits by :meth:`listen`.
         """
         self._collect()
-        while self._busy and (wait or not (self._ready or self._finished)):
+        while block and self._busy and (wait or not (self._ready or self._finished)):
             self._land(*self._committed.get())
         ready, self._ready = self._ready, []
         return sorted(ready, key=lambda request: (request.episode, request.index_hint))
@@ -257,6 +259,10 @@ class VectorEnv:
         self._record(slot)
         self._start(slot)
         return self.push([], [])
+
+    def listen(self, landed: Callable[[], None] | None) -> None:
+        """Has ``landed`` called, from another thread, whenever a commit in the background is through; None: nobody."""
+        self._landed = landed
 
     def close(self) -> None:
         """Closes the environments; layers that still commit are dropped."""
@@ -368,6 +374,8 @@ class VectorEnv:
             self._committed.put((slot, error))
         else:
             self._committed.put((slot, None))
+        if self._landed is not None:
+            self._landed()
 
     def _land(self, slot: _Slot, error: BaseException | None) -> None:
         self._busy -= 1

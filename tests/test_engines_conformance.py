@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -82,6 +83,8 @@ class Bent(NativeEngine):
             return [Generation([1], np.zeros(1, np.float32), StopReason.EOS, 0)] * len(requests)
         if self.fault == "batch":
             requests = [dataclasses.replace(r, seed=r.seed + i) for i, r in enumerate(requests)]
+        if self.fault == "alone" and threading.current_thread() is not threading.main_thread():
+            requests = [dataclasses.replace(requests[0], seed=requests[0].seed + 1)]
         if self.fault == "seed":
             requests = [dataclasses.replace(r, seed=1) for r in requests]
         if self.fault == "mixed" and len({r.policy for r in requests}) > 1:
@@ -105,9 +108,9 @@ class Bent(NativeEngine):
             return dataclasses.replace(reply, stop_reason=StopReason.EOS, text="")
         return reply
 
-    async def agenerate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
-        replies = self.generate(requests, params)
-        return replies[::-1] if self.fault == "async" else replies
+    @property
+    def one_by_one(self) -> bool:  # type: ignore[override]
+        return self.fault == "alone"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +127,7 @@ class Bent(NativeEngine):
         ("text", "not that of the tokens"),
         ("overflow", "as long as the context"),
         ("empty", "An empty prompt was answered"),
-        ("async", "generate and agenerate"),
+        ("alone", "one call and one by one"),
     ],
 )
 def test_a_broken_promise_is_named(policies: PolicySet, fault: str, says: str) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 import threading
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from tiny import save_tiny
 from marft_algos.engines import EngineBase, EngineError, NativeEngine, RolloutEngine, ScriptedEngine
 from marft_algos.policy import PolicySet
 from marft_algos.rollout import Collector
+from marft_algos.seeds import row_seed
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason, Trajectory
 from marft_envs import FlexEnv
 from marft_envs.dependency import Chain, Independent
@@ -235,6 +239,79 @@ def test_scripts_play_without_policies() -> None:
     for trajectory in found:
         assert [t.text for t in trajectory.transitions] == ["hello", "hello"]
         assert not any(t.trainable or t.prompt_ids for t in trajectory.transitions)
+
+
+class Apart(ScriptedEngine):
+    """Answers requests one by one, as a server; what it says hangs on the request alone, when it says it does not."""
+
+    one_by_one = True
+
+    def __init__(self, wait: Any = None) -> None:
+        super().__init__({"*": lambda request: f"{request.seed % 997} {request.messages[-1]['content'][-3:]}"})
+        self.wait, self.sizes = wait, list[int]()
+
+    def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
+        self.sizes.append(len(requests))
+        if self.wait is not None:
+            self.wait(requests[0])
+        return super().generate(requests, params)
+
+
+def test_a_slow_reply_holds_up_its_own_episode_and_no_other() -> None:
+    """The first episode's first reply comes when all the others have ended: with a barrier it never would."""
+    others, waited = threading.Event(), list[bool]()
+
+    def wait(request: GenerationRequest) -> None:
+        if request.seed == row_seed(0, 0, 0, 0):
+            waited.append(others.wait(20.0))
+
+    def progress(done: int, total: int, tokens: int) -> None:
+        if done == total - 1:
+            others.set()
+
+    found = Collector(vector(3), None, Apart(wait), PARAMS, on_progress=progress).collect(range(8))
+    assert waited == [True] and [d.number for d in found] == list(range(8))
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("dependency", [Chain(), Independent()])
+def test_results_do_not_depend_on_when_replies_come(dependency: Any, slow: bool) -> None:
+    class Judge(Letters):
+        def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
+            if slow:
+                time.sleep(random.random() / 200)
+            return super().on_layer(turns)
+
+    Judge.slow = slow
+
+    def play(engine: Apart) -> list[Trajectory]:
+        vec = VectorEnv([lambda: FlexEnv(TEAM, Judge(), dependency, max_rounds=4, history="public")] * 5)
+        with closing(vec):
+            return Collector(vec, None, engine, PARAMS, seed=3).collect(range(12), iteration=2)
+
+    together = Apart()
+    together.one_by_one = False
+    late = Apart(lambda request: time.sleep(random.random() / 100))
+    expected, found = play(together), play(late)
+    assert max(together.sizes) > 2 >= max(late.sizes), "one layer of one episode at a time"
+    assert [asdict(d.episode) for d in found] == [asdict(d.episode) for d in expected]
+
+
+def test_an_engine_that_raises_while_others_wait_is_heard_at_once() -> None:
+    hold = threading.Event()
+
+    def wait(request: GenerationRequest) -> None:
+        if request.seed == row_seed(0, 0, 1, 0):
+            raise EngineError("the budget is spent")
+        hold.wait(20.0)
+
+    started = time.monotonic()
+    try:
+        with pytest.raises(EngineError, match="the budget is spent"):
+            Collector(vector(3), None, Apart(wait), PARAMS).collect(range(3))
+        assert time.monotonic() - started < 10.0
+    finally:
+        hold.set()
 
 
 class Flaky(EngineBase):

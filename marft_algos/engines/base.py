@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -28,11 +27,17 @@ class RolloutEngine(Protocol):
     ``generate``; ``marft_algos.engines.conformance`` checks the promises.
     """
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether each request is answered by itself (servers).
+
+        ``generate`` may then be called from several threads, nothing is gained by asking for many at once, and the
+        Collector lets every episode go on by itself. False for engines that decode a batch together: those are asked
+        for the turns of all episodes at once.
+        """
+
     def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
         """Returns one generation per request, in order, of any mix of policies; none depends on the others."""
-
-    async def agenerate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
-        """As ``generate``, without holding up the event loop."""
 
     def needs_adapter(self, policy: str) -> bool:
         """Returns whether ``publish`` wants this policy's weights as a folder on disk."""
@@ -62,13 +67,12 @@ class RolloutEngine(Protocol):
 class EngineBase:
     """Defaults of the protocol for an engine that has only a blocking ``generate``."""
 
+    one_by_one: bool = False
+    """A batch is decoded together."""
+
     def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
         """To be written."""
         raise NotImplementedError
-
-    async def agenerate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
-        """Runs ``generate`` in a thread."""
-        return await asyncio.to_thread(self.generate, requests, params)
 
     def needs_adapter(self, policy: str) -> bool:
         """Returns False: nothing is written to disk."""

@@ -7,9 +7,9 @@ way, and put back at the end.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -286,11 +286,14 @@ def a_long_prompt_fails_alone(bench: Bench) -> None:
         )
 
 
-def asynchronous_equals_blocking(bench: Bench) -> None:
-    """``agenerate`` gives what ``generate`` gives."""
+def one_by_one_equals_together(bench: Bench) -> None:
+    """An engine that answers ``one_by_one`` says the same to requests that several threads bring one at a time."""
+    if not bench.engine.one_by_one:
+        return
     asked = bench.requests()
-    waited = asyncio.run(bench.engine.agenerate(asked, bench.params()))
-    _same(bench, bench.engine.generate(asked, bench.params()), waited, "generate and agenerate")
+    with ThreadPoolExecutor(len(asked)) as pool:
+        single = pool.map(lambda request: bench.engine.generate([request], bench.params())[0], asked)
+        _same(bench, bench.engine.generate(asked, bench.params()), list(single), "one call and one by one")
 
 
 def sleep_changes_nothing(bench: Bench) -> None:
@@ -312,7 +315,7 @@ CHECKS: tuple[Callable[[Bench], None], ...] = (
     replies_stop_at_the_end_or_the_limit,
     empty_and_short_cases,
     a_long_prompt_fails_alone,
-    asynchronous_equals_blocking,
+    one_by_one_equals_together,
     sleep_changes_nothing,
 )
 

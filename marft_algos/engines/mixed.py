@@ -30,6 +30,11 @@ class MixedEngine(EngineBase):
         self._engines = dict(engines)
         self._route = route
 
+    @property
+    def one_by_one(self) -> bool:  # type: ignore[override]
+        """Whether all engines answer so."""
+        return all(engine.one_by_one for engine in self._distinct())
+
     def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
         """Returns one generation per request, in order.
 

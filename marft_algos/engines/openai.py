@@ -41,6 +41,8 @@ class OpenAIEngine(EngineBase):
         ConfigError: A key that is not there.
     """
 
+    one_by_one = True
+
     def __init__(self, endpoint: Endpoint, renderer: Renderer | None = None) -> None:
         try:
             import openai

@@ -7,6 +7,7 @@ server nor its prefix cache is ever mixed up with ours.
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 import warnings
@@ -50,6 +51,8 @@ class VLLMEngine(EngineBase):
         ConfigError: A server that cannot serve these policies; the message says how to start it.
     """
 
+    one_by_one = True
+
     def __init__(
         self,
         policies: PolicySet,
@@ -70,6 +73,7 @@ class VLLMEngine(EngineBase):
         self._loaded: dict[str, list[tuple[int, Path]]] = {}
         self._meter = Meter()
         self._probed = False
+        self._turn = itertools.count()  # requests are dealt to the replicas in turn
         self._pool = ThreadPoolExecutor(concurrency * len(urls), thread_name_prefix="vllm")
         base = policies.base(self._members[0])
         for member in self._members:
@@ -108,7 +112,7 @@ class VLLMEngine(EngineBase):
             self._probe(requests[0])
         for server in self._servers:
             server.down = server.down and not server.healthy()
-        jobs = [self._pool.submit(self._one, request, params, i) for i, request in enumerate(requests)]
+        jobs = [self._pool.submit(self._one, request, params, next(self._turn)) for request in requests]
         return [job.result() for job in jobs]
 
     def needs_adapter(self, policy: str) -> bool:
