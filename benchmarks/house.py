@@ -107,12 +107,12 @@ class Watcher:
 
 def walk() -> dict[str, Any]:
     """Trains two iterations of the quickstart and walks the first."""
-    from marft_algos import Trainer, config, presets
+    from marft_algos import Trainer, build, config, presets
 
     alone = {"iterations": 2, "eval_every": 0, "save_every": 0, "record_every": 0, "eval_episodes": 8}
     found = Walk()
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(config.build(presets.get("quickstart") | alone | {"runs_dir": folder}))
+        trainer = Trainer(build(config.build(presets.get("quickstart") | alone | {"runs_dir": folder})))
         trainer.train(trainer.start(), Watcher(found))  # type: ignore[arg-type]
     return {"files": found.files(), "functions": len(found.functions), "stack": found.deepest}
 

@@ -10,6 +10,7 @@ or logs and is not installed is replaced by something that does nothing, to its 
 
 from __future__ import annotations
 
+import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
@@ -71,7 +72,7 @@ class _Finder(importlib.machinery.PathFinder):
         return None
 
 
-class _Absent:
+class _Absent(importlib.abc.Loader):
     """Makes a package that does nothing."""
 
     def create_module(self, spec: Any) -> types.ModuleType:
@@ -139,8 +140,8 @@ def released(reference: str, folder: str, level: str, episodes: int, new: int, i
 
 def marft(reference: str, folder: str, level: str, episodes: int, new: int, iterations: int) -> dict[str, Any]:
     """Runs ``marft train`` as it stands, on the same model, problems and profiles."""
+    from marft_algos import build, presets
     from marft_algos import config as configs
-    from marft_algos import presets
     from marft_algos.loggers import Display
     from marft_algos.trainer import Trainer
 
@@ -165,7 +166,7 @@ def marft(reference: str, folder: str, level: str, episodes: int, new: int, iter
             "level": level, "lr": 1e-4, "epochs": 1, "minibatches": 1, "critic_epochs": 1, "critic_minibatches": 1,
         },
     }  # fmt: skip
-    trainer = Trainer(configs.build(settings, configs.build(presets.get("default"))))
+    trainer = Trainer(build(configs.build(settings, configs.build(presets.get("default")))))
     with Watch(iterations, 0, "") as display:
         trainer.train(trainer.start(), display)
     return clock.found(tokens[-1])

@@ -52,18 +52,17 @@ def measure(folder: Path, hidden: int, batch: int, ragged: bool, repeats: int) -
     policies = PolicySet.build(model, shapes.TEAM, device="cpu")
     shapes.disturb(policies)
     base = policies.base("actor")
-    base.end_ids = tuple(range(500, 530)) if ragged else ()
+    base.chat.end_ids = tuple(range(500, 530)) if ragged else ()
     engine, params = NativeEngine(policies), SamplingParams(max_new_tokens=NEW)
     own, both = requests(["actor"], batch), requests(["actor", "reasoner"], batch)
     prompts = torch.tensor([request.prompt_ids for request in own])
-    plain = PolicySet.build(model, shapes.TEAM, device="cpu").base("actor").model
+    plain: Any = PolicySet.build(model, shapes.TEAM, device="cpu").base("actor").model
 
     def generate() -> Any:
         settings = {"max_new_tokens": NEW, "do_sample": True, "top_k": 0, "pad_token_id": 0}
+        ends = list(base.chat.end_ids) or None
         with torch.inference_mode():
-            return plain.generate(
-                prompts, attention_mask=torch.ones_like(prompts), eos_token_id=list(base.end_ids) or None, **settings
-            )
+            return plain.generate(prompts, attention_mask=torch.ones_like(prompts), eos_token_id=ends, **settings)
 
     def by_policy() -> list[list[Generation]]:
         return [engine.generate([r for r in both if r.policy == p], params) for p in policies.policies]

@@ -38,7 +38,7 @@ def prompts_of(model: str) -> list[str]:
     """The prompts of one step, as text."""
     policies = build(model, 1)
     played = Stage(policies, GROUPS, PROMPT, 1).play(0)
-    tokenizer = policies.tokenizer(policies.policies[0])
+    tokenizer = policies.renderer.tokenizer(policies.policies[0])
     return [tokenizer.decode(t.transitions[0].prompt_ids) for t in played]
 
 

@@ -65,7 +65,7 @@ def build(model: str, agents: int, device: str = "cpu") -> PolicySet:
     """Returns a policy for each agent, whose replies have no end."""
     policies = PolicySet.build(model, team(agents), device=device)
     for policy in policies.policies:
-        policies.base(policy).end_ids = ()
+        policies.base(policy).chat.end_ids = ()
     return policies
 
 
@@ -85,11 +85,11 @@ class Stage:
     ) -> None:
         self.policies, self.episodes = policies, episodes
         self.engine = engine or NativeEngine(policies, max_batch=episodes)
-        agents = list(policies.agents)
+        agents = list(policies.renderer.agents)
         profile, words = self._sizes(agents[0], prompt)
         specs = [AgentSpec(name, name, profile, with_answer=name == agents[-1]) for name in agents]
         self._vec = VectorEnv([lambda: FlexEnv(specs, Pages(words), Chain(sees="previous"))] * episodes)
-        self._collector = Collector(self._vec, policies, self.engine, SamplingParams(new))
+        self._collector = Collector(self._vec, policies.renderer, self.engine, SamplingParams(new))
 
     def play(self, iteration: int, repeats: int = 1) -> list[Trajectory]:
         """Plays the episodes; ``repeats`` of them in a row start alike."""
@@ -103,11 +103,11 @@ class Stage:
 
     def _sizes(self, agent: str, prompt: int) -> tuple[str, int]:
         """A profile, and a number of words, that make a prompt of about so many tokens."""
-        policy = self.policies.policy_of(agent)
+        policy = self.policies.renderer.policy_of(agent)
 
         def tokens(profile: str, page: str) -> int:
             messages = [{"role": "system", "content": profile}, {"role": "user", "content": page}]
-            return len(self.policies.render(policy, messages))
+            return len(self.policies.renderer.render(policy, messages))
 
         bare = tokens("", "")
         each = (tokens("", " ".join(_WORDS * 8)) - bare) / (8 * len(_WORDS))
