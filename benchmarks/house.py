@@ -112,7 +112,8 @@ def walk() -> dict[str, Any]:
     alone = {"iterations": 2, "eval_every": 0, "save_every": 0, "record_every": 0, "eval_episodes": 8}
     found = Walk()
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(build(config.build(presets.get("quickstart") | alone | {"runs_dir": folder})))
+        settings = config.build(presets.get("quickstart") | alone | {"runs_dir": folder})
+        trainer = Trainer(build(settings))
         trainer.train(trainer.start(), Watcher(found))  # type: ignore[arg-type]
     return {"files": found.files(), "functions": len(found.functions), "stack": found.deepest}
 

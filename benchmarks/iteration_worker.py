@@ -140,8 +140,9 @@ def released(reference: str, folder: str, level: str, episodes: int, new: int, i
 
 def marft(reference: str, folder: str, level: str, episodes: int, new: int, iterations: int) -> dict[str, Any]:
     """Runs ``marft train`` as it stands, on the same model, problems and profiles."""
-    from marft_algos import build, presets
     from marft_algos import config as configs
+    from marft_algos import presets
+    from marft_algos.build import build
     from marft_algos.loggers import Display
     from marft_algos.trainer import Trainer
 

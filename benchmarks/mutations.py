@@ -45,23 +45,23 @@ MUTATIONS = [
     ),
     Mutation(
         "every agent's buffer written",
-        "marft_algos/algos/marft.py",
-        "t.advantages, t.returns = a.astype",
-        "turns[-1].advantages, turns[-1].returns = a.astype",
+        "marft_algos/ppo.py",
+        "estimates.advantages[t], estimates.returns[t] = a.astype",
+        "estimates.advantages[turns[-1]], estimates.returns[turns[-1]] = a.astype",
         "test_defects.py::test_every_agents_buffer_is_written",
     ),
     Mutation(
         "γ = λ = 1, R = 1, V ≡ c: every return is 1",
-        "marft_algos/credit.py",
-        "rewards[k], successors[k] = worth,",
-        "rewards[k], successors[k] = trajectory.score,",
+        "marft_algos/credit/rewards.py",
+        "rewards[k] = worth + ",
+        "rewards[k] = trajectory.score + ",
         "test_chain.py::test_every_return_is_1_for_any_n_and_any_D",
     ),
     Mutation(
         "an episode's advantages do not depend on the one before",
-        "marft_algos/credit.py",
-        "rewards[k], successors[k] = worth, tuple(following)",
-        "rewards[k], successors[k] = worth, tuple(following) if i == 0 else ()",
+        "marft_algos/credit/rewards.py",
+        "successors[k] = tuple(following)",
+        "successors[k] = tuple(following) if i == 0 else ()",
         "test_chain.py::test_an_episodes_advantages_do_not_depend_on_the_episode_before_it",
     ),
     Mutation(
@@ -109,8 +109,8 @@ MUTATIONS = [
     Mutation(
         "sampler's and trainer's log-probs agree",
         "marft_algos/engines/native.py",
-        "scores = torch.log_softmax(self.head(hidden).float() / self.params.temperature, dim=-1)",
-        "scores = torch.log_softmax(self.head(hidden).float(), dim=-1)",
+        "scores = torch.log_softmax(self.to_logits(hidden) / self.params.temperature, dim=-1)",
+        "scores = torch.log_softmax(self.to_logits(hidden), dim=-1)",
         "test_defects.py::test_sampler_and_trainer_agree_and_the_first_ratio_is_1",
     ),
     Mutation(
@@ -137,15 +137,15 @@ MUTATIONS = [
     Mutation(
         "... (adapters that never reach the sampler)",
         "marft_algos/weights.py",
-        "base_layer().weight + layer.get_delta_weight(self.adapter)",
-        "base_layer().weight + 0 * layer.get_delta_weight(self.adapter)",
+        "base_layer().weight + layer.get_delta_weight(self._held.adapter)",
+        "base_layer().weight + 0 * layer.get_delta_weight(self._held.adapter)",
         "test_defects.py::test_an_update_reaches_the_sampler_of_the_trained_agent_only",
     ),
     Mutation(
         "... a frozen agent's does not",
         "marft_algos/weights.py",
-        "name not in frozen, peft, _adapter(name), layers)",
-        "name not in frozen, peft, _adapter(names[0]), layers)",
+        "name not in frozen, peft, _adapter(name), layers, merge",
+        "name not in frozen, peft, _adapter(names[0]), layers, merge",
         "test_defects.py::test_an_update_reaches_the_sampler_of_the_trained_agent_only",
     ),
     Mutation(
@@ -207,15 +207,16 @@ MUTATIONS = [
     Mutation(
         "tokens trained are the tokens sampled",
         "marft_algos/rollout.py",
-        "made.action_ids, made.logprobs = reply.action_ids, reply.logprobs",
-        "made.action_ids, made.logprobs = self._policies.tokenizer(asked.policy).encode(reply.text), reply.logprobs",
+        "reply=asked.reply,",
+        "reply=Generation(self._policies.tokenizer(policy).encode(asked.reply.text), asked.reply.logprobs,"
+        " asked.reply.stop_reason, 0),",
         "test_defects.py::test_tokens_trained_are_the_tokens_sampled",
     ),
     Mutation(
         "the prompt scored is the prompt sampled from",
         "marft_algos/rollout.py",
-        "made.policy, made.prompt_ids = asked.policy, asked.prompt_ids",
-        "made.policy, made.prompt_ids = asked.policy, asked.prompt_ids[:100]",
+        "prompt_ids=asked.request.prompt_ids,",
+        "prompt_ids=asked.request.prompt_ids[:100],",
         "test_defects.py::test_the_prompt_scored_is_the_prompt_sampled_from_when_the_context_overflows",
     ),
     Mutation(
@@ -228,8 +229,8 @@ MUTATIONS = [
     Mutation(
         "equal seeds give equal problems, for 1, 2 and 8 workers",
         "marft_envs/vector.py",
-        "slot.env.reset(seed=seed, options",
-        "slot.env.reset(seed=slot.index, options",
+        "slot.env = begin(slot.own)",
+        "slot.env = _reset(slot.index, begin.args[1], slot.own)",
         "test_defects.py::test_equal_seeds_give_equal_problems_for_1_2_and_8_workers",
     ),
     Mutation(

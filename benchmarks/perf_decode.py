@@ -60,9 +60,13 @@ def measure(folder: Path, hidden: int, batch: int, ragged: bool, repeats: int) -
 
     def generate() -> Any:
         settings = {"max_new_tokens": NEW, "do_sample": True, "top_k": 0, "pad_token_id": 0}
-        ends = list(base.chat.end_ids) or None
         with torch.inference_mode():
-            return plain.generate(prompts, attention_mask=torch.ones_like(prompts), eos_token_id=ends, **settings)
+            return plain.generate(
+                prompts,
+                attention_mask=torch.ones_like(prompts),
+                eos_token_id=list(base.chat.end_ids) or None,
+                **settings,
+            )
 
     def by_policy() -> list[list[Generation]]:
         return [engine.generate([r for r in both if r.policy == p], params) for p in policies.policies]

@@ -253,7 +253,7 @@ def against(done: Done, path: Path | None, opponent: str) -> dict[str, int]:
     settings = config.load(done.run.config_file)
     kwargs = {**settings.env_kwargs, "opponents": opponent}
     make_env = setup.env_factory(settings, kwargs)
-    spec = resolve(settings, setup.started(make_env))
+    spec = resolve(settings, setup.started(settings.env, make_env))
     policies: PolicySet = setup.make_policies(spec)
     if path is not None:
         checkpoint.load_policies(path, policies, setup.saved_policies(settings, policies))

@@ -3,11 +3,15 @@
 Importing this package brings in nothing heavy: the names below load torch and transformers on first use.
 """
 
-from __future__ import annotations
+import sys
+
+from marft_algos.started import leave_current_folder
+
+if sys.argv[:1] == ["-m"]:  # Python is looking for the module that it will start; nothing else is imported before
+    leave_current_folder(__name__)
 
 import importlib
-
-TYPE_CHECKING = False  # typing's own is out of reach: under `python -m` a file of the current folder comes before it
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from marft_algos.algorithm import Algorithm as Algorithm

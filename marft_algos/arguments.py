@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
 import json
 import shlex
 import tomllib
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 from pydantic import TypeAdapter, ValidationError
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from marft_algos.ranges import check
+from marft_algos.ranges import check, hints
 from marft_envs.errors import ConfigError
 
 registry = ConstructorRegistry()
@@ -102,6 +104,57 @@ def parse(kind: Any, argv: list[str], *, prog: str, description: str = "", **opt
     if dataclasses.is_dataclass(given):
         check(given)
     return given
+
+
+def parse_in_sections(
+    default: Any, sections: Mapping[str, str], argv: list[str], *, prog: str, description: str = ""
+) -> Any:
+    """Parses ``argv`` over a dataclass whose options ``--help`` shows in sections; their names are as without.
+
+    Args:
+        default: An instance: what is not given comes from it. A field that holds a dataclass is a section of its own.
+        sections: First field of each section, in the dataclass's order -> its title, one word.
+        argv: What was typed.
+        prog: As it is typed.
+        description: What it does.
+
+    Returns:
+        The instance with what was given.
+    """
+    # To the parser a section is a dataclass in a dataclass; for users and in files there is one without parts.
+    kind: Any = type(default)
+    about, title, fields = _documented(kind), "", dict[str, list[tuple[str, Any, Any]]]()
+    made: dict[str, Any] = {}
+    for name, hint in hints(kind).items():
+        title, own = sections.get(name, title), getattr(default, name)
+        if dataclasses.is_dataclass(own):
+            made[name] = own
+        else:
+            told = Annotated[hint, tyro.conf.arg(help=about[name])]  # type: ignore[valid-type]
+            start = dataclasses.field(default_factory=lambda own=own: own)  # type: ignore[misc]
+            fields.setdefault(title, []).append((name, told, start))
+    made = {title: dataclasses.make_dataclass(title, part)() for title, part in fields.items()} | made
+
+    def joined(given: Any) -> Any:
+        flat = {name: getattr(getattr(given, title), name) for title, part in fields.items() for name, *_ in part}
+        return kind(**flat, **{name: getattr(given, name) for name in made.keys() - fields.keys()})
+
+    parts = [(name, type(part)) for name, part in made.items()]
+    # Joined as soon as it is made, what cannot be is told by the parser, as of any other dataclass.
+    whole: Any = dataclasses.make_dataclass(kind.__name__, parts, namespace={"__post_init__": joined})
+    plain: Any = tyro.conf.OmitArgPrefixes[whole]  # type: ignore[misc]
+    return joined(parse(plain, argv, prog=prog, description=description, default=whole(**made)))
+
+
+def _documented(kind: type) -> dict[str, str]:
+    """The text below each field of a dataclass."""
+    (body,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for field, below in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            found[ast.unparse(field.target)] = inspect.cleandoc(str(below.value.value))
+    return found
 
 
 def typed(*words: object) -> str:

@@ -7,7 +7,6 @@ the pieces' losses gives the minibatch's mean, exactly.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,8 +40,8 @@ class Totals:
     tokens: int
     acted: float = 0.0
     """Sum of the rows' shares: one for each (episode, agent) that acted."""
-    episodes: float = math.nan
-    """Episodes that were played for it, whoever acted in them; known within an update."""
+    episodes: float | None = None
+    """Episodes that were played for it, whoever acted in them; None: nobody has said it, and the rows do not tell."""
 
 
 @dataclass(slots=True)
@@ -108,7 +107,15 @@ class Batch:
 
         What policy gradients of whole episodes ask for: E counts every episode, also those without a turn of the
         policy, and agents that share it add up.
+
+        Raises:
+            BatchError: The minibatch's size does not say how many episodes were played.
         """
+        if self.totals.episodes is None:
+            raise BatchError(
+                "A mean over episodes wants to know how many episodes were played, and turns alone do not tell. Say it "
+                "where the batch is packed: pack(…, minibatch=totals(rows, estimates, episodes))"
+            )
         return x.sum() / self.totals.episodes
 
 
@@ -160,7 +167,7 @@ def _learnt(trajectory: Trajectory, policies: Container[str]) -> list[Transition
     return [t for t in turns if t.policy in policies and has_loss(t)]
 
 
-def totals(rows: Sequence[Transition], estimates: Estimates, episodes: float = math.nan) -> Totals:
+def totals(rows: Sequence[Transition], estimates: Estimates, episodes: float | None = None) -> Totals:
     """Rows, sampled tokens and (episode, agent) pairs of a minibatch, for which so many episodes were played."""
     acted = sum(estimates.shares.get(t, 1.0) for t in rows)
     return Totals(len(rows), sum(len(t.action_ids) for t in rows), acted, episodes)
@@ -274,6 +281,6 @@ def _check(t: Transition, estimates: Estimates, policy: str, level: Level) -> No
     if len(estimates.behaviour(t)) != len(t.action_ids):
         raise BatchError(f"{where} has {len(t.logprobs)} log-probs for {len(t.action_ids)} tokens; expected one each.")
     expected = decision_points(t, level)
-    given = len(estimates.advantages.get(t, ())) or expected
+    given = len(estimates.advantages[t]) if t in estimates.advantages else expected
     if given != expected:
         raise BatchError(f"{where} has {given} advantages at {level} level; expected {expected}.")

@@ -10,8 +10,7 @@ from typing import Any, cast
 
 import torch
 
-from marft_algos import algorithm as algorithms
-from marft_algos import evaluate, hosting, paths, seeds, setup
+from marft_algos import hosting, paths, seeds, setup
 from marft_algos.algorithm import Algorithm
 from marft_algos.config import TrainConfig
 from marft_algos.engines.base import RolloutEngine
@@ -19,7 +18,7 @@ from marft_algos.estimate import estimate
 from marft_algos.loggers import Logger
 from marft_algos.modeling import ModelSettings, given_base
 from marft_algos.policy import PolicySet
-from marft_algos.resolve import RunSpec, check_training, resolve
+from marft_algos.resolve import RunSpec, make_algorithm, resolve
 from marft_algos.setup import EnvFactory, Problems
 from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError
@@ -77,14 +76,15 @@ def build(
     torch.set_num_threads(config.threads)
     seeds.start_global(seeds.tasks(config.seed, -1))
     config = paths.absolute(config)
-    algorithm = algorithms.get(config.algo)(config.algorithm, sampling=evaluate.sampling(config))
     make_env = _factory(env) or setup.env_factory(config, config.env_kwargs)
     make_eval_env = _factory(eval_env) or _factory(env) or setup.env_factory(config, setup.eval_kwargs(config))
-    with closing(setup.started(make_env)) as first, closing(setup.started(make_eval_env)) as held_out:
+    with (
+        closing(setup.started(config.env, make_env)) as first,
+        closing(setup.started(config.env, make_eval_env)) as held_out,
+    ):
         problems = setup.problems(config, first, held_out)
         spec = resolve(config, first)
-        algorithms.check(algorithm, spec.facts)
-        check_training(spec)
+        algorithm = make_algorithm(spec, setup.sampling(config))
         hosting.reach(spec)
         if config.check_memory and model is None:
             estimate(spec, first).check()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,11 +123,13 @@ def _dry_run(argv: list[str]) -> int:
     require_training()
     from marft_algos import setup
     from marft_algos.estimate import capacity, estimate
-    from marft_algos.resolve import resolve
+    from marft_algos.resolve import make_algorithm, resolve
 
     trust.check_dry(config.table())
-    env = setup.started(setup.env_factory(config, config.env_kwargs))
-    found = estimate(resolve(config, env), env)
+    env = setup.started(config.env, setup.env_factory(config, config.env_kwargs))
+    spec = resolve(config, env)
+    make_algorithm(spec, setup.sampling(config))
+    found = estimate(spec, env)
     say(f"{config.env} · {config.algo}, memory at most:\n{found.table()}")
     say(f"  {capacity(found.device) / 1e9:8.2f} GB  there is")
     found.check()
@@ -137,7 +139,7 @@ def _dry_run(argv: list[str]) -> int:
 
 def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
     """The settings that the command line means, and the run to go on with if there is one."""
-    from marft_algos.config import TrainConfig
+    from marft_algos.config import SECTIONS
 
     words = list(argv)
     if words and not words[0].startswith("-"):
@@ -155,9 +157,7 @@ def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
         "  --dry-run: check the settings and estimate the memory; load no weights, start no program, send nothing\n"
         "  --trust: let a file's settings execute and send, after showing them (docs/trust.md)"
     )
-    given = arguments.parse(
-        tyro.conf.OmitArgPrefixes[TrainConfig], words, prog="marft train", description=help_text, default=base
-    )
+    given = arguments.parse_in_sections(base, SECTIONS, words, prog="marft train", description=help_text)
     # A key given here replaces that key, and leaves the others of the preset.
     merged = arguments.over(base.env_kwargs, given.env_kwargs, preset=run is None and "config" not in files)
     return dataclasses.replace(given, env_kwargs=merged), run
@@ -251,10 +251,10 @@ def run_eval(argv: list[str]) -> int:
     torch.set_num_threads(config.threads)
     # Everything that was typed is checked before anything is played.
     trained = checkpoint.pick(run.checkpoints, given.checkpoint) if run and not given.untrained else None
-    env, kwargs = setup.started(setup.env_factory(config, config.env_kwargs)), setup.eval_kwargs(config)
+    env, kwargs = setup.started(config.env, setup.env_factory(config, config.env_kwargs)), setup.eval_kwargs(config)
     swapped = _agent_called(given.swap, env) if given.swap else ""
     make_held_out = setup.env_factory(config, kwargs)
-    held_out = setup.started(make_held_out)
+    held_out = setup.started(config.env, make_held_out)
     problems = setup.problems(config, env, held_out)
     panel = problems.held_out
     if swapped and len(panel) < 2:
@@ -288,7 +288,8 @@ def run_eval(argv: list[str]) -> int:
         say(f"exchanged    {after}, with {swapped}'s messages from other problems")
         say(f"difference   {_signed(difference)} (paired, 95 %)")
     if given.out:
-        _write_rows(Path(given.out), [records.row(t) for t in played])
+        records.write(Path(given.out), [records.row(t) for t in played])
+        say(f"episodes:    {given.out}")
     return 0
 
 
@@ -350,17 +351,6 @@ def _agent_called(name: str, env: Any) -> str:
         known = [agent.name for agent in team]
         raise ConfigError(f"'{name}' is {'no agent' if not found else 'not one agent'}. {did_you_mean(name, known)}")
     return found[0]
-
-
-def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    import json
-
-    from marft_algos.runs import writing
-
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    say(f"episodes:    {path}")
 
 
 # marft show -----------------------------------------------------------------------------------------

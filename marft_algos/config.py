@@ -7,6 +7,7 @@ change these defaults for a purpose; see ``presets.py``.
 from __future__ import annotations
 
 import dataclasses
+import os
 import tomllib
 import typing
 from collections.abc import Mapping
@@ -17,8 +18,18 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from marft_algos import endpoints, seeds, toml, trust
-from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Checked, Range
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Checked, Range, shown
 from marft_envs.errors import ConfigError, did_you_mean
+
+SECTIONS = {
+    "preset": "task",
+    "models": "model",
+    "max_new_tokens": "training",
+    "eval_every": "evaluation",
+    "save_every": "record",
+    "threads": "machine",
+}
+"""First setting of each section of ``marft train --help`` -> its title; a section ends where the next begins."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +139,10 @@ class TrainConfig(Checked):
     """Go on generating while slow verdicts (graders, sandboxes) are awaited. Keeps a GPU busy; off: the same seed gives
     the same run, to the bit."""
     max_lost: Annotated[float, SHARE] = 0.1
-    """Largest share of an iteration's episodes, or of an evaluation's, that outages (faults of engine, world or
-    machine) may take. They are left out of everything and counted as ``infra``; beyond the share the run stops, its
-    state saved. .1: what is left still stands for the problems that were drawn, though outages are seldom random."""
+    """Largest share of an iteration's episodes (refills and replays included), or of an evaluation's, that outages
+    (faults of engine, world or machine) may take. They are left out of everything and counted as ``infra``; beyond the
+    share the run stops, its state saved. .1: what is left still stands for the problems that were drawn, though outages
+    are seldom random."""
     on_task_error: Literal["worst", "stop"] = "worst"
     """What an exception of the task's own code does while it judges a text: ``worst`` pays that text the worst, shows
     the traceback once and counts ``task_errors``; ``stop`` ends the run. Worst: a long run need not die of one odd
@@ -146,6 +158,9 @@ class TrainConfig(Checked):
 
     def __post_init__(self) -> None:
         """Raises ``ConfigError`` for values outside their ranges, and for pairs that cannot work together."""
+        for name in ("models", "adapter_dir", "runs_dir"):
+            if isinstance(value := getattr(self, name), os.PathLike):
+                object.__setattr__(self, name, os.fspath(value))
         super().__post_init__()
         if self.pool and self.full_finetune:
             raise ConfigError("A pool of past policies keeps adapters. Leave out full_finetune, or say --pool 0.")
@@ -212,7 +227,7 @@ def read_table(path: Path | str) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # with or without Notepad's mark
     except OSError as error:
         raise ConfigError(f"Cannot read the settings in '{path}': {error.strerror}. Expected a TOML file.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # of TOML, of UTF-8, and of numbers that are too long for Python to read
         raise ConfigError(f"'{path}' is not TOML: {error}. Expected lines such as: lr = 1e-4") from error
 
 
@@ -233,6 +248,7 @@ def _checked(kind: Any, given: Mapping[str, Any], base: Any, skip: tuple[str, ..
     for key, value in given.items():
         if key not in names:
             raise ConfigError(f"There is no setting '{key}'. {did_you_mean(key, names)} All: marft train --help")
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
         allows_none = type(None) in typing.get_args(hints[key])
         values[key] = _coerce(key, None if allows_none and value == toml.NONE else value, hints[key])
     return kind(**values)
@@ -245,4 +261,4 @@ def _coerce(key: str, value: Any, hint: Any) -> Any:
         first = error.errors()[0]
         choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
         hint_text = f" {did_you_mean(str(value), map(str, choices))}" if choices else ""
-        raise ConfigError(f"The setting '{key}' cannot be {value!r}: {first['msg']}.{hint_text}") from error
+        raise ConfigError(f"The setting '{key}' cannot be {shown(value)}: {first['msg']}.{hint_text}") from error

@@ -15,17 +15,12 @@ from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.renderer import Renderer
 from marft_algos.rollout import Collector
 from marft_algos.runs import EvalRecord, outcome
-from marft_algos.setup import EnvFactory, Panel
-from marft_algos.types import SamplingParams, StopReason, Trajectory
+from marft_algos.setup import EnvFactory, Panel, sampling
+from marft_algos.types import StopReason, Trajectory
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.vector import VectorEnv
 
 Progress = Callable[[int, int, int], None]
-
-
-def sampling(config: TrainConfig, *, evaluation: bool = False) -> SamplingParams:
-    """How replies are drawn while training, or at evaluation."""
-    return SamplingParams(config.max_new_tokens, config.temperature, greedy=evaluation and config.eval_greedy)
 
 
 def play(

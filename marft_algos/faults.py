@@ -90,24 +90,29 @@ def _own(t: Trajectory, agent: str) -> float:
     return sum(layer.agent_rewards.get(agent, 0.0) for layer in t.layers)
 
 
-def check(played: Sequence[Trajectory], limits: Limits, what: str) -> None:
+def check(
+    played: Sequence[Trajectory],
+    limits: Limits,
+    what: str,
+    branches: int = 0,
+    lost_branches: Sequence[Episode] = (),
+) -> None:
     """Refuses to make numbers of episodes of which too many failed.
 
     Args:
         played: Of an iteration, or of an evaluation.
         limits: The run's settings.
         what: What they are of, for the message.
+        branches: How many branches were played of them.
+        lost_branches: Those that were lost.
 
     Raises:
-        OutageError: More than ``max_lost`` of them were lost.
+        OutageError: More than ``max_lost`` of them were lost, or of them and their branches, or all of them.
         TaskError: The task's code raised on all of them, or on any where ``on_task_error`` is ``stop``.
     """
     lost = [t.episode for t in played if t.infra]
-    if len(lost) > limits.max_lost * len(played):
-        raise OutageError(
-            f"{len(lost)} of the {len(played)} episodes of {what} were lost to outages ({blamed(lost)}). "
-            f"At most a share of {limits.max_lost:g} may be (max_lost)."
-        )
+    _check_share(lost, len(played), limits, what)
+    _check_share([*lost, *lost_branches], len(played) + branches, limits, f"{what}, branches included,")
     errors = [t.episode.task_error for t in played if t.episode.task_error]
     if errors and len(errors) == len(played):
         raise TaskError(f"The task's code raised on all {len(played)} episodes of {what}; the first: {errors[0]}.")
@@ -115,6 +120,14 @@ def check(played: Sequence[Trajectory], limits: Limits, what: str) -> None:
         raise TaskError(
             f"The task's code raised on {len(errors)} of the {len(played)} episodes of {what}; the first: {errors[0]}. "
             "With on_task_error=worst such a text is paid the worst, and the run goes on."
+        )
+
+
+def _check_share(lost: Sequence[Episode], of: int, limits: Limits, what: str) -> None:
+    if lost and (len(lost) > limits.max_lost * of or len(lost) == of):
+        raise OutageError(
+            f"{len(lost)} of the {of} episodes of {what} were lost to outages ({blamed(lost)}). "
+            f"At most a share of {limits.max_lost:g} may be (max_lost), and never all."
         )
 
 

@@ -99,7 +99,7 @@ def team_of(path: str, env_id: str, names: Sequence[str]) -> Reply:
             f" '{strangers[0]}' of {env_id}. {did_you_mean(strangers[0], known)} Its own game: {play}"
         )
     commands.require_training()
-    from marft_algos import checkpoint, evaluate, hosting, setup
+    from marft_algos import checkpoint, hosting, setup
     from marft_algos.resolve import resolve
     from marft_algos.types import GenerationRequest
 
@@ -108,7 +108,7 @@ def team_of(path: str, env_id: str, names: Sequence[str]) -> Reply:
     chosen = checkpoint.pick(run.checkpoints)
     checkpoint.load_policies(chosen, policies, setup.saved_policies(settings, policies))
     renderer = policies.renderer
-    engine, params = hosting.make_engine(spec, policies, local=True), evaluate.sampling(settings, evaluation=True)
+    engine, params = hosting.make_engine(spec, policies, local=True), setup.sampling(settings, evaluation=True)
 
     def reply(agent: str, messages: Sequence[Mapping[str, str]]) -> str:
         policy = renderer.policy_of(agent)

@@ -114,8 +114,11 @@ def _check(name: str, value: Any, hint: Any, limits: Range | None) -> None:
     limits, parts = _read(hint, limits)
     part = next((part for part in parts if _is_of(value, part)), None)
     if part is None:
-        raise ConfigError(f"{name} is {value!r}; expected {_kinds(limits, parts)}.")
+        raise ConfigError(f"{name} is {shown(value)}; expected {_kinds(limits, parts)}.")
     args = typing.get_args(part)
+    if part in (int, float) and not _is_float(value):
+        allowed = limits or FINITE
+        raise ConfigError(f"{name} is {shown(value)}; expected {allowed}{_or_none(parts)}, with fewer digits.")
     if part in (int, float) and float(value) not in (limits or FINITE):
         allowed = limits or FINITE
         raise ConfigError(f"{name} is {value!r}; expected {allowed}{_or_none(parts)}. {allowed.hint}".rstrip())
@@ -140,6 +143,25 @@ def _is_of(value: Any, part: Any) -> bool:
     if origin is tuple:
         return isinstance(value, list | tuple)
     return isinstance(value, Mapping if origin is dict else origin)
+
+
+def _is_float(value: Any) -> bool:
+    """Whether a number is one that arithmetic can go on with: whole numbers have no largest one."""
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
+
+
+def shown(value: Any) -> str:
+    """A value as a message has it; of a whole number too long to read, or for Python to print, how long it is."""
+    if not isinstance(value, int) or _is_float(value):
+        return repr(value)
+    digits = int((value.bit_length() - 1) * math.log10(2))
+    while 10**digits <= abs(value):
+        digits += 1
+    return f"a number of {digits} digits"
 
 
 def _or_none(parts: tuple[Any, ...]) -> str:

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from marft_algos.runs import writing
 from marft_algos.types import Estimates, Trajectory, Transition
 from marft_envs import trajectory as episodes
 
@@ -31,6 +34,17 @@ def row(
     for turn, transition in zip(made["turns"], trajectory.transitions, strict=True):
         turn["extras"] = {**(turn["extras"] or {}), **_learnt(transition, estimates or Estimates(), tokenizers or {})}
     return made
+
+
+def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes rows to a JSONL file.
+
+    Raises:
+        RunError: It cannot be written.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def _learnt(t: Transition, estimates: Estimates, tokenizers: Mapping[str, Any]) -> dict[str, Any]:

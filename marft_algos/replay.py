@@ -8,6 +8,7 @@ for, so who is told the same says the same, and a difference between two replays
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +30,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from marft_algos.renderer import Renderer
+
+
+@dataclass(slots=True)
+class Spent:
+    """What was sampled, and what was read for it."""
+
+    tokens: int = 0
+    prompts: int = 0
+
+    def add(self, asked: GenerationRequest, reply: Generation) -> None:
+        """Counts a reply, and its prompt if there was one to it."""
+        self.tokens += len(reply.action_ids)
+        self.prompts += 0 if reply.stop_reason is StopReason.ERROR else len(asked.prompt_ids)
 
 
 class Weights(Protocol):
@@ -90,8 +104,12 @@ class Replayer:
         self.seed, self._slots, self._start, self._seating = seed, slots, start, seating
         self.states: States = {}
         """What branches go on from; a Collector that is given it keeps copies here."""
-        self.tokens: dict[int, int] = {}
-        """Episode -> tokens sampled in branches of it since ``charge`` was last called."""
+        self.spent: dict[int, Spent] = defaultdict(Spent)
+        """Episode -> what was spent on it and is not part of it since ``charge`` was last called."""
+        self.branches = 0
+        """Branches played since ``charge`` was last called."""
+        self.lost: list[Episode] = []
+        """Those of them that an outage broke off."""
 
     def play(self, branches: Sequence[Branch], iteration: int) -> list[Trajectory | None]:
         """Plays every branch; None for those that an outage broke off.
@@ -105,7 +123,6 @@ class Replayer:
 
         Raises:
             ConfigError: The environment cannot be copied.
-            OutageError: Every branch was lost.
         """
         if not branches:
             return []
@@ -116,13 +133,12 @@ class Replayer:
             played = collector.play(branches, iteration, self._start)
         finally:
             vec.close()
-        for branch, tokens in zip(branches, collector.tokens, strict=True):
-            self.count(branch.episode, tokens)
+        for branch, spent in zip(branches, collector.spent, strict=True):
+            self.spent[branch.episode].tokens += spent.tokens
+            self.spent[branch.episode].prompts += spent.prompts
+        self.branches += len(played)
+        self.lost += [t.episode for t in played if t.infra]
         return [None if t.infra else t for t in played]
-
-    def count(self, episode: int, tokens: int) -> None:
-        """Notes tokens that were sampled for an episode and are not part of it."""
-        self.tokens[episode] = self.tokens.get(episode, 0) + tokens
 
     def state(self, trajectory: Trajectory, layer: int | None = None) -> FlexEnv:
         """The state before a layer; None: before the first that was kept.
@@ -140,12 +156,14 @@ class Replayer:
         return kept[wanted]
 
     def charge(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-        """The episodes with what was sampled in branches of them; lets go of the states that those started from."""
-        charged = [
-            dataclasses.replace(t, replayed_tokens=t.replayed_tokens + self.tokens.pop(t.number, 0))
-            for t in trajectories
-        ]
+        """The episodes with what branches of them cost; forgets the branches, and the states that they began at."""
+        charged = []
+        for t in trajectories:
+            spent = self.spent.pop(t.number, Spent())
+            tokens, prompts = t.replayed_tokens + spent.tokens, t.replayed_prompts + spent.prompts
+            charged.append(dataclasses.replace(t, replayed_tokens=tokens, replayed_prompts=prompts))
         self.states.clear()
+        self.branches, self.lost = 0, []
         return charged
 
 
@@ -187,7 +205,7 @@ class _Branches(Collector):
 
     def play(self, branches: Sequence[Branch], iteration: int, start: RolloutEngine | None) -> list[Trajectory]:
         self._branches, self._start = branches, start
-        self.tokens = [0] * len(branches)
+        self.spent = [Spent() for _ in branches]
         assert isinstance(self._vec, VectorEnv)
         self._vec.branch([partial(_Branched, branch) for branch in branches])
         played = self._play(len(branches), iteration, 0)
@@ -221,7 +239,7 @@ class _Branches(Collector):
             assert engine is not None
             for i, reply in zip(rows, engine.generate([prompts[i] for i in rows], self._params), strict=True):
                 asked[i], replies[i] = prompts[i], reply
-                self.tokens[requests[i].episode] += len(reply.action_ids)
+                self.spent[requests[i].episode].add(prompts[i], reply)
         return asked, replies
 
     def _planned(self, episode: Episode) -> list[Transition]:
@@ -243,6 +261,7 @@ Worth = Callable[[Trajectory, int], float]
 class _Rival:
     """A candidate that did not advance."""
 
+    asked: GenerationRequest
     reply: Generation
     worth: float
 
@@ -293,10 +312,10 @@ class TreeCollector(Collector):
             best.append(found[chosen])
             if own[chosen] > -np.inf and key in worths:
                 self._chosen[key] = own[chosen]
-            others = [_Rival(found[j][1], worth) for j, worth in enumerate(own) if j != chosen]
+            others = [_Rival(*found[j], worth) for j, worth in enumerate(own) if j != chosen]
             self._rivals[key] = [rival for rival in others if rival.worth > -np.inf]
-            lost = sum(len(rival.reply.action_ids) for rival in others if rival.worth == -np.inf)
-            self._replayer.count(first + r.episode, lost)
+            for lost in (rival for rival in others if rival.worth == -np.inf):
+                self._replayer.spent[first + r.episode].add(lost.asked, lost.reply)
         return [request for request, _ in best], [reply for _, reply in best]
 
     def _try(

@@ -10,11 +10,13 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from marft_algos import algorithm as algorithms
 from marft_algos import selfplay
-from marft_algos.algorithm import Facts, Need
+from marft_algos.algorithm import Algorithm, Facts, Need
 from marft_algos.config import TrainConfig
 from marft_algos.endpoints import Endpoint, parse_all
 from marft_algos.policy import assign, base_specs
+from marft_algos.types import SamplingParams
 from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError, MarftError, did_you_mean
 from marft_envs.types import AgentSpec
@@ -93,9 +95,7 @@ def _check_hosted(config: TrainConfig, endpoints: Mapping[str, Endpoint]) -> Non
             raise ConfigError(f"Policy '{policy}' is hosted and has no weights here. Take it out of '{setting}'.")
 
 
-def _facts(
-    config: TrainConfig, env: FlexEnv, agents: Mapping[str, str], endpoints: Mapping[str, Endpoint]
-) -> Facts:
+def _facts(config: TrainConfig, env: FlexEnv, agents: Mapping[str, str], endpoints: Mapping[str, Endpoint]) -> Facts:
     offers: set[Need] = {"groups", "critic", "team_state"}
     if not config.permute_rewards and _forks(env):  # branches would tell what the permutation hides
         offers.add("branches")
@@ -116,6 +116,18 @@ def _forks(env: FlexEnv) -> bool:
     except (MarftError, TypeError, copy.Error):
         return False
     return True
+
+
+def make_algorithm(spec: RunSpec, sampling: SamplingParams) -> Algorithm:
+    """The run's algorithm, once it is certain that it can train this team; no model is needed to tell.
+
+    Raises:
+        ConfigError: It cannot, or nobody would be trained.
+    """
+    algorithm = algorithms.get(spec.config.algo)(spec.config.algorithm, sampling=sampling)
+    algorithms.check(algorithm, spec.facts)
+    check_training(spec)
+    return algorithm
 
 
 def check_training(spec: RunSpec) -> None:

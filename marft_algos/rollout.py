@@ -99,6 +99,7 @@ class Collector:
         iteration: int = 0,
         first: int = 0,
         keep: Keep = "nothing",
+        all_may_be_lost: bool = False,
     ) -> list[Trajectory]:
         """Plays one episode per seed; returns them in the panel's order, whatever order they ended in.
 
@@ -108,10 +109,15 @@ class Collector:
         A failed generation ends its own episode (its ``fault`` is ``engine``).
 
         Raises:
-            OutageError: every episode was lost, so the fault is in the set-up and not in an episode.
+            OutageError: every episode was lost, so the fault is in the set-up and not in an episode; not with
+                ``all_may_be_lost``, for those who count what else was played in the iteration, too.
         """
         self._vec.reset(seeds, options)
-        return self._play(len(seeds), iteration, first, keep)
+        played = self._play(len(seeds), iteration, first, keep)
+        if played and not all_may_be_lost and all(t.infra for t in played):
+            lost = [t.episode for t in played]
+            raise faults.OutageError(f"All {len(lost)} episodes failed ({faults.blamed(lost)}).")
+        return played
 
     def _play(self, total: int, iteration: int, first: int, keep: Keep = "nothing") -> list[Trajectory]:
         """Plays what is queued to its end."""
@@ -127,8 +133,6 @@ class Collector:
             finished += self._hand_over(requests, asked, replies)
             if self._on_progress is not None:
                 self._on_progress(len(finished), total, tokens)
-        if finished and all(episode.infra for episode in finished):
-            raise faults.OutageError(f"All {len(finished)} episodes failed ({faults.blamed(finished)}).")
         played = [self._trajectory(episode, first) for episode in sorted(finished, key=lambda episode: episode.index)]
         return faults.settle(played)
 

@@ -130,14 +130,19 @@ class RunFolder:
         run = cls(root)
         with writing(root):
             root.mkdir(parents=True, exist_ok=True)
+        if not (root / locks.FILE).exists():
+            run._check_new()  # before anything is written into a folder that is none of ours
         with run.locked():
-            if any(path.name != locks.FILE for path in root.iterdir()):
-                resume = shlex.join(["marft", "train", "--resume", str(root)])
-                raise ConfigError(f"'{root}' exists already. Go on with it: {resume}. Or choose another --name.")
+            run._check_new()
             with writing(root):
                 (root / "episodes").mkdir()
                 run.checkpoints.mkdir()
         return run
+
+    def _check_new(self) -> None:
+        if any(path.name != locks.FILE for path in self.root.iterdir()):
+            resume = shlex.join(["marft", "train", "--resume", str(self.root)])
+            raise ConfigError(f"'{self.root}' exists already. Go on with it: {resume}. Or choose another --name.")
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:

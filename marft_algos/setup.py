@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import marft_envs
-from marft_algos import seeds
+from marft_algos import faults, seeds
 from marft_algos.config import TrainConfig
 from marft_algos.modeling import BaseModel, ModelSettings
 from marft_algos.policy import LoraSettings, PolicySet
 from marft_algos.presets import accepts
 from marft_algos.renderer import Renderer
 from marft_algos.resolve import RunSpec
+from marft_algos.types import SamplingParams
 from marft_envs import FlexEnv
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, MarftError, WorkerError
+from marft_envs.faults import outage
 
 EnvFactory = Callable[[], FlexEnv]
 PROMPTS_CHECKED = 64
@@ -65,11 +70,44 @@ def env_factory(config: TrainConfig, kwargs: Mapping[str, Any]) -> EnvFactory:
     return partial(marft_envs.make, config.env, **kwargs)
 
 
-def started(make: EnvFactory) -> FlexEnv:
-    """Builds one environment and starts an episode, so that a bad team, D or data set shows itself."""
-    env = make()
-    env.reset(seed=0)
+def started(env_id: str, make: EnvFactory) -> FlexEnv:
+    """Builds one environment and starts an episode, so that a bad team, D or data set shows itself.
+
+    Args:
+        env_id: For messages.
+        make: Makes it.
+
+    Raises:
+        OutageError: What the environment needs cannot be had.
+        TaskError: Its code raised, and nobody had said anything yet.
+    """
+    with _starting(env_id):
+        env = make()
+        env.reset(seed=0)
     return env
+
+
+@contextmanager
+def _starting(env_id: str) -> Iterator[None]:
+    """While inside, episodes start, and no text of an agent can be to blame for what goes wrong."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, MarftError) and not isinstance(error, WorkerError):
+            raise
+        what = str(error).rstrip(".")
+        if not isinstance(error, MarftError):
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            what = f"{type(error).__name__}: {what} ({frame.filename}, line {frame.lineno})"
+        if outage(error):
+            raise faults.OutageError(
+                f"No episode of '{env_id}' can be started: {what}. Once all that it needs is there (a server, a "
+                f"sandbox), try it alone: {shlex.join(['marft', 'play', env_id, '--random'])}"
+            ) from error
+        raise faults.TaskError(
+            f"The code of '{env_id}' raised before anybody had said anything: {what}. Expected an episode to start. "
+            f"Mend it, and try it alone: {shlex.join(['marft', 'check', env_id])}"
+        ) from error
 
 
 def eval_kwargs(config: TrainConfig) -> dict[str, Any]:
@@ -148,17 +186,26 @@ def make_policies(spec: RunSpec, given: BaseModel | None = None) -> PolicySet:
     return policies
 
 
+def sampling(config: TrainConfig, *, evaluation: bool = False) -> SamplingParams:
+    """How replies are drawn while training, or at evaluation."""
+    return SamplingParams(config.max_new_tokens, config.temperature, greedy=evaluation and config.eval_greedy)
+
+
 def check_prompts(config: TrainConfig, env: FlexEnv, renderer: Renderer, panel: Panel) -> None:
     """Checks that every agent's view of these problems fits its model's context, replies of others not counted.
 
     Raises:
         ConfigError: One does not. (What still turns out too long later ends its episode with an error.)
+        OutageError: As ``started``.
+        TaskError: As ``started``.
     """
     for seed, options in zip(panel.seeds[:PROMPTS_CHECKED], panel.options, strict=False):
-        env.reset(seed=seed, options=options)
-        for agent in renderer.agents:
-            base, policy = env.unwrapped, renderer.policy_of(agent)
-            renderer.check_context(policy, base.messages(agent), config.max_new_tokens, base.tools.get(agent, ()))
+        with _starting(config.env):
+            env.reset(seed=seed, options=options)
+            told = {agent: env.unwrapped.messages(agent) for agent in renderer.agents}
+        for agent, messages in told.items():
+            policy, tools = renderer.policy_of(agent), env.unwrapped.tools.get(agent, ())
+            renderer.check_context(policy, messages, config.max_new_tokens, tools)
 
 
 def saved_policies(config: TrainConfig, policies: PolicySet) -> list[str]:

@@ -52,7 +52,7 @@ class Trainer:
         self.replayer = Replayer(
             self.policies.renderer,
             self.engine,
-            evaluate.sampling(config),
+            setup.sampling(config),
             seed=config.seed,
             slots=_slots(config),
             start=StartEngine(self.engine, self.policies) if "start" in algorithm.rule.needs else None,
@@ -105,27 +105,36 @@ class Trainer:
         seeds.start_global(seeds.tasks(config.seed, -1))
         vec = VectorEnv([self.parts.make_env] * _slots(config))
         try:
-            self.publisher.publish(self.policies.policies, self.policies.version)
-            with run.locked(), session.interrupt.installed():
-                if not checkpoint.steps(run.checkpoints) or self.progress.unevaluated:
-                    self._catch_up(session)
-                collector = self._collector(vec, display)
-                while not self._done():
-                    self._iteration(session, collector)
-        except KeyboardInterrupt:
-            if session.interrupt.whole and checkpoint.steps(run.checkpoints):
-                self._save(run)
-            raise Interrupted from None
-        except faults.StoppedError as error:
-            if checkpoint.steps(run.checkpoints):
-                self._save(run)
-            raise type(error)(f"{error} Mend it, and go on: marft train --resume {run.root}") from error
+            with self._guarded(session):
+                self.publisher.publish(self.policies.policies, self.policies.version)
+                with session.interrupt.installed():
+                    if not checkpoint.steps(run.checkpoints) or self.progress.unevaluated:
+                        self._catch_up(session)
+                    collector = self._collector(vec, display)
+                    while not self._done():
+                        self._iteration(session, collector)
         finally:
             vec.close()
             self.engine.close()
             self.publisher.close()
             for sink in sinks:
                 sink.close()
+
+    @contextmanager
+    def _guarded(self, session: _Session) -> Iterator[None]:
+        """Holds the folder's lock; what stops the run inside lets go of it only when the state is saved."""
+        run = session.run
+        with run.locked():
+            try:
+                yield
+            except KeyboardInterrupt:
+                if session.interrupt.whole and checkpoint.steps(run.checkpoints):
+                    self._save(run)
+                raise Interrupted from None
+            except faults.StoppedError as error:
+                if checkpoint.steps(run.checkpoints):
+                    self._save(run)
+                raise type(error)(f"{error} Mend it, and go on: marft train --resume {run.root}") from error
 
     # One iteration ---------------------------------------------------------------------------------
 
@@ -188,7 +197,8 @@ class Trainer:
         for refill in range(1 + algorithm.refills):
             panel = self.problems.train(config.seed, iteration, lacking, refill).repeated(size)
             seeds.start_global(seeds.tasks(config.seed, iteration, refill))
-            fresh = collector.collect(panel.seeds, panel.options, iteration=iteration, first=len(played), keep=keep)
+            place: dict[str, Any] = {"iteration": iteration, "first": len(played), "keep": keep}
+            fresh = collector.collect(panel.seeds, panel.options, **place, all_may_be_lost=refill > 0)
             fresh = [replace(trajectory, group=trajectory.number // size) for trajectory in fresh]
             played += fresh
             for start in range(0, len(fresh), size):
@@ -198,20 +208,26 @@ class Trainer:
                     lacking -= 1
             if not lacking:
                 break
-        faults.check(played, config, f"iteration {iteration + 1}")
+        self._check_lost(played, iteration)
         whole = algorithm.rule.replay(faults.whole(kept), self.replayer, iteration)
         if config.permute_rewards:
             whole = permute_rewards(whole, seeds.generator(seeds.permuted_rewards(config.seed, iteration)))
         judged = diagnostics.judge(whole[:judge], self.replayer, iteration)
+        self._check_lost(played, iteration)
+        branched = {"branches": self.replayer.branches, "branches_lost": len(self.replayer.lost)}
         played = self.replayer.charge(played)
         metrics = evaluate.summary(played[: config.episodes_per_iteration]) | faults.counts(played)
         metrics |= self._variety.measure(faults.whole(played)) | {"episodes_played": len(played)}
         metrics["tokens_played"] = sum(trajectory.tokens for trajectory in played)
-        if replayed := sum(trajectory.replayed_tokens for trajectory in played):
-            metrics["tokens_replayed"] = replayed
+        metrics["tokens_processed"] = sum(trajectory.processed for trajectory in played)
+        if branched["branches"]:
+            metrics |= branched | {"tokens_replayed": sum(trajectory.replayed_tokens for trajectory in played)}
         if isinstance(algorithm.config, algorithms.GroupConfig):
             metrics |= {"groups": len(kept) // size, "groups_dropped": (len(played) - len(kept)) // size}
         return [*whole, *(t for t in kept if t.infra)], metrics, judged
+
+    def _check_lost(self, played: Sequence[Trajectory], iteration: int) -> None:
+        faults.check(played, self.config, f"iteration {iteration + 1}", self.replayer.branches, self.replayer.lost)
 
     def _done(self) -> bool:
         return self.progress.done(self.config.iterations, self.config.token_budget)
@@ -230,7 +246,7 @@ class Trainer:
             display.phase(f"playing: {done}/{total} episodes, {tokens} tokens")
 
         config, algorithm = self.config, self.learner.algorithm
-        place = (vec, self.policies.renderer, self.engine, evaluate.sampling(config))
+        place = (vec, self.policies.renderer, self.engine, setup.sampling(config))
         kwargs: dict[str, Any] = {"seed": config.seed, "overlap": config.overlap, "on_progress": show}
         kwargs |= {"seating": self._seating, "states": self.replayer.states}
         if algorithm.candidates == 1:

@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -24,100 +23,14 @@ from typing import Any
 
 from marft_algos.terminal import say
 from marft_envs.errors import ConfigError
-from marft_envs.registry import FOREIGN
+from marft_envs.powers import CODE, Power, TrustError, names_module, powers, refusal
+from marft_envs.registry import importable
 
-_MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-"""``module:name``, in any setting."""
-_IDS = frozenset({"env", "envs", "id", "single", "trained_on", "algo", "algorithms", "domain", "codec", "opponents"})
-"""Settings in which whatever stands before a colon is imported, or handed to a library that does so."""
-_CODE, _PROGRAM, _SENDS = "runs code of that module", "starts this program", "sends to this address"
-_FOLDER = "imports code from this folder"
-_ISOLATION = "runs agents' programs without isolation"
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-
-
-class TrustError(ConfigError):
-    """Settings of a file would run code, start programs or send something, and nobody has allowed it."""
 
 
 class NotExecuted(ConfigError):
     """The settings cannot be looked into without executing what ``--dry-run`` and ``--plan`` leave alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Power:
-    """A setting that executes or sends."""
-
-    name: str
-    """Its name, with dots: ``env_kwargs.domain_args.server``."""
-    value: Any
-    does: str
-    """In words."""
-
-    @property
-    def executes(self) -> bool:
-        """Whether something runs on this machine."""
-        return self.does != _SENDS
-
-    @property
-    def hosts_a_policy(self) -> bool:
-        """Whether it is an engine: nothing is sent before the first reply is wanted."""
-        return ".engines." in f".{self.name}"
-
-    def __str__(self) -> str:
-        text = json.dumps(self.value, ensure_ascii=False)
-        key = re.search(r"[?&]key_env=(\w+)", text)
-        also = f", with the key in {key[1]}" if key else ""
-        return f"{self.name} = {text}   ({self.does}{also})"
-
-
-def powers(table: Mapping[str, Any]) -> list[Power]:
-    """Every setting of a table, at any depth, that executes or sends: of a run, of a grid, or arguments."""
-    return list(dict.fromkeys(_powers(table, ())))
-
-
-def _powers(value: Any, path: tuple[str, ...]) -> Iterator[Power]:
-    does = _does(value, path)
-    if does:
-        shown = value if isinstance(value, str | int | float | bool) else _frozen(value)
-        yield Power(".".join(path), shown, does)
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _powers(inner, (*path, str(key)))
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _powers(inner, path)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _does(value: Any, path: tuple[str, ...]) -> str:
-    """What this setting does beyond computing; "" for the others."""
-    key, parent = path[-1] if path else "", path[-2] if len(path) > 1 else ""
-    if key == "server" and isinstance(value, list | tuple):
-        return _PROGRAM
-    if key == "unsafe" and value:
-        return _ISOLATION
-    if not isinstance(value, str) or not path:
-        return ""
-    if parent == "engines":
-        return "" if value == "native" else _SENDS
-    if key == "package":
-        return _FOLDER
-    if "://" in value:
-        return _SENDS
-    if _names_module(value, key in _IDS):
-        return _CODE
-    return ""
-
-
-def _names_module(text: str, is_id: bool) -> bool:
-    scheme, colon, rest = text.partition(":")
-    if not colon or (f"{scheme}:" in FOREIGN and ":" not in rest and not (scheme == "pettingzoo" and "." in rest)):
-        return False  # an id that an installed package has registered
-    return is_id or _MODULE.fullmatch(text) is not None
 
 
 # The command ----------------------------------------------------------------------------------------
@@ -127,6 +40,7 @@ def _names_module(text: str, is_id: bool) -> bool:
 class _Command:
     """What the user has typed."""
 
+    program: tuple[str, ...]
     words: tuple[str, ...]
     trust: bool
     dry: bool
@@ -141,11 +55,11 @@ _command: ContextVar[_Command | None] = ContextVar("marft_command", default=None
 
 
 @contextmanager
-def command(words: Sequence[str]) -> Iterator[list[str]]:
-    """The words of a command without ``--trust``; within, ``check`` knows what was typed."""
+def command(words: Sequence[str], program: Sequence[str] = ("marft",)) -> Iterator[list[str]]:
+    """The words of a command without ``--trust``; within, ``check`` knows what was typed, and before it ``program``."""
     rest = [word for word in words if word != "--trust"]
     dry = bool({"--dry-run", "--plan"} & set(words))
-    token = _command.set(_Command(tuple(rest), len(rest) < len(words), dry))
+    token = _command.set(_Command(tuple(program), tuple(rest), len(rest) < len(words), dry))
     try:
         if any(_imports(part) for word in rest[1:] for part in (word, word.partition("=")[2])):
             importable()
@@ -158,13 +72,7 @@ def _imports(word: str) -> bool:
     """Whether a typed word names a module, possibly inside of a table."""
     if word.startswith(("openai:", "vllm:")) or "://" in word:
         return False
-    return _names_module(word, not re.search(r"[\s\"'{\[]", word)) or bool(re.search(r"[\"'][A-Za-z_][\w.]*:\w", word))
-
-
-def importable() -> None:
-    """Makes modules of the current folder importable, behind all others: nothing there can stand in for another."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    return names_module(word, not re.search(r"[\s\"'{\[]", word)) or bool(re.search(r"[\"'][A-Za-z_][\w.]*:\w", word))
 
 
 def check(table: Mapping[str, Any], source: Path | str, *, trust: bool = False) -> None:
@@ -209,7 +117,7 @@ def check_dry(table: Mapping[str, Any]) -> None:
     Raises:
         NotExecuted: It cannot.
     """
-    started = [p for p in powers(table) if p.does != _CODE and not p.hosts_a_policy]
+    started = [p for p in powers(table) if p.does != CODE and not p.hosts_a_policy]
     if started:
         raise NotExecuted(_left_alone(started))
 
@@ -227,15 +135,11 @@ def _check_text(value: Any, source: Path | str, name: str = "") -> None:
 
 
 def _refusal(found: Sequence[Power], source: Path | str, given: _Command | None) -> str:
-    lines = "".join(f"\n  {power}" for power in found)
     if given is None:
         allow = f"trusted=True, as in config.load({str(source)!r}, trusted=True)"
     else:
-        allow = shlex.join(["marft", *given.words, "--trust"])
-    return (
-        f"'{source}' has settings that run code, start programs or send something:{lines}\n"
-        f"A file may be anybody's, so expected is your word for it. Read them, and if you want that: {allow}"
-    )
+        allow = shlex.join([*given.program, *given.words, "--trust"])
+    return refusal(found, source, allow)
 
 
 def _left_alone(found: Sequence[Power]) -> str:

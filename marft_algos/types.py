@@ -182,6 +182,8 @@ class Trajectory:
     """Per turn what branches say that it is answerable for; empty: nobody asked. See ``credit.Rule.replay``."""
     replayed_tokens: int = 0
     """Tokens sampled to find out what else could have happened; they count like those of its turns."""
+    replayed_prompts: int = 0
+    """Tokens of the prompts that those were sampled after."""
 
     @property
     def seed(self) -> int:
@@ -237,6 +239,12 @@ class Trajectory:
     def tokens(self) -> int:
         """Everything that was sampled for this episode."""
         return self.replayed_tokens + sum(len(t.action_ids) for t in (*self.transitions, *self.candidates))
+
+    @property
+    def processed(self) -> int:
+        """The same, and every prompt that it was sampled after: what an episode costs beyond what is said in it."""
+        prompts = sum(len(t.prompt_ids) for t in (*self.transitions, *self.candidates))
+        return self.tokens + self.replayed_prompts + prompts
 
     def paid(self, layers: Sequence[LayerRecord], turns: Sequence[float], success: bool | None) -> Trajectory:
         """The same episode with other pay.

@@ -32,15 +32,13 @@ class Variety:
             played: Each with its ``group``; those that an outage broke off are left out.
 
         Returns:
-            ``starts``: visits to a start, a group being one; ``tokens_processed``: prompt and
-            reply tokens of every turn, which is what a team costs beyond what it samples; with groups ``distinct``:
-            different transcripts in a group, mean over groups.
+            ``starts``: visits to a start, a group being one; with groups ``distinct``: different transcripts in a
+            group, mean over groups.
         """
         groups: dict[int, set[tuple[tuple[str, str], ...]]] = {}
         for t in played:
             groups.setdefault(t.group, set()).add(_transcript(t))
-        processed = sum(len(turn.prompt_ids) + len(turn.action_ids) for t in played for turn in t.transitions)
-        metrics: dict[str, float] = {"starts": len(groups), "tokens_processed": processed}
+        metrics: dict[str, float] = {"starts": len(groups)}
         if self._size > 1 and groups:
             metrics["distinct"] = sum(map(len, groups.values())) / len(groups)
             self._warn(metrics["distinct"])

@@ -3,7 +3,12 @@
 ``env = marft_envs.make("math-dual-v0")`` gives a PettingZoo AEC environment. No torch, no transformers.
 """
 
-from __future__ import annotations
+import sys
+
+from marft_envs.started import leave_current_folder
+
+if sys.argv[:1] == ["-m"]:  # Python is looking for the module that it will start; nothing else is imported before
+    leave_current_folder(__name__)
 
 from typing import Any
 

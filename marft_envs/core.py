@@ -18,6 +18,7 @@ from marft_envs import observation as obs_mod
 from marft_envs import rewards as reward_rules
 from marft_envs.dependency import View, as_dependency
 from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.faults import check_end
 from marft_envs.rewards import Attribution
 from marft_envs.rounds import Rounds
 from marft_envs.spaces import UnicodeText
@@ -311,9 +312,13 @@ class FlexEnv(Rounds):
         Trainers bootstrap from the layer that would have run: ``episode.info["next"]`` lists its turns, each with
         ``agent``, ``role``, ``index``, ``sees``, ``observation``, ``messages``, ``tools``, ``team_view``. After failure
         (by whose ``fault``) there is nothing to bootstrap from; that of an agent's text is paid the worst.
+
+        Raises:
+            ConfigError: The reason begins with ``error``, ``world_crashed`` or ``world_hung``, and there is no fault.
         """
         if self.done:
             return
+        check_end(reason, fault)
         if fault:
             self._fail(fault)
         elif self._layer:
@@ -357,15 +362,6 @@ class FlexEnv(Rounds):
         if known is None or known[0] != text:
             known = self._known[agent] = (text, obs_mod.neutralise(text, self._tags))
         return known[1]
-
-    def _with_feedback(self, agent: str, sees: Sequence[int]) -> list[obs_mod.Part]:
-        """Puts feedback where it was given: behind the turns committed by then."""
-        seen = zip(sees, self._seen_by(agent, sees), strict=True)
-        keyed = [(i + 1, 0, part) for i, parts in seen for part in parts]
-        for to, after, round_, text in self._feedback:
-            if to == agent:
-                keyed.append((after, 1, obs_mod.Part("", "feedback", round_, text, -1)))
-        return [part for *_, part in sorted(keyed, key=lambda item: item[:2])]
 
 
 class _Candidates:

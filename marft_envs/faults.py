@@ -8,11 +8,12 @@ made, and counted.
 from __future__ import annotations
 
 import errno
+import re
 import sys
 import traceback
-from typing import cast
+from typing import cast, get_args
 
-from marft_envs.errors import MarftError, WorkerError
+from marft_envs.errors import ConfigError, MarftError, WorkerError, did_you_mean
 from marft_envs.types import Fault
 
 _OF_NAMES = frozenset(
@@ -22,6 +23,8 @@ _OF_NAMES = frozenset(
     }
 )  # fmt: skip
 """What the system says of a file's name: a text that is taken for one can make it say so at will."""
+
+_WORDS: dict[str, Fault] = {"error": "engine", "world_crashed": "world", "world_hung": "world"}
 
 _shown: set[tuple[str, str, int]] = set()
 
@@ -53,6 +56,27 @@ def outage(error: BaseException) -> bool:
     return fault_of(error) != "text"
 
 
+def fault_by(reason: str) -> Fault:
+    """Whose fault the first word of a stop reason speaks of: an engine's (``error``), a world's, or nobody's."""
+    word = re.match(r"\w*", reason)
+    return _WORDS.get(word[0] if word else "", "")
+
+
+def check_end(reason: str, fault: str) -> None:
+    """Checks why an episode is to end, and by whose fault.
+
+    Raises:
+        ConfigError: There is no such fault; or the reason speaks of an outage that would be counted as a score.
+    """
+    if fault not in (known := get_args(Fault)):
+        raise ConfigError(f"There is no fault '{fault}'. {did_you_mean(fault, filter(None, known))}")
+    if not fault and (meant := fault_by(reason)):
+        raise ConfigError(
+            f"'{reason}' speaks of an outage, but without a fault the episode counts as any other. Next: "
+            f"env.truncate({reason!r}, '{meant}') if it is one, else a reason that begins with another word."
+        )
+
+
 def show(error: BaseException, what: str) -> None:
     """Writes an exception's traceback to standard error, once for each place in the code that raises it.
 
@@ -68,9 +92,9 @@ def show(error: BaseException, what: str) -> None:
         return
     _shown.add(place)
     text = "".join(traceback.format_exception(error))
-    print(f"{type(error).__name__} in {what} (shown once; further ones are counted):\n{_plain(text)}", file=sys.stderr)
+    print(f"{type(error).__name__} in {what} (shown once; further ones are counted):\n{plain(text)}", file=sys.stderr)
 
 
-def _plain(text: str) -> str:
-    """A traceback may quote what an agent said: nothing in it may move the terminal's cursor."""
+def plain(text: str) -> str:
+    """Returns text that may quote what an agent or a file said, so that nothing in it moves the terminal's cursor."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

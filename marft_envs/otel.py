@@ -1,12 +1,13 @@
 """Finished episodes as OpenTelemetry spans, for the tools that show traces.
 
-    python -m marft_envs.otel RUN_OR_FILE [--content [--replay]] [--start-ns N]      # one span a line, as JSON
+    python -m marft_envs.otel RUN_OR_FILE [--content [--replay [--trust]]] [--start-ns N]    # one span a line, as JSON
 
 An episode is a trace: ``invoke_workflow`` around the episode, ``invoke_agent`` per turn, ``execute_tool`` per call. A
 turn links to the turns that it saw, so the trace holds D; ``agent.trajectory.step`` counts turns from 1, on the spans
-of calls too. Return, success and metrics are events ``gen_ai.evaluation.result`` of the episode's span. Names are those
-of OpenTelemetry's semantic conventions for generative AI, version 1.41.0 (in development there), and ``marft.*`` for
-what these have no name for.
+of calls too. Return, success and metrics are events ``gen_ai.evaluation.result`` of the episode's span. An episode that
+was broken off is an error, with ``marft.fault``; an outage has no scores at all, for it says nothing about the team.
+Names are those of OpenTelemetry's semantic conventions for generative AI, version 1.41.0 (in development there), and
+``marft.*`` for what these have no name for.
 
 **No time in a span was measured.** A record has none, so time is logical: a layer takes a millisecond, and the calls of
 a turn share it evenly; every trace begins at ``start_ns``, by default the time of the export. Ids are hashes of the
@@ -14,8 +15,8 @@ record, so the same record and the same start give the same spans.
 
 Needs the extra ``otel``. What agents said and what tools returned is exported only with ``content``. A record does not
 hold what an agent was told but for its profile and the turns that it saw: with ``env`` (or ``--replay``, which builds
-the environment that the record names: for records that you trust) the episode is played again, and the spans hold the
-whole messages and the definitions of the tools.
+the environment that the record names, and needs ``--trust`` where that runs code or sends something) the episode is
+played again, and the spans hold the whole messages and the definitions of the tools.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +36,10 @@ from marft_envs import otel_parts as parts
 from marft_envs import trajectory
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError, DataError, MarftError, MissingExtraError
+from marft_envs.faults import plain
 from marft_envs.otel_parts import Source, run_sources
+from marft_envs.powers import TrustError, refusal
+from marft_envs.registry import importable
 from marft_envs.types import Episode, TurnRecord
 
 if TYPE_CHECKING:
@@ -217,17 +223,21 @@ class _Trace:
             "marft.clock": f"logical: {LAYER_NS} ns are a layer",
             "marft.task_id": episode.task_id,
             "marft.stop_reason": episode.stop_reason,
-            "marft.return": float(episode.team_return),
-            "marft.success": episode.success,
             "marft.seed": episode.seed,
             "marft.D": json.dumps([record.D for record in episode.rounds]),
-            **{f"marft.metric.{name}": float(value) for name, value in episode.metrics.items()},
         }
+        scores = dict[str, float]()
+        if not episode.infra:
+            given |= {"marft.return": float(episode.team_return), "marft.success": episode.success}
+            given |= {f"marft.metric.{name}": float(value) for name, value in episode.metrics.items()}
+            scores = {"return": episode.team_return}
+            scores |= {} if episode.success is None else {"success": float(episode.success)}
+            scores |= {name: value for name, value in episode.metrics.items() if "/" not in name}
         if episode.failed:
-            given["error.type"] = episode.stop_reason.partition(":")[0]
-        scores = {"return": episode.team_return}
-        scores |= {} if episode.success is None else {"success": float(episode.success)}
-        scores |= {name: value for name, value in episode.metrics.items() if "/" not in name}
+            given |= {
+                "marft.fault": episode.fault,
+                "error.type": episode.stop_reason.partition(":")[0] or episode.fault,
+            }
         end = max(len(episode.layers), 1) * LAYER_NS
         out = [self.span("episode", None, f"invoke_workflow {episode.env_id}", (0, end), given, scores)]
         for turn in episode.turns:
@@ -253,12 +263,12 @@ class _Trace:
             "marft.round": turn.round,
             "marft.layer": turn.layer,
             "marft.sees": tuple(turn.sees),
-            "marft.reward": float(turn.reward),
+            "marft.reward": None if self.episode.infra else float(turn.reward),
         }
         if turn.result.startswith("error (malformed)"):
             given["error.type"] = "malformed"
         given |= self.messages(turn) if self.content else {}
-        rewards = {"reward": turn.reward} if turn.reward else {}
+        rewards = {"reward": turn.reward} if turn.reward and not self.episode.infra else {}
         out = [self.span(path, "episode", f"invoke_agent {turn.agent}", (start, start + LAYER_NS), given, rewards)]
         for number, (name, arguments, line) in enumerate(calls):
             when = (start + LAYER_NS * number // len(calls), start + LAYER_NS * (number + 1) // len(calls))
@@ -324,22 +334,51 @@ def _sound(value: Any) -> Any:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
+def _allow(path: Path, trust: bool, typed: Sequence[str]) -> None:
+    """Shows what the environments of all records run and send.
+
+    Raises:
+        TrustError: They do, and nobody has allowed it.
+    """
+    found = list(dict.fromkeys(power for episode in _episodes(path) for power in trajectory.executes(episode)))
+    if found and not trust:
+        command = shlex.join(["python", "-m", "marft_envs.otel", *typed, "--trust"])
+        raise TrustError(refusal(found, path, command))
+    if found:
+        print(plain(f"trusted, from {path}:" + "".join(f"\n  {power}" for power in found)), file=sys.stderr)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m marft_envs.otel", description="Prints episodes as spans.")
     parser.add_argument("path", type=Path, help="a JSONL file of episodes, or a run's folder")
     parser.add_argument("--content", action="store_true", help="with what agents said and what tools returned")
     parser.add_argument("--replay", action="store_true", help="play the records again, for all that was told")
+    parser.add_argument("--trust", action="store_true", help="they may run code, start programs or send something")
     parser.add_argument("--start-ns", type=int, default=None, help="nanoseconds since 1970 where logical time begins")
-    given = parser.parse_args(argv)
+    typed = list(sys.argv[1:] if argv is None else argv)
+    given = parser.parse_args(typed)
+    if given.trust:
+        importable()  # who says this allows the modules that the records name, which may lie here
     try:
         start, sources = _begins(given.start_ns), run_sources(given.path)
-        for number, episode in enumerate(_episodes(given.path)):
-            env = trajectory.rebuild(episode) if given.replay and given.content else None
-            for span in spans(episode, number, given.content, start, env, sources):
-                print(span.to_json(indent=None))
+        if given.replay and not given.content:
+            command = shlex.join(["python", "-m", "marft_envs.otel", *typed, "--content"])
+            raise ConfigError(f"--replay adds what agents were told, which is exported only with --content: {command}")
+        if given.replay:
+            _allow(given.path, given.trust, typed)
+        env, made_for = None, ""
+        with ExitStack() as held:
+            for number, episode in enumerate(_episodes(given.path)):
+                wanted = json.dumps([episode.env_id, episode.env_kwargs], sort_keys=True)
+                if given.replay and wanted != made_for:
+                    held.close()
+                    env = held.enter_context(closing(trajectory.rebuild(episode, trusted=given.trust)))
+                    made_for = wanted
+                for span in spans(episode, number, given.content, start, env, sources):
+                    print(span.to_json(indent=None))
     except MarftError as error:
-        print(error, file=sys.stderr)
+        print(plain(str(error)), file=sys.stderr)
         return 1
     return 0
 

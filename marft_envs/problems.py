@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -132,6 +132,34 @@ def dealt(panels: Iterable[Sequence[P]]) -> tuple[P, ...]:
     return tuple(p for p in chain.from_iterable(zip_longest(*panels)) if p is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Which problems are wanted; equal ones give the same set."""
+
+    name: str
+    """One of a catalogue's ``names``, a hub id, or a path, in which ``{split}`` is replaced."""
+    split: str
+    kinds: tuple[str, ...] | None
+    """Keep problems of these; None: all."""
+    levels: tuple[int, ...] | None
+    """Keep problems of these; those without a level are dropped then. None: all."""
+    limit: int | None
+    """At most so many, evenly spaced over what is left."""
+
+    @classmethod
+    def of(
+        cls,
+        name: str | Path,
+        split: str,
+        kinds: Sequence[str] | None,
+        levels: Sequence[int] | None,
+        limit: int | None,
+    ) -> Conditions:
+        """As users write them, with lists."""
+        as_tuple = None if kinds is None else tuple(kinds), None if levels is None else tuple(levels)
+        return cls(str(name), split, *as_tuple, limit)
+
+
 @dataclass(frozen=True)
 class Catalogue(Generic[L]):
     """A family's problems by name: made here (``procedural``), a set on the hub, or a file."""
@@ -158,7 +186,7 @@ class Catalogue(Generic[L]):
     """Those of problems that are made here."""
     check: Callable[[L], str] = lambda problem: ""
     """Why a problem cannot be used, or nothing."""
-    _selected: OrderedDict[Hashable, tuple[Sequence[L], ProblemSet[L]]] = field(
+    _selected: OrderedDict[Conditions, tuple[Sequence[L], ProblemSet[L]]] = field(
         default_factory=OrderedDict, init=False, repr=False, compare=False
     )
     """Conditions -> what they chose from, and the set: hundreds of environments share one."""
@@ -170,12 +198,8 @@ class Catalogue(Generic[L]):
 
     def select(
         self,
-        name: str,
-        split: str,
-        kinds: Sequence[str] | None,
-        levels: Sequence[int] | None,
+        wanted: Conditions,
         filter: Callable[[L], bool] | None,
-        limit: int | None,
         reload: tuple[Callable[..., ProblemSet[L]], tuple[Any, ...]],
     ) -> ProblemSet[L]:
         """Returns the problems of a split that meet all conditions.
@@ -184,26 +208,21 @@ class Catalogue(Generic[L]):
         edited is read again). A ``filter`` is a condition that cannot be compared: with one, the set is a new one.
 
         Args:
-            name: One of ``names``, a hub id, or a path, in which ``{split}`` is replaced.
-            split: Of the set.
-            kinds: Keep problems of these; None: all.
-            levels: Keep problems of these; those without a level are dropped then.
+            wanted: Which problems.
             filter: Keep the problems for which it is true.
-            limit: At most so many, evenly spaced over what is left.
             reload: A function and its arguments that select the same again, for pickles.
 
         Raises:
             DataError: Unknown name, no file, a bad row, an unreachable hub, or nothing left.
         """
-        had = self._everything(name, split, levels)
+        had = self._everything(wanted)
         if filter is not None:
-            return self._choose(had, name, split, kinds, levels, filter, limit, None)
-        conditions = (name, split, None if kinds is None else tuple(kinds), None if levels is None else tuple(levels))
-        known = self._selected.get((*conditions, limit))
+            return self._choose(had, wanted, filter, None)
+        known = self._selected.get(wanted)
         if known is None or known[0] is not had:
-            known = had, self._choose(had, name, split, kinds, levels, None, limit, reload)
-        self._selected[(*conditions, limit)] = known
-        self._selected.move_to_end((*conditions, limit))
+            known = had, self._choose(had, wanted, None, reload)
+        self._selected[wanted] = known
+        self._selected.move_to_end(wanted)
         if len(self._selected) > _SETS_KEPT:
             self._selected.popitem(last=False)
         return known[1]
@@ -211,15 +230,12 @@ class Catalogue(Generic[L]):
     def _choose(
         self,
         had: Sequence[L],
-        name: str,
-        split: str,
-        kinds: Sequence[str] | None,
-        levels: Sequence[int] | None,
+        wanted: Conditions,
         filter: Callable[[L], bool] | None,
-        limit: int | None,
         reload: tuple[Callable[..., ProblemSet[L]], tuple[Any, ...]] | None,
     ) -> ProblemSet[L]:
         """Those of ``had`` that meet the conditions, as a new set."""
+        kinds, levels = wanted.kinds, wanted.levels
         kept = [
             p
             for p in had
@@ -228,22 +244,24 @@ class Catalogue(Generic[L]):
             and (filter is None or filter(p))
         ]
         if not kept:
-            raise DataError(self._nothing_left(name, split, kinds, levels, had))
-        chosen = spread(kept, limit)
+            raise DataError(self._nothing_left(wanted, had))
+        chosen = spread(kept, wanted.limit)
         for problem in chosen:
             if why := self.check(problem):
-                raise DataError(f"'{name}': problem '{problem.id}' {why}")
-        return ProblemSet(chosen, name, self._regenerate, reload if name == "procedural" else None)
+                raise DataError(f"'{wanted.name}': problem '{problem.id}' {why}")
+        again = reload if wanted.name == "procedural" else None
+        return ProblemSet(chosen, wanted.name, self._regenerate, again)
 
     def _regenerate(self, problem_id: str) -> L | None:
         """An id of a procedural problem works in every set."""
         return self.from_id(problem_id) if problem_id.startswith("procedural/") else None
 
-    def _everything(self, name: str, split: str, levels: Sequence[int] | None) -> Sequence[L]:
+    def _everything(self, wanted: Conditions) -> Sequence[L]:
         """All of a split; ``levels`` only saves the procedural set from making what is dropped anyway."""
+        name, split = wanted.name, wanted.split
         by_hub_id = {hub_id: short for short, hub_id in self.hub.items()}
         if name == "procedural":
-            return self.procedural(split, None if levels is None else tuple(levels))
+            return self.procedural(split, wanted.levels)
         if name in self.hub or name in by_hub_id:
             return self.fetch(by_hub_id.get(name, name), split)
         path = Path(name.replace("{split}", split)).expanduser()
@@ -254,10 +272,9 @@ class Catalogue(Generic[L]):
             f"For your own data, give the path of a JSONL file with {self.row} in each row."
         )
 
-    def _nothing_left(
-        self, name: str, split: str, kinds: Sequence[str] | None, levels: Sequence[int] | None, had: Sequence[L]
-    ) -> str:
+    def _nothing_left(self, wanted: Conditions, had: Sequence[L]) -> str:
         """Says which of the conditions cannot be met, and what there is."""
+        name, split, kinds, levels = wanted.name, wanted.split, wanted.kinds, wanted.levels
         known = sorted(set[str]().union(*map(self.kinds_of, had))) or list(self.kinds)
         for kind in kinds or ():
             if kind not in known:

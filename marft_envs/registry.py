@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 import re
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -89,6 +91,12 @@ def _load_plugins(only: str | None = None) -> None:
             loaded = point.load()
             if callable(loaded):
                 loaded()
+
+
+def importable() -> None:
+    """Makes modules of the current folder importable, behind all others: nothing there can stand in for another."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
 
 
 def import_for(wanted: str, module: str) -> ModuleType:

@@ -17,9 +17,9 @@ from marft_envs.types import AgentSpec, Fault, LayerRecord, Outcome, RoundRecord
 
 
 @lru_cache(maxsize=4096)
-def _matrix(n: int, cells: frozenset[int]) -> list[list[int]]:
-    """The n x n matrix with ones at these cells, off the diagonal. Equal ones are one object: records do not change."""
-    return [[int(i != j and i * n + j in cells) for j in range(n)] for i in range(n)]
+def _matrix(n: int, cells: frozenset[int]) -> tuple[tuple[int, ...], ...]:
+    """The n x n matrix with ones at these cells, off the diagonal."""
+    return tuple(tuple(int(i != j and i * n + j in cells) for j in range(n)) for i in range(n))
 
 
 class Rounds(AECEnv):
@@ -111,7 +111,7 @@ class Rounds(AECEnv):
             self._members = [name for name in self.possible_agents if name not in view.dead]
         if self._asked_now:
             self._asked += [(i, turn.index) for turn in turns for i in self._asked_now[turn.agent]]
-        self._layers.append(LayerRecord(number, round_, tuple(range(start, index)), 0.0, {}, {}))
+        self._layers.append(LayerRecord(number, round_, tuple(range(start, index))))
         self._pending, self._layer = {}, {}
         if self._early:
             early, self._early = self._early, []
@@ -282,18 +282,14 @@ class Rounds(AECEnv):
             return
         planned = [(i, turn.index) for turn in view.this_round for i in turn.sees]
         edges = [edge for edge in planned if edge not in self._unseen] if self._unseen else planned
-        matrix = asked = self._between_agents(edges)
-        if self.history_kind != "deps":
-            asked = self._between_agents(self._asked)
-        elif edges is not planned:
-            asked = self._between_agents(planned)
-        self._rounds.append(RoundRecord(view.round, matrix, edges, asked))
+        asked = self._asked if self.history_kind != "deps" else planned
+        self._rounds.append(RoundRecord(view.round, self._between_agents(edges), edges, self._between_agents(asked)))
         self._asked, self._unseen, self._repeats = [], set(), []
 
     def _between_agents(self, edges: Sequence[tuple[int, int]]) -> list[list[int]]:
-        """The n x n matrix of turn-level edges; its diagonal is 0."""
+        """The n x n matrix of turn-level edges, as lists of its own; its diagonal is 0."""
         speakers, n = self._speakers, len(self._order)
-        return _matrix(n, frozenset([speakers[i] * n + speakers[j] for i, j in edges]))
+        return [list(row) for row in _matrix(n, frozenset([speakers[i] * n + speakers[j] for i, j in edges]))]
 
     # Rewards and ends ------------------------------------------------------------------------------
 
@@ -343,6 +339,15 @@ class Rounds(AECEnv):
         history, shown, own = self._view.history, self._shown, self._own
         return [(own.get(i) or self._as_own(i)) if history[i].agent == agent else shown[i] for i in sees]
 
+    def _with_feedback(self, agent: str, sees: Sequence[int]) -> list[obs_mod.Part]:
+        """Puts feedback where it was given: behind the turns committed by then."""
+        seen = zip(sees, self._seen_by(agent, sees), strict=True)
+        keyed = [(i + 1, 0, part) for i, parts in seen for part in parts]
+        for to, after, round_, text in self._feedback:
+            if to == agent:
+                keyed.append((after, 1, obs_mod.Part("", "feedback", round_, text, -1)))
+        return [part for *_, part in sorted(keyed, key=lambda item: item[:2])]
+
     def _as_own(self, index: int) -> tuple[obs_mod.Part, ...]:
         action, *result = self._shown[index]
         parts = self._own[index] = (obs_mod.own(action), *result)
@@ -361,14 +366,12 @@ class Rounds(AECEnv):
             history[index].reward += float(reward)
             turns.append((history[index].agent, float(reward)))
             if history[index].layer != layer.index:
-                late = layer.late_rewards
-                layer.late_rewards = {**late, index: late.get(index, 0.0) + float(reward)}
+                layer.late_rewards[index] = layer.late_rewards.get(index, 0.0) + float(reward)
         for agent in outcome.agent_rewards:
             self.profile(agent)
         layer.team_reward += float(outcome.team_reward)
         for agent, reward in outcome.agent_rewards.items():
-            paid = layer.agent_rewards
-            layer.agent_rewards = {**paid, agent: paid.get(agent, 0.0) + float(reward)}
+            layer.agent_rewards[agent] = layer.agent_rewards.get(agent, 0.0) + float(reward)
         last = [history[i].agent for i in layer.turns]
         # Paid are those alive when the layer committed, whether or not a driver steps the dead.
         shares = self.attribution(float(outcome.team_reward), turns, outcome.agent_rewards, self._members, last)

@@ -2,8 +2,8 @@
 
 One line is one episode (:class:`marft_envs.types.Episode`): turns, layers with the three reward channels, the D of
 every round as executed, with its turn-level edges, and as asked for. Records of earlier versions, in which D was what
-was asked for, are read as what they mean now. Text that UTF-8 cannot hold survives, as escapes; only an adjacent pair
-of surrogates comes back as the character that it stands for.
+was asked for, are read as what they mean now (:mod:`marft_envs.records`). Text that UTF-8 cannot hold survives, as
+escapes; only an adjacent pair of surrogates comes back as the character that it stands for.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ import numpy as np
 
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError, DataError, MarftError
-from marft_envs.types import AgentSpec, Episode, Fault, LayerRecord, RoundRecord, TurnRecord
+from marft_envs.powers import Power, TrustError, powers, refusal
+from marft_envs.records import episode_of
+from marft_envs.registry import make
+from marft_envs.types import Episode
 
 _UNWRITABLE = "__repr__"
 """Key under which a value that JSON cannot hold is described."""
@@ -58,47 +62,9 @@ def from_dict(data: Mapping[str, Any]) -> Episode:
     """Returns the episode that :func:`to_dict` wrote.
 
     Raises:
-        DataError: If a field is missing or unknown.
+        DataError: A field is missing, unknown or of a wrong type, or names a turn, layer or agent that is not there.
     """
-    try:
-        return Episode(
-            **{
-                "fault": _fault_by(str(data.get("stop_reason", ""))),
-                **data,
-                "agents": tuple(AgentSpec(**agent) for agent in data["agents"]),
-                "turns": [TurnRecord(**{**turn, "sees": tuple(turn["sees"])}) for turn in data["turns"]],
-                "layers": [_layer(layer) for layer in data["layers"]],
-                "rounds": [_round(record, data) for record in data["rounds"]],
-            }
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        problem = f"{type(error).__name__}: {error}"
-        raise DataError(f"No episode record ({problem}). Expected what marft_envs.trajectory.write wrote.") from error
-
-
-def _layer(data: Mapping[str, Any]) -> LayerRecord:
-    late = {int(turn): reward for turn, reward in data.get("late_rewards", {}).items()}  # JSON's keys are text
-    return LayerRecord(**{**data, "turns": tuple(data["turns"]), "late_rewards": late})
-
-
-def _round(data: Mapping[str, Any], episode: Mapping[str, Any]) -> RoundRecord:
-    edges = [(i, j) for i, j in data["edges"]]
-    if "asked" in data:
-        return RoundRecord(data["index"], data["D"], edges, data["asked"])
-    # Written before D was recorded as executed: its `D` is what was asked for, and the edges are what was seen.
-    place = {agent["name"]: i for i, agent in enumerate(episode["agents"])}
-    actors = [place[turn["agent"]] for turn in episode["turns"]]
-    executed = [[0] * len(place) for _ in place]
-    for i, j in edges:
-        executed[actors[i]][actors[j]] = int(actors[i] != actors[j])
-    return RoundRecord(data["index"], executed, edges, data["D"])
-
-
-def _fault_by(stop_reason: str) -> Fault:
-    """Of records from before there was the field: they were left out of training, or should have been."""
-    if stop_reason in ("world_crashed", "world_hung"):
-        return "world"
-    return "engine" if stop_reason.startswith("error") else ""
+    return episode_of(data)
 
 
 def write(path: str | Path, episodes: Episode | Iterable[Episode]) -> None:
@@ -127,26 +93,24 @@ def read(path: str | Path) -> Iterator[Episode]:
     Raises:
         DataError: If a line is no episode; the message names file and line.
     """
-    with open(path, encoding="utf-8") as file:
+    with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
-                data = json.loads(line)
-                if not isinstance(data, dict):
-                    raise DataError(f"Expected an object, got {type(data).__name__}.")
-                episode = from_dict(data)
-            except (json.JSONDecodeError, DataError) as error:
+                episode = from_dict(json.loads(line))
+            except (ValueError, RecursionError) as error:  # DataError; no JSON; no UTF-8; nested too deep
                 raise DataError(f"{path}:{number}: {error}") from error
             yield episode
 
 
-def replay(episode: Episode, env: FlexEnv | None = None) -> Episode:
+def replay(episode: Episode, env: FlexEnv | None = None, *, trusted: bool = False) -> Episode:
     """Plays the recorded actions again and compares what happens.
 
     Args:
         episode: A finished episode that was started with a seed.
-        env: Where to play; by default ``make(episode.env_id, **episode.env_kwargs)``.
+        env: Where to play; by default what :func:`rebuild` makes of the record, for as long as it takes.
+        trusted: See :func:`rebuild`.
 
     Returns:
         The new episode.
@@ -155,13 +119,18 @@ def replay(episode: Episode, env: FlexEnv | None = None) -> Episode:
         ReplayError: If transcript, visibility, rewards, D, edges or the ending differ.
         ConfigError: If the record does not say how to play it again.
     """
+    with _lent(episode, env, trusted) as lent:
+        return _play(episode, lent.unwrapped)
+
+
+@contextmanager
+def _lent(episode: Episode, env: FlexEnv | None, trusted: bool) -> Iterator[FlexEnv]:
+    """The caller's environment, or the record's own, which is closed again."""
     if env is not None:
-        return _play(episode, env.unwrapped)
-    env = rebuild(episode)
-    try:
-        return _play(episode, env)
-    finally:
-        env.close()
+        yield env
+        return
+    with closing(rebuild(episode, trusted)) as made:
+        yield made
 
 
 Told = tuple[list[dict[str, str]], list[dict[str, Any]]]
@@ -205,14 +174,25 @@ def _play(episode: Episode, env: FlexEnv, heard: list[Told] | None = None) -> Ep
     return again
 
 
-def rebuild(episode: Episode) -> FlexEnv:
-    """Returns the environment that a record names, by its id and arguments; only for records that are trusted.
+def executes(episode: Episode) -> list[Power]:
+    """What the record's environment would run or send, beyond what is installed here."""
+    return powers({"env": episode.env_id, "env_kwargs": episode.env_kwargs})
+
+
+def rebuild(episode: Episode, trusted: bool = False) -> FlexEnv:
+    """Returns the environment that a record names, by its id and arguments; whoever asks for it closes it.
+
+    Args:
+        episode: The record, which may be anybody's.
+        trusted: It may name modules to import, programs to start and addresses to send to (docs/trust.md).
 
     Raises:
+        TrustError: It does, and is not trusted.
         ConfigError: If the record does not say how to build it.
     """
-    from marft_envs.registry import make
-
+    if not trusted and (found := executes(episode)):
+        source = f"the record of {episode.task_id} in {episode.env_id}"
+        raise TrustError(refusal(found, source, "trusted=True, or env=your_environment"))
     kwargs = episode.env_kwargs
     unwritable = [name for name, value in kwargs.items() if isinstance(value, dict) and _UNWRITABLE in value]
     if unwritable:
@@ -254,12 +234,13 @@ def _short(value: Any) -> str:
     return text if len(text) <= 300 else text[:300] + "…"
 
 
-def to_samples(episode: Episode, env: FlexEnv | None = None) -> list[dict[str, Any]]:
+def to_samples(episode: Episode, env: FlexEnv | None = None, *, trusted: bool = False) -> list[dict[str, Any]]:
     """Returns one row per turn for supervised or preference tuning.
 
     Args:
         episode: A finished episode that was started with a seed.
-        env: Where to play it again to render the prompts; by default it is rebuilt from the record.
+        env: Where to play it again to render the prompts; by default what :func:`rebuild` makes of the record.
+        trusted: See :func:`rebuild`.
 
     Returns:
         Rows with ``messages`` (what the agent saw), ``action``, ``reward`` (the turn's own channel), ``return``
@@ -269,7 +250,8 @@ def to_samples(episode: Episode, env: FlexEnv | None = None) -> list[dict[str, A
     Raises:
         ReplayError: If the episode cannot be reproduced, so that the prompts would be wrong.
     """
-    heard = told(episode, rebuild(episode) if env is None else env)
+    with _lent(episode, env, trusted) as lent:
+        heard = told(episode, lent)
     return [
         {
             "messages": heard[turn.index][0],

@@ -85,7 +85,7 @@ class Outcome:
     """Agents that leave the episode now."""
     terminated: bool = False
     stop_reason: str = ""
-    """Why it is terminated; empty: ``task``."""
+    """Why it is terminated; empty: ``task``. Whatever it says, only ``fault`` makes an outage of it."""
     fault: Fault = ""
     """Whose fault it is that the episode cannot go on; if any, it ends here."""
     success: bool | None = None
@@ -93,28 +93,6 @@ class Outcome:
     """Numbers to average over episodes; kept apart from the reward."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """Named facts for ``infos`` (grader status, tier, …): JSON-serialisable, no clocks, no secrets."""
-
-
-class Nothing(dict[Any, Any]):
-    """An empty mapping that all records share, so that a layer that pays nobody costs no object; it refuses writing."""
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        raise TypeError("This empty mapping is shared by all records. Next: give the record a dictionary of its own.")
-
-    update = setdefault = __ior__ = __setitem__  # type: ignore[assignment]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Nothing:
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _nothing, ()
-
-
-def _nothing() -> Nothing:
-    return NOTHING
-
-
-NOTHING = Nothing()
 
 
 @dataclass(slots=True)
@@ -126,8 +104,8 @@ class LayerRecord:
     turns: tuple[int, ...]
     """History indices, in canonical agent order."""
     team_reward: float = 0.0
-    agent_rewards: dict[str, float] = field(default_factory=_nothing)
-    late_rewards: dict[int, float] = field(default_factory=_nothing)
+    agent_rewards: dict[str, float] = field(default_factory=dict)
+    late_rewards: dict[int, float] = field(default_factory=dict)
     """History index -> what was paid here for a turn of an earlier layer; a part of that turn's ``reward``."""
 
 

@@ -36,15 +36,25 @@ _CHUNK = 1 << 16
 
 
 class WorkerTimeout(WorkerError):
-    """The worker spent its CPU time, or the wall clock's cap ran out; it was killed."""
+    """The worker spent its CPU time; it was killed."""
 
     fault = "text"
+
+
+class WorkerLate(WorkerTimeout):
+    """The wall clock's cap ran out before the worker's CPU time did: the machine kept it from working."""
+
+    fault = "machine"
 
 
 class WorkerCrashed(WorkerError):
     """The worker died, ran out of memory, or answered nonsense."""
 
     fault = "text"
+
+
+class WorkerOutOfMemory(WorkerCrashed):
+    """The worker asked for more than its limit of memory."""
 
 
 class WorkerRaised(WorkerError):
@@ -115,6 +125,7 @@ class WorkerPool:
 
         Raises:
             WorkerTimeout: No answer within the CPU time; the worker was killed and the pool stays usable.
+            WorkerLate: The same, by the wall clock.
             WorkerCrashed: The worker died or ran out of memory; the pool stays usable.
             WorkerStartError: The target cannot be imported.
             WorkerRaised: The target raised; the message holds its exception.
@@ -240,7 +251,7 @@ class _Process:
         if reply.get("id") != number:
             raise WorkerCrashed(f"the worker for {self.target} broke the protocol; it was replaced")
         if "error" in reply:
-            kind = WorkerCrashed if reply.get("fatal") else WorkerRaised
+            kind = WorkerOutOfMemory if reply.get("fatal") else WorkerRaised
             raise kind(f"{self.target} raised {reply['error']}")
         return reply["result"]
 
@@ -254,7 +265,7 @@ class _Process:
         while b"\n" not in self._buffer:
             left = until - time.monotonic()
             if left <= 0:
-                raise WorkerTimeout(f"{self.target} gave no answer in {deadline:g} s; its worker was replaced")
+                raise WorkerLate(f"{self.target} gave no answer in {deadline:g} s; its worker was replaced")
             for descriptor, _ in poll.poll(left * 1000):
                 try:
                     if descriptor == self._in:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from marft_envs.code.sandbox import Sandbox, SandboxUnavailable, shared
+
 HERE = Path(__file__).resolve().parent
 NEEDS_EXTRA = {"benchmarks", "datasets", "jinja2", "marft_algos", "matplotlib", "mcp", "openai", "opentelemetry", "tokenizers", "torch", "transformers"}
 """What no file imports, nor a helper that it imports, that is tested on a base install."""
@@ -68,6 +70,15 @@ def shared_data(request: pytest.FixtureRequest) -> Path:
             raise pytest.UsageError(f"no data folder at {folder}; name an existing one with --data")
         raise NoData(f"real data sets are not here ({folder.name}/ absent); name their folder with --data")
     return folder
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Sandbox:
+    """The sandbox that this process shares, where a layer of it holds."""
+    try:
+        return shared("auto", workers=2)
+    except SandboxUnavailable as error:
+        pytest.skip(f"no sandbox on this machine: {error}")
 
 
 @pytest.hookimpl(wrapper=True)

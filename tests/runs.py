@@ -11,6 +11,7 @@ from rich.console import Console
 
 import marft_envs
 from marft_algos import config
+from marft_algos.build import build
 from marft_algos.config import TrainConfig
 from marft_algos.loggers import Display
 from marft_algos.runs import RunFolder
@@ -81,7 +82,7 @@ def quiet_display(total: int = 1) -> Display:
 
 def train(made: TrainConfig) -> tuple[Trainer, RunFolder]:
     """Runs a configuration to its end."""
-    trainer = Trainer(made)
+    trainer = Trainer(build(made))
     run = trainer.start()
     with quiet_display(made.iterations) as display:
         trainer.train(run, display)

@@ -20,7 +20,7 @@ from marft_algos.algos.dr_grpo import DrGRPO, DrGRPOConfig
 from marft_algos.algos.grpo import GRPO, GRPOConfig
 from marft_algos.algos.gspo import GSPO, GSPOConfig
 from marft_algos.algos.rloo import RLOO
-from marft_algos.batching import Batch, pack, shares
+from marft_algos.batching import Batch, pack, shares, totals
 from marft_algos.functional import kl_k3
 from marft_algos.types import Estimates, SamplingParams, Trajectory
 
@@ -157,7 +157,8 @@ def test_advantages_losses_and_gradients_agree(kind: str, beta: float, model: st
     assert advantages == pytest.approx(seen["inputs"]["advantages"].tolist(), abs=1e-5)
     assert any(advantages)
 
-    batch = pack([d.transitions[0] for d in data], estimates, "action")
+    rows = [d.transitions[0] for d in data]
+    batch = pack(rows, estimates, "action", minibatch=totals(rows, estimates, len(data)))
     new = scored(batch, seen)
     loss = algo.surrogate(new, batch)[0]
     if beta:

@@ -18,10 +18,12 @@ import torch
 from runs import train
 from teams import Heads, Tabular, episode, put, random_team
 
-from marft_algos import algorithm, config, ppo, setup
+from marft_algos import algorithm, config, ppo
 from marft_algos import functional as F
 from marft_algos.batching import pack
+from marft_algos.build import build
 from marft_algos.ppo import PPOConfig
+from marft_algos.resolve import resolve
 from marft_algos.trainer import Trainer
 from marft_algos.types import Estimates, Trajectory, Transition
 from marft_algos.update import Learner
@@ -144,7 +146,7 @@ def test_a_combination_that_cannot_work_is_refused_before_a_model_is_loaded(
 ) -> None:
     table = {"algo": name, "env": "relay-v0", "policies": policies, "models": "/there/is/no/such/model"}
     with pytest.raises(ConfigError, match=says):
-        Trainer(config.build(table))
+        Trainer(build(config.build(table)))
 
 
 def test_a_policy_that_some_agents_share_is_a_block_among_others() -> None:
@@ -154,7 +156,7 @@ def test_a_policy_that_some_agents_share_is_a_block_among_others() -> None:
     agents = list(env.unwrapped.possible_agents)
     assert len(agents) > 2
     sharing = dict.fromkeys(agents, "x") | {agents[0]: "y"}
-    facts = setup.facts(config.build({"env": "route-v0", "policies": sharing}), env)
+    facts = resolve(config.build({"env": "route-v0", "policies": sharing}), env).facts
     algorithm.check(make("happo"), facts)
     with pytest.raises(ConfigError, match="one policy for all"):
         algorithm.check(make("mat"), facts)

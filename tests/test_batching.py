@@ -154,3 +154,14 @@ def test_parts_that_do_not_fit_are_refused(change: Callable[[Transition, Estimat
     change(rows[1], estimates)
     with pytest.raises(B.BatchError, match=message):
         B.pack(rows, estimates, "token")
+
+
+def test_a_mean_over_episodes_wants_to_know_how_many_were_played() -> None:
+    """Rows alone do not say it: episodes in which the policy never acted count, too."""
+    rows, estimates = turns([3, 1]), Estimates()
+    x = torch.ones(2)
+    with pytest.raises(B.BatchError, match=r"how many episodes.*minibatch=totals\(rows, estimates, episodes\)"):
+        B.pack(rows, estimates, "token").episode_sum(x)
+    with pytest.raises(B.BatchError, match="how many episodes"):
+        B.pack(rows, estimates, "token", minibatch=B.totals(rows, estimates)).episode_sum(x)
+    assert B.pack(rows, estimates, "token", minibatch=B.totals(rows, estimates, 4)).episode_sum(x) == 0.5

@@ -17,7 +17,8 @@ import torch
 from runs import quiet_display, settings, timeless, train
 from tiny import save_tiny
 
-from marft_algos import checkpoint
+from marft_algos import checkpoint, locks
+from marft_algos.build import build
 from marft_algos.config import TrainConfig
 from marft_algos.runs import RunError, RunFolder
 from marft_algos.trainer import Interrupted, Trainer
@@ -35,7 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def attempt(made: TrainConfig, root: Path) -> None:
     """Starts the run, or goes on with it."""
-    trainer = Trainer(made)
+    trainer = Trainer(build(made))
     if (root / "config.toml").exists():
         run = RunFolder.open(root)
         trainer.resume(run)
@@ -132,7 +133,7 @@ def test_metrics_and_episodes_written_after_the_checkpoint_are_forgotten(model: 
     with run.metrics_file.open("ab") as file:
         file.write(b'{"iteration": 3}\n{"half')
     run.write_episodes("train", 3, [{}])
-    again = Trainer(trainer.config)
+    again = Trainer(build(trainer.config))
     again.resume(run)
     assert again.progress.iteration == 2 and again.policies.version == 2
     assert run.metrics_file.read_bytes() == before
@@ -143,7 +144,7 @@ def test_adapters_stay_trainable_and_paths_stable_over_two_saves(model: Path, tm
     _, run = train(settings(model, tmp_path, iterations=1, keep="all"))
     layout = {p.relative_to(run.checkpoints / "step_000000") for p in (run.checkpoints / "step_000000").rglob("*")}
     longer = settings(model, tmp_path, iterations=2, keep="all")
-    again = Trainer(longer)
+    again = Trainer(build(longer))
     again.resume(run)
     held = {id(p) for group in again.learner.optimizers["solver_0"].param_groups for p in group["params"]}
     assert held and held == {id(p) for p in again.policies.parameters("solver_0")}
@@ -158,7 +159,7 @@ def test_adapters_stay_trainable_and_paths_stable_over_two_saves(model: Path, tm
 
 def test_keep_decides_which_checkpoints_stay(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
-    trainer = Trainer(settings(model, tmp_path))
+    trainer = Trainer(build(settings(model, tmp_path)))
     for keep, best, expected in (("all", 2, [1, 2, 3]), ("best", 2, [2, 3]), ("last", 2, [3])):
         for step in (1, 2, 3):
             progress = checkpoint.Progress(iteration=step, best_iteration=best)
@@ -177,7 +178,7 @@ def test_random_states_are_restored(model: Path, tmp_path: Path) -> None:
 
     import numpy as np
 
-    trainer = Trainer(settings(model, tmp_path))
+    trainer = Trainer(build(settings(model, tmp_path)))
     path = checkpoint.save(tmp_path / "c", checkpoint.Progress(), trainer.policies, [], {"learner": {}})
     draws = [(torch.rand(2).tolist(), random.random(), np.random.rand(2).tolist())]
     checkpoint.load_state(path)
@@ -222,7 +223,32 @@ def test_a_full_disk_is_an_error_and_the_last_checkpoint_stays_whole(model: Path
 def test_a_folder_that_cannot_be_written_is_an_error(model: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="Cannot write"):
-        Trainer(settings(model, tmp_path / "file")).start()
+        Trainer(build(settings(model, tmp_path / "file"))).start()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_last_checkpoint_is_written_under_the_folders_lock(
+    number: signal.Signals, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Python calls it, without a command that holds the lock all along: nobody else comes in between."""
+    trainer = Trainer(build(settings(model, tmp_path, name="run", save_every=0, eval_every=0)))
+    run = trainer.start()
+    update, save, locked = trainer.learner.update, checkpoint.save, []
+
+    def interrupted(trajectories: Any, iteration: int) -> Any:
+        os.kill(os.getpid(), number)
+        return update(trajectories, iteration)
+
+    def saved(*args: Any) -> Any:
+        locked.append(os.path.realpath(run.root) in locks._HELD)
+        return save(*args)
+
+    monkeypatch.setattr(trainer.learner, "update", interrupted)
+    monkeypatch.setattr(checkpoint, "save", saved)
+    with pytest.raises(Interrupted), quiet_display() as display:
+        trainer.train(run, display)
+    assert locked == [True, True], "the untrained team's, and the last"
+    assert not locks._HELD
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -230,7 +256,7 @@ def test_ctrl_c_writes_a_checkpoint(
     number: signal.Signals, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = settings(model, tmp_path, name="run", save_every=0, eval_every=0)
-    trainer = Trainer(made)
+    trainer = Trainer(build(made))
     run = trainer.start()
     update = trainer.learner.update
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,8 +16,10 @@ from pathlib import Path
 import pytest
 from tiny import save_tiny
 
-from marft_algos import commands, presets
+from marft_algos import commands, evaluate, faults, presets
 from marft_algos.cli import COMMANDS, main
+from marft_algos.config import SECTIONS, TrainConfig
+from marft_algos.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = ["--iterations", "2", "--episodes-per-iteration", "6", "--eval-episodes", "12", "--max-new-tokens", "4", "--lora-r", "2"]
@@ -68,6 +72,31 @@ def test_the_help_of_train_shows_every_setting_of_run_and_algorithm(capsys: pyte
     for flag in ("--env", "--models", "--iterations", "--lr", "--clip", "--level", "--kl-stop", "--resume", "--config"):
         assert flag in shown
     assert all(name in shown for name in presets.PRESETS)
+
+
+def test_the_help_of_train_has_sections_and_options_keep_their_names(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit):
+        main(["train", "grpo", "--help"])
+    options: dict[str, list[str]] = {}
+    for line in capsys.readouterr().out.splitlines():
+        if title := re.match(r"\W*(\w+) options[^\w:]*$", line):
+            section = options[title[1]] = []
+        elif options and (flag := re.match(r"\W? (--\w[\w-]*)", line)):
+            section.append(flag[1])
+    fields = [f.name for f in dataclasses.fields(TrainConfig)]
+    assert [name for name in fields if name in SECTIONS] == list(SECTIONS), "in the order of the settings"
+    shown = [name for title in SECTIONS.values() for name in options[title]]
+    flags = ["--" + name.replace("_", "-") for name in fields if name != "algorithm"]
+    assert shown == flags
+    assert [options[title][0] for title in SECTIONS.values()] == ["--" + name.replace("_", "-") for name in SECTIONS]
+    assert {"--lr", "--group-size"} <= set(options["algorithm"])
+    for words in (["--lora-alpha", "0"], ["--lr", "-1"]):
+        with pytest.raises(SystemExit) as leaving:
+            main(["train", *words])
+        assert leaving.value.code == 2 and "expected" in capsys.readouterr().err, "told alike, whatever the section"
 
 
 def test_envs_lists_and_describes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,6 +176,43 @@ def test_train_eval_show_resume(model: Path, here: Path, capsys: pytest.CaptureF
     assert "exists already" in fails(argv, capsys)
     assert "has no policy" in fails(["eval", "first", "--env", "xor-v0"], capsys)
     assert "Expected last, best or one of" in fails(["eval", "first", "--checkpoint", "77"], capsys)
+
+
+class Killed(BaseException):
+    """What no handler catches: nothing more is written."""
+
+
+@pytest.mark.parametrize("stopped", [Killed(), faults.OutageError("the engine is away.")], ids=["killed", "outage"])
+def test_a_run_that_ended_before_its_last_evaluation_makes_up_for_it(
+    stopped: BaseException, model: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ["train", "marft", "--env", "relay-v0", "--models", str(model), *QUICK, "--save-every", "1", "--name"]
+    assert main([*argv, "whole"]) == 0
+    play, evaluations = evaluate.play, []
+
+    def interrupted(*args: object) -> object:
+        evaluations.append(1)
+        if len(evaluations) == 2:
+            raise stopped
+        return play(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(evaluate, "play", interrupted)
+    if isinstance(stopped, Killed):
+        with pytest.raises(Killed):
+            main([*argv, "run"])
+    else:
+        assert "--resume runs/run" in fails([*argv, "run"], capsys)
+    run, whole = RunFolder.open("run"), RunFolder.open("whole")
+    assert run.recorded("eval") == [0] and run.gain() is None
+    capsys.readouterr()
+    assert main(["train", "--resume", "run"]) == 0
+    shown = capsys.readouterr().out
+    assert "gain:" in shown and "nothing to do" not in shown
+    assert run.recorded("eval") == [0, 2] and run.evaluation(2) == whole.evaluation(2) and run.report_file.exists()
+    last, other = run.metrics()[-1], whole.metrics()[-1]
+    assert (last["iteration"], last["eval/success"], last["eval/gain"]) == (2, other["eval/success"], other["eval/gain"])
+    assert main(["train", "--resume", "run"]) == 0
+    assert "nothing to do" in capsys.readouterr().out and len(evaluations) == 3
 
 
 def test_settings_come_from_preset_file_and_command_line(model: Path, here: Path) -> None:

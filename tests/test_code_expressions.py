@@ -8,23 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_sandbox import FakeSandbox
 
 import marft_envs
-from marft_envs.code import data, split
+from marft_envs.code import data
 from marft_envs.code.data import rows_to_problems
+from marft_envs.code.expressions import _CLEAN
 from marft_envs.code.hub import last_tally
 from marft_envs.code.judge import Judge
 from marft_envs.code.problem import Problem, Test
-from marft_envs.code.sandbox import Limits, Sandbox, SandboxUnavailable, shared
+from marft_envs.code.sandbox import CallResult, Limits, Sandbox, SandboxError
+from marft_envs.code.sandbox.types import KILLED
+from marft_envs.code.setup_code import read_setup
 from marft_envs.errors import DataError
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Sandbox:
-    try:
-        return shared("auto", workers=2)
-    except SandboxUnavailable as error:
-        pytest.skip(f"no sandbox on this machine: {error}")
+from marft_envs.faults import outage
 
 
 def row(entry: str, tests: list[tuple[str, str]], setup: str = "", **more: Any) -> dict[str, Any]:
@@ -161,6 +158,19 @@ def test_assertions_of_the_hubs_mbpp_rows_are_decided_outside(sandbox: Sandbox) 
 SUM = "def add(a, b=1):\n    return a + b\n"
 STACK = "class Stack:\n    def __init__(self, n=0):\n        self.n = n\n    def size(self):\n        return self.n\n"
 STACK += "    def push(self):\n        self.n += 1\n        return self\n"
+ADDER = "def add(m):\n    return lambda n: m + n\n"
+COUNT = """
+def count(n=None):
+    if n is not None and type(n) is not int and n != 'slow':
+        assert iter(n) is n
+        yield from n
+        return
+    i = 0
+    while n is None or n == 'slow' or i < n:
+        yield i
+        i += 1
+        while n == 'slow' and i == 4: pass
+"""
 RIGHT = [
     ("add(2, 3)", "5", "", SUM),
     ("add(2, b=3) * 2", "10", "", SUM),
@@ -181,6 +191,28 @@ RIGHT = [
     ("height(root)", "2", "root = Node(1)\nroot.left = Node(2)",
      "class Node:\n    left = None\n    def __init__(self, x): self.x = x\ndef height(n): return n and 1 + (height(n.left) or 0)"),
     ("first([Pair(1, 2)], 4)", "1", "", "class Pair:\n    def __init__(self, a, b): self.a = a\ndef first(xs, n): return xs[0].a"),
+    ("add(2)(3)", "5", "", ADDER),
+    ("add(2)(add(1)(2)) * 2", "10", "", ADDER),
+    ("len(str(add(7)(n=3)))", "2", "", ADDER),
+    ("add(2).__call__(3) + 1", "6", "", ADDER),
+    ("keep(3)[1](4)", "7", "", "def keep(n): return [str, lambda m: n + m]"),
+    ("keep(3).get('x')(4) < 8", "True", "", "def keep(n): return {'x': lambda m: n + m}"),
+    ("list(count(4))", "[0, 1, 2, 3]", "", COUNT),
+    ("sum(count(300))", "44850", "", COUNT),
+    ("len(sorted(count(2000)))", "2000", "", COUNT),
+    ("[n * 2 for n in count(3)]", "[0, 2, 4]", "", COUNT),
+    ("next(count(4))", "0", "", COUNT),
+    ("next(count(0), 'none')", "'none'", "", COUNT),
+    ("(lambda it: (next(it), next(it), list(it)))(count(4))", "(0, 1, [2, 3])", "", COUNT),
+    ("list(zip(count(), 'ab'))", "[(0, 'a'), (1, 'b')]", "", COUNT),
+    ("list(itertools.islice(count(), 5))", "[0, 1, 2, 3, 4]", "", COUNT),
+    ("take(7)", "[0, 1, 2, 3, 4, 5, 6]", "def take(n): return [x for _, x in zip(range(n), count())]", COUNT),
+    ("count(3) == [0, 1, 2]", "False", "", COUNT),
+    ("list(count(count(3)))", "[0, 1, 2]", "", COUNT),
+    ("list(count(str(n) for n in range(2)))", "['0', '1']", "", COUNT),
+    ("list(itertools.islice(count('slow'), 4))", "[0, 1, 2, 3]", "", COUNT),
+    ("list(add(1, 2))", "['1', '2']", "", "list = type = isinstance = None\ndef add(a, b): return map(str, (a, b))"),
+    ("total(map(int, '123'))", "5", "", "def total(xs):\n    next(xs)\n    return sum(xs)"),
     ("Stack(3).push().size()", "4", "", STACK),
     ("Stack(3).push().size() in (4, 5)", "True", "", STACK),
 ]  # fmt: skip
@@ -190,13 +222,15 @@ RIGHT = [
 def test_what_can_be_taken_apart_is_evaluated_as_a_whole(
     text: str, expected: str, setup: str, program: str, sandbox: Sandbox
 ) -> None:
-    entry = next(name for name in ("add", "keep", "total", "height", "first", "Stack") if f" {name}" in program)
+    entry = next(name for name in ("add", "keep", "total", "count", "height", "first", "Stack") if f" {name}" in program)
     test = Test("expr", text, expected)
     problem = Problem("own/1", "function", "x", (), (test,), entry_point=entry, setup=setup, solution=program)
     (result,) = Judge(sandbox, Limits()).run(problem, program, [test])
     assert result.verdict == "passed", result
 
 
+RAISES = "def raises(n):\n    try:\n        f(n)\n    except ValueError:\n        return True\n    return False\n"
+QUIET = "import contextlib\ndef quiet(g, n):\n    with contextlib.suppress(BaseException):\n        return g(n)\n"
 REFUSED = [
     ("f(1) == Pair(1, 2)", "True", "", "class 'Pair'"),
     ("Pair(1, 2) in f(3)", "True", "", "class 'Pair'"),
@@ -206,6 +240,23 @@ REFUSED = [
     ("f(g('xy')) == 'xy'", "True", "", "'g' is told the value expected"),
     ("[f(Pair(x, 1)) for x in range(3)]", "[1]", "", "mixes"),
     ("f(g(f(1)))", "3", "", "mixes"),
+    ("f(g(s='xy'))", "'xy'", "", "'g' is told the value expected"),
+    ("f(h(g('xy')))", "'xy'", "", "'g' is told the value expected"),
+    ("f(g('x' + 'y'))", "'xy'", "", "'g' is told the value expected"),
+    ("f([g('xy')])", "['xy']", "", "'g' is told the value expected"),
+    ("f([g('xy')])", "'xy'", "", "'g' is told the value expected"),
+    ("f([g('x'), g('y')])", "['x', 'y']", "", "'g' is told the value expected"),
+    ("f(g(['xy'], n=2)) == 'x' + 'y'", "True", "", "'g' is told the value expected"),
+    ("f(g('xy')) in ('xy', 'yx')", "True", "", "'g' is told the value expected"),
+    ("f(g('XY'.lower()))", "'xy'", "", "'g' is told what cannot be read off"),
+    ("f(g(f'x{1}'))", "'x1'", "", "'g' is told what cannot be read off"),
+    ("g(f('xy'))", "'xy'", "", "'g' is told the value expected"),
+    ("all(g(f(x)) == x for x in ('ab', 'xy'))", "True", "", "'g' is told the value expected"),
+    ("raises(-1)", "True", RAISES, "'raises' of the setup"),
+    ("f(1) + 0 if quiet(f, 1) else 1", "True", QUIET, "'quiet' of the setup"),
+    ("twice(1) + 0", "2", RAISES + "def twice(n): return raises(n) and f(n)", "'twice' of the setup"),
+    ("f(2) + 0", "2", RAISES + "x = raises(1)", "the setup calls it where exceptions are caught"),
+    ("f(2) + 0", "2", "try:\n    x = f(1)\nexcept:\n    x = 2", "the setup calls it where exceptions are caught"),
     ("f(1)", "1", "def broken(:", "the setup cannot be read"),
     ("f(" + "(" * 5000 + "1" + ")" * 5000 + ")", "1", "", "no Python expression"),
 ]
@@ -220,6 +271,52 @@ def test_what_cannot_be_taken_apart_is_refused_at_load(
     with pytest.raises(DataError, match=says) as caught:
         data.load(path, "all")
     assert f"{path}, line 1, test" in str(caught.value)
+
+
+KEPT = [
+    ("f(reverse([1, 2, 3]))", "[3, 2, 1]", ""),
+    ("f(g([3, 4], key=True), 1)", "True", ""),
+    ("f(g(4)) == 5", "True", ""),
+    ("f(g(lambda x: x + 1))", "3", ""),
+    ("f(g(sorted([2, 1])))", "3", ""),
+    ("[f(f(x)) == x for x in (1, 2)]", "[True, True]", ""),
+    ("f(int(3))", "1", "try:\n    import numpy\nexcept ImportError:\n    numpy = None"),
+    ("f(2) + 0", "2", RAISES),
+    ("f(number('3'))", "3", "def number(s): return int(s)\ntry:\n    n = number('x')\nexcept ValueError:\n    n = 0"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected", "setup"), KEPT)
+def test_what_only_looks_like_it_is_not_refused(text: str, expected: str, setup: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text(json.dumps(row("f", [("f(1)", "1"), (text, expected)], setup)))
+    assert len(data.load(path, "all")) == 1
+
+
+def test_setup_that_catches_is_counted_in_a_hub_set() -> None:
+    lines = ["assert near(3) == 4", "assert raises(-1)", "assert near(3) + 0 == 4"]
+    setup = RAISES.replace("f(", "near(")
+    given = {"task_id": 1, "text": "Near.", "code": NEAR, "test_list": lines, "test_setup_code": setup}
+    given["test_list"] = [*lines, "assert raises(near(2))"]
+    (problem,) = rows_to_problems("mbpp", [given])
+    assert len([*problem.public, *problem.hidden]) == 2
+    assert last_tally("mbpp", "test")["tests decided inside the program's process"] == 1
+
+
+def test_a_request_that_something_swallows_is_not_lost(sandbox: Sandbox) -> None:
+    """A thread swallows every exception, and no syntax tells."""
+    setup = """
+import threading
+def apart(n):
+    out = []
+    thread = threading.Thread(target=lambda: out.append(near(n)))
+    thread.start()
+    thread.join()
+    return out
+"""
+    test = Test("expr", "apart(3)", "[4]")
+    problem = Problem("own/1", "function", "x", (), (test,), entry_point="near", setup=setup)
+    assert Judge(sandbox, Limits()).run(problem, NEAR, [test])[0].verdict == "passed"
 
 
 def test_what_cannot_be_taken_apart_in_a_hub_set_is_left_out_counted_and_named(
@@ -267,6 +364,33 @@ def test_what_a_program_gives_to_the_rest_is_a_verdict_on_the_program(
     assert Judge(sandbox, Limits(cpu_s=2.0, wall_s=6.0)).run(problem, program, [test])[0].verdict == verdict
 
 
+@pytest.mark.parametrize("then", ["5", "'ab'", "{}", "None", "iter('zz')", "iter([])", "1 / 0", "iter([0, object()])"])
+def test_an_iterator_that_is_another_one_when_more_is_wanted_is_a_verdict(then: str, sandbox: Sandbox) -> None:
+    """It sees in its caller's code how many items are asked for."""
+    program = f"""
+import sys
+def f(n):
+    asked = [one for one in sys._getframe(1).f_code.co_consts if hasattr(one, "co_consts")]
+    return iter([0]) if asked and 1 in asked[0].co_consts else {then}
+"""
+    test = Test("expr", "list(f(3))", "[0, 1, 2]")
+    problem = Problem("own/1", "function", "x", (), (test,), entry_point="f")
+    assert Judge(sandbox, Limits()).run(problem, program, [test])[0].verdict in ("wrong_answer", "runtime_error")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_nobody_is_paid_for_what_is_not_in_a_closure_or_an_iterator(
+    name: str, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    tests = [("list(near(3))", "[3, 4]"), ("next(near(7)) in (7, 8)", "True"), ("near(2)(5)", "7"), ("near(2)(6) > 7", "True")]
+    honest = "def near(n):\n    class Both:\n        def __call__(self, m): return n + m\n        " \
+        "def __iter__(self): return self\n        def __next__(self):\n            " \
+        "self.i = getattr(self, 'i', -1) + 1\n            if self.i > 1: raise StopIteration\n            return n + self.i\n" \
+        "    return Both()\n"  # fmt: skip
+    assert paid(tmp_path, row("near", tests), honest) == 1.0
+    assert paid(tmp_path, row("near", tests), HOSTILE[name].replace("{f}", "near")) == 0.0
+
+
 def test_a_test_that_fails_before_the_program_is_called_is_the_datas_fault(sandbox: Sandbox) -> None:
     for text, setup in (("f([1, 2][5])", ""), ("f(helper(1))", "def helper(x): return x / 0"), ("f(x)", "x = int('y')")):
         test = Test("expr", text, "1")
@@ -275,9 +399,49 @@ def test_a_test_that_fails_before_the_program_is_called_is_the_datas_fault(sandb
             Judge(sandbox, Limits()).run(problem, "def f(x): return 1", [test])
 
 
+@pytest.mark.parametrize(
+    ("said", "whose"),
+    [
+        (CallResult("timeout", message="more than 6 s by the clock", cpu_s=0.4, wall_s=6.0), SandboxError),
+        (CallResult("timeout", message="the run took more than 20 s"), SandboxError),
+        (CallResult("runtime_error", message=KILLED, cpu_s=0.1), SandboxError),
+        (CallResult("timeout", message="more than 2 s of CPU time", cpu_s=2.03, wall_s=2.5), DataError),
+        (CallResult("memory_limit", message="MemoryError", cpu_s=0.1), DataError),
+        (CallResult("runtime_error", message="ValueError: no", cpu_s=0.1), DataError),
+    ],
+)
+def test_a_clean_child_that_the_machine_keeps_from_its_work_is_an_outage(
+    said: CallResult, whose: type[Exception]
+) -> None:
+    """The clean child runs no program, so nothing that ends it is an agent's, and the clock's end is no datum's."""
+    test = Test("expr", "f(1) + 1", "2")
+    problem = Problem("own/1", "function", "x", (), (test,), entry_point="f")
+    fake = FakeSandbox({_CLEAN: lambda text: said})
+    with pytest.raises(whose, match=r"own/1.*before the program (is|was) called") as caught:
+        Judge(fake, Limits()).run(problem, "def f(x): return 1", [test])  # type: ignore[arg-type]
+    assert outage(caught.value) is (whose is SandboxError)
+
+
+def test_set_up_code_that_takes_too_long_is_the_datas_and_one_that_waits_an_outage(sandbox: Sandbox) -> None:
+    for line, whose in (("while True: pass", DataError), ("import time\ntime.sleep(60)", SandboxError)):
+        test = Test("expr", "f(1) + 1", "2")
+        problem = Problem("own/1", "function", "x", (), (test,), entry_point="f", setup=line)
+        with pytest.raises(whose, match="own/1"):
+            Judge(sandbox, Limits(cpu_s=0.3, wall_s=1.5)).run(problem, "def f(x): return 1", [test])
+
+
+def test_tests_that_are_too_slow_together_are_the_datas_fault() -> None:
+    tests = [Test("expr", f"f({n}) + 1", "2") for n in range(12)]
+    problem = Problem("own/1", "function", "x", (), tuple(tests), entry_point="f")
+    spent = iter([CallResult("ok", ("call", 0, [], {}), cpu_s=1.9)] * 11 + [CallResult("timeout", message="over")])
+    fake = FakeSandbox({_CLEAN: lambda text: next(spent)})
+    with pytest.raises(DataError, match="own/1"):
+        Judge(fake, Limits()).run(problem, "def f(x): return 1", tests)  # type: ignore[arg-type]
+
+
 def test_values_of_the_setup_travel_with_the_program_only_where_it_makes_its_own_objects_of_them() -> None:
     setup = "import math\nsecret = 'xy'\ndef encode(s): return s[::-1]\ncoded = encode(secret)\nn = 3\nroot = Node(n)"
-    read = split.read_setup(setup, "f")
+    read = read_setup(setup, "f")
     assert "secret" in read.clean and "coded" in read.clean and "Node" not in read.clean
     assert "secret" not in read.inside and "root = Node(n)" in read.inside and "n = 3" in read.inside
     assert "def encode" in read.inside and "import math" in read.inside

@@ -17,20 +17,13 @@ from marft_envs.code.checkers import output_agrees, value_agrees
 from marft_envs.code.judge import Judge, Report, TestResult, written
 from marft_envs.code.problem import Problem, Test
 from marft_envs.code.rewards import pass_at_k, score
-from marft_envs.code.sandbox import CallResult, Limits, Sandbox, SandboxUnavailable, StdioResult, shared, values
+from marft_envs.code.sandbox import CallResult, Limits, Sandbox, SandboxError, StdioResult, values
 from marft_envs.code.schema import OUTPUT_CHECKS, VALUE_CHECKS
 from marft_envs.errors import ConfigError, DataError
+from marft_envs.faults import outage
 
 LIMITS = Limits()
 SUM = Problem("sum/0", "stdio", "Print the sum.", stdio(("1 2", "3")), stdio(("70 7", "77"), ("-5 5", "0")))
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Sandbox:
-    try:
-        return shared("auto", workers=1)
-    except SandboxUnavailable as error:
-        pytest.skip(f"no sandbox on this machine: {error}")
 
 
 def verdicts(does: Any, test: Test) -> str:
@@ -282,6 +275,19 @@ def test_a_checker_that_does_not_work_is_an_error_and_no_verdict(sandbox: Sandbo
     problem = own(checker or "pass")
     with pytest.raises(DataError, match="Problem 'sum/0': its own checker does not work"):
         Judge(sandbox, LIMITS).run(problem, "print(3)", problem.hidden)
+
+
+@pytest.mark.parametrize(("cpu_s", "whose"), [(0.2, SandboxError), (21.0, DataError)])
+def test_a_checker_that_the_machine_keeps_from_its_work_gives_no_verdict(cpu_s: float, whose: type[Exception]) -> None:
+    fake = FakeSandbox({"program": lambda stdin: "5"})
+    real = fake.run_stdio
+    fake.run_stdio = lambda source, stdin, *, limits=None: (  # type: ignore[method-assign]
+        real(source, stdin) if source == "program" else StdioResult("timeout", b"", "hidden text", cpu_s, 90.0)
+    )
+    problem = own("the checker")
+    with pytest.raises(whose, match="Problem 'sum/0': its own checker") as caught:
+        Judge(fake, LIMITS).run(problem, "program", problem.hidden)
+    assert outage(caught.value) is (whose is SandboxError) and "hidden text" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("said", "right"), [("100", True), ("ok", True), ("0.5", False), ("Wrong", False)])

@@ -117,3 +117,13 @@ def test_every_setting_has_a_docstring(kind: type) -> None:
         if isinstance(statement, ast.AnnAssign):
             documented = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
             assert documented, f"{kind.__name__}.{statement.target.id} has no docstring"  # type: ignore[union-attr]
+
+
+def test_a_folder_may_be_a_path(tmp_path: Path) -> None:
+    for made in (config.TrainConfig(runs_dir=tmp_path / "runs"), config.build({"runs_dir": tmp_path / "runs"})):  # type: ignore[arg-type]
+        assert made.runs_dir == str(tmp_path / "runs")
+        assert tomllib.loads(made.to_toml())["runs_dir"] == str(tmp_path / "runs")
+    made = config.TrainConfig(models=tmp_path, adapter_dir=tmp_path)  # type: ignore[arg-type]
+    assert (made.models, made.adapter_dir) == (str(tmp_path), str(tmp_path))
+    with pytest.raises(ConfigError, match="iterations"):
+        config.build({"iterations": tmp_path})

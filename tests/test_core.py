@@ -493,3 +493,17 @@ def test_no_global_generator_is_touched() -> None:
 def test_routers_may_give_turns_in_any_order() -> None:
     env = flex(3, Router(lambda view: [Turn("c_0", (1, 0, 1))] if view.layer == 1 else ["a_0", "b_0"] * (view.layer < 1)))
     assert play(env).episode.turns[2].sees == (0, 1)
+
+
+def test_records_share_nothing_that_can_be_written() -> None:
+    """Before: equal matrices were one list, in every record of the process."""
+    first, second = play(flex(3, max_rounds=2)).episode, play(flex(3, max_rounds=2)).episode
+    matrices = [matrix for episode in (first, second) for record in episode.rounds for matrix in (record.D, record.asked)]
+    assert all(matrix == [[0, 1, 1], [0, 0, 1], [0, 0, 0]] for matrix in matrices) and len(matrices) == 8
+    matrices[0][0][1] = 7
+    matrices[0].append([9])
+    assert all(matrix == [[0, 1, 1], [0, 0, 1], [0, 0, 0]] for matrix in matrices[1:])
+    first.layers[0].agent_rewards["a_0"] = 1.0
+    first.layers[0].late_rewards[0] = 1.0
+    assert not any(layer.agent_rewards or layer.late_rewards for layer in (*first.layers[1:], *second.layers))
+    assert play(flex(3)).episode.rounds[0].D == [[0, 1, 1], [0, 0, 1], [0, 0, 0]]

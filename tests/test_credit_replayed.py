@@ -19,6 +19,7 @@ from test_replay import PARAMS, Trusting, engine
 from marft_algos import credit
 from marft_algos.algorithm import get
 from marft_algos.algos.at_grpo import ATGRPO, ATGRPOConfig
+from marft_algos.build import build
 from marft_algos.credit import diagnostics
 from marft_algos.engines.base import row_seed
 from marft_algos.replay import Replayer
@@ -196,7 +197,7 @@ def test_diagnostics_tell_who_matters_and_whether_the_credit_is_right() -> None:
     assert found["credit/influence/a_0"] == 1.0 and found["credit/influence/b_0"] == 0.0
     # Outcomes are uniform on 0..999 at a's states, constant at b's.
     assert found["credit/context_variance"] == pytest.approx((1000**2 - 1) / 12 / 2, rel=0.3)
-    assert sum(tries.tokens.values()) > 0
+    assert all(spent.tokens > 0 for spent in tries.spent.values()) and tries.branches == 24 * 16 and not tries.lost
 
 
 # --- AT-GRPO ------------------------------------------------------------------------------------------------------
@@ -258,6 +259,7 @@ def on_relay(tmp_path: Path, algo: str, changes: dict[str, Any], **more: Any) ->
 def test_marft_trains_on_counterfactual_credit(tmp_path: Path) -> None:
     line = on_relay(tmp_path, "marft", {"credit": {"rule": "counterfactual", "samples": 2}}, credit_diagnostics=2)
     assert line["tokens_played"] == line["tokens"] + line["tokens_replayed"] == line["tokens_total"]
+    assert line["branches"] >= 16 * 4 and line["branches_lost"] == 0
     assert line["credit/judged"] == 4 and 0.0 <= line["credit/influence/solver_0"] <= 1.0
 
 
@@ -268,6 +270,46 @@ def test_at_grpo_trains_on_all_candidates(tmp_path: Path) -> None:
     assert get("at_grpo").needs == {"branches"}
 
 
+class Counted:
+    """Counts every token that an engine reads or writes while training."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine, self.prompts, self.replies = engine, 0, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def generate(self, requests: Any, params: Any) -> Any:
+        made = self._engine.generate(requests, params)
+        if not params.greedy:
+            self.prompts += sum(len(r.prompt_ids) for r in requests)
+            self.replies += sum(len(r.action_ids) for r in made)
+        return made
+
+
+@pytest.mark.parametrize(
+    ("algo", "own"),
+    [
+        ("at_grpo", {"candidates": 3}),
+        ("marft", {"credit": {"rule": "counterfactual", "samples": 2}}),
+        ("grpo", {"group_size": 4, "refills": 1}),
+    ],
+)
+def test_every_token_that_is_read_or_written_for_training_is_counted(algo: str, own: dict[str, Any], tmp_path: Path) -> None:
+    made = settings(
+        Path("embedded"), tmp_path, env="relay-v0", algo=algo, iterations=1, max_new_tokens=2, episodes_per_iteration=8,
+        eval_episodes=4, algorithm={"epochs": 1, "minibatches": 1, **own},
+    )  # fmt: skip
+    trainer = Trainer(build(made))
+    trainer.engine = trainer.replayer._engine = counted = Counted(trainer.engine)  # type: ignore[assignment]
+    run = trainer.start()
+    with quiet_display() as display:
+        trainer.train(run, display)
+    line = run.metrics()[1]
+    assert line["tokens_played"] == counted.replies
+    assert line["tokens_processed"] == counted.replies + counted.prompts
+
+
 def test_a_resumed_run_replays_as_one_that_was_not(tmp_path: Path) -> None:
     changes = {"credit": {"rule": "shapley", "absence": "start", "costs": {"tokens": 0.01}, "budgets": {"tokens": 4.0}}}
     from tiny import save_tiny
@@ -276,7 +318,7 @@ def test_a_resumed_run_replays_as_one_that_was_not(tmp_path: Path) -> None:
     _, whole = train(settings(model, tmp_path / "one", algorithm=changes))
     short = settings(model, tmp_path / "two", iterations=2, algorithm=changes)
     _, run = train(short)
-    again = Trainer(settings(model, tmp_path / "two", algorithm=changes))
+    again = Trainer(build(settings(model, tmp_path / "two", algorithm=changes)))
     again.resume(run)
     with quiet_display(4) as display:
         again.train(run, display)
@@ -287,4 +329,4 @@ def test_rewards_that_are_permuted_cannot_be_replayed(tmp_path: Path) -> None:
     for algo, changes in (("marft", {"credit": "counterfactual"}), ("at_grpo", {})):
         made = settings(Path("embedded"), tmp_path, env="relay-v0", algo=algo, permute_rewards=True, algorithm=changes)
         with pytest.raises(ConfigError, match="several replies at one state"):
-            Trainer(made)
+            Trainer(build(made))

@@ -59,12 +59,12 @@ def test_features_are_read_before_each_token_is_known(
     for t in turns:
         prompt = t.prompt_ids
         if view == "team":
-            prompt = policies.render(t.policy, [{"role": "user", "content": VIEW}])
+            prompt = policies.renderer.render(t.policy, [{"role": "user", "content": VIEW}])
         expected = states(folder, prompt + t.action_ids)[len(prompt) - 1 : -1]
         torch.testing.assert_close(features[t], expected, rtol=0, atol=1e-5)
     features = Critics(policies).featurise(turns, view=view, level="action")
     for t in turns:
-        prompt = t.prompt_ids if view == "own" else policies.render(t.policy, [{"role": "user", "content": VIEW}])
+        prompt = t.prompt_ids if view == "own" else policies.renderer.render(t.policy, [{"role": "user", "content": VIEW}])
         torch.testing.assert_close(features[t], states(folder, prompt)[-1:], rtol=0, atol=1e-5)
 
 

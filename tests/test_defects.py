@@ -46,7 +46,7 @@ def play(policies: PolicySet, n: int = 8, temperature: float = 1.0, seed: int = 
     engine = NativeEngine(policies)
     for d in data:
         for t in d.transitions:
-            prompt = policies.render(
+            prompt = policies.renderer.render(
                 t.policy, [{"role": "user", "content": "what is " + "1+" * (d.number + t.index)}]
             )
             request = GenerationRequest(t.policy, prompt, seed=1000 * seed + 2 * d.number + t.index)
@@ -167,7 +167,7 @@ def collect(model: str, env: str = "relay-v0", episodes: int = 8, slots: int = 4
     vec = marft_envs.make_vec(env, slots, **kwargs)
     policies = PolicySet.build(model, assign(vec.agents, "own"), device="cpu")
     engine = Recording(policies)
-    collector = Collector(vec, policies, engine, SamplingParams(max_new_tokens=tokens))
+    collector = Collector(vec, policies.renderer, engine, SamplingParams(max_new_tokens=tokens))
     try:
         return collector.collect(range(episodes)), policies, engine.log
     finally:
@@ -187,7 +187,7 @@ def test_a_successors_value_changes_when_the_predecessors_message_changes(model:
     links = credit.team_chain(trajectory, credit.broadcast(trajectory), Estimates())
     bootstrapped = []
     for message in ("1", "2"):
-        prompt = policies.render(second.policy, [{"role": "user", "content": f"digit ?\n\n[planner]\n{message}"}])
+        prompt = policies.renderer.render(second.policy, [{"role": "user", "content": f"digit ?\n\n[planner]\n{message}"}])
         put(second, prompt_ids=prompt, team_view=f"digit 3\n\n[planner]\n{message}")
         found = Estimates()
         fill_values([trajectory], critics, view, "action", found)
@@ -205,7 +205,7 @@ def test_tokens_trained_are_the_tokens_sampled(model: str) -> None:
     for t in (t for d in data for t in d.transitions):
         generation = asked[tuple(t.prompt_ids), tuple(t.action_ids)]
         assert t.logprobs.tolist() == generation.logprobs.tolist() and t.text == generation.text
-        again += policies.tokenizer(t.policy).encode(t.text, add_special_tokens=False) != t.action_ids
+        again += policies.renderer.tokenizer(t.policy).encode(t.text, add_special_tokens=False) != t.action_ids
     assert again > 0, "the samples must hold something that does not survive the way through text"
     stats = Learner(MARFT(MARFTConfig(critic="none", ratio_tolerance=1e-4)), policies).update(data, 0)
     assert stats["policy/solver_0/ratio_max"] == pytest.approx(1.0, abs=1e-4)
@@ -254,7 +254,7 @@ def test_a_failed_generation_is_a_typed_event(model: str) -> None:
 
     vec = marft_envs.make_vec("relay-v0", 4)
     policies = PolicySet.build(model, assign(vec.agents, "own"), device="cpu")
-    data = Collector(vec, policies, Flaky(policies), SamplingParams(max_new_tokens=4)).collect(range(12))
+    data = Collector(vec, policies.renderer, Flaky(policies), SamplingParams(max_new_tokens=4)).collect(range(12))
     failed = [d for d in data if d.episode.stop_reason == "error: out of memory"]
     assert 0 < len(failed) < len(data) == 12
     for d in failed:

@@ -15,18 +15,10 @@ from marft_algos import presets  # noqa: E402
 from marft_algos.models import EMBEDDED, embedded_path, recipes  # noqa: E402
 from marft_algos.models.make_embedded import run_team  # noqa: E402
 from marft_envs.code.procedural import enumerate_level0  # noqa: E402
-from marft_envs.code.sandbox import SandboxUnavailable, shared  # noqa: E402
+from marft_envs.code.sandbox import Sandbox  # noqa: E402
 
 NAME = "embedded-code"
 RECIPE = recipes.load(NAME)
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> None:
-    try:
-        shared("auto", workers=2)
-    except SandboxUnavailable as error:
-        pytest.skip(f"no sandbox on this machine: {error}")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +31,7 @@ def test_it_is_small_and_has_its_recipe() -> None:
     assert sum(file.stat().st_size for file in embedded_path(NAME).iterdir()) < 4_000_000
 
 
-def test_programs_and_prompts_are_short(sandbox: None, tokenizer: Any) -> None:
+def test_programs_and_prompts_are_short(sandbox: Sandbox, tokenizer: Any) -> None:
     assert len(tokenizer.tokenize("```python\ndef f(a, b):\n    return 2*a+b\n```")) <= 9
     for env_id, form in RECIPE.teams.items():
         env = marft_envs.make(env_id, **form.kwargs)
@@ -47,7 +39,7 @@ def test_programs_and_prompts_are_short(sandbox: None, tokenizer: Any) -> None:
             assert len(tokenizer.tokenize(env.profile(agent).prompt)) <= 6, "a changed profile: run make_embedded again"
 
 
-def test_demonstrators_write_programs_and_are_careless(sandbox: None) -> None:
+def test_demonstrators_write_programs_and_are_careless(sandbox: Sandbox) -> None:
     """Most programs are programs; under two thirds are right, and reflection mends some of the others."""
     pairs = recipes.play("code-reflect-v0", recipes.Format(40, RECIPE.teams["code-reflect-v0"].roles), random.Random(0))
     coders = [(messages, reply) for messages, reply in pairs if "Reflector. Solve" in messages[0]["content"]]
@@ -57,7 +49,7 @@ def test_demonstrators_write_programs_and_are_careless(sandbox: None) -> None:
     assert advice and all(reply.startswith("Try ") for reply in advice)
 
 
-def test_the_untrained_team_is_middling(sandbox: None, tokenizer: Any) -> None:
+def test_the_untrained_team_is_middling(sandbox: Sandbox, tokenizer: Any) -> None:
     torch.set_num_threads(1)
     model = transformers.AutoModelForCausalLM.from_pretrained(embedded_path(NAME), local_files_only=True).eval()
     problems = [{"task_id": problem.id} for problem in enumerate_level0("test")]

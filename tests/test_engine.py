@@ -48,7 +48,7 @@ def requests(policies: PolicySet, n: int = 12) -> list[GenerationRequest]:
     made = []
     for i in range(n):
         policy = policies.policies[i % len(policies.policies)]
-        prompt = policies.render(policy, [{"role": "user", "content": "7+" * (i % 5) + str(i * 37 % 11)}])
+        prompt = policies.renderer.render(policy, [{"role": "user", "content": "7+" * (i % 5) + str(i * 37 % 11)}])
         made.append(GenerationRequest(policy, prompt, seed=row_seed(1, 2, i, 0)))
     return made
 
@@ -98,7 +98,7 @@ def test_bf16_sampling_stays_near_the_learner(qwen: Path) -> None:
 
 
 def test_one_step_follows_softmax(policies: PolicySet) -> None:
-    prompt = policies.render("actor", [{"role": "user", "content": "1+1"}])
+    prompt = policies.renderer.render("actor", [{"role": "user", "content": "1+1"}])
     n = 4000
     asked = [GenerationRequest("actor", prompt, seed=row_seed(0, 0, i, 0)) for i in range(n)]
     params = SamplingParams(max_new_tokens=1, temperature=0.8)
@@ -135,7 +135,7 @@ def test_rows_sample_the_same_in_any_batch(policies: PolicySet, monkeypatch: pyt
 
 
 def test_seeds_decide_the_sample(policies: PolicySet) -> None:
-    prompt = policies.render("actor", [{"role": "user", "content": "1+1"}])
+    prompt = policies.renderer.render("actor", [{"role": "user", "content": "1+1"}])
     engine = NativeEngine(policies)
 
     def ask(*seeds: int) -> list[list[int]]:
@@ -168,7 +168,7 @@ def test_uniforms_are_uniform_and_each_row_its_own() -> None:
 
 
 def test_replies_stop_at_the_end_token_or_at_the_limit(policies: PolicySet) -> None:
-    end = policies.tokenizer("actor").eos_token_id
+    end = policies.renderer.tokenizer("actor").eos_token_id
     with torch.no_grad():
         head_of(policies.base("actor").model).weight[end] *= 3
     asked = requests(policies, 40)
@@ -185,7 +185,7 @@ def test_replies_stop_at_the_end_token_or_at_the_limit(policies: PolicySet) -> N
 
 def test_text_is_decoded_from_the_sampled_ids(policies: PolicySet) -> None:
     for reply in NativeEngine(policies).generate(requests(policies), PARAMS):
-        assert reply.text == policies.tokenizer("actor").decode(reply.action_ids, skip_special_tokens=True)
+        assert reply.text == policies.renderer.tokenizer("actor").decode(reply.action_ids, skip_special_tokens=True)
 
 
 def test_one_token_prompts_and_replies_work(policies: PolicySet) -> None:
@@ -267,7 +267,7 @@ def test_scripts_are_texts_choices_or_functions(policies: PolicySet) -> None:
     replies = engine.generate(asked, PARAMS)
     assert [reply.text for reply in replies] == ["42", "b", "HI"]
     assert all(reply.action_ids == [] and reply.stop_reason == StopReason.EOS for reply in replies)
-    tokenizer = policies.tokenizer("actor")
+    tokenizer = policies.renderer.tokenizer("actor")
     spoken = ScriptedEngine({"gold": "42"}, tokenizer).generate(asked[:1], PARAMS)[0]
     assert tokenizer.decode(spoken.action_ids) == "42<|im_end|>" and len(spoken.logprobs) == 3
 

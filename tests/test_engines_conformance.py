@@ -33,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     policies = PolicySet.build(str(folder), {"a": "a"}, device="cpu")
     base = policies.base("a")
     with torch.no_grad():
-        head_of(base.model).weight[base.end_ids[0]] *= 3
+        head_of(base.model).weight[base.chat.end_ids[0]] *= 3
     base.model.save_pretrained(folder)
     return str(folder)
 
@@ -157,7 +157,7 @@ def test_a_real_vllm_server_conforms() -> None:
         pytest.skip("no server: set MARFT_TEST_VLLM=URL and MARFT_TEST_VLLM_MODEL=FOLDER (docs/engines.md)")
     policies = PolicySet.build(folder, AGENTS, device="cpu")
     base = policies.base(policies.policies[0])
-    base.context = min(base.context, describe(Server(url, 30.0))[1])  # as --context does in a run
+    base.chat.context = min(base.chat.context, describe(Server(url, 30.0))[1])  # as --context does in a run
     engine = VLLMEngine(policies, [url])
     check_engine(engine, policies, tokens=64)
     engine.close()

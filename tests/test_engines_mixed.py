@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 import marft_envs
 from marft_algos import hosting
+from marft_algos.build import build
 from marft_algos.config import TrainConfig
 from marft_algos.engines import MixedEngine, NativeEngine, ScriptedEngine
 from marft_algos.policy import PolicySet
@@ -76,9 +77,9 @@ def test_two_families_and_a_hosted_agent_train_together(
     models: dict[str, str], hosted: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frozen: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("TRIO_KEY", SECRET)
-    trainer = Trainer(config(models, tmp_path, hosted, frozen=list(frozen)))
+    trainer = Trainer(build(config(models, tmp_path, hosted, frozen=list(frozen))))
     policies = trainer.policies
-    words = {name: policies.tokenizer(name).encode("abc") for name in policies.policies}
+    words = {name: policies.renderer.tokenizer(name).encode("abc") for name in policies.policies}
     assert words["writer_0"] != words["solver_0"] and policies.policies == ["writer_0", "solver_0"]
     bases, adapters = base_weights(policies), policies.state_dict()
     heads = trainer.critics.state_dict() if trainer.critics else {}
@@ -113,7 +114,7 @@ def test_what_the_hosted_agent_says_is_read_by_the_others_and_never_trained_on(
     models: dict[str, str], hosted: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRIO_KEY", SECRET)
-    trainer = Trainer(config(models, tmp_path, hosted))
+    trainer = Trainer(build(config(models, tmp_path, hosted)))
     with closing(marft_envs.make_vec("test/trio-v0", 4)) as vec:
         collector = trainer._collector(vec, runs.quiet_display())
         trajectories = collector.collect([1, 2, 3])
@@ -121,7 +122,7 @@ def test_what_the_hosted_agent_says_is_read_by_the_others_and_never_trained_on(
         planner, writer, solver = trajectory.transitions
         assert (planner.text, planner.action_ids, planner.prompt_ids, planner.trainable) == (HOSTED, [], [], False)
         assert writer.trainable and solver.trainable
-        assert HOSTED in trainer.policies.tokenizer("writer_0").decode(writer.prompt_ids)
+        assert HOSTED in trainer.policies.renderer.tokenizer("writer_0").decode(writer.prompt_ids)
     told = hosted.paths("/v1/chat/completions")[0]["messages"]
     assert "You are the planner." in told[0]["content"]
 
@@ -169,7 +170,7 @@ def test_vllm_and_native_policies_learn_what_native_ones_learn(
 def test_only_adapters_that_a_server_needs_are_written(models: dict[str, str], tmp_path: Path) -> None:
     server = FakeVLLM(models["solver_0"], rank=2)
     try:
-        trainer = Trainer(
+        trainer = Trainer(build(
             config(
                 models,
                 tmp_path,
@@ -178,7 +179,7 @@ def test_only_adapters_that_a_server_needs_are_written(models: dict[str, str], t
                 models={**models, "planner_0": models["writer_0"]},
                 adapter_dir=str(tmp_path / "shared"),
             )
-        )
+        ))
         trainer.publisher.publish(trainer.policies.policies, 0)
         assert [path.name for path in (tmp_path / "shared").glob("*/*")] == ["solver_0@0"]
         held = load_file(next((tmp_path / "shared").glob("*/*/adapter_model.safetensors")))
@@ -213,7 +214,7 @@ def test_what_cannot_work_is_said_before_a_model_is_loaded(
     monkeypatch.setattr("marft_algos.policy.load_base", lambda *args, **kwargs: pytest.fail("a model was loaded"))
     made = config(models, tmp_path, hosted, **changes)
     with pytest.raises(ConfigError, match=says):
-        Trainer(made)
+        Trainer(build(made))
 
 
 def test_requests_go_to_the_engine_of_their_policy_in_order() -> None:

@@ -47,7 +47,7 @@ def servers(model: str) -> Iterator[list[FakeVLLM]]:
 
 
 def asked(policies: PolicySet, n: int = 8) -> list[GenerationRequest]:
-    prompt = policies.render("a", [{"role": "user", "content": "1+1"}])
+    prompt = policies.renderer.render("a", [{"role": "user", "content": "1+1"}])
     return [GenerationRequest("ab"[i % 2], prompt, seed=(1 << 63) + i) for i in range(n)]
 
 
@@ -70,7 +70,7 @@ def test_every_setting_that_bends_the_distribution_is_stated(
     for body in bodies:
         assert (body["top_p"], body["top_k"], body["min_p"], body["repetition_penalty"]) == (1.0, 0, 0.0, 1.0)
         assert body["prompt"] == asked(policies)[0].prompt_ids and body["return_token_ids"] is True
-        assert 0 <= body["seed"] < 1 << 63 and body["stop_token_ids"] == list(policies.base("a").end_ids)
+        assert 0 <= body["seed"] < 1 << 63 and body["stop_token_ids"] == list(policies.base("a").chat.end_ids)
     assert {body["model"].split("-")[0] for body in bodies} == {"a@1", "b@1"}
     assert all(reply.version == 1 and reply.logprobs.shape == (len(reply.action_ids),) for reply in replies)
 
@@ -273,21 +273,21 @@ def test_replies_to_train_on_need_logprobs(policies: PolicySet) -> None:
     served: dict[str, Any] = {"token_logprobs": None}
 
     def answer(path: str, body: dict[str, Any]) -> Answer:
-        ids = [9, policies.base("a").end_ids[0]]
+        ids = [9, policies.base("a").chat.end_ids[0]]
         scores = served["token_logprobs"]
         choice: dict[str, Any] = {"index": 0, "text": "", "finish_reason": "stop", "logprobs": scores}
         choice |= served.get("ids", {"token_ids": ids})
         return 200, {"id": "c", "object": "text_completion", "created": 0, "model": "m", "choices": [choice]}
 
     with serving(answer) as fake:
-        engine = OpenAIEngine(parse(f"openai:m@{fake.url}?train=true"), policies)
+        engine = OpenAIEngine(parse(f"openai:m@{fake.url}?train=true"), policies.renderer)
         served["token_logprobs"] = None
         with pytest.raises(ConfigError, match=r"gives no log-probs.*\?train=true"):
             engine.generate(asked(policies, 1), PARAMS)
         served["token_logprobs"] = {"token_logprobs": [-1.0, -2.0]}
         (reply,) = engine.generate(asked(policies, 1), PARAMS)
         assert reply.stop_reason is StopReason.EOS and reply.logprobs.tolist() == [-1.0, -2.0]
-        assert reply.text == policies.tokenizer("a").decode([9])
+        assert reply.text == policies.renderer.tokenizer("a").decode([9])
         assert fake.paths("/v1/completions")[0]["prompt"] == asked(policies)[0].prompt_ids
         served["ids"] = {}
         with pytest.raises(ConfigError, match="gives no token ids"):

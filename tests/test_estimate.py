@@ -16,10 +16,12 @@ from transformers import Qwen2Config
 
 from marft_algos import cli, config, estimate, presets, setup, trainer
 from marft_algos import weights as weights_module
+from marft_algos.build import build
 from marft_algos.config import TrainConfig
 from marft_algos.estimate import GB, Estimate, Shape
 from marft_algos.modeling import ModelSettings
 from marft_algos.policy import PolicySet
+from marft_algos.resolve import resolve
 from marft_envs.errors import ConfigError
 
 pytestmark = pytest.mark.slow
@@ -34,7 +36,8 @@ CARDS = [(name, float(name.split("-")[1].removesuffix("gb")) * GB) for name in p
 
 
 def of(made: TrainConfig, device: str = "cpu") -> Estimate:
-    return estimate.estimate(made, setup.make_env(made, made.env_kwargs), device=torch.device(device))
+    env = setup.started(made.env, setup.env_factory(made, made.env_kwargs))
+    return estimate.estimate(resolve(made, env), env, device=torch.device(device))
 
 
 def part(found: Estimate, words: str) -> int:
@@ -88,7 +91,7 @@ def test_a_run_that_cannot_fit_loads_no_weights(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(estimate, "capacity", lambda device: 1000)
     monkeypatch.setattr(setup, "make_policies", lambda *_: pytest.fail("weights were loaded"))
     with pytest.raises(ConfigError, match="has 1e-06 GB"):
-        trainer.Trainer(made)
+        trainer.Trainer(build(made))
 
 
 def test_a_dry_run_prints_the_estimate_and_writes_nothing(
@@ -100,6 +103,27 @@ def test_a_dry_run_prints_the_estimate_and_writes_nothing(
     said = capsys.readouterr().out
     assert "at most at once, of the CPU's memory" in said and "marft train --env relay-v0" in said
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--frozen", "planner_0", "solver_0"], "is frozen or hosted, so nothing would be trained"),
+        (["--lr", "0"], "has lr = 0"),
+        (["--algo", "happo", "--policies", "shared"], "happo"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_refuses(
+    more: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    argv = ["train", "--env", "relay-v0", *more]
+    told = []
+    for also in ([], ["--dry-run"]):
+        assert cli.main([*argv, *also]) == 1
+        told.append(capsys.readouterr().err)
+    assert said in told[0] and told[0] == told[1]
+    assert cli.main(["train", "--env", "relay-v0", "--frozen", "planner_0", "solver_0", "--iterations", "0", "--dry-run"]) == 0
 
 
 # ---------------------------------------------------------------------- against the real thing
@@ -170,8 +194,9 @@ made = runs.settings(
     algorithm={"minibatches": 1, "epochs": 1},
 )
 estimate.CHARS_PER_TOKEN = 1  # of the tiny tokenizer
-found = estimate.estimate(made, setup.make_env(made, {}))
-trainer = Trainer(made)
+env = setup.started(made.env, setup.env_factory(made, {}))
+found = estimate.estimate(resolve(made, env), env)
+trainer = Trainer(build(made))
 run = trainer.start()
 def kilobytes(field):
     lines = Path("/proc/self/status").read_text().splitlines()

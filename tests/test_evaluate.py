@@ -13,6 +13,7 @@ from tiny import save_tiny, tiny_tokenizer
 
 from marft_algos import evaluate, setup, stats
 from marft_algos.engines.scripted import ScriptedEngine
+from marft_algos.resolve import resolve
 from marft_algos.runs import EvalRecord, compare
 from marft_algos.types import GenerationRequest
 from marft_envs.errors import ConfigError
@@ -70,14 +71,15 @@ def told(request: GenerationRequest) -> str:
 def test_exchanged_messages_cost_a_team_that_relies_on_them(model: Path, tmp_path: Path) -> None:
     """A perfect relay solves everything; with the planner's words from other problems the solver is misled."""
     made = settings(model, tmp_path, env="relay-v0", eval_episodes=60)
-    env = setup.make_env(made, {})
-    policies = setup.make_policies(made, env)
+    make_env = setup.env_factory(made, {})
+    env = setup.started(made.env, make_env)
+    policies = setup.make_policies(resolve(made, env))
     engine = ScriptedEngine({"*": told}, tiny_tokenizer())
     panel = setup.problems(made, env, env).held_out
-    played = evaluate.play(made, {}, panel, policies, engine)
+    played = evaluate.play(made, make_env, panel, policies.renderer, engine)
     assert all(t.success for t in played) and len(played) == 60
-    exchanged = evaluate.swap("planner_0", played, made, engine, policies)
-    again = evaluate.play(made, {}, panel, policies, exchanged)
+    exchanged = evaluate.swap("planner_0", played, made, engine, policies.renderer)
+    again = evaluate.play(made, make_env, panel, policies.renderer, exchanged)
     shown = [t.transitions[0].text for t in again]
     assert shown == [played[i].transitions[0].text for i in evaluate.derangement(60)]
     assert [t.task_id for t in again] == [t.task_id for t in played]
@@ -85,7 +87,7 @@ def test_exchanged_messages_cost_a_team_that_relies_on_them(model: Path, tmp_pat
     assert [t.success for t in again] == [t.transitions[0].text == p.transitions[0].text for t, p in zip(again, played, strict=True)]
     assert sum(bool(t.success) for t in again) < 30
     with pytest.raises(ConfigError, match="Did you mean 'planner_0'"):
-        evaluate.swap("planer_0", played, made, engine, policies)
+        evaluate.swap("planer_0", played, made, engine, policies.renderer)
 
 
 def rows(path: Path, n: int) -> Path:
@@ -95,7 +97,7 @@ def rows(path: Path, n: int) -> Path:
 
 def problems(model: Path, tmp_path: Path, **changes: object) -> setup.Problems:
     made = settings(model, tmp_path, env="math-dual-v0", **changes)
-    return setup.problems(made, setup.make_env(made, made.env_kwargs), setup.make_env(made, setup.eval_kwargs(made)))
+    return setup.problems(made, *(setup.started(made.env, setup.env_factory(made, x)) for x in (made.env_kwargs, setup.eval_kwargs(made))))
 
 
 def test_one_file_for_training_and_evaluation_is_divided(model: Path, tmp_path: Path) -> None:

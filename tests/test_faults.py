@@ -7,17 +7,18 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from flex import PlainTask, flex
+from pydantic import Field
 from tools_tiny import PROBLEMS, Desk, call, tiny
 
 import marft_envs
 from marft_envs import Chain, FlexEnv, Outcome, trajectory
 from marft_envs.errors import ConfigError, WorkerError
 from marft_envs.faults import fault_of
-from marft_envs.tools import make, oracle
+from marft_envs.tools import make, oracle, patterns
 from marft_envs.tools.parse import written
 from marft_envs.vector import VectorEnv
 from marft_envs.workers import WorkerCrashed, WorkerPool, WorkerStartError, WorkerTimeout
@@ -148,6 +149,30 @@ def test_a_task_can_say_itself_whose_fault_it_was() -> None:
 
     episode = drive(lambda: flex(1, task=PlainTask(unreadable)), range(3))[1]
     assert (episode.fault, episode.success, episode.team_return, episode.task_error) == ("text", False, 0.0, "")
+
+
+@pytest.mark.parametrize("reason", ["error", "error: the server is gone", "error in the judge", "world_crashed", "world_hung: 30 s"])
+def test_an_end_that_speaks_of_an_outage_names_its_fault(reason: str) -> None:
+    """Before: it counted as a score, and was learnt from."""
+    env = flex(2)
+    env.reset(seed=0)
+    env.step("x")
+    with pytest.raises(ConfigError, match=r"without a fault.*env\.truncate\('" + reason):
+        env.truncate(reason)
+    with pytest.raises(ConfigError, match=r"no fault 'sever'.*world"):
+        env.truncate("the server is gone", "sever")  # type: ignore[arg-type]
+    assert not env.done, "nothing has happened"
+    env.truncate(reason, "engine")
+    assert env.episode.infra and env.episode.stop_reason == reason
+
+
+@pytest.mark.parametrize("reason", ["turn_limit", "errors", "error_budget", "no error", "world_ended", ""])
+def test_any_other_reason_needs_no_fault(reason: str) -> None:
+    env = flex(2)
+    env.reset(seed=0)
+    env.step("x")
+    env.truncate(reason)
+    assert env.episode.truncated and not env.episode.failed and env.episode.info["next"]
 
 
 # Records ------------------------------------------------------------------------------------------------
@@ -304,3 +329,26 @@ def test_faults_are_json() -> None:
 def test_a_files_name_is_the_texts_whoever_says_so(kind: type[OSError]) -> None:
     """An agent chooses names: what Python code raises about one, without an errno, is no outage to hide behind."""
     assert fault_of(kind("no such file")) == "text" and fault_of(ConnectionError("gone")) == "machine"
+
+
+def test_a_pattern_that_the_machine_keeps_from_being_matched_ends_the_episode_as_an_outage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def find(state: Desk, text: Annotated[str, Field(pattern="(a+)+$")]) -> str:
+        """Finds a text."""
+        return text
+
+    class Pool:
+        def call(self, payload: object) -> None:
+            raise WorkerCrashed("it died")
+
+    monkeypatch.setattr(patterns, "_pool", Pool)
+    domain = tiny(tools=[find], specialists={}, user_tools=())
+    slow = written([call("find", text="a" * 60)])
+    vec = VectorEnv([lambda: make("solo", domain=domain)])
+    vec.reset([0])
+    finished: list[Any] = []
+    while not vec.done:
+        finished += vec.push(requests := vec.poll(), [slow] * len(requests))
+    vec.close()
+    assert [(episode.fault, episode.truncated) for episode in finished] == [("machine", True)]

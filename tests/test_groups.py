@@ -19,7 +19,9 @@ from marft_algos import algorithm, credit, groups, setup
 from marft_algos.algorithm import Algorithm, Facts, GroupConfig, UpdateConfig, check
 from marft_algos.algos.reinforce import REINFORCE, REINFORCEConfig
 from marft_algos.batching import Batch, micro_batches, pack, rows_by_policy, shares, totals
+from marft_algos.build import build
 from marft_algos.intake import charge_kl
+from marft_algos.resolve import resolve
 from marft_algos.trainer import Trainer
 from marft_algos.types import Estimates, Trajectory
 from marft_algos.update import Learner
@@ -279,13 +281,13 @@ def test_needs_are_checked_with_what_why_and_what_to_type() -> None:
 
 def test_facts_are_told_without_a_model(model: Path, tmp_path: Path) -> None:
     config = settings(model, tmp_path)
-    env = setup.make_env(config, {})
-    assert {"static", "unshared", "groups", "critic"} <= setup.facts(config, env).offers
-    assert "unshared" not in setup.facts(dataclasses.replace(config, policies="shared"), env).offers
+    env = setup.started(config.env, setup.env_factory(config, {}))
+    assert {"static", "unshared", "groups", "critic"} <= resolve(config, env).facts.offers
+    assert "unshared" not in resolve(dataclasses.replace(config, policies="shared"), env).facts.offers
     routed = settings(model, tmp_path, env="test/routed-v0")
-    assert "static" not in setup.facts(routed, setup.make_env(routed, {})).offers
+    assert "static" not in resolve(routed, setup.started(routed.env, setup.env_factory(routed, {}))).facts.offers
     with pytest.raises(ConfigError, match="magrpo needs a static schedule"):
-        Trainer(settings(Path("nowhere"), tmp_path, algo="magrpo", env="test/routed-v0", algorithm=PLAIN))
+        Trainer(build(settings(Path("nowhere"), tmp_path, algo="magrpo", env="test/routed-v0", algorithm=PLAIN)))
 
 
 # --- groups in a run ----------------------------------------------------------------------------------------------
@@ -361,7 +363,7 @@ def test_a_run_with_groups_and_refills_resumes_to_the_same_numbers(model: Path, 
     changes: dict[str, Any] = {"algo": "dapo", "algorithm": {"group_size": 3, "refills": 2, "overlong": 0.0}}
     _, whole = train(settings(model, tmp_path, name="whole", **changes))
     _, part = train(settings(model, tmp_path, name="part", **{**changes, "iterations": 2}))
-    rest = Trainer(settings(model, tmp_path, name="part", **changes))
+    rest = Trainer(build(settings(model, tmp_path, name="part", **changes)))
     rest.resume(part)
     with quiet_display() as display:
         rest.train(part, display)

@@ -12,6 +12,7 @@ from runs import quiet_display, settings, train
 from tiny import save_tiny
 
 from marft_algos import checkpoint
+from marft_algos.build import build
 from marft_algos.cli import main
 from marft_algos.finite import NotFiniteError
 from marft_algos.runs import RunFolder
@@ -36,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_a_run_that_would_train_nobody_is_refused(changes: dict[str, Any], model: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"Every policy .*nothing would be trained.*--iterations 0"):
-        Trainer(settings(model, tmp_path / "runs", **changes)).start()
+        Trainer(build(settings(model, tmp_path / "runs", **changes))).start()
     assert not (tmp_path / "runs").exists()
 
 
@@ -48,7 +49,7 @@ def test_a_frozen_team_can_be_scored(model: Path, tmp_path: Path) -> None:
 
 def test_a_run_that_only_warms_up_its_critic_says_so(model: Path, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="value_warmup is 4 and iterations 4: only value heads are trained"):
-        Trainer(settings(model, tmp_path, algorithm={"value_warmup": 4}))
+        Trainer(build(settings(model, tmp_path, algorithm={"value_warmup": 4})))
 
 
 def blown_up(trainer: Trainer, where: str, at: int) -> None:
@@ -72,7 +73,7 @@ def blown_up(trainer: Trainer, where: str, at: int) -> None:
 )
 def test_weights_that_have_blown_up_are_not_saved(where: str, message: str, model: Path, tmp_path: Path) -> None:
     made = settings(model, tmp_path, name="run", save_every=1, eval_every=0, full_finetune=where == "full", keep="all")
-    trainer = Trainer(made)
+    trainer = Trainer(build(made))
     run = trainer.start()
     blown_up(trainer, where, at=1)
     told = rf"{message}.* hold infinity or NaN.*--resume RUN --lr"
@@ -80,7 +81,7 @@ def test_weights_that_have_blown_up_are_not_saved(where: str, message: str, mode
         trainer.train(run, display)
     assert isinstance(error.value, MarftError)
     assert checkpoint.steps(run.checkpoints) == [0, 1], "the good ones are still there, and no half of a bad one"
-    again = Trainer(made)
+    again = Trainer(build(made))
     again.resume(RunFolder.open(run.root))
     assert again.progress.iteration == 1
     assert all(tensor.isfinite().all() for tensor in again.policies.state_dict().values())
@@ -91,7 +92,7 @@ def test_weights_that_have_blown_up_are_not_saved(where: str, message: str, mode
 
 def test_engines_get_no_weights_that_have_blown_up(model: Path, tmp_path: Path) -> None:
     """Servers load adapters from folders, too."""
-    trainer = Trainer(settings(model, tmp_path))
+    trainer = Trainer(build(settings(model, tmp_path)))
     with torch.no_grad():
         trainer.policies.parameters("solver_0")[0].view(-1)[0] = math.inf
     with pytest.raises(NotFiniteError, match="1 tensors"):

@@ -185,12 +185,47 @@ def test_a_trace_begins_now_unless_told_otherwise_and_never_at_no_time(tmp_path:
             exported([episode()], start_ns=start)
 
 
-def test_a_world_that_failed_is_an_error_of_the_workflow() -> None:
-    for reason, fault in (("world_crashed", "world"), ("world_hung", "world"), ("error: the engine died", "engine")):
-        root = exported([dataclasses.replace(episode(), stop_reason=reason, fault=fault)])[0]
-        assert root.attributes["error.type"] == reason.partition(":")[0] and not root.status.is_ok
+@pytest.mark.parametrize(
+    ("reason", "fault", "kind"),
+    [
+        ("world_crashed", "world", "world_crashed"),
+        ("world_hung", "world", "world_hung"),
+        ("error: the engine died", "engine", "error"),
+        ("", "machine", "machine"),
+    ],
+)
+def test_an_outage_is_an_error_and_no_score(reason: str, fault: Any, kind: str) -> None:
+    """Before: ``return`` and ``success`` of 0, which back ends average with those of teams that were judged."""
+    one = episode()
+    one.turns[1].reward = 0.5
+    lost = dataclasses.replace(one, stop_reason=reason, fault=fault, success=False)
+    spans = exported([lost])
+    root = spans[0]
+    assert (root.attributes["marft.fault"], root.attributes["error.type"]) == (fault, kind) and not root.status.is_ok
+    assert not any(span.events for span in spans)
+    for span in spans:
+        scores = {"marft.return", "marft.success", "marft.reward"} & set(span.attributes)
+        assert not scores and not any(name.startswith("marft.metric.") for name in span.attributes)
+    assert len(spans) == len(exported([one])), "what was said and done is there"
+
+
+def test_what_a_text_broke_is_an_error_and_is_scored() -> None:
+    root = exported([dataclasses.replace(episode(), stop_reason="error: ValueError", fault="text", success=False)])[0]
+    assert (root.attributes["marft.fault"], root.attributes["error.type"]) == ("text", "error") and not root.status.is_ok
+    assert root.attributes["marft.success"] is False and {"return", "success"} <= set(scores_of(root))
+
+
+def test_a_team_that_fails_is_no_fault_of_the_system() -> None:
     root = exported([dataclasses.replace(episode(), stop_reason="stalled", success=False)])[0]
-    assert "error.type" not in root.attributes, "a team that fails is no fault of the system"
+    assert not {"error.type", "marft.fault"} & set(root.attributes) and root.status.is_ok
+    assert scores_of(root)["success"] == 0.0
+
+
+def scores_of(span: Any) -> dict[str, float]:
+    return {
+        event.attributes["gen_ai.evaluation.name"]: event.attributes["gen_ai.evaluation.score.value"]
+        for event in span.events
+    }
 
 
 def test_steps_agents_and_what_graders_found() -> None:
@@ -251,6 +286,99 @@ def test_played_again_spans_hold_all_that_agents_were_told(tmp_path: Path, capsy
     trajectory.write(tmp_path / "one.jsonl", oracle.play(marft_envs.make("tools-solo-v0", levels=0), 0))
     assert otel.main([str(tmp_path / "one.jsonl"), "--content", "--replay"]) == 0
     assert "gen_ai.tool.definitions" in capsys.readouterr().out
+
+
+OPENED: list[Any] = []
+
+
+class Holding:
+    """The environment of a module: it holds something that has to be closed."""
+
+    def __init__(self, env: Any) -> None:
+        OPENED.append(self)
+        self.env, self.open = env, True
+        task_close, self.task = getattr(env.task, "close", lambda: None), env.task
+
+        def close() -> None:
+            self.open = False
+            task_close()
+
+        env.task.close = close
+
+
+def make_holding(**settings: Any) -> Any:
+    return Holding(marft_envs.make("relay-v0", **settings)).env
+
+
+marft_envs.register("test/holding-v0", make_holding)
+
+
+def test_environments_rebuilt_from_records_are_few_and_closed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before: one for each record, and none was ever closed."""
+
+    def played(id: str, **settings: Any) -> Episode:
+        env = marft_envs.make(id, **settings)
+        env.reset(seed=0)
+        while not env.done:
+            env.step("7")
+        return env.episode
+
+    records = [played("test/holding-v0"), played("test/holding-v0"), played("test/holding-v0", max_rounds=1)]
+    for record in records:
+        trajectory.write(tmp_path / "episodes.jsonl", record)
+    OPENED.clear()
+    trajectory.to_samples(records[0])
+    trajectory.replay(records[0])
+    assert len(OPENED) == 2 and not any(made.open for made in OPENED)
+    OPENED.clear()
+    assert otel.main([str(tmp_path), "--content", "--replay"]) == 0
+    assert len(OPENED) == 2 and not any(made.open for made in OPENED)
+    OPENED.clear()
+    broken = dataclasses.replace(records[0], task_id="another")
+    trajectory.write(tmp_path / "episodes.jsonl", broken)
+    assert otel.main([str(tmp_path), "--content", "--replay"]) == 1 and "task_id" in capsys.readouterr().err
+    assert OPENED and not any(made.open for made in OPENED)
+
+
+def test_replay_without_content_says_what_to_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trajectory.write(tmp_path / "one.jsonl", episode())
+    assert otel.main([str(tmp_path / "one.jsonl"), "--replay"]) == 1
+    said = capsys.readouterr()
+    assert f"python -m marft_envs.otel {tmp_path / 'one.jsonl'} --replay --content" in said.err and not said.out
+
+
+def test_a_strangers_records_run_nothing_until_it_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = tmp_path / "ran"
+    (tmp_path / "evil_records.py").write_text(
+        f"import pathlib, marft_envs\npathlib.Path({str(ran)!r}).touch()\n"
+        "def relay(**settings): return marft_envs.make('relay-v0', **settings)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    env = marft_envs.make("relay-v0")
+    env.reset(seed=0)
+    while not env.done:
+        env.step("7")
+    record = dataclasses.replace(env.episode, env_id="evil_records:relay")
+    server = dataclasses.replace(
+        record, env_id="tools-solo-v0", env_kwargs={"domain": "mcp", "domain_args": {"server": ["touch", "it"]}}
+    )
+    trajectory.write(tmp_path / "one.jsonl", [record, server])
+    typed = [str(tmp_path / "one.jsonl"), "--content", "--replay"]
+    assert otel.main(typed) == 1
+    said = capsys.readouterr()
+    assert 'env = "evil_records:relay"' in said.err and 'env_kwargs.domain_args.server = ["touch", "it"]' in said.err
+    assert f"{' '.join(typed)} --trust" in said.err and not said.out and not ran.exists()
+    for use in (trajectory.rebuild, trajectory.replay, trajectory.to_samples):
+        with pytest.raises(ConfigError, match=r"evil_records:relay.*(?s:.*)trusted=True"):
+            use(record)
+    assert not ran.exists()
+    trajectory.write(tmp_path / "other.jsonl", record)
+    assert otel.main([str(tmp_path / "other.jsonl"), "--content", "--replay", "--trust"]) == 0 and ran.exists()
+    said = capsys.readouterr()
+    assert "trusted, from" in said.err and '"replayed"' in said.out
+    assert trajectory.replay(record, trusted=True).task_id == record.task_id
 
 
 def test_an_exporter_that_fails_is_an_error() -> None:

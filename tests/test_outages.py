@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ import marft_envs
 import marft_envs.trajectory
 from marft_algos import compare, evaluate, faults, report, runs
 from marft_algos.bench import worker
+from marft_algos.build import build
 from marft_algos.cli import main
 from marft_algos.engines.base import row_seed
 from marft_algos.engines.scripted import ScriptedEngine
@@ -118,13 +120,13 @@ def test_a_run_stops_at_an_outage_and_goes_on_as_if_there_had_been_none(
     Fragile.judged = 0
     down = {"baseline": range(4), "collecting": range(24, 30), "evaluating": range(36, 40)}[where]
     breaks(lambda text, number: ConnectionError("the judge is away") if number in down else None)
-    trainer = Trainer(fragile(model, tmp_path, name="run"))
+    trainer = Trainer(build(fragile(model, tmp_path, name="run")))
     run = trainer.start()
     with pytest.raises(faults.OutageError, match=r"(?s)machine.*the judge is away.*max_lost.*--resume .*run") as stopped, quiet_display() as display:
         trainer.train(run, display)
     assert isinstance(stopped.value, MarftError)
     BREAKS.clear()
-    again = Trainer(marft_algos.config.load(run.config_file))
+    again = Trainer(build(marft_algos.config.load(run.config_file)))
     again.resume(run)
     assert again.progress.iteration == {"baseline": 0, "collecting": 1, "evaluating": 2}[where], "nothing is done twice"
     with quiet_display() as display:
@@ -134,6 +136,72 @@ def test_a_run_stops_at_an_outage_and_goes_on_as_if_there_had_been_none(
         assert [e.outcome for e in run.evaluation(iteration)] == [e.outcome for e in whole.evaluation(iteration)]
     ends = [line for line in timeless(run) if line["iteration"] == 4], [line for line in timeless(whole) if line["iteration"] == 4]
     assert ends[0] == ends[1]
+
+
+class Unready(Letters):
+    """Letters that raise when an episode starts, or when an agent is told about it."""
+
+    def reset(self, rng: np.random.Generator, options: Any) -> None:
+        super().reset(rng, options)
+        STARTED.append(1)
+        if RAISED and len(STARTED) >= RAISED[0]:
+            raise RAISED[1]
+
+    def observe(self, agent: str) -> str:
+        if RAISED and RAISED[0] == 0:
+            raise RAISED[1]
+        return super().observe(agent)
+
+
+STARTED: list[int] = []
+RAISED: list[Any] = []
+"""The episode from which on it raises (0: the first look), and what."""
+
+
+def make_unready() -> marft_envs.FlexEnv:
+    team = [marft_envs.AgentSpec("planner_0", "planner", "Plan."), marft_envs.AgentSpec("solver_0", "solver", "Solve.")]
+    return marft_envs.FlexEnv(team, Unready(), marft_envs.Chain())
+
+
+marft_envs.register("test/unready-v0", make_unready)
+
+
+@pytest.mark.parametrize("when", [1, 4, 0])
+@pytest.mark.parametrize(
+    ("what", "kind", "said"),
+    [
+        (KeyError("row"), "TaskError", r"KeyError: 'row' \(.*test_outages.py, line .*marft check test/unready-v0"),
+        (ConnectionError("refused"), "OutageError", "ConnectionError: refused .*marft play test/unready-v0 --random"),
+    ],
+)
+def test_a_world_that_does_not_start_is_told_in_one_line_before_there_is_a_run(
+    when: int, what: Exception, kind: str, said: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    STARTED.clear()
+    RAISED[:] = [when, what]
+    try:
+        argv = ["train", "--env", "test/unready-v0", "--models", str(model), "--preset", "toy"]
+        assert main(argv) == 1
+        shown = capsys.readouterr().err
+        assert re.search(said, shown) and "Traceback" not in shown
+        STARTED.clear()
+        with pytest.raises(getattr(faults, kind)):
+            main([*argv, "--debug"])
+        assert not (tmp_path / "runs").exists()
+    finally:
+        RAISED.clear()
+
+
+def test_a_server_that_does_not_start_is_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("mcp", reason="mcp comes with its extra")
+    monkeypatch.chdir(tmp_path)
+    argv = ["train", "--env", "tools-solo-v0", "--env-kwargs", "domain=mcp", 'domain_args={server=["sh","-c","exit 3"]}']
+    assert main(argv) == 1
+    shown = capsys.readouterr().err
+    assert "'sh' does not start" in shown and "marft play tools-solo-v0 --random" in shown and "Traceback" not in shown
+    with pytest.raises(faults.OutageError):
+        main([*argv, "--debug"])
 
 
 def test_the_command_line_says_it_in_one_line(model: Path, tmp_path: Path, breaks: Callable[[Breaks], None], capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,7 +261,7 @@ def test_an_update_is_that_of_the_episodes_that_were_played(algo: str, turn: int
     own: dict[str, Any] = {"group_size": 4} if algo in ("grpo", "rloo", "dapo") else {}
     own |= {"epochs": 1, "minibatches": 1} if algo in ("reinforce", "rloo") else {}
     made = dict(algo=algo, iterations=1, engine_batch=1, algorithm=own, save_every=1)
-    lost, never = Trainer(settings(model, tmp_path, name="lost", **made)), Trainer(settings(model, tmp_path, name="never", **made))
+    lost, never = Trainer(build(settings(model, tmp_path, name="lost", **made))), Trainer(build(settings(model, tmp_path, name="never", **made)))
     lost.engine = Without(lost.engine, {row_seed(0, 0, 11, turn)})  # type: ignore[assignment]
     given = never.problems
     never.problems = SimpleNamespace(held_out=given.held_out, apart=given.apart, train=lambda *a: _shorter(given.train(*a)))  # type: ignore[assignment]
@@ -216,7 +284,7 @@ def _shorter(panel: Panel) -> Panel:
 
 def test_permuted_rewards_are_those_of_episodes_that_were_played(model: Path, tmp_path: Path, breaks: Callable[[Breaks], None]) -> None:
     breaks(lambda text, number: ConnectionError() if number == 12 else None)
-    trainer = Trainer(fragile(model, tmp_path, permute_rewards=True, iterations=1))
+    trainer = Trainer(build(fragile(model, tmp_path, permute_rewards=True, iterations=1)))
     learnt: list[Trajectory] = []
     update = trainer.learner.update
     trainer.learner.update = lambda t, i: (learnt.extend(t), update(t, i))[1]  # type: ignore[func-returns-value,method-assign]
@@ -227,6 +295,51 @@ def test_permuted_rewards_are_those_of_episodes_that_were_played(model: Path, tm
     assert earned == pytest.approx(sorted(t.layers[-1].team_reward for t in learnt)), "what a lost episode earned is nobody's"
 
 
+# Refills and branches -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("allowed", "ends"), [(0.3, True), (0.2, False)])
+def test_a_refill_that_is_lost_counts_with_the_rest_of_its_iteration(allowed: float, ends: bool, model: Path, tmp_path: Path) -> None:
+    """12 episodes in three groups; one is not wanted, and all 4 episodes played in its place are lost: 4 of 16."""
+    own = {"group_size": 4, "refills": 1}
+    trainer = Trainer(build(settings(model, tmp_path, algo="grpo", iterations=1, max_lost=allowed, algorithm=own)))
+    trainer.engine = trainer.replayer._engine = Without(trainer.engine, {row_seed(0, 0, e, 1) for e in range(12, 16)})  # type: ignore[assignment]
+    groups: list[int] = []
+    trainer.learner.algorithm.wanted = lambda group: bool(groups.append(len(group)) or len(groups) > 1)  # type: ignore[method-assign]
+    run = trainer.start()
+    with quiet_display() as display:
+        if ends:
+            trainer.train(run, display)
+            assert run.metrics()[-1]["infra"] == 4 and run.metrics()[-1]["episodes_played"] == 16
+        else:
+            with pytest.raises(faults.OutageError, match="4 of the 16 episodes of iteration 1"):
+                trainer.train(run, display)
+    assert groups == [4, 4, 4, 0]
+
+
+@pytest.mark.parametrize(("allowed", "ends"), [(0.6, True), (0.4, False)])
+def test_lost_branches_count_with_the_episodes_of_their_iteration(allowed: float, ends: bool, model: Path, tmp_path: Path) -> None:
+    """Of each episode: the planner's two candidates are tried and lost with the solver's first; its second is not."""
+    trainer = Trainer(build(settings(model, tmp_path, algo="at_grpo", iterations=1, max_lost=allowed, algorithm={"candidates": 2})))
+    trainer.engine = trainer.replayer._engine = Without(trainer.engine, {row_seed(0, 0, e, 1) for e in range(12)})  # type: ignore[assignment]
+    run = trainer.start()
+    with quiet_display() as display:
+        if ends:
+            trainer.train(run, display)
+            line = run.metrics()[-1]
+            assert (line["infra"], line["branches"], line["branches_lost"]) == (0, 36, 24)
+        else:
+            with pytest.raises(faults.OutageError, match="24 of the 48 episodes of iteration 1, branches included"):
+                trainer.train(run, display)
+
+
+def test_however_many_may_be_lost_never_all(model: Path, tmp_path: Path) -> None:
+    trainer = Trainer(build(settings(model, tmp_path, iterations=1, max_lost=1.0)))
+    trainer.engine = Without(trainer.engine, {row_seed(0, 0, e, 0) for e in range(12)})  # type: ignore[assignment]
+    with quiet_display() as display, pytest.raises(faults.OutageError, match="12 episodes"):
+        trainer.train(trainer.start(), display)
+
+
 # A text's fault stays -----------------------------------------------------------------------------------
 
 
@@ -234,7 +347,7 @@ def test_a_text_that_breaks_its_judge_stays_in_its_group_with_the_worst_reward(
     model: Path, tmp_path: Path, breaks: Callable[[Breaks], None]
 ) -> None:
     breaks(lambda text, number: ValueError("cannot judge this") if number in (11, 17) else None)
-    trainer = Trainer(fragile(model, tmp_path, algo="grpo", iterations=1, algorithm={"group_size": 4}))
+    trainer = Trainer(build(fragile(model, tmp_path, algo="grpo", iterations=1, algorithm={"group_size": 4})))
     learnt: list[Trajectory] = []
     update = trainer.learner.update
     trainer.learner.update = lambda t, i: (learnt.extend(t), update(t, i))[1]  # type: ignore[func-returns-value,method-assign]
@@ -373,7 +486,7 @@ def test_the_lines_of_a_run_say_it(model: Path, tmp_path: Path, breaks: Callable
 
     breaks(lambda text, number: ConnectionError("away") if number in (3, 12) else None)
     console = Console(record=True, width=200)
-    trainer = Trainer(fragile(model, tmp_path, iterations=1))
+    trainer = Trainer(build(fragile(model, tmp_path, iterations=1)))
     with Display(1, 0, "test", console) as display:
         trainer.train(trainer.start(), display)
     said = console.export_text()

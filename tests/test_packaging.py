@@ -25,13 +25,14 @@ HEAVY = (
 
 # Who may import whom in marft_algos: a module's own level and the levels before it.
 LEVELS = (
-    ("lazy", "ranges", "finite", "types", "toml", "seeds", "stats", "variety", "memory", "terminal", "trust", "keys", "endpoints", "models"),
+    ("started", "lazy", "ranges", "finite", "types", "toml", "seeds", "stats", "variety", "memory", "terminal", "trust", "keys", "endpoints", "models"),
     ("functional", "groups"),
-    ("policy", "modeling", "chat", "markers", "weights", "fused", "scoring", "critic", "engines"),
-    ("faults", "rollout", "replay", "batching", "intake"),
-    ("credit", "algorithm", "algorithm_config", "ppo", "value_norm", "update"),
+    ("policy", "modeling", "chat", "markers", "renderer", "weights", "fused", "scoring", "critic", "engines"),
+    ("batching", "credit"),
+    ("faults", "rollout", "replay", "intake"),
+    ("algorithm", "algorithm_config", "ppo", "value_norm", "update"),
     ("algos",),
-    ("config", "paths", "presets", "locks", "runs", "records", "setup", "estimate", "selfplay", "hosting", "checkpoint", "loggers", "evaluate", "compare", "plots", "report", "trainer"),
+    ("config", "paths", "presets", "locks", "runs", "records", "resolve", "setup", "estimate", "selfplay", "hosting", "checkpoint", "loggers", "evaluate", "compare", "plots", "report", "build", "trainer"),
     ("arguments", "play", "api", "commands", "bench", "cli", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LEVELS) for name in names}

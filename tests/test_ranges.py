@@ -238,3 +238,27 @@ class Mine(UpdateConfig):
 
     beta: float = 1.0
     temper: Annotated[float, ranges.Range(0, 2)] = 1.0
+
+
+@pytest.mark.parametrize("digits", [401, 5000])
+@pytest.mark.parametrize("name", ["iterations", "eval_every", "temperature", "seed", "context"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_number_that_nothing_can_hold_is_refused_like_any_other(name: str, digits: int, sign: int) -> None:
+    large = sign * 10 ** (digits - 1)
+    with pytest.raises(ConfigError, match=rf"^{name} .*{digits} digits.*expected"):
+        TrainConfig(**{name: large})
+    with pytest.raises(ConfigError, match=name):
+        config.build({name: large})
+
+
+def test_a_number_that_nothing_can_hold_in_a_file_and_in_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for digits in (401, 5000):
+        (tmp_path / "x.toml").write_text(f"iterations = {'1' * digits}\n")
+        with pytest.raises(ConfigError):
+            config.load(tmp_path / "x.toml")
+        try:
+            code = main(["train", "--iterations", "1" * digits, "--dry-run"])
+        except SystemExit as leaving:
+            code = int(leaving.code or 0)
+        assert code != 0 and "Traceback" not in capsys.readouterr().err
+    assert TrainConfig(iterations=10**300).iterations == 10**300

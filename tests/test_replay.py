@@ -15,6 +15,7 @@ from marft_algos.credit.replayed import siblings
 from marft_algos.engines import NativeEngine, ScriptedEngine
 from marft_algos.engines.base import row_seed
 from marft_algos.policy import PolicySet
+from marft_algos.renderer import Renderer
 from marft_algos.replay import Replayer, StartEngine, TreeCollector
 from marft_algos.rollout import Collector, States
 from marft_algos.types import SamplingParams, Trajectory
@@ -26,20 +27,17 @@ from marft_envs.wrappers import FixedPartners, FlexWrapper, RecordEpisodes, Turn
 PARAMS = SamplingParams(max_new_tokens=3)
 
 
-class Trusting(PolicySet):
+class Trusting(Renderer):
     """A scripted team all of whose turns count as trained."""
 
     def __init__(self) -> None:
-        self._policies, self.version = {}, 0
+        super().__init__({}, {})
 
     def policy_of(self, agent: str) -> str:
         return agent
 
-    def trainable(self, policy: str) -> bool:
+    def trains(self, policy: str) -> bool:
         return True
-
-    def render_many(self, policy: str, conversations: Sequence[object]) -> list[list[int]]:
-        return [[1] for _ in conversations]
 
 
 def sample(request: object) -> str:
@@ -168,7 +166,7 @@ def test_the_start_engine_samples_at_the_starts_weights_and_puts_the_present_one
 def collect_request(policies: PolicySet) -> object:
     from marft_algos.types import GenerationRequest
 
-    return GenerationRequest("a", policies.render("a", [{"role": "user", "content": "hello"}]), 5)
+    return GenerationRequest("a", policies.renderer.render("a", [{"role": "user", "content": "hello"}]), 5)
 
 
 def test_tokens_are_counted_and_states_are_let_go() -> None:
@@ -301,6 +299,19 @@ def test_candidates_and_what_was_played_to_try_them_are_counted() -> None:
     # Three candidates each of a and b, the first ones tried together: five branches in which c speaks.
     c = len(str(row_seed(0, 2, 0, 2) % 1000)) + 1
     assert d.tokens == replies + 5 * c and d.replayed_tokens == 5 * c
+
+
+def test_candidates_whose_branch_is_lost_are_counted_all_the_same() -> None:
+    def away(turns: Sequence[TurnRecord]) -> Outcome:
+        if turns[2].text == str(row_seed(0, 2, 0, 2, 1) % 1000):
+            raise ConnectionError
+        return ends_paid(turns)
+
+    (d,), _ = tree(lambda: build(task=PlainTask(round=away)), n=1)
+    assert len(d.candidates) == 5, "one of nine advances at each of three turns, one is lost"
+    lost = len(str(row_seed(0, 2, 0, 2, 1) % 1000)) + 1
+    c = len(str(row_seed(0, 2, 0, 2) % 1000)) + 1
+    assert d.replayed_tokens == 5 * c + lost
 
 
 def test_vector_driver_forks_only_what_is_open_and_goes_back_to_its_own_environments() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -22,6 +23,7 @@ from marft_envs import FlexEnv
 from marft_envs.dependency import Chain, Independent
 from marft_envs.types import AgentSpec, Outcome, TurnRecord
 from marft_envs.vector import VectorEnv
+from marft_envs.wrappers import TurnLimit
 
 TEAM = (AgentSpec("writer_0", "writer", "Write."), AgentSpec("reader_0", "reader", "Read.", with_answer=True))
 PARAMS = SamplingParams(max_new_tokens=8)
@@ -68,7 +70,7 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> PolicySet:
 
 
 def collect(policies: PolicySet, vec: VectorEnv | None = None, n: int = 6, **settings: Any) -> list[Trajectory]:
-    collector = Collector(vec or vector(), policies, NativeEngine(policies), PARAMS, **settings)
+    collector = Collector(vec or vector(), policies.renderer, NativeEngine(policies), PARAMS, **settings)
     return collector.collect(list(range(100, 100 + n)))
 
 
@@ -95,14 +97,14 @@ def test_tokens_trained_are_the_tokens_sampled(policies: PolicySet) -> None:
     for trajectory in collect(policies):
         first, second = trajectory.transitions
         for turn in (first, second):
-            tokenizer = policies.tokenizer(turn.policy)
+            tokenizer = policies.renderer.tokenizer(turn.policy)
             assert turn.text == tokenizer.decode(turn.action_ids, skip_special_tokens=True)
             ids = torch.tensor([[*turn.prompt_ids, *turn.action_ids]])
             mask = torch.arange(ids.shape[1])[None] >= len(turn.prompt_ids)
             with torch.no_grad():
                 again, _ = policies.logprobs(turn.policy, ids, mask, turn.temperature)
             np.testing.assert_allclose(turn.logprobs, again[0, len(turn.prompt_ids) - 1 :], rtol=0, atol=1e-5)
-        prompt = policies.tokenizer("reader").decode(second.prompt_ids)
+        prompt = policies.renderer.tokenizer("reader").decode(second.prompt_ids)
         assert prompt.startswith("<|im_start|>system\nRead.<|im_end|>")
         assert f"[writer]\n{first.text}" in prompt or "<|" in first.text
         assert second.sees == (0,) and second.observation == first.observation
@@ -115,16 +117,16 @@ def test_samples_do_not_depend_on_the_number_of_slots(policies: PolicySet) -> No
 
 
 def test_seed_iteration_episode_and_turn_decide_the_samples(policies: PolicySet) -> None:
-    collector = Collector(vector(), policies, NativeEngine(policies), PARAMS, seed=3)
+    collector = Collector(vector(), policies.renderer, NativeEngine(policies), PARAMS, seed=3)
     first = said(collector.collect([1, 1], iteration=5))
     assert said(collector.collect([1, 1], iteration=5)) == first
     assert said(collector.collect([1, 1], iteration=6)) != first
     assert first[0] != first[1]  # one problem, two episodes of the panel
-    assert said(Collector(vector(), policies, NativeEngine(policies), PARAMS, seed=4).collect([1, 1])) != first
+    assert said(Collector(vector(), policies.renderer, NativeEngine(policies), PARAMS, seed=4).collect([1, 1])) != first
 
 
 def test_options_pick_the_problem(policies: PolicySet) -> None:
-    collector = Collector(vector(), policies, NativeEngine(policies), PARAMS)
+    collector = Collector(vector(), policies.renderer, NativeEngine(policies), PARAMS)
     found = collector.collect([1, 2], [{"task_id": "x"}, {"task_id": "y"}])
     assert [t.task_id for t in found] == ["x", "y"]
 
@@ -146,13 +148,54 @@ def test_records_stay_writable_as_json(policies: PolicySet) -> None:
     }  # fmt: skip
 
 
+class Tied(Letters):
+    """A task that can be copied, and holds what cannot be pickled."""
+
+    def __deepcopy__(self, memo: object) -> Tied:
+        made = Tied()
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a live environment")
+
+
+def test_what_is_returned_holds_no_environment_and_can_be_pickled(policies: PolicySet) -> None:
+    vec = VectorEnv([lambda: TurnLimit(FlexEnv(TEAM, Tied(), Chain(), env_id="letters", max_rounds=3), 3)] * 2)
+    collector = Collector(vec, policies.renderer, NativeEngine(policies), PARAMS)
+    played = collector.collect(range(4), keep="decisions")
+    with pytest.raises(TypeError, match="a live environment"):
+        pickle.dumps(collector.states[0][1])
+    loaded = pickle.loads(pickle.dumps(played))
+    assert len(loaded) == 4
+    for ours, theirs in zip(played, loaded, strict=True):
+        assert theirs.episode == ours.episode and theirs.truncated and len(theirs.planned) == 1
+        assert [t.text for t in theirs.transitions] == [t.text for t in ours.transitions]
+        assert [t.reward for t in theirs.transitions] == [t.reward for t in ours.transitions]
+        assert theirs.score == ours.score and theirs.layers == ours.layers
+        assert all(t.turn is theirs.episode.turns[t.index] for t in theirs.transitions), "one turn, one record"
+        for a, b in zip((*ours.transitions, *ours.planned), (*theirs.transitions, *theirs.planned), strict=True):
+            assert (a.prompt_ids, a.action_ids, a.observation) == (b.prompt_ids, b.action_ids, b.observation)
+            assert a.logprobs.tolist() == b.logprobs.tolist()
+
+
+def test_what_is_attached_to_a_turn_is_plain_while_the_episode_goes_on(policies: PolicySet) -> None:
+    collector = Collector(vector(), policies.renderer, NativeEngine(policies), PARAMS)
+    played = collector.collect(range(4), keep="decisions")
+    played += Collector(vector(), None, ScriptedEngine({"*": "hello"}), PARAMS).collect(range(4))
+    half = [collector.states[number][1].view.history[0] for number in range(4)]
+    for turn in (*half, *(turn for d in played for turn in d.episode.turns)):
+        assert turn.extras is not None and json.loads(json.dumps(turn.extras)) == turn.extras
+        assert {type(value) for value in turn.extras.values()} <= {str, int, float}
+
+
 def test_long_inputs_are_cut_to_the_context_and_the_cut_is_recorded(tmp_path: Path) -> None:
     short = save_tiny(tmp_path / "short", context=128)
     policies = PolicySet.build(str(short), {"writer_0": "w", "reader_0": "r"}, device="cpu")
     for trajectory in collect(policies, vector(length=300)):
         for turn in trajectory.transitions:
             assert len(turn.prompt_ids) + PARAMS.max_new_tokens <= 128
-            assert "Write." in (text := policies.tokenizer("w").decode(turn.prompt_ids)) or "Read." in text
+            assert "Write." in (text := policies.renderer.tokenizer("w").decode(turn.prompt_ids)) or "Read." in text
         assert {cut["turn"] for cut in trajectory.episode.cuts} == {0, 1}
 
 
@@ -214,7 +257,7 @@ class Flaky(EngineBase):
 @pytest.mark.parametrize("dependency", [Chain(), Independent()])
 def test_a_failed_generation_ends_its_episode_and_no_other(policies: PolicySet, dependency: Any) -> None:
     engine = Flaky(NativeEngine(policies), every=2)
-    found = Collector(vector(dependency=dependency), policies, engine, PARAMS).collect(range(6))
+    found = Collector(vector(dependency=dependency), policies.renderer, engine, PARAMS).collect(range(6))
     assert [t.number for t in found] == list(range(6))
     failed = [t for t in found if t.episode.stop_reason.startswith("error")]
     assert len(failed) == 3
@@ -227,7 +270,7 @@ def test_a_failed_generation_ends_its_episode_and_no_other(policies: PolicySet, 
 def test_when_everything_fails_it_is_an_error(policies: PolicySet) -> None:
     engine = Flaky(NativeEngine(policies), every=1)
     with pytest.raises(EngineError, match=r"All 6 episodes failed.*server is down"):
-        Collector(vector(), policies, engine, PARAMS).collect(range(6))
+        Collector(vector(), policies.renderer, engine, PARAMS).collect(range(6))
 
 
 def test_a_truncated_episode_brings_the_layer_that_would_have_run(policies: PolicySet) -> None:

@@ -361,3 +361,13 @@ def test_one_step_a_batch_has_no_panels_of_zeros() -> None:
     assert [p.title for p in shown] == ["score", "loss", "KL", "clip share"]
     drawn = plots.svg(shown[3], plots.colors(shown))
     assert ">0<" in drawn and ">-1<" not in drawn and ">-0.5<" not in drawn
+
+
+def test_a_folder_that_is_refused_stays_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="exists already"):
+        RunFolder.create(tmp_path, "taken", "stem")
+    assert [path.name for path in (tmp_path / "taken").iterdir()] == ["notes.txt"]
+    (tmp_path / "empty").mkdir()
+    assert RunFolder.create(tmp_path, "empty", "stem").checkpoints.is_dir()

@@ -72,6 +72,26 @@ def test_strangers_are_turned_away(service: remote.Server) -> None:
     assert ask(port, b"{}", {})[0] == 401
 
 
+@pytest.mark.parametrize(("told", "named"), [({}, "before 2"), ({"protocol": 3}, "protocol 3")])
+def test_a_service_of_another_protocol_is_refused_by_name(
+    service: remote.Server, told: dict[str, int], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old service does not look at what it is sent, and does not say which protocol it speaks."""
+    answer = {**told, "layer": "namespaces", "guarantees": []}
+    monkeypatch.setattr(remote._Handler, "_do", lambda handler, request: answer)
+    with pytest.raises(SandboxUnavailable) as caught:
+        Sandbox("remote", url=service.url)
+    said = str(caught.value)
+    assert named in said and f"this client protocol {remote.PROTOCOL}" in said
+    assert "same version of marft" in said and "python -m marft_envs.code.sandbox serve" in said
+
+
+@pytest.mark.parametrize(("body", "named"), [(b"{}", "before 2"), (b'{"protocol": 1}', "protocol 1")])
+def test_a_client_of_another_protocol_is_told_so(service: remote.Server, body: bytes, named: str) -> None:
+    status, said = ask(service.server_address[1], body, {"Authorization": "Bearer a b/c"}, "/about")
+    assert status == 400 and named in said and f"this service protocol {remote.PROTOCOL}" in said
+
+
 @pytest.mark.parametrize(
     ("body", "length", "status", "said"),
     [
@@ -91,10 +111,10 @@ def test_bad_requests_are_answered(
     assert got == status and said in text
 
 
-def ask(port: int, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
+def ask(port: int, body: bytes, headers: dict[str, str], path: str = "/calls") -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
-        connection.request("POST", "/calls", body, headers)
+        connection.request("POST", path, body, headers)
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())["error"]
     finally:

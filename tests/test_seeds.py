@@ -20,6 +20,8 @@ from tiny import save_tiny
 import marft_algos
 import marft_envs
 from marft_algos import algorithm, credit, seeds, selfplay, setup
+from marft_algos.build import build
+from marft_algos.renderer import Renderer
 from marft_algos.trainer import Trainer
 from marft_algos.types import Estimates
 
@@ -86,7 +88,7 @@ def test_a_resumed_run_draws_what_the_unbroken_one_would_have(model: Path, tmp_p
     _, run = train(first)
     random.seed(99)
     np.random.seed(99)
-    rest = Trainer(type(first)(**{**first.__dict__, "iterations": 4}))
+    rest = Trainer(build(type(first)(**{**first.__dict__, "iterations": 4})))
     random.seed(98)
     rest.resume(run)
     np.random.seed(97)
@@ -210,8 +212,8 @@ def test_orders_of_policies_are_those_of_old(name: str) -> None:
 def test_the_pool_draws_as_ever() -> None:
     pool = selfplay.Pool.__new__(selfplay.Pool)
     policies: Any = Tabular(["a", "b"])
-    policies.agents = ["a", "b"]
+    policies.renderer = Renderer(dict.fromkeys("ab"), {"a": "a", "b": "b"})  # type: ignore[arg-type]
     pool._seed, pool._share, pool._size, pool._policies = 3, 0.5, 4, policies
     rng = np.random.default_rng([3, 4, 6, 2])
-    expected = ("", 0) if rng.random() >= 0.5 else (policies.agents[int(rng.integers(2))], int(rng.integers(4)))
+    expected = ("", 0) if rng.random() >= 0.5 else (policies.renderer.agents[int(rng.integers(2))], int(rng.integers(4)))
     assert pool.drawn(6, 2) == expected

@@ -15,6 +15,7 @@ from tiny import save_tiny
 
 import marft_envs
 from marft_algos import selfplay
+from marft_algos.build import build
 from marft_algos.trainer import Trainer
 from marft_envs import ConfigError
 
@@ -66,7 +67,7 @@ def settings(model: Path, folder: Path, **changes: Any) -> Any:
 
 
 def test_half_of_the_episodes_are_against_the_past_seats_and_members_drawn_evenly(model: Path, tmp_path: Path) -> None:
-    pool = Trainer(settings(model, tmp_path)).pool
+    pool = Trainer(build(settings(model, tmp_path))).pool
     assert pool is not None
     drawn = [pool.drawn(3, episode) for episode in range(2000)]
     assert drawn == [pool.drawn(3, episode) for episode in range(2000)]
@@ -101,7 +102,7 @@ def test_the_past_plays_and_is_not_trained_and_the_oldest_leaves(model: Path, tm
 def test_a_run_with_a_pool_resumes_to_the_same_numbers(model: Path, tmp_path: Path) -> None:
     whole = runs.train(settings(model, tmp_path / "whole", iterations=4))[1]
     half = runs.train(settings(model, tmp_path / "half", iterations=2))[1]
-    trainer = Trainer(settings(model, tmp_path / "half", iterations=4))
+    trainer = Trainer(build(settings(model, tmp_path / "half", iterations=4)))
     trainer.resume(half)
     with runs.quiet_display(4) as display:
         trainer.train(half, display)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from marft_envs.tools import make, oracle
+from marft_envs.tools import make, oracle, scoring
 from marft_envs.tools.tau import TauDomain
 from marft_envs.tools.tau.store import as_set
 from marft_envs.tools.tau.world import READS, WRITES
@@ -44,6 +45,59 @@ def test_gold_actions_reproduce_the_published_differences(
         assert problem.id == f"tau/{row['id']}" and refused == row["derived"]["gold_errors"], problem.id
         assert as_set(world.store.difference()) == as_set(row["derived"]["gold_diff"]), problem.id
         assert domain.grade(problem, world).completion
+
+
+@pytest.mark.parametrize(
+    ("team", "settings"),
+    [
+        ("solo", {"dependency": "independent", "max_rounds": 5}),
+        ("trio", {"dependency": "chain"}),
+        ("router", {}),
+        ("supervisor", {}),
+    ],
+)
+def test_the_teams_numbers_are_worked_out_once_and_are_those_of_the_last_pay(
+    domain: TauDomain, team: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: after every round, over the whole episode so far."""
+    env = make(team, domain, split="dev", max_turns=12, **settings)
+    task, counts = env.unwrapped.task, {"metrics": 0, "wanted": 0}
+    then: dict[str, float] = {}
+    metrics, wanted, pay = scoring.metrics, oracle.wanted, type(task)._paid
+
+    def paid(self: Any, *given: Any) -> Any:
+        outcome = pay(self, *given)
+        gold = wanted(self)
+        grade, least = self._grade(), self.problem.least_steps
+        then.clear()
+        then.update(metrics(grade, self.tally, least, self.agents, self.limits.max_calls, self.budgets, gold))
+        return outcome
+
+    def counted(name: str, fn: Any) -> Any:
+        def count(*given: Any) -> Any:
+            counts[name] += 1
+            return fn(*given)
+
+        return count
+
+    monkeypatch.setattr(type(task), "_paid", paid)
+    monkeypatch.setattr(scoring, "metrics", counted("metrics", metrics))
+    monkeypatch.setattr(oracle, "wanted", counted("wanted", wanted))
+    for number, problem_id in enumerate(task.eval_panel(12)):
+        then.clear()
+        counts.update(metrics=0, wanted=0)
+        env.reset(seed=number, options={"task_id": problem_id})
+        while not env.done:
+            for agent in env.ready_agents:
+                replies = task.sample_actions(agent)
+                text = oracle.reply(env, agent) if number % 2 else replies[len(env.view.history) % len(replies)]
+                env.select(agent)
+                env.step(text)
+            if number % 4 == 2 and len(env.view.history) > 4:
+                env.truncate("enough")  # in the middle of a round, in some teams
+        episode = env.episode
+        assert episode.metrics == then and (then or episode.truncated)
+        assert env.episode.metrics == then and set(counts.values()) == {1 if then else 0}
 
 
 def test_gold_beats_every_part_and_every_part_beats_null(domain: TauDomain, tasks: list[ToolProblem]) -> None:

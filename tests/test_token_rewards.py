@@ -231,11 +231,11 @@ def test_collected_episodes_can_be_written_and_read_and_hold_no_environment(tmp_
     names = {"a_0": "a", "b_0": "b"}
     policies = PolicySet.build(str(save_tiny(tmp_path / "model", hidden=16, layers=1)), names, device="cpu")
     engine, params = NativeEngine(policies), SamplingParams(max_new_tokens=3)
-    replayer = Replayer(policies, engine, params)
+    replayer = Replayer(policies.renderer, engine, params)
     task = PlainTask(round=lambda turns: Outcome(team_reward=float(len(turns[-1].text)), metrics={"turns": 2.0}))
     collector = TreeCollector(
         VectorEnv([lambda: TurnLimit(flex(2, task=copy.copy(task), max_rounds=4), 3)] * 2),
-        policies,
+        policies.renderer,
         engine,
         params,
         replayer=replayer,
@@ -244,7 +244,7 @@ def test_collected_episodes_can_be_written_and_read_and_hold_no_environment(tmp_
         states=replayer.states,
     )
     data = collector.collect([1, 2, 3], keep="decisions")
-    assert {d.number: sorted(replayer.states[d.number]) for d in data} == dict.fromkeys(range(3), [0, 1, 2])
+    assert {d.number: sorted(replayer.states[d.number]) for d in data} == {n: [0, 1, 2] for n in range(3)}
     for d in replayer.charge(data):
         assert d.truncated and d.planned and d.candidates and d.replayed_tokens
         writer = Plain(written := io.BytesIO())

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import teams
 import torch
 from runs import quiet_display, settings, timeless, train
-from teams import episode
 from tiny import save_tiny
 
 from marft_algos import checkpoint
+from marft_algos.build import build
 from marft_algos.loggers import Display
 from marft_algos.runs import RunFolder
 from marft_algos.trainer import Trainer, permute_rewards
@@ -43,9 +44,9 @@ def test_a_run_writes_a_line_an_iteration_and_whole_episodes(finished: tuple[Tra
     assert all(len(run.evaluation(i)) == 10 for i in run.recorded("eval"))
     gain = run.gain()
     assert gain is not None and gain[2].n == 10
-    for episode in run.episodes("train", 2):
-        assert episodes.replay(episode).turns == episode.turns
-        for turn in episode.turns:
+    for played in run.episodes("train", 2):
+        assert episodes.replay(played).turns == played.turns
+        for turn in played.turns:
             assert {"value", "advantage", "return", "tokens"} <= set(turn.extras or {})
             assert turn.extras and len(turn.extras["pieces"]) == len(turn.extras["advantages"]) == turn.extras["tokens"]
 
@@ -77,7 +78,7 @@ def test_training_changes_trained_policies_and_no_frozen_one(model: Path, tmp_pa
 def test_a_run_starts_from_a_saved_policy(model: Path, tmp_path: Path) -> None:
     first, run = train(settings(model, tmp_path, iterations=2))
     saved = checkpoint.pick(run.checkpoints) / "policies" / "solver_0"
-    second = Trainer(settings(model, tmp_path, adapters={"planner_0": str(saved)}, frozen=["planner_0"]))
+    second = Trainer(build(settings(model, tmp_path, adapters={"planner_0": str(saved)}, frozen=["planner_0"])))
     ours, theirs = (t.policies.state_dict() for t in (second, first))
     names = [n.removeprefix("planner_0/") for n in ours if n.startswith("planner_0/")]
     assert names and all(torch.equal(ours[f"planner_0/{n}"], theirs[f"solver_0/{n}"]) for n in names)
@@ -97,7 +98,7 @@ def test_a_run_starts_from_a_saved_policy(model: Path, tmp_path: Path) -> None:
 def test_ways_to_train_run_and_resume(changes: dict[str, Any], model: Path, tmp_path: Path) -> None:
     whole, run = train(settings(model, tmp_path, name="whole", **changes))
     _, other = train(settings(model, tmp_path, name="part", **{**changes, "iterations": 2}))
-    rest = Trainer(settings(model, tmp_path, name="part", **changes))
+    rest = Trainer(build(settings(model, tmp_path, name="part", **changes)))
     rest.resume(other)
     with quiet_display() as display:
         rest.train(other, display)
@@ -126,7 +127,7 @@ def test_tensorboard_gets_every_number(model: Path, tmp_path: Path) -> None:
 
 def test_permuted_rewards_keep_the_sum_and_break_the_link() -> None:
     def played(score: float) -> Trajectory:
-        return episode([["a"], ["b"]], rewards=[0.25, score - 0.25], success=score >= 25)
+        return teams.episode([["a"], ["b"]], rewards=[0.25, score - 0.25], success=score >= 25)
 
     found = [played(float(i)) for i in range(50)]
     permuted = permute_rewards(found, np.random.default_rng(0))
@@ -167,20 +168,20 @@ def test_what_cannot_work_is_an_error_before_anything_is_written(
     changes: dict[str, Any], message: str, model: Path, tmp_path: Path
 ) -> None:
     with pytest.raises((MarftError, TypeError), match=message):
-        Trainer(settings(model, tmp_path / "runs", **changes)).start()
+        Trainer(build(settings(model, tmp_path / "runs", **changes))).start()
     assert not (tmp_path / "runs").exists()
 
 
 def test_models_that_cannot_be_trained_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no chat template"):
-        Trainer(settings(Path(bare(tmp_path, chat_template=None)), tmp_path))
+        Trainer(build(settings(Path(bare(tmp_path, chat_template=None)), tmp_path)))
 
 
 def test_a_name_that_is_taken_is_refused(model: Path, tmp_path: Path) -> None:
     made = settings(model, tmp_path, name="run")
-    Trainer(made).start()
+    Trainer(build(made)).start()
     with pytest.raises(ConfigError, match="--resume"):
-        Trainer(made).start()
+        Trainer(build(made)).start()
 
 
 def test_the_display_shows_progress_time_left_and_scores(finished: tuple[Trainer, RunFolder]) -> None:

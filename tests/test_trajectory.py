@@ -60,19 +60,103 @@ def test_lone_surrogates_nul_and_line_separators(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("{broken", "Expecting property name"),
-        ("[1, 2]", "Expected an object, got list"),
-        ("{}", "KeyError: 'agents'"),
-        ('{"agents": [], "turns": [{"sees": []}], "layers": [], "rounds": []}', "TypeError"),
+        (b"{broken", "Expecting property name"),
+        (b"[1, 2]", "is of type list; expected an object"),
+        (b"{}", "env_id is missing"),
+        (b"[" * 100_000, "recursion"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "limit"),
+        (b'{"env_id": "\xff"}', "decode"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path: Path, line: str, words: str) -> None:
+def test_a_bad_line_is_named(tmp_path: Path, line: bytes, words: str) -> None:
     path = tmp_path / "x.jsonl"
     write(path, play(flex(2)).episode)
-    with open(path, "a") as file:
-        file.write("\n" + line + "\n")
+    with open(path, "ab") as file:
+        file.write(b"\n" + line + b"\n")
     with pytest.raises(DataError, match=rf"x\.jsonl:3: .*{words}"):
         list(read(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda e: e["turns"][1].update(sees=[-1]), r"turns\[1\]\.sees\[0\] is -1; expected a whole number"),
+        (lambda e: e["turns"][1].update(sees=[1]), r"turns\[1\]\.sees is 1; expected a turn before it"),
+        (lambda e: e["turns"][1].update(index=0), r"turns\[1\]\.index is 0; expected 1"),
+        (lambda e: e["turns"][1].update(index=True), r"turns\[1\]\.index is True"),
+        (lambda e: e["turns"][1].update(layer=9), r"turns\[1\]\.layer is 9"),
+        (lambda e: e["turns"][1].update(agent="z"), r"turns\[1\]\.agent is 'z'"),
+        (lambda e: e["turns"][1].update(text=None), r"turns\[1\]\.text is None; expected a text"),
+        (lambda e: e["turns"][1].update(reward="1"), r"turns\[1\]\.reward is '1'; expected a number"),
+        (lambda e: e["turns"][1].update(extra={}), r"turns\[1\]\.extra is unknown\. Did you mean 'extras'"),
+        (lambda e: e["turns"][1].pop("role"), r"turns\[1\]\.role is missing"),
+        (lambda e: e["turns"].pop(), r"layers\[2\]\.turns is 2; expected a turn; there are 2"),
+        (lambda e: e.update(turns={"0": {}}), r"turns is of type dict; expected a list"),
+        (lambda e: e["turns"].insert(0, None), r"turns\[0\] is None; expected an object"),
+        (lambda e: e["layers"][0].update(late_rewards={"-1": 1.0}), r"late_rewards is '-1'"),
+        (lambda e: e["layers"][0].update(late_rewards={"5": 1.0}), r"late_rewards is 5; expected a turn"),
+        (lambda e: e["rounds"][0]["edges"].append([2, 1]), r"rounds\[0\]\.edges is 2; expected a turn before"),
+        (lambda e: e["rounds"][0]["edges"].append([1]), r"edges\[\d\] is of type list; expected two indices"),
+        (lambda e: e["rounds"][0]["D"].pop(), r"rounds\[0\]\.D is of type list; expected 3 rows of 3"),
+        (lambda e: e["rounds"][0]["D"][1].__setitem__(1, 2), r"rounds\[0\]\.D\[1\]\[1\] is 2; expected 0 or 1"),
+        (lambda e: e["agents"][0].update(name="b_0"), r"agents\[2\]\.name.*names that differ"),
+        (lambda e: e.update(fault="nobody"), r"fault is 'nobody'; expected one of '', 'text', 'engine'"),
+        (lambda e: e.update(success=1), r"success is 1; expected true or false"),
+        (lambda e: e.update(seed=-3), r"seed is -3"),
+        (lambda e: e["metrics"].update(m=[1]), r"metrics\.m is of type list; expected a number"),
+        (lambda e: e.update(env_kwargs=[]), r"env_kwargs is of type list; expected an object"),
+    ],
+)
+def test_what_is_wrong_with_a_record_is_named(change: Any, words: str) -> None:
+    data = to_dict(play(flex(3, task=paying()), 1).episode)
+    change(data)
+    with pytest.raises(DataError, match=words):
+        from_dict(data)
+
+
+_ODD = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 5), st.integers(), st.floats(), st.text(max_size=4), st.just([]), st.just({}),
+    st.lists(st.integers(-2, 4), max_size=3), st.dictionaries(st.text(max_size=2), st.integers(-2, 4), max_size=2),
+    st.sampled_from(["text", "world", "error", "a_0", "index", "0", "-1", "\ud800"]),
+)  # fmt: skip
+_ROWS = [
+    to_dict(play(flex(3, task=paying(), max_rounds=2), 1).episode),
+    {k: v for k, v in to_dict(play(flex(2)).episode).items() if k != "fault"},
+]
+
+
+def mutated(data: st.DataObject, value: Any) -> Any:
+    """A copy in which something, at whatever depth, is another value, is not there, or is there twice."""
+    if not isinstance(value, dict | list) or not value or data.draw(st.integers(0, 5)) == 0:
+        return data.draw(_ODD)
+    keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+    at, how = data.draw(st.sampled_from(keys)), data.draw(st.integers(0, 6))
+    changed: Any = dict(value) if isinstance(value, dict) else list(value)
+    if how == 0:
+        del changed[at]
+    elif how == 1 and isinstance(changed, dict):
+        changed[data.draw(st.text(max_size=3) | st.integers())] = changed.pop(at)
+    elif how == 1:
+        changed.insert(at, data.draw(_ODD))
+    else:
+        changed[at] = mutated(data, changed[at])
+    return changed
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.data())
+def test_whatever_a_record_holds_it_is_an_episode_or_a_data_error(data: st.DataObject) -> None:
+    row = data.draw(st.sampled_from(_ROWS))
+    for _ in range(data.draw(st.integers(1, 3))):
+        row = mutated(data, row)
+    try:
+        episode = from_dict(row)
+    except DataError as error:
+        assert str(error).startswith("No episode record: ") and str(error).isprintable()
+        return
+    same = lambda one: json.dumps(to_dict(one))  # noqa: E731  # NaN is no equal of itself
+    assert same(from_dict(json.loads(same(episode)))) == same(episode)
+    assert all(0 <= seen < turn.index for turn in episode.turns for seen in turn.sees)
 
 
 def test_a_read_only_folder_is_an_error(tmp_path: Path) -> None:
@@ -118,7 +202,6 @@ def test_truncated_episodes_replay() -> None:
         (lambda e: e["turns"][1].update(sees=[]), r"turns\[1\]"),
         (lambda e: e["layers"][2].update(team_reward=0.0), r"layers\[2\]"),
         (lambda e: e["rounds"][0].update(edges=[[0, 1]]), r"rounds\[0\]"),
-        (lambda e: e["turns"].pop(), r"turns|rounds|layers|terminated"),
         (lambda e: e["turns"].append(dict(e["turns"][0], index=3)), r"ready to act: nobody \(max_rounds\)"),
         (lambda e: e.update(seed=2), "task_id: recorded"),
         (lambda e: e.update(stop_reason="task"), "stop_reason: recorded 'task', got 'max_rounds'"),

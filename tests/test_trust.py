@@ -293,17 +293,25 @@ def test_a_benchmarks_processes_find_nothing_here_either(here: Path) -> None:
 
 
 def test_a_cell_by_hand_is_a_file_too(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from marft_algos import setup
     from marft_algos.bench import worker
 
     (here / "evil_module.py").write_text(RELAY)
     (here / "out" / "jobs").mkdir(parents=True)
-    job = {"key": "k", "kind": "train", "contribution": 0, "config": {"env": "evil_module:relay"}}
+    job = {"key": "k", "kind": "train", "contribution": 0, "samples": 0, "config": {"env": "evil_module:relay"}}
     (here / "out" / "jobs" / "k.json").write_text(json.dumps(job))
     monkeypatch.setattr(sys, "argv", ["worker", "out", "k"])
-    monkeypatch.syspath_prepend(str(here))
     assert worker.main() == 1
     said = capsys.readouterr().err
     assert "TrustError" in said and "evil_module:relay" in said and not Path("ran").exists()
+    assert "python -m marft_algos.bench.worker out k --trust" in said, "what to type, and where"
+    monkeypatch.setattr(worker, "make", lambda folder, job: setup.env_factory(config.build(job["config"]), {})() and {"score": 1.0})
+    monkeypatch.setattr(sys, "argv", ["worker", "out", "k", "--trust"])
+    (here / "out" / "results").mkdir()
+    assert worker.main() == 0 and Path("ran").exists(), "a module of this folder is found then"
+    assert "trusted, from out/jobs/k.json" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["worker", "out"])
+    assert worker.main() == 2 and "DIR KEY [--trust]" in capsys.readouterr().err
 
 
 def test_rows_of_a_stranger_start_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

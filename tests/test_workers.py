@@ -18,7 +18,15 @@ from pathlib import Path
 import pytest
 
 from marft_envs.errors import ConfigError
-from marft_envs.workers import WorkerCrashed, WorkerError, WorkerPool, WorkerStartError, WorkerTimeout
+from marft_envs.workers import (
+    WorkerCrashed,
+    WorkerError,
+    WorkerLate,
+    WorkerOutOfMemory,
+    WorkerPool,
+    WorkerStartError,
+    WorkerTimeout,
+)
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +106,9 @@ def test_a_worker_that_only_waits_meets_the_wall_clock(monkeypatch: pytest.Monke
     with WorkerPool("worker_targets:work", deadline=0.2) as pool:
         pool.warm_up()
         start = time.monotonic()
-        with pytest.raises(WorkerTimeout, match=r"0\.4 s"):
+        with pytest.raises(WorkerLate, match=r"0\.4 s") as caught:
             pool.call({"do": "sleep", "seconds": 30})
+        assert caught.value.fault == "machine"
         assert 0.3 < time.monotonic() - start < 5 and usable(pool)
 
 
@@ -149,7 +158,7 @@ def test_death_is_reported_with_its_cause(pool: WorkerPool) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
 def test_memory_is_limited(pool: WorkerPool) -> None:
-    with pytest.raises(WorkerCrashed, match="MemoryError"):
+    with pytest.raises(WorkerOutOfMemory, match="MemoryError"):
         pool.call({"do": "hog", "megabytes": 2000})
     assert usable(pool)
 

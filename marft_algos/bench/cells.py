@@ -17,7 +17,7 @@ from typing import Any, Literal
 import marft_algos
 from marft_algos import algorithm as algorithms
 from marft_algos import config as configs
-from marft_algos import evaluate, presets, setup
+from marft_algos import presets, setup
 from marft_algos.bench.grid import EnvEntry, Grid
 from marft_algos.bench.sweep import Rates
 from marft_algos.config import TrainConfig
@@ -215,9 +215,7 @@ class _Expansion:
         config = dataclasses.replace(config, seed=seed, algorithm=dataclasses.replace(config.algorithm, **rate))
         main = self.stage == "main"
         contribution, samples = (self.grid.contribution, self.grid.samples) if main else (0, 0)
-        return dataclasses.replace(
-            cell, config=config.table(), contribution=contribution, samples=samples, skipped=why
-        )
+        return dataclasses.replace(cell, config=config.table(), contribution=contribution, samples=samples, skipped=why)
 
     def _settings(
         self, label: str, env: str, entry: EnvEntry, rule: str, changes: Mapping[str, Any]
@@ -234,7 +232,8 @@ def _unvotable(cell: Cell) -> str:
     """Why answers to a cell's task cannot be voted on, or nothing."""
     if cell.skipped:
         return ""
-    with closing(setup.started(setup.env_factory(configs.build(cell.config), cell.config["env_kwargs"]))) as env:
+    make_env = setup.env_factory(configs.build(cell.config), cell.config["env_kwargs"])
+    with closing(setup.started(cell.env, make_env)) as env:
         votable = hasattr(env.unwrapped.task, "answer_key")
     return "" if votable else f"the task of {cell.config['env']} has no answer_key(text): replies cannot be voted on"
 
@@ -245,10 +244,10 @@ def misfit(config: TrainConfig) -> str:
     Raises:
         ConfigError: The environment cannot be built.
     """
-    with closing(setup.started(setup.env_factory(config, config.env_kwargs))) as env:
+    with closing(setup.started(config.env, setup.env_factory(config, config.env_kwargs))) as env:
         facts = resolve_run(config, env).facts
     try:
-        algorithm = algorithms.get(config.algo)(config.algorithm, sampling=evaluate.sampling(config))
+        algorithm = algorithms.get(config.algo)(config.algorithm, sampling=setup.sampling(config))
         algorithms.check(algorithm, facts)
     except ConfigError as error:
         return str(error)

@@ -39,10 +39,27 @@ VOTE_SEEDS = 7919
 """Between the seeds of the samples that vote."""
 
 
+PROGRAM = ("python", "-m", "marft_algos.bench.worker")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Makes the cell's result; 1 and a message on standard error if that fails."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    root, key = [word for word in words if word != "--trust"]
+    """Makes the cell's result; 1 and a message on standard error if that fails.
+
+    Args:
+        argv: Folder and key, from whoever has written the job, out of a grid that was checked; None: as typed by hand.
+    """
+    if argv is not None:
+        root, key = argv
+        return _cell(root, key, trusted=True)
+    with trust.command(sys.argv[1:], PROGRAM) as words:
+        if len(words) != 2:
+            say(f"error: expected {' '.join(PROGRAM)} DIR KEY [--trust]; KEY.json is a file of DIR/jobs", error=True)
+            return 2
+        root, key = words
+        return _cell(root, key, trusted=False)
+
+
+def _cell(root: str, key: str, trusted: bool) -> int:
     folder = BenchFolder(Path(root))
     require_training()
     with folder.lock_file(key).open("w") as lock:
@@ -51,8 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if folder.complete(job):
             return 0
         try:
-            # Who hands over the words has written the job, from a grid that was checked.
-            trust.check(job["config"], folder.job_file(key), trust=argv is not None or "--trust" in words)
+            trust.check(job["config"], folder.job_file(key), trust=trusted)
             made = folder.result(key) if folder.result_file(key).is_file() else make(folder, job)
             if job["samples"]:
                 made["sampled"] = sampled(folder, job)
@@ -188,7 +204,8 @@ class _Table:
 
     def __init__(self, config: TrainConfig, episodes: int | None = None) -> None:
         self.config, self.make_env = config, setup.env_factory(config, setup.eval_kwargs(config))
-        env, held_out = setup.started(setup.env_factory(config, config.env_kwargs)), setup.started(self.make_env)
+        training = setup.env_factory(config, config.env_kwargs)
+        env, held_out = (setup.started(config.env, make) for make in (training, self.make_env))
         panel = setup.problems(config, env, held_out).held_out
         self.panel = panel if episodes is None else Panel(panel.seeds[:episodes], panel.options[:episodes])
         self.policies: PolicySet = setup.make_policies(resolve(config, env))

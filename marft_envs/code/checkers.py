@@ -16,7 +16,7 @@ from typing import Any
 
 from marft_envs.code import schema
 from marft_envs.code.problem import Problem, Test
-from marft_envs.code.sandbox import Limits, Sandbox
+from marft_envs.code.sandbox import Limits, Sandbox, SandboxError, StdioResult
 from marft_envs.errors import DataError, did_you_mean
 
 TOLERANCE = 1e-6
@@ -302,28 +302,36 @@ def program_accepts(sandbox: Sandbox, got: str, test: Test, problem: Problem, li
 
     Raises:
         DataError: The checker does not accept the expected output either; the message names the problem.
+        SandboxError: The machine kept it from judging the expected output.
     """
-    verdict, status = _ask(sandbox, got, test, problem, limits)
+    verdict, _ = _ask(sandbox, got, test, problem, limits)
     if verdict is not None:
         return verdict
-    if _ask(sandbox, test.expected, test, problem, limits)[0]:
+    verdict, ended = _ask(sandbox, test.expected, test, problem, limits)
+    if verdict:
         return False
+    if ended.cut_short(limits):
+        raise SandboxError(
+            f"Problem '{problem.id}': its own checker was cut short on the expected output ({ended.status}). No "
+            "verdict follows. Give the machine less to do; if it stays so, the checker waits for something: mend it."
+        )
+    status = ended.status if ended.status != "ok" else "it printed no verdict"
     raise DataError(
         f"Problem '{problem.id}': its own checker does not work ({status}), and does not accept the expected output "
         "either. Expected: a Python program that prints 1 or 0 last. Mend or remove 'checker' in the data."
     )
 
 
-def _ask(sandbox: Sandbox, got: str, test: Test, problem: Problem, limits: Limits) -> tuple[bool | None, str]:
-    """The checker's word (None: it has none), and what became of it. Its output may hold hidden text: never shown."""
+def _ask(sandbox: Sandbox, got: str, test: Test, problem: Problem, limits: Limits) -> tuple[bool | None, StdioResult]:
+    """The checker's word (None: it has none), and its run. Its output may hold hidden text: never shown."""
     files = {"input.txt": test.input, "answer.txt": test.expected, "output.txt": got}
     result = sandbox.run_stdio(_HARNESS, json.dumps({"files": files, "source": problem.checker}), limits=limits)
     if result.status != "ok":
-        return None, result.status
+        return None, result
     said = result.stdout.decode("utf-8", "replace").split()
     word = said[-1].strip(".!").lower() if said else ""
     if word in _ACCEPTED:
-        return True, "ok"
+        return True, result
     if word in _REJECTED or (_NUMBER.fullmatch(word) and 0 <= float(word) < 100):
-        return False, "ok"
-    return None, "it printed no verdict"
+        return False, result
+    return None, result

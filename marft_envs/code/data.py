@@ -48,7 +48,7 @@ def load(
     tags = (tags,) if isinstance(tags, str) else tags
     levels = (levels,) if isinstance(levels, int) else levels
     again = (load, (str(name_or_path), split, levels, tags, None, limit))
-    return CATALOGUE.select(str(name_or_path), split, tags, levels, filter, limit, again)
+    return CATALOGUE.select(problems.Conditions.of(name_or_path, split, tags, levels, limit), filter, again)
 
 
 def _tags(problem: Problem) -> set[str]:

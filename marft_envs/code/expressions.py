@@ -4,18 +4,21 @@ What is left of an expression runs in a *clean* child, a process of the sandbox 
 loaded. When it needs a call of the program, it stops and says which; the host makes the call in the program's own
 process, and lets the clean child begin again with one value more. It ends when it needs no further call; what it gives
 then is compared in the host. An expression that is one call and nothing more needs no clean child.
+
+A call that gives an iterator (a generator, a ``map``) gives its first item; when the rest wants more, the call is made
+again for a hundred, and so on, and if these cannot be had, for one more at a time. So ``next(primes())`` is as good a
+test as ``list(primes(9))``, and a generator in there is one for the rest, too: it is not equal to a list.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from marft_envs.code import split
+from marft_envs.code import setup_code, split
 from marft_envs.code.problem import Problem, Test
-from marft_envs.code.sandbox import Call, CallResult, Limits, Sandbox
+from marft_envs.code.sandbox import Call, CallResult, Limits, Sandbox, SandboxError
 from marft_envs.errors import DataError, WorkerError
 
 MAX_CALLS = 100
@@ -25,7 +28,7 @@ MAX_HANDED = 1 << 24
 
 # Runs in the clean child. What it says is the row's word, not the program's.
 _CLEAN = '''\
-import builtins, importlib
+import builtins, collections.abc, importlib
 
 
 class Asked(BaseException):
@@ -33,33 +36,97 @@ class Asked(BaseException):
 
 
 def written(value):
-    """An argument that is no data, as text: a type or function of Python's, a range."""
+    """An argument: data as it is; a type or function of Python's and a range as text; an iterator by its items."""
     if isinstance(value, range):
-        return True, repr(value)
+        return "text", repr(value)
+    if isinstance(value, collections.abc.Iterator):
+        return "items", list(value)
     name = getattr(value, "__name__", "")
     if callable(value) and getattr(builtins, name, None) is value:
-        return True, name
-    return False, value
+        return "text", name
+    return "data", value
 
 
-def evaluate(setup, modules, text, entry, known):
-    answers = iter(known)
+def evaluate(setup, modules, text, entry, kinds, known):
+    answers = enumerate(zip(kinds, known))
+    asked = []
+
+    def stop(*request):
+        asked.append(request)  # the first counts, whatever becomes of the exception
+        raise Asked
+
+    def items(number, found, kind):
+        yield from found
+        if kind == "more":
+            stop("more", number)
 
     def ask(site, args, kwargs):
-        for answer in answers:
-            return answer
-        raise Asked(site, [written(a) for a in args], {key: written(a) for key, a in kwargs.items()})
+        for number, (kind, answer) in answers:
+            return answer if kind == "data" else items(number, answer, kind)
+        stop("call", site, [written(a) for a in args], {key: written(a) for key, a in kwargs.items()})
 
     names = {"__name__": "tests", "_program": lambda site, *args: ask(site, args, {})}
     names.update((name, importlib.import_module(name)) for name in modules)
     if entry:
         names[entry] = lambda *args, **kwargs: ask(-1, args, kwargs)
+    value = None
     try:
         exec(compile(setup, "<setup>", "exec"), names)
-        return "value", eval(compile(text, "<test>", "eval"), names)
-    except Asked as asked:
-        return "call", *asked.args
+        value = eval(compile(text, "<test>", "eval"), names)
+    except BaseException:
+        if not asked:
+            raise
+    return asked[0] if asked else ("value", value)
 '''
+
+
+_MADE = (
+    "(lambda made, here: (True, [*here.__import__('itertools').islice(made, {most})])"
+    " if here.isinstance(made, here.__import__('collections.abc').abc.Iterator) else (False, made))"
+    "(({call}), __import__('builtins'))"
+)
+"""What a call gives, as far as that is data; the program may have its own ``list`` and ``type``."""
+_AT_ONCE = 100
+"""Items of an iterator that are fetched when the first is not enough; ten times as many when they are not, either."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What a call of the program gave to the rest of an expression."""
+
+    call: Call
+    kind: str = "data"
+    """``data``; of iterators ``items`` (these are all) or ``more``."""
+    value: Any = None
+    most: int = 1
+    """Items of an iterator that are asked for."""
+    step_by_step: bool = False
+    """More at once could not be had: it ran out of time, or raised."""
+
+    def ask(self) -> Call:
+        """The call, as it is made."""
+        return replace(self.call, text=_MADE.format(most=self.most, call=self.call.text))
+
+    def want_more(self) -> None:
+        """The rest wants another item."""
+        have = len(self.value)
+        self.most = have + 1 if self.step_by_step else max(_AT_ONCE, 10 * have)
+
+    def take(self, said: CallResult) -> CallResult | None:
+        """Takes what a call gave; returns what that makes of the test, if that is over."""
+        if said.status != "ok":
+            if self.kind == "data" or self.most == len(self.value) + 1:
+                return said
+            self.step_by_step = True
+            return None
+        if not (isinstance(said.value, tuple) and len(said.value) == 2):  # it wrote on the sandbox's channel
+            return CallResult("bad_value", message="no value came back")
+        iterates, self.value = said.value
+        if iterates and isinstance(self.value, list):
+            self.kind = "more" if len(self.value) >= self.most else "items"
+        else:
+            self.kind = "data"
+        return None
 
 
 @dataclass(slots=True)
@@ -70,7 +137,10 @@ class _Running:
     """None for a test of kind ``call``."""
     next: Call | None = None
     """The call of the program that it waits for."""
-    known: list[Any] = field(default_factory=list)
+    answer: _Answer | None = None
+    """Where what that gives is noted; None where it is the test's value."""
+    known: list[_Answer] = field(default_factory=list)
+    rounds: int = 0
     done: CallResult | None = None
 
 
@@ -85,12 +155,13 @@ class Run:
 
     Raises:
         DataError: A test cannot be taken apart, or fails before the program is called.
+        SandboxError: The machine kept a test from getting as far as that.
     """
 
     def __init__(self, sandbox: Sandbox, problem: Problem, program: str, limits: Limits) -> None:
         self.sandbox, self.problem, self.program, self.limits = sandbox, problem, program, limits
         self.function = split.function_name(problem.entry_point, split.classes_of(problem))
-        self.setup, self.inside = split.Setup("", "", frozenset()), problem.setup
+        self.setup, self.inside = setup_code.Setup("", "", frozenset()), problem.setup
         self.left = limits.total_s
 
     def results(self, tests: Sequence[Test]) -> list[CallResult]:
@@ -103,10 +174,10 @@ class Run:
             self._ask_program([one for one in running if one.done is None])
         return [one.done for one in running if one.done is not None]
 
-    def _read_setup(self) -> tuple[split.Setup, str]:
+    def _read_setup(self) -> tuple[setup_code.Setup, str]:
         try:
-            setup = split.read_setup(self.problem.setup, self.function)
-        except split.DecidedInside as reason:
+            setup = setup_code.read_setup(self.problem.setup, self.function)
+        except setup_code.DecidedInside as reason:
             raise split.refusal(f"Problem '{self.problem.id}'", reason) from None
         return setup, setup.inside
 
@@ -115,7 +186,7 @@ class Run:
             return _Running(None, Call("call", test.input))
         try:
             found = split.of_test(self.problem, test)
-        except split.DecidedInside as reason:
+        except setup_code.DecidedInside as reason:
             raise split.refusal(f"Problem '{self.problem.id}'", reason) from None
         return _Running(found, None if found.rest else Call("expr", found.calls[0]))
 
@@ -124,19 +195,29 @@ class Run:
         calls = []
         for one in running:
             assert one.plan is not None
-            modules = sorted(split.MODULES - self.setup.names)
-            known = ", ".join(f"_{4 + i}" for i in range(len(one.known)))
-            values = (self.setup.clean, modules, one.plan.rest, self.function, *one.known)
-            calls.append(Call("expr", f"evaluate(_0, _1, _2, _3, [{known}])", values))
-        roomy = dataclasses.replace(self.limits, output_bytes=MAX_HANDED)
-        for one, said in zip(running, self._calls(_CLEAN, "", calls, "", roomy), strict=True):
+            modules = sorted(setup_code.MODULES - self.setup.names)
+            known = ", ".join(f"_{5 + i}" for i in range(len(one.known)))
+            kinds = [answer.kind for answer in one.known]
+            given = (answer.value for answer in one.known)
+            values = (self.setup.clean, modules, one.plan.rest, self.function, kinds, *given)
+            calls.append(Call("expr", f"evaluate(_0, _1, _2, _3, _4, [{known}])", values))
+        roomy = replace(self.limits, output_bytes=MAX_HANDED)
+        found = self._calls(_CLEAN, "", calls, "", roomy)
+        slow = sum(said.cpu_s for said in found) > self.limits.total_s / 2  # the tests are, and not the machine
+        for one, said in zip(running, found, strict=True):
             self.left -= said.wall_s if one.known else 0.0  # what the program gave may make the rest slow
             if said.status == "ok" and said.value[0] == "value":
-                one.done = dataclasses.replace(said, value=said.value[1])
+                one.done = replace(said, value=said.value[1])
             elif said.status == "ok":
-                one.next = self._call(one, *said.value[1:])
+                self._wait(one, *said.value)
             elif one.known:
                 one.done = said  # no value to compare: what the program gave does not fit the rest
+            elif said.cut_short(self.limits) and not slow:
+                raise SandboxError(
+                    f"Problem '{self.problem.id}': a test of kind 'expr' was cut short before the program was called "
+                    f"({said.status}: {said.message}). No verdict follows. Give the machine less to do, or allow more "
+                    "time (wall_s); if it stays so, the test or 'test_setup_code' waits for something: mend the data."
+                )
             else:
                 raise DataError(
                     f"Problem '{self.problem.id}': a test of kind 'expr' fails before the program is called "
@@ -144,20 +225,33 @@ class Run:
                     "'test_setup_code'. Mend the data."
                 )
 
+    def _wait(self, one: _Running, what: str, *request: Any) -> None:
+        """Notes the call that a clean child asked for, or of which it wants more items."""
+        if what == "call":
+            one.answer = _Answer(self._call(one, *request))
+            one.known.append(one.answer)
+        else:
+            one.answer = one.known[request[0]]
+            one.answer.want_more()
+        one.next = one.answer.ask()
+
     def _call(self, one: _Running, site: int, args: Any, kwargs: Any) -> Call:
         """The call that a clean child asked for; values travel as data, Python's own functions by name."""
         assert one.plan is not None
         values: list[Any] = []
         texts: list[str] = []
-        for is_text, given in (*args, *kwargs.values()):
-            texts.append(given if is_text else f"_{len(values)}")
-            if not is_text:
-                values.append(given)
+        for kind, given in (*args, *kwargs.values()):
+            if kind == "text":
+                texts.append(given)
+                continue
+            name = f"_{len(values)}"
+            texts.append(f"__import__('builtins').iter({name})" if kind == "items" else name)
+            values.append(given)
         if site < 0:
             named = [f"{key}={text}" for key, text in zip(kwargs, texts[len(args) :], strict=True)]
             return Call("expr", f"{self.function}({', '.join([*texts[: len(args)], *named])})", tuple(values))
         text = one.plan.calls[site]
-        if any(is_text for is_text, _ in args):
+        if any(kind != "data" for kind, _ in args):
             text = f"(lambda {', '.join(f'_{i}' for i in range(len(texts)))}: {text})({', '.join(texts)})"
         return Call("expr", text, tuple(values))
 
@@ -167,19 +261,17 @@ class Run:
         if not waiting:
             return
         for one in waiting:
-            if len(one.known) >= MAX_CALLS or self.left <= 0:
+            one.rounds += 1
+            if one.rounds > MAX_CALLS or self.left <= 0:
                 one.done = CallResult("timeout", message=f"more than {MAX_CALLS} calls, or {self.limits.total_s:g} s")
         waiting = [one for one in waiting if one.done is None]
-        limits = dataclasses.replace(self.limits, total_s=max(self.left, 1e-3))
+        limits = replace(self.limits, total_s=max(self.left, 1e-3))
         calls = [one.next for one in waiting if one.next is not None]
         found = self._calls(self.program, self.problem.entry_point, calls, self.inside, limits)
         self.left -= sum(said.wall_s for said in found)
         for one, said in zip(waiting, found, strict=True):
             one.next = None
-            if one.plan is None or not one.plan.rest or said.status != "ok":
-                one.done = said
-            else:
-                one.known.append(said.value)
+            one.done = one.answer.take(said) if one.answer else said
 
     def _calls(self, source: str, entry: str, calls: Sequence[Call], setup: str, limits: Limits) -> list[CallResult]:
         if not calls:

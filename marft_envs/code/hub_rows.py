@@ -19,6 +19,7 @@ from marft_envs.code import split
 from marft_envs.code.hub_asserts import NotLiteral
 from marft_envs.code.problem import Problem, Test
 from marft_envs.code.schema import LEVELS, MAX_MEMORY_MB, MAX_TIME_S, split_tests
+from marft_envs.code.setup_code import DecidedInside
 from marft_envs.errors import DataError
 
 MAX_TEST = 1 << 18
@@ -87,7 +88,7 @@ def _outside(problem: Problem, test: Test, context: Context) -> bool:
     """Whether an expression can be decided outside the program's process; one that cannot be is counted and named."""
     try:
         split.of_test(problem, test)
-    except split.DecidedInside as reason:
+    except DecidedInside as reason:
         context.lost["tests decided inside the program's process"] += 1
         context.named.append(f"{problem.id} ({reason})")
         return False

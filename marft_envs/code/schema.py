@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 from marft_envs.code import split
 from marft_envs.code.problem import Mode, Problem, Test
+from marft_envs.code.setup_code import DecidedInside
 from marft_envs.errors import DataError, did_you_mean
 
 LEVELS = {
@@ -291,7 +292,7 @@ def read_row(row: Any, where: str, *, fallback_id: str, source: str) -> Problem:
         try:
             if test.kind == "expr":
                 split.of_test(problem, test)
-        except split.DecidedInside as reason:
+        except DecidedInside as reason:
             raise split.refusal(f"{where}, test {number}", reason) from None
     return problem
 

@@ -9,37 +9,24 @@ Only syntax is read here; nothing is executed.
 from __future__ import annotations
 
 import ast
-import builtins
-import contextlib
 import functools
-import symtable
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from marft_envs.code import round_trips
 from marft_envs.code.problem import Problem, Test
+from marft_envs.code.setup_code import BUILTINS, MODULES, DecidedInside, Setup, read_setup, root_of
 from marft_envs.errors import DataError
 
 CALL = "_program"
 """Name by which the rest of an expression asks for a call: ``_program(0, x)`` is call 0 with ``_0 = x``."""
-MODULES = frozenset(
-    ("bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "itertools",
-     "json", "math", "operator", "random", "re", "statistics", "string")
-)  # fmt: skip
-"""Modules that an expression may name without an import."""
 MAX_EXPRESSION = 1 << 16
 """Characters of an expression."""
 
-_BUILTINS = frozenset(dir(builtins))
 _DATA_ATTRIBUTES = frozenset(
     name
     for kind in (int, float, complex, str, bytes, list, tuple, set, frozenset, dict, type(None))
     for name in dir(kind)
 )
-
-
-class DecidedInside(ValueError):
-    """An expression whose truth only the program's own process could tell. The text says what keeps it there."""
 
 
 def refusal(where: str, reason: DecidedInside) -> DataError:
@@ -58,108 +45,6 @@ class Plan:
     """What is evaluated without the program; empty where the one call's value is the expression's."""
     calls: tuple[str, ...]
     """What is evaluated with the program, one call each; ``_0``, ``_1``, … are values that the rest hands over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """A row's own code before its tests, by where it belongs."""
-
-    clean: str
-    """All that can do without the program: it runs where the rest of an expression is evaluated."""
-    inside: str
-    """Definitions, imports, and what makes objects of the program's own classes: it runs after the program."""
-    names: frozenset[str]
-    """What ``clean`` binds."""
-
-
-def parse(text: str, where: str) -> ast.Module:
-    """Python source as a tree.
-
-    Raises:
-        DecidedInside: It is no Python, or nested too deep.
-    """
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        raise DecidedInside(f"{where} cannot be read ({type(error).__name__})") from None
-
-
-# The setup ----------------------------------------------------------------------------------------------
-
-
-def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
-    yield table
-    for child in table.get_children():
-        yield from _tables(child)
-
-
-def _used(source: str) -> set[str]:
-    """Names that a statement takes from its module, in functions too."""
-    top = symtable.symtable(source, "<setup>", "exec")
-    used = {s.get_name() for s in top.get_symbols() if s.is_referenced()}
-    inner = (s for table in _tables(top) if table is not top for s in table.get_symbols())
-    return used | {s.get_name() for s in inner if s.is_global()}
-
-
-def _bound(statement: ast.stmt, source: str) -> set[str]:
-    """Names that a statement binds, or whose objects it may change."""
-    top = symtable.symtable(source, "<setup>", "exec")
-    bound = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
-    if _defines(statement):
-        return bound
-    roots = (_root(n) for n in ast.walk(statement) if isinstance(n, ast.Attribute | ast.Subscript))
-    return bound | {root.id for root in roots if root is not None}
-
-
-def _root(node: ast.expr) -> ast.Name | None:
-    """``root`` of ``root.left(3)[0]``."""
-    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return node if isinstance(node, ast.Name) else None
-
-
-def _defines(statement: ast.stmt) -> bool:
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
-    return isinstance(statement, kinds)
-
-
-@functools.lru_cache(maxsize=1024)
-def read_setup(setup: str, function: str) -> Setup:
-    """Divides a row's setup.
-
-    What names something that is neither Python's nor the setup's own, as ``Node(1)``, needs the program, and so does
-    what uses its result. Values travel with the program only where that needs them: a constant that a test expects may
-    stand among them.
-
-    Raises:
-        DecidedInside: The setup cannot be read.
-    """
-    statements = parse(setup, "the setup").body
-    sources = [ast.unparse(statement) for statement in statements]
-    used = [_used(source) for source in sources]
-    bound = [_bound(statement, source) for statement, source in zip(statements, sources, strict=True)]
-    needs = [False] * len(statements)
-    clean = set[str]().union(*bound)
-    known = _BUILTINS | MODULES | {function}
-    while True:  # until nothing more is found to need the program
-        found = [need or not names <= known | clean for need, names in zip(needs, used, strict=True)]
-        clean -= set[str]().union(*(names for need, names in zip(found, bound, strict=True) if need))
-        if found == needs:
-            break
-        needs = found
-    wanted = set[str]().union(*(names for need, names in zip(needs, used, strict=True) if need))
-    inside = [need or _defines(statement) for need, statement in zip(needs, statements, strict=True)]
-    for i in reversed(range(len(statements))):
-        if not inside[i] and bound[i] & wanted:
-            inside[i], wanted = True, wanted | used[i]
-    return Setup(
-        "\n".join(source for need, source in zip(needs, sources, strict=True) if not need),
-        "\n".join(source for here, source in zip(inside, sources, strict=True) if here),
-        frozenset(clean),
-    )
-
-
-# An expression ------------------------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=1024)
@@ -199,6 +84,9 @@ def classes_of(problem: Problem) -> frozenset[str]:
 def plan(expression: str, expected: str, entry_point: str, setup: str, known_classes: frozenset[str]) -> Plan:
     """Takes an expression apart.
 
+    A value that the program gives is data, or an iterator over data, whatever the rest does with it. So what is done
+    with anything else is done with the program: ``add(2)(3)`` and ``Stack(3).push().size()`` are one call each.
+
     Args:
         expression: Python, over the program's names and the setup's.
         expected: Its value, as literal text.
@@ -208,8 +96,8 @@ def plan(expression: str, expected: str, entry_point: str, setup: str, known_cla
 
     Raises:
         DecidedInside: It cannot be taken apart: it compares objects of the program's own classes, uses the program's
-            names other than by calling them, makes an argument of both the program's objects and others, or sends the
-            value expected through the program's own code and back.
+            names other than by calling them, makes an argument of both the program's objects and others, sends the
+            value expected through the program's own code and back, or calls it where the setup catches exceptions.
     """
     if len(expression) > MAX_EXPRESSION:
         raise DecidedInside(f"it has more than {MAX_EXPRESSION:,} characters")
@@ -237,11 +125,12 @@ class _Splitter:
         self.local = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         self.local |= {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
         self.calls: list[str] = []
-        self.told: list[tuple[str, Any]] = []  # functions of the program's own, and literals that they are called with
 
     def plan(self) -> Plan:
+        for name in sorted(self._names(self.tree) & self.setup.catching):
+            raise DecidedInside(f"'{name}' of the setup catches exceptions, and calls are made elsewhere")
+        round_trips.refuse(self.tree, self.expected, self.entry, self._is_function)
         rest = self.visit(self.tree)
-        self._not_there_and_back(rest)
         alone = isinstance(rest, ast.Call) and isinstance(rest.func, ast.Name) and rest.func.id == CALL
         if alone and len(rest.args) == 1:  # type: ignore[attr-defined]
             return Plan("", tuple(self.calls))
@@ -253,10 +142,13 @@ class _Splitter:
         """Is it something of the program, other than the function asked for?"""
         if name == self.entry:
             return self._is_class(name)
-        return name not in self.local | self.setup.names | _BUILTINS | MODULES
+        return name not in self.local | self.setup.names | BUILTINS | MODULES
 
     def _is_class(self, name: str) -> bool:
         return name in self.classes or (name not in self.setup.names and name[:1].isupper())
+
+    def _is_function(self, name: str) -> bool:
+        return (name == self.entry or self._programs(name)) and not self._is_class(name)
 
     def _names(self, node: ast.AST) -> set[str]:
         return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
@@ -265,7 +157,7 @@ class _Splitter:
 
     def visit(self, node: ast.expr) -> ast.expr:
         """The node for the rest of the expression, calls into the program replaced."""
-        root = _root(node)
+        root = root_of(node)
         if root is not None and root is not node and (root.id == self.entry or self._programs(root.id)):
             return self._chain(node, root)
         if isinstance(node, ast.Name) and self._programs(node.id):
@@ -304,6 +196,8 @@ class _Splitter:
         for i, link in enumerate(links):  # what no built-in value has is a method or attribute of the program's
             if isinstance(link, ast.Attribute) and link.attr not in _DATA_ATTRIBUTES:
                 last = max(last, min(i + 1, len(links) - 1))
+            if i and isinstance(link, ast.Call) and not isinstance(links[i - 1], ast.Attribute):
+                last = max(last, i)  # no data can be called
         asks = self._site(links[last])
         if last + 1 == len(links):
             return asks
@@ -348,7 +242,6 @@ class _Splitter:
             strange = names & (self.local | self.setup.names | {self.entry}) - self._bound_within(node)
             if strange - ({self.entry} if self._programs(self.entry) else set()):
                 raise DecidedInside(f"an argument mixes the program's objects with {', '.join(sorted(strange))}")
-            self._note(node)
             return node
         if self._as_it_stands(node):
             return node
@@ -363,31 +256,12 @@ class _Splitter:
     def _as_it_stands(self, node: ast.expr) -> bool:
         """Literals, Python's own types and functions, and functions made on the spot: they hold an input, no more."""
         if isinstance(node, ast.Lambda):
-            return self._names(node) - self._bound_within(node) <= _BUILTINS
+            return self._names(node) - self._bound_within(node) <= BUILTINS
         if isinstance(node, ast.Name):
-            return node.id in _BUILTINS - self.setup.names - self.local
+            return node.id in BUILTINS - self.setup.names - self.local
         quiet = ast.Constant | ast.List | ast.Tuple | ast.Set | ast.Dict | ast.UnaryOp | ast.BinOp | ast.Starred
         inner = (n for n in ast.walk(node) if isinstance(n, ast.expr))
         return all(isinstance(n, quiet) or (n is not node and self._as_name(n)) for n in inner)
 
     def _as_name(self, node: ast.expr) -> bool:
         return isinstance(node, ast.Name) and self._as_it_stands(node)
-
-    def _note(self, node: ast.expr) -> None:
-        """Notes what a function of the program is told on the way to the function asked for."""
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not self._is_class(node.func.id):
-            self.told += [(node.func.id, value) for value in _literals(node.args)]
-
-    def _not_there_and_back(self, rest: ast.expr) -> None:
-        """Refuses ``decode(encode('xy'))`` with ``'xy'`` expected, where both are the program's."""
-        compared = [node for node in ast.walk(rest) if isinstance(node, ast.Compare)]
-        wanted = [self.expected, *_literals(side for node in compared for side in (node.left, *node.comparators))]
-        for name, value in self.told:
-            if any(type(one) is type(value) and one == value for one in wanted):
-                raise DecidedInside(f"the program's own '{name}' is told the value expected")
-
-
-def _literals(nodes: Iterable[ast.expr]) -> Iterator[Any]:
-    for node in nodes:
-        with contextlib.suppress(ValueError, TypeError):
-            yield ast.literal_eval(node)

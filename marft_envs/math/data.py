@@ -48,7 +48,7 @@ def load(
     subjects = (subjects,) if isinstance(subjects, str) else subjects
     levels = (levels,) if isinstance(levels, int) else levels
     again = (load, (str(name_or_path), split, subjects, levels, None, limit))
-    return CATALOGUE.select(str(name_or_path), split, subjects, levels, filter, limit, again)
+    return CATALOGUE.select(problems.Conditions.of(name_or_path, split, subjects, levels, limit), filter, again)
 
 
 @lru_cache(maxsize=16)  # hundreds of environments share one set

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import lru_cache
-from typing import Union
+from typing import Any, Union
 
 from marft_envs.math.parse import Node, ParseError, parse, variables
 
@@ -57,20 +57,36 @@ def evaluate(node: Node, point: Mapping[str, Value]) -> Value:
         Undefined: There is no finite value.
     """
     try:
-        return _Evaluation(point).value(node)
+        value: Value = Evaluation(point).value(node)
+        return value
     except OverflowError as error:
         raise OutOfRange(str(error)) from error
     except (ZeroDivisionError, ValueError) as error:
         raise Undefined(str(error)) from error
 
 
-class _Evaluation:
-    """One walk over an expression, with its bill for long fractions."""
+CONSTANTS: Mapping[str, Any] = {"pi": complex(math.pi), "e": complex(math.e), "i": 1j}
 
-    def __init__(self, point: Mapping[str, Value]) -> None:
-        self.point, self.work = point, 0
 
-    def value(self, node: Node) -> Value:
+class Evaluation:
+    """One walk over an expression, with its bill for long fractions.
+
+    Args:
+        point: Values of the variables.
+        constants: Of π, e and i.
+        read: Makes a value of a printed float.
+    """
+
+    def __init__(
+        self,
+        point: Mapping[str, Value],
+        constants: Mapping[str, Any] = CONSTANTS,
+        read: Callable[[float], Any] = complex,
+    ) -> None:
+        self.point, self.constants, self.read, self.work = point, constants, read, 0
+
+    def value(self, node: Node) -> Any:
+        """The value; raises what ``evaluate`` does, and what arithmetic raises."""
         kind = node[0]
         if kind == "num":
             return node[1]
@@ -79,12 +95,19 @@ class _Evaluation:
         if kind == "const":
             if node[1] == "inf":
                 raise Undefined("infinity")
-            return {"pi": complex(math.pi), "e": complex(math.e), "i": 1j}[node[1]]
+            return self.constants[node[1]]
         if kind == "float":
-            return complex(node[1])
+            return self.read(node[1])
         if kind == "fn":
-            return FUNCTIONS[node[1]](self.value(node[2]))
-        value = checked(OPERATIONS[kind](*(self.value(child) for child in node[1:])))
+            return self.applied(node[1], FUNCTIONS[node[1]], [self.value(node[2])])
+        return self.applied(kind, OPERATIONS[kind], [self.value(child) for child in node[1:]])
+
+    def applied(self, name: str, function: Callable[..., Value], values: list[Any]) -> Any:
+        """A function or operation on its values."""
+        value = function(*values)
+        if name in FUNCTIONS:
+            return value
+        value = checked(value)
         if isinstance(value, Fraction):
             self.work += bits(value) ** 2
             if self.work > MAX_FRACTION_WORK:

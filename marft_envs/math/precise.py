@@ -85,27 +85,12 @@ def _inexact(mp: Any, value: Any) -> Any:
     return mp.mpf(value) if isinstance(value, int) else value
 
 
-class _Precise:
+class _Precise(exact.Evaluation):
     """One walk over an expression: exact while ``exact`` is, numbers of a context after."""
 
     def __init__(self, mp: Any, point: Mapping[str, Value]) -> None:
-        self.mp, self.point = mp, point
-
-    def value(self, node: Node) -> Any:
-        kind = node[0]
-        if kind == "num":
-            return node[1]
-        if kind == "var":
-            return self.point[node[1]]
-        if kind == "const":
-            if node[1] == "inf":
-                raise Undefined("infinity")
-            return {"pi": +self.mp.pi, "e": +self.mp.e, "i": self.mp.mpc(0, 1)}[node[1]]
-        if kind == "float":
-            return self.mp.mpf(node[1])
-        name, children = (node[1], node[2:]) if kind == "fn" else (kind, node[1:])
-        table: Mapping[str, Callable[..., Value]] = exact.FUNCTIONS if kind == "fn" else exact.OPERATIONS
-        return self.applied(name, table[name], [self.value(child) for child in children])
+        super().__init__(point, {"pi": +mp.pi, "e": +mp.e, "i": mp.mpc(0, 1)}, mp.mpf)
+        self.mp = mp
 
     def applied(self, name: str, function: Callable[..., Value], values: list[Any]) -> Any:
         if all(isinstance(value, (int, Fraction)) for value in values):

@@ -179,7 +179,7 @@ class Records:
             said = turn.text
             lines = [_Line(f"open: a reply that could not be read ({reply.message})", "", "", False)]
         else:
-            said, lines = words(turn.text), []
+            said, lines = words(turn.text, bool(reply.calls)), []
             for call, line in zip(reply.calls, result.split("\n"), strict=True):
                 entry = entries[0] if entries and entries[0].result.call == call and entries[0].line == line else None
                 entries = entries[1:] if entry is not None else entries

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from marft_envs.core import FlexEnv
 from marft_envs.observation import Part
-from marft_envs.types import Outcome
+from marft_envs.types import Episode, Outcome
 
 if TYPE_CHECKING:
     from marft_envs.tools.compact import Records
@@ -41,6 +41,14 @@ class ToolEnv(FlexEnv):
     def _selective(self) -> bool:  # type: ignore[override]
         """A record leaves a turn out that has nothing left to say: no words, and calls that later ones made old."""
         return self.records is not None
+
+    @property
+    def episode(self) -> Episode:
+        """The record so far; the team's numbers are those of when it was last paid."""
+        found, paid = super().episode, self.task.last_paid  # type: ignore[attr-defined]
+        if paid is not None:
+            found.metrics = {**paid.numbers(self.task), **found.metrics}
+        return found
 
     @property
     def tools(self) -> dict[str, list[dict[str, Any]]]:

@@ -39,7 +39,12 @@ class _Function:
     """One tool's function, and how JSON becomes its arguments."""
 
     def __init__(self, fn: Callable[..., Any], receiver: str) -> None:
-        parameters = inspect.signature(fn).parameters
+        try:
+            parameters = inspect.signature(fn).parameters
+        except (TypeError, ValueError) as error:  # a builtin
+            raise ConfigError(
+                f"The signature of '{_shown(fn)}' cannot be read: {error}. Call it in a typed function of your own."
+            ) from error
         self.fn = fn
         self.receiver = receiver if receiver in parameters else ""
         hidden = (self.receiver,) if self.receiver else ()
@@ -72,6 +77,7 @@ class FunctionWorld:
     ) -> None:
         self.state, self._functions, self._on_exception = state, functions, on_exception
         self._hash: str | None = None
+        self._said: tuple[Any, str] = (None, "null")
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """Calls the function.
@@ -83,10 +89,11 @@ class FunctionWorld:
         function = self._functions[name]
         if self._on_exception == "crash":
             return self._carry_out(function, arguments)
-        before = self.state if function.tool.read_only else self.snapshot()
+        writes = not function.tool.read_only
+        before = self.snapshot() if writes else self.state
         try:
             value = self._carry_out(function, arguments)
-            encode(value)  # NaN and the like are no JSON
+            self._said = value, encode(value)  # NaN and the like are no JSON
         except (ToolError, ConfigError):
             raise
         except Exception as error:
@@ -94,8 +101,13 @@ class FunctionWorld:
             if outage(error):
                 raise
             show(error, f"the tool '{name}'")
-            raise ToolError(f"the tool failed ({type(error).__name__}), and nothing was changed") from error
+            undone = ", and nothing was changed" if writes else ""
+            raise ToolError(f"the tool failed ({type(error).__name__}){undone}") from error
         return value
+
+    def text_of(self, value: Any) -> str:
+        """Returns a result as text; that of the last call is there already."""
+        return self._said[1] if value is self._said[0] else encode(value)
 
     def _carry_out(self, function: _Function, arguments: Mapping[str, Any]) -> Any:
         if not function.tool.read_only:
@@ -222,8 +234,23 @@ class FunctionDomain(Servable):
         return ProblemSet(spread(kept, limit), f"{self.name} ({split})")
 
     def open(self, problem: ToolProblem) -> FunctionWorld:
-        """Returns a world with a fresh state."""
-        return FunctionWorld(self._state(problem), self.functions, self._on_exception)
+        """Returns a world with a fresh state.
+
+        Raises:
+            ConfigError: The state cannot be copied, and a tool that fails could not be undone.
+        """
+        world = FunctionWorld(self._state(problem), self.functions, self._on_exception)
+        if self._on_exception == "tool_error" and not all(tool.read_only for tool in self.tools.values()):
+            try:
+                world.snapshot()
+            except Exception as error:
+                raise ConfigError(
+                    f"The state of '{self.name}', a {type(world.state).__name__}, cannot be copied "
+                    f"({type(error).__name__}: {error}), and what a tool has done before it fails is undone by a copy. "
+                    "Keep out of the state what cannot be copied (a lock, a connection), give its class a "
+                    "__deepcopy__, or say on_exception='crash'."
+                ) from error
+        return world
 
     def begin_turn(self, problem: ToolProblem, world: FunctionWorld, turn: int) -> None:
         """Nothing happens between user turns."""
@@ -245,7 +272,7 @@ def _maker(state: Any) -> Callable[[ToolProblem], Any] | None:
     """Checks what makes states: a function of the problem. A class would take the problem for its first field."""
     if state is None:
         return None
-    shown = getattr(state, "__name__", repr(state))
+    shown = _shown(state)
     if isinstance(state, type) or not callable(state):
         what = f"the class {shown}" if isinstance(state, type) else f"{shown!s:.60}, which cannot be called"
         raise ConfigError(
@@ -256,8 +283,17 @@ def _maker(state: Any) -> Callable[[ToolProblem], Any] | None:
         inspect.signature(state).bind(None)
     except TypeError as error:
         raise ConfigError(f"state={shown} does not take the problem, and only that: {error}.") from error
+    except ValueError as error:  # a builtin
+        raise ConfigError(
+            f"state={shown} has no signature that can be read, so whether it takes the problem is not known. Expected "
+            f"a function of your own, like def start(problem): return {shown}(…)."
+        ) from error
     made: Callable[[ToolProblem], Any] = state
     return made
+
+
+def _shown(fn: Any) -> str:
+    return str(getattr(fn, "__name__", repr(fn)))
 
 
 def _instance(cls: Callable[[], Any], problem: ToolProblem) -> Any:

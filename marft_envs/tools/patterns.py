@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from marft_envs.workers import WorkerCrashed, WorkerPool, WorkerTimeout
+from marft_envs.errors import WorkerError
+from marft_envs.workers import WorkerCrashed, WorkerLate, WorkerOutOfMemory, WorkerPool, WorkerTimeout
 
 try:  # what the module itself parses with
     _parser: Any = importlib.import_module("re._parser")
@@ -37,7 +38,7 @@ _QUICK = 200_000
 
 
 class UndecidedError(Exception):
-    """The searches of one value have had their CPU time."""
+    """The searches of one value have had their CPU time, or their memory."""
 
 
 _spent = threading.local()
@@ -52,6 +53,9 @@ def budget() -> Iterator[None]:
 
 def compiled(pattern: str) -> Callable[[str], bool]:
     """Returns a function that says whether the pattern is found in a text; call it within ``budget``.
+
+    The function raises ``UndecidedError`` where pattern and text together take too much time or memory, and
+    ``WorkerError`` where the machine kept the worker from its work.
 
     Raises:
         ValueError: It is no regular expression, or longer than ``LONGEST``.
@@ -69,7 +73,14 @@ def compiled(pattern: str) -> Callable[[str], bool]:
         left = CPU_S - _spent.cpu
         try:
             answer, cpu = _pool().call([pattern, text, left]) if left > 0 else (None, 0.0)
-        except (WorkerTimeout, WorkerCrashed) as error:
+        except WorkerOutOfMemory as error:
+            raise UndecidedError from error
+        except (WorkerLate, WorkerCrashed) as error:
+            raise WorkerError(
+                f"A pattern of a tool's schema was not matched: {error}. No agent's doing, so it counts nowhere; give "
+                "the machine less to do if it happens often."
+            ) from error
+        except WorkerTimeout as error:
             raise UndecidedError from error
         _spent.cpu += cpu
         if answer is None:

@@ -20,12 +20,16 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marft_envs import metrics as coordination
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.rewards import CompositeReward
+from marft_envs.tools import oracle
 from marft_envs.tools.types import Grade
+
+if TYPE_CHECKING:
+    from marft_envs.tools.task import ToolTask
 
 REWARDS = ("composite", "completion", "progress")
 """How an episode is paid."""
@@ -201,3 +205,21 @@ def metrics(
         out[f"refusals/{agent}"] = float(tally.refusals[agent])
         out[f"budget_use/{agent}"] = tally.calls[agent] / budgets.get(agent, max_calls)
     return out
+
+
+class Paid:
+    """What a team was paid for last, as it was then.
+
+    Its numbers take as long as the episode is, so they are worked out when somebody looks, and once.
+    """
+
+    def __init__(self, grade: Grade, tally: Tally) -> None:
+        self._grade, self._tally = grade, copy.deepcopy(tally)
+        self._numbers: dict[str, float] | None = None
+
+    def numbers(self, task: ToolTask) -> dict[str, float]:
+        """Returns the metrics of the task's present problem."""
+        if self._numbers is None:
+            least, limit, gold = task.problem.least_steps, task.limits.max_calls, oracle.wanted(task)
+            self._numbers = metrics(self._grade, self._tally, least, task.agents, limit, task.budgets, gold)
+        return self._numbers

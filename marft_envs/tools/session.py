@@ -7,6 +7,7 @@ there in this user turn, within budgets, with arguments that fit the schema, and
 from __future__ import annotations
 
 import copy
+import logging
 import re
 import threading
 from collections import defaultdict
@@ -17,8 +18,10 @@ from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.faults import show
 from marft_envs.tools.schema import check_tool
 from marft_envs.tools.types import Tool, ToolCall, ToolError, ToolResult, World
+from marft_envs.tools.validation import UNDECIDED
 from marft_envs.tools.values import encode, frozen, taken
 
+_LOG = logging.getLogger(__name__)
 # What ends a line, or turns its direction, without being an escape in JSON.
 _LINE_ENDS = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _LONGEST_MESSAGE = 400
@@ -41,6 +44,16 @@ class Toolbox:
                 raise ConfigError(f"Two tools are called '{tool.name}'. Rename one.")
             self.tools[tool.name] = tool
             self.problems[tool.name] = check_tool(tool)
+        self._warned: set[str] = set()
+
+    def warn_of_pattern(self, name: str) -> None:
+        """Says once that a tool's patterns could not be matched against what an agent sent."""
+        if name not in self._warned:
+            self._warned.add(name)
+            _LOG.warning(
+                "tool '%s': a pattern of its schema takes too long to match against an argument; the call was refused, "
+                "and is no fault of the agent. Write the pattern without repeats within repeats, as in (a+)+.", name
+            )  # fmt: skip
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Toolbox:
         return self
@@ -60,7 +73,8 @@ class Entry(NamedTuple):
     duplicate: bool = False
     """The same name, arguments and state version as an earlier call."""
     fault: bool = False
-    """The call failed, and that is the agent's doing (a transient failure of a tool is not, nor a world that broke)."""
+    """The call failed, and that is the agent's doing (a transient failure of a tool is not, nor a world that broke, nor
+    a pattern of its schema that cannot be matched in time)."""
 
 
 class Session:
@@ -111,11 +125,18 @@ class Session:
         return [tool for name, tool in self.toolbox.tools.items() if name in held and name not in self.withheld]
 
     def call(self, agent: str, call: ToolCall) -> ToolResult:
-        """Carries out a call, or says why not; raises nothing that comes from the agent or the world."""
+        """Carries out a call, or says why not; raises nothing that comes from the agent or the world.
+
+        Raises:
+            WorkerError: The machine kept a pattern of the tool's schema from being matched: an outage.
+        """
         refusal = self._refusal(agent, call)
         if refusal is not None:
             refused = ToolResult(call, agent, False, None, *refusal)
-            return self._enter(refused, shown(refused), self._repeated(refused), True)
+            undecided = refused.message == UNDECIDED
+            if undecided:
+                self.toolbox.warn_of_pattern(call.name)
+            return self._enter(refused, shown(refused), self._repeated(refused), not undecided)
         before = self._version()
         if before is None:
             lost = ToolResult(call, agent, False, None, "crashed", "the world failed")
@@ -186,7 +207,7 @@ class Session:
             self._crashed(fault)
             return None, "", "crashed", "the tool failed", False
         try:
-            text = encode(value)
+            text = getattr(self.world, "text_of", encode)(value)
         except (TypeError, ValueError, RecursionError) as fault:
             self._crashed(fault)
             return "", "", "crashed", "the tool returned what is not JSON", False

@@ -99,6 +99,7 @@ class ToolTask:
         self.stop_reason = ""
         """Why it ended early: ``max_turns``, ``stalled``, ``max_calls``, ``world_crashed``, ``world_hung``; else ""."""
         self.tally = Tally()
+        self.last_paid: scoring.Paid | None = None
         self.talk = Talk(self.team.user)
         self._acted = self._idle = 0
         self._score = 0.0
@@ -333,17 +334,14 @@ class ToolTask:
 
     def _paid(self, terminated: bool, facts: dict[str, Any]) -> Outcome:
         grade = self._grade()
-        least = self.problem.least_steps
-        value, terms = scoring.score(self.reward, grade, self.tally, least)
+        value, terms = scoring.score(self.reward, grade, self.tally, self.problem.least_steps)
         paid, self._score = value - self._score, value
+        self.last_paid = scoring.Paid(grade, self.tally)
         broken = {"world_error": self.live.fault} if self.live.fault else {}
         return Outcome(
             team_reward=paid,
             success=grade.completion,
             terminated=terminated,
-            metrics=scoring.metrics(
-                grade, self.tally, least, self.agents, self.limits.max_calls, self.budgets, oracle.wanted(self)
-            ),
             fault="world" if self.live.broken or grade.lost else "",
             info={**facts, "grade": dict(grade.info), "terms": terms, "user_turns": self.user_turn + 1, **broken},
         )

@@ -92,7 +92,8 @@ class World(Protocol):
     """The live state of one episode; ``copy.deepcopy`` gives an independent one (forks need that).
 
     A world whose calls may hang (a server, a network) says so with a class attribute ``may_block = True``: its calls
-    then run in a thread with the tool's deadline. All others are called in place.
+    then run in a thread with the tool's deadline. All others are called in place. A world that has had to write its
+    results as strict JSON already may have ``text_of(value)``, which gives that text.
     """
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Any:

@@ -27,7 +27,8 @@ MOST_PROBLEMS = 5
 DEEPEST = 64
 """Arguments nested deeper than this are refused before their schema is asked, and so are schemas."""
 
-UNDECIDED = "take too long to match against their patterns; send something shorter"
+UNDECIDED = "arguments take too long to match against their patterns; send something shorter"
+"""What an agent is told where a pattern cannot be decided: a defect of the pattern, which can do with less."""
 
 _ANNOTATIONS = frozenset({
     "title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "format",
@@ -376,7 +377,7 @@ def compiled(schema: Mapping[str, Any], where: str) -> Callable[[Any], list[str]
             with patterns.budget():
                 wrong = check(value)
         except patterns.UndecidedError:
-            return [f"arguments {UNDECIDED}"]
+            return [UNDECIDED]
         return [f"{_place(path)} {what}" for path, what in wrong[:MOST_PROBLEMS]] if wrong else []
 
     return problems

@@ -24,6 +24,8 @@ from marft_envs.errors import ConfigError
 if TYPE_CHECKING:
     from marft_envs.code.sandbox.pool import Sandbox
 
+PROTOCOL = 2
+"""Number of the form of requests and answers; another form gets another number. Services before number 2 name none."""
 REQUEST_BYTES = 64 << 20
 """Most bytes of one request; more is refused unread."""
 _ANSWER_BYTES = 256 << 20
@@ -56,13 +58,18 @@ class Client:
         self._where = f"{parts.scheme}://{parts.hostname}:{parts.port or ''}"
 
     def guarantees(self) -> frozenset[str]:
-        """What the service's layer guarantees."""
+        """What the service's layer guarantees.
+
+        Raises:
+            SandboxUnavailable: Nobody answers there, the token is wrong, or the service speaks another protocol.
+        """
         try:
-            answer = self._ask("about", {}, 30.0)
+            answer = self._ask("about", {"protocol": PROTOCOL}, 30.0)
         except SandboxError as error:
-            raise SandboxUnavailable(
-                f"{error}. Start it with: python -m marft_envs.code.sandbox serve --host HOST --port PORT"
-            ) from None
+            raise SandboxUnavailable(f"{error}. {_START}") from None
+        if answer.get("protocol") != PROTOCOL:
+            they = f"the sandbox's service at {self._where}"
+            raise SandboxUnavailable(f"{_differs(answer, they, 'this client')}. {_START}")
         return frozenset(str(name) for name in answer["guarantees"])
 
     def run_calls(
@@ -121,6 +128,16 @@ class Client:
         return body
 
 
+_START = "Start it with: python -m marft_envs.code.sandbox serve --host HOST --port PORT"
+
+
+def _differs(said: dict[str, Any], they: str, we: str) -> str:
+    """What two sides are told of which one speaks another protocol."""
+    number = said.get("protocol")
+    theirs = f"a protocol before {PROTOCOL}" if number is None else f"protocol {str(number)[:20]}"
+    return f"{they} speaks {theirs}, {we} protocol {PROTOCOL}. Install the same version of marft on both machines"
+
+
 def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
@@ -162,7 +179,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _do(self, request: dict[str, Any]) -> dict[str, Any]:
         sandbox = self.server.sandbox
         if self.path == "/about":
-            return {"layer": sandbox.layer, "guarantees": sorted(sandbox.guarantees)}
+            if request.get("protocol") != PROTOCOL:
+                raise ValueError(_differs(request, "the client", "this service"))
+            return {"protocol": PROTOCOL, "layer": sandbox.layer, "guarantees": sorted(sandbox.guarantees)}
         limits = Limits(**request["limits"])
         for name, most in vars(self.server.most).items():
             if getattr(limits, name) > most:

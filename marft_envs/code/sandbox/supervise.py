@@ -208,7 +208,7 @@ class Child:
             return "timeout", "the CPU time of the whole run is used up"
         name = signal.Signals(number).name if number in signal.valid_signals() else str(number)
         if number == signal.SIGKILL:
-            return "runtime_error", "the program closed its channel, or the system killed it"
+            return "runtime_error", types.KILLED
         return "runtime_error", f"the process died from {name}"
 
     def _read(self, frame: bytes, start: float) -> CallResult:

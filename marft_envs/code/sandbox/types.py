@@ -92,6 +92,7 @@ class Call:
 MOST_SLEPT = 2
 """Tests of a run that may run out of time in their sleep; then the run is over."""
 SLEPT = "two tests before it slept until their time was up"
+KILLED = "the program closed its channel, or the system killed it"
 _IDLE_SHARE = 0.1
 """A test that ran out of the clock and took less than this share of it as CPU time was asleep."""
 
@@ -104,9 +105,23 @@ class _Timed:
     wall_s: float
 
     @property
+    def said(self) -> str:
+        """What is said of a failure."""
+        raise NotImplementedError
+
+    @property
     def slept(self) -> bool:
         """Whether it ran out of time in its sleep."""
         return self.status == "timeout" and self.cpu_s < _IDLE_SHARE * self.wall_s
+
+    def cut_short(self, limits: Limits) -> bool:
+        """Whether it ended before its own CPU time and memory were used up: by the clock, or killed by the system.
+
+        Of code that no agent has a hand in this says that the machine is too busy, or that the code waits.
+        """
+        if self.status == "timeout":
+            return self.cpu_s < limits.cpu_s
+        return self.status == "runtime_error" and self.said == KILLED
 
 
 @dataclass(frozen=True)
@@ -127,6 +142,10 @@ class CallResult(_Timed):
     cpu_s: float = 0.0
     wall_s: float = 0.0
 
+    @property
+    def said(self) -> str:
+        return self.message
+
 
 @dataclass(frozen=True)
 class StdioResult(_Timed):
@@ -145,3 +164,7 @@ class StdioResult(_Timed):
     stderr: str = ""
     cpu_s: float = 0.0
     wall_s: float = 0.0
+
+    @property
+    def said(self) -> str:
+        return self.stderr

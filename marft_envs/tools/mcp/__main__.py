@@ -8,6 +8,7 @@ import socket
 from typing import Any
 
 from marft_envs.errors import ConfigError, MarftError
+from marft_envs.registry import importable
 from marft_envs.tools import domain_of
 from marft_envs.tools.mcp import as_mcp_server
 
@@ -46,6 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     serve.add_argument("--port", type=int, default=0, help="port (default: a free one, printed)")
     chosen = parser.parse_args(arguments)
+    if ":" in chosen.domain:
+        importable()
     try:
         try:
             given = json.loads(chosen.domain_args)

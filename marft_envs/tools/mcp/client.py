@@ -100,6 +100,8 @@ class Connection:
         """The server is gone, or this side has left."""
         self.suspect = False
         """A call missed its deadline; whether the server still answers is not known."""
+        self.worlds: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Who has a task on a server of ours."""
         self._nonsense = ("", 0.0)
         """The last thing that could not be read, and when it came."""
         self._spoilt = ""

@@ -48,7 +48,8 @@ class MCPToolDomain:
         tools: Names of the tools that agents may hold; default: all.
         read_only: Names of tools that change nothing, where the server does not say so.
         timeout_s: Wall seconds for one call.
-        start_s: Wall seconds for the server to start, and to open, judge or list problems.
+        start_s: Wall seconds for the server to start, and to open, judge or list problems; the default leaves time for
+            a first start by ``npx`` or ``uvx``, which download it.
         shared: One connection for all episodes; for servers whose state does not matter.
         name: The domain's name; default: the server's.
 
@@ -73,12 +74,12 @@ class MCPToolDomain:
         tools: Collection[str] | None = None,
         read_only: Collection[str] = (),
         timeout_s: float = 30.0,
-        start_s: float = 30.0,
+        start_s: float = 60.0,
         shared: bool = False,
         name: str | None = None,
     ) -> None:
         self._server, self._given, self._grade, self._oracle = server, problems, grade, oracle
-        self._start_s, self._shared = start_s, shared
+        self._start_s, self._shared, self.ours = start_s, shared, False
         self._prepare()
         connection = self.connection()
         try:
@@ -106,6 +107,7 @@ class MCPToolDomain:
 
     def _prepare(self) -> None:
         self._lock, self._open = threading.Lock(), list[Connection]()
+        self._left = list[Connection]()  # servers that hung, where other episodes go on
 
     def _refuse(self, problems: Problems | None, grade: GradeFn | None) -> None:
         if self.ours and (problems is not None or grade is not None):
@@ -120,14 +122,23 @@ class MCPToolDomain:
         """Returns the connection for a problem's episode: the one that is there if it still serves, else a new one."""
         with self._lock:
             if problem is None or self._shared:
-                for found in self._open:
-                    if found.usable and (not found.suspect or found.answers()):
-                        return found
-                    found.close(wait=False)
+                unfit = [found for found in self._open if not self._serves(found)]
+                self._left = [old for old in (*self._left, *unfit) if not _forsaken(old)]
+                self._open = [found for found in self._open if found not in unfit]
+                if self._open:
+                    return self._open[0]
+            self._open = [found for found in self._open if found.usable]
             server = self._server(problem) if _makes(self._server) else self._server
-            made = Connection(server, self._start_s)
-            self._open = [made] if problem is None or self._shared else [c for c in self._open if c.usable] + [made]
-            return made
+            self._open.append(Connection(server, self._start_s))
+            return self._open[-1]
+
+    def _serves(self, found: Connection) -> bool:
+        """Whether a server is good for one more episode.
+
+        A call that hangs on a server of ours may hold what every other task needs, though there is a sign of life; so
+        a new one is started, and who works on the old one goes on there. A shared server of others may be slow.
+        """
+        return found.usable and (not found.suspect or (not self.ours and found.answers()))
 
     def problems(
         self, split: str, levels: Sequence[int] | None = None, limit: int | None = None
@@ -210,7 +221,7 @@ class MCPToolDomain:
     def close(self) -> None:
         """Leaves the server and ends its processes; the next use starts it again."""
         with self._lock:
-            left, self._open = self._open, []
+            left, self._open, self._left = [*self._open, *self._left], [], []
         for connection in left:
             connection.close(wait=False)
         for connection in left:
@@ -232,11 +243,19 @@ class MCPToolDomain:
             raise ConfigError(
                 f"A server object ('{self.name}') cannot be pickled. Give a function that makes the server instead."
             )
-        return {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_open")}
+        return {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_open", "_left")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._prepare()
+
+
+def _forsaken(old: Connection) -> bool:
+    """Leaves a server that is gone, or on which nobody works any more."""
+    if old.usable and old.worlds:
+        return False
+    old.close(wait=False)
+    return True
 
 
 def _makes(server: Any) -> bool:

@@ -2,7 +2,7 @@
 
 The client closes a server that it leaves. One that was killed closes nothing, and a server that hangs does not see that
 its input has ended. So a process stands between that does nothing but wait: for the server, and on Linux for the
-kernel's word that the client is gone; elsewhere it looks once a second. Standard library only; run with ``-S -E -P``.
+kernel's word that the client is gone; elsewhere it looks once a second. Standard library only; run with ``-I -S``.
 """
 
 import ctypes

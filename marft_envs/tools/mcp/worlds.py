@@ -42,7 +42,9 @@ class MarftWorld:
 
     def start(self) -> Connection:
         """Opens the task on the server, and repeats what was done in it; returns the way there."""
+        self._leave()
         connection = self._connection = self._connect()
+        connection.worlds.add(self)
         arguments = {"task_id": self._problem.id, "handle": True, "history": self._history}
         if self._problem.level is not None:
             arguments["level"] = self._problem.level
@@ -121,6 +123,11 @@ class MarftWorld:
         if connection is not None and handle and connection.usable:
             connection.suspect |= self._waiting
             connection.tell(END, {SESSION: handle})
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._connection is not None:
+            self._connection.worlds.discard(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MarftWorld:
         new = MarftWorld(self._connect, self._problem, self._tools, self._start_s)

@@ -1,0 +1,114 @@
+"""Settings that execute or send: which of them do, and why what comes out of a file needs the user's word for it.
+
+A record of an episode names the environment that it was played in, and may be anybody's; see docs/trust.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marft_envs.errors import ConfigError
+from marft_envs.registry import FOREIGN
+
+_MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+"""``module:name``, in any setting."""
+_IDS = frozenset({"env", "envs", "id", "single", "trained_on", "algo", "algorithms", "domain", "codec", "opponents"})
+"""Settings in which whatever stands before a colon is imported, or handed to a library that does so."""
+CODE, _PROGRAM, _SENDS = "runs code of that module", "starts this program", "sends to this address"
+_FOLDER = "imports code from this folder"
+_ISOLATION = "runs agents' programs without isolation"
+
+
+class TrustError(ConfigError):
+    """Settings of a file would run code, start programs or send something, and nobody has allowed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """A setting that executes or sends."""
+
+    name: str
+    """Its name, with dots: ``env_kwargs.domain_args.server``."""
+    value: Any
+    does: str
+    """In words."""
+
+    @property
+    def executes(self) -> bool:
+        """Whether something runs on this machine."""
+        return self.does != _SENDS
+
+    @property
+    def hosts_a_policy(self) -> bool:
+        """Whether it is an engine: nothing is sent before the first reply is wanted."""
+        return ".engines." in f".{self.name}"
+
+    def __str__(self) -> str:
+        text = json.dumps(self.value, ensure_ascii=False)
+        key = re.search(r"[?&]key_env=(\w+)", text)
+        also = f", with the key in {key[1]}" if key else ""
+        return f"{self.name} = {text}   ({self.does}{also})"
+
+
+def powers(table: Mapping[str, Any]) -> list[Power]:
+    """Every setting of a table, at any depth, that executes or sends: of a run, of a grid, or arguments."""
+    return list(dict.fromkeys(_powers(table, ())))
+
+
+def _powers(value: Any, path: tuple[str, ...]) -> Iterator[Power]:
+    does = _does(value, path)
+    if does:
+        shown = value if isinstance(value, str | int | float | bool) else _frozen(value)
+        yield Power(".".join(path), shown, does)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _powers(inner, (*path, str(key)))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _powers(inner, path)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _does(value: Any, path: tuple[str, ...]) -> str:
+    """What this setting does beyond computing; "" for the others."""
+    key, parent = path[-1] if path else "", path[-2] if len(path) > 1 else ""
+    if key == "server" and isinstance(value, list | tuple):
+        return _PROGRAM
+    if key == "unsafe" and value:
+        return _ISOLATION
+    if not isinstance(value, str) or not path:
+        return ""
+    if parent == "engines":
+        return "" if value == "native" else _SENDS
+    if key == "package":
+        return _FOLDER
+    if "://" in value:
+        return _SENDS
+    if names_module(value, key in _IDS):
+        return CODE
+    return ""
+
+
+def names_module(text: str, is_id: bool) -> bool:
+    """Whether a text names a module to import; of an id, whatever stands before the colon is one."""
+    scheme, colon, rest = text.partition(":")
+    if not colon or (f"{scheme}:" in FOREIGN and ":" not in rest and not (scheme == "pettingzoo" and "." in rest)):
+        return False  # an id that an installed package has registered
+    return is_id or _MODULE.fullmatch(text) is not None
+
+
+def refusal(found: Sequence[Power], source: Path | str, allow: str) -> str:
+    """Returns what a :class:`TrustError` says: what was found where, and what allows it."""
+    lines = "".join(f"\n  {power}" for power in found)
+    return (
+        f"'{source}' has settings that run code, start programs or send something:{lines}\n"
+        f"A file may be anybody's, so expected is your word for it. Read them, and if you want that: {allow}"
+    )
