@@ -142,8 +142,8 @@ def marft(reference: str, folder: str, level: str, episodes: int, new: int, iter
     """Runs ``marft train`` as it stands, on the same model, problems and profiles."""
     from marft_algos import config as configs
     from marft_algos import presets
-    from marft_algos.build import build
     from marft_algos.loggers import Display
+    from marft_algos.parts import build
     from marft_algos.trainer import Trainer
 
     clock = _Clock()
