@@ -9,7 +9,7 @@ from marft_envs.errors import MarftError
 
 NAMES: tuple[str, ...] = ("envs", "grader", "mutations", "ladder", "levels", "real")
 NAMES += ("sandbox", "sandbox_queue", "code_real", "reflection", "attacks", "tools_real", "depot", "overlap")
-NAMES += ("statistics", "toys_matrix", "pack", "population", "house", "same_weights")
+NAMES += ("statistics", "toys_matrix", "pack", "population", "sampled", "house", "same_weights")
 NAMES += ("tools_ordering", "compact", "tools_learning", "adapters_learning", "adapters_trl", "selfplay")
 NAMES += ("perf_decode", "perf_gpu", "perf_help", "perf_iteration", "perf_scaling", "perf_throughput", "perf_trl")
 

@@ -60,13 +60,13 @@ def run_train(argv: list[str]) -> int:
 
         if run is not None and _is_done(run, config):
             return 0
-        trainer = Trainer(build(config))
+        trainer, made = Trainer(build(config)), run is None
         if run is None:
             run = trainer.start()
             lock.enter_context(run.locked(command))
         else:
             trainer.resume(run)
-        run.add_command(command, trainer.progress.iteration)
+        run.add_command(command, trainer.progress.iteration, made=made)
         return _train(trainer, run)
 
 

@@ -60,11 +60,12 @@ def render(run: RunFolder) -> str:
 def _commands(run: RunFolder) -> str:
     """What was typed: the command that made the run, and every resume with where it went on.
 
-    A run that was not made by a command can be repeated from its settings.
+    A run that no command has made, or none that was kept, can be repeated from its settings.
     """
-    typed = run.commands() or [{"command": shlex.join(["marft", "train", "--config", str(run.config_file)])}]
-    first, *resumed = typed
-    lines = [str(first["command"]), *(f"{line['command']}   # from iteration {line['iteration']}" for line in resumed)]
+    typed = run.commands()
+    made = [line["command"] for line in typed if line.get("made")]
+    lines = made or [shlex.join(["marft", "train", "--config", str(run.config_file)])]
+    lines += [f"{line['command']}   # from iteration {line['iteration']}" for line in typed if not line.get("made")]
     return "\n".join(f'<pre class="command">{html.escape(line)}</pre>' for line in lines)
 
 

@@ -112,6 +112,8 @@ class Collector:
             OutageError: every episode was lost, so the fault is in the set-up and not in an episode; not with
                 ``all_may_be_lost``, for those who count what else was played in the iteration, too.
         """
+        for number in range(first, first + len(seeds)):
+            self.states.pop(number, None)  # of an iteration that was broken off
         self._vec.reset(seeds, options)
         played = self._play(len(seeds), iteration, first, keep)
         if played and not all_may_be_lost and all(t.infra for t in played):

@@ -4,7 +4,7 @@
 * ``metrics.jsonl``: one object per iteration; line 0 is the untrained team; ``time_*`` fields are wall-clock
 * ``episodes/``: ``train-*.jsonl`` and ``eval-*.jsonl``, numbered by iteration
 * ``checkpoints/``: complete states, ``step_*/``
-* ``commands.jsonl``: what was typed, when and where: the command that made the run, then its resumes
+* ``commands.jsonl``: what was typed, when and where: the command that made the run (``made``), then its resumes
 * ``curves.png``, ``report.html``
 * ``.lock``: held by the process that writes here, see ``locks``
 """
@@ -180,18 +180,22 @@ class RunFolder:
         with self.locked(), writing(path):
             yield
 
-    def add_command(self, command: str, iteration: int) -> None:
-        """Keeps what was typed, with where the run was then, and where it lay."""
+    def add_command(self, command: str, iteration: int, *, made: bool = False) -> None:
+        """Keeps what was typed, whether it made the run, where the run was then, and where it lay."""
         here = {"folder": os.getcwd(), "root": os.path.abspath(self.root)}
-        line = {"time": time.time(), "iteration": iteration, **here, "command": command}
-        with self._writing(self.commands_file), self.commands_file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        line = {"time": time.time(), "iteration": iteration, "made": made, **here, "command": command}
+        with self._writing(self.commands_file), self.commands_file.open("a+b") as file:
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)  # a line that was cut would spoil this one
+            file.write(json.dumps(line).encode() + b"\n")
 
     def commands(self) -> list[dict[str, Any]]:
-        """What was typed, in order: the command that made the run first; empty for runs from before it was kept."""
-        if not self.commands_file.is_file():
-            return []
-        return [json.loads(line) for line in self.commands_file.read_text(encoding="utf-8").splitlines() if line]
+        """What was typed, in order, every complete line; empty for runs that no command has made or resumed.
+
+        Raises:
+            DataError: A line is no record of a command; the message names it.
+        """
+        return _records(self.commands_file, _COMMAND, needed=True)
 
     def write_config(self, text: str) -> None:
         """Writes config.toml, whole or not at all; what it may do, this user has just started."""
@@ -209,10 +213,7 @@ class RunFolder:
         Raises:
             DataError: A line is no record of an iteration; the message names it.
         """
-        if not self.metrics_file.is_file():
-            return []
-        lines = self.metrics_file.read_bytes().split(b"\n")
-        return [_metrics(line, f"{self.metrics_file}, line {i}") for i, line in enumerate(lines[:-1], 1) if line]
+        return _records(self.metrics_file, _METRICS)
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> int:
         """Adds a line; returns the file's size after it."""
@@ -277,18 +278,29 @@ class RunFolder:
         return compare(self.evaluation(UNTRAINED), self.evaluation(done[-1] if iteration is None else iteration))
 
 
-def _metrics(line: bytes, where: str) -> dict[str, Any]:
-    """A line of metrics.jsonl, checked: what reads it counts on its counters."""
+_METRICS = {"iteration": (int, "a number"), "time_elapsed": (int | float, "a number")}
+_COMMAND = {"iteration": (int, "a number"), "root": (str, "a path"), "command": (str, "what was typed")}
+"""What those who read a line count on: key -> its type, and what that is."""
+
+
+def _records(path: Path, fields: Mapping[str, tuple[Any, str]], needed: bool = False) -> list[dict[str, Any]]:
+    """Every complete line of a file, checked; the last one, if the process ended while it was written, is none."""
+    if not path.is_file():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    return [_record(line, f"{path}, line {i}", fields, needed) for i, line in enumerate(lines[:-1], 1) if line]
+
+
+def _record(line: bytes, where: str, fields: Mapping[str, tuple[Any, str]], needed: bool) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where} is not JSON: {error}. Take it out, or go back to a copy of the run.") from error
     if not isinstance(found, dict):
-        raise DataError(f"{where} holds {type(found).__name__}; expected an object with the numbers of an iteration.")
-    for key, kinds in (("iteration", int), ("time_elapsed", int | float)):
-        value = found.get(key, 0)
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            raise DataError(f"{where}: '{key}' is {repr(value)[:80]}; expected a number.")
+        raise DataError(f"{where} holds {type(found).__name__}; expected an object with {', '.join(fields)}.")
+    for key, (kind, what) in fields.items():
+        if (needed or key in found) and (not isinstance(value := found.get(key), kind) or isinstance(value, bool)):
+            raise DataError(f"{where}: '{key}' is {repr(value)[:80]}; expected {what}.")
     return found
 
 

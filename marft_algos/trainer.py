@@ -148,6 +148,8 @@ class Trainer:
         collected = time.monotonic()
         metrics |= {f"engine/{k}": v for k, v in self.engine.metrics().items()}
         self.engine.sleep()
+        if config.permute_rewards:
+            whole = permute_rewards(whole, seeds.generator(seeds.permuted_rewards(config.seed, iteration)))
         session.display.phase("learning")
         # What an outage broke off says nothing about the replies before it.
         metrics |= self.learner.update(whole, iteration)
@@ -210,8 +212,6 @@ class Trainer:
                 break
         self._check_lost(played, iteration)
         whole = algorithm.rule.replay(faults.whole(kept), self.replayer, iteration)
-        if config.permute_rewards:
-            whole = permute_rewards(whole, seeds.generator(seeds.permuted_rewards(config.seed, iteration)))
         judged = diagnostics.judge(whole[:judge], self.replayer, iteration)
         self._check_lost(played, iteration)
         branched = {"branches": self.replayer.branches, "branches_lost": len(self.replayer.lost)}
@@ -224,7 +224,9 @@ class Trainer:
             metrics |= branched | {"tokens_replayed": sum(trajectory.replayed_tokens for trajectory in played)}
         if isinstance(algorithm.config, algorithms.GroupConfig):
             metrics |= {"groups": len(kept) // size, "groups_dropped": (len(played) - len(kept)) // size}
-        return [*whole, *(t for t in kept if t.infra)], metrics, judged
+        replayed = {t.number: t.replayed for t in whole}
+        charged = {t.number: replace(t, replayed=replayed.get(t.number, ())) for t in played}
+        return [charged[t.number] for t in kept], metrics, judged
 
     def _check_lost(self, played: Sequence[Trajectory], iteration: int) -> None:
         faults.check(played, self.config, f"iteration {iteration + 1}", self.replayer.branches, self.replayer.lost)

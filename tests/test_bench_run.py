@@ -143,9 +143,10 @@ def test_the_report_is_whole_and_stands_alone(done: tuple[BenchFolder, list[str]
     page = report.write(folder).read_text()
     assert "http-equiv" in page and "<svg" in page and 'src="' not in page and "no interval: 2 of 3 seeds" in page
     assert f"marft bench run {folder.grid_file}" in page and page.count("marft train --config") == 8
-    for name in ("efficiency_tokens", "efficiency_seconds", "iqm", "profiles", "contribution", "kl"):
+    for name in ("efficiency_tokens", "efficiency_seconds", "iqm", "profiles", "contribution"):
         for kind in ("svg", "png"):
             assert (folder.root / "figures" / f"{name}.{kind}").stat().st_size > 1000
+    assert not (folder.root / "figures" / "kl.svg").exists(), "one step a batch: nothing drifts, and no empty figure"
     stored = [json.loads(line) for line in folder.results_file.read_text().splitlines()]
     assert [r["key"] for r in stored] == [r["key"] for r in folder.rows()]
     lines = list(csv.DictReader((folder.root / "summary.csv").read_text().splitlines()))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import population, toys_matrix
+from benchmarks import population, sampled, toys_matrix
 from marft_algos.bench import check, figures, report, tables
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.cli import main
@@ -79,11 +79,26 @@ def test_what_was_processed_and_visited_is_told_and_not_made_up_for_older_runs()
 def test_sampled_answers_stand_beside_greedy_ones_where_there_are_any() -> None:
     rows = benchmark(0.8)
     head = tables.sheet(tables.lines(rows, "base"), "base")[0]
-    assert "sampled" not in head
-    both = [r | {"sampled": [0.5 * x for x in r["outcomes"]]} if r["algorithm"] == "a" else r for r in rows]
+    assert not [title for title in head if title.startswith("avg@")]
+    drawn = {"sampled": [0.5] * 40, "samples": 6}
+    both = [r | drawn if r["algorithm"] == "a" else r for r in rows]
     head, *body = tables.sheet(tables.lines(both, "base"), "base")
-    shown = {cells[1]: cells[head.index("sampled")] for cells in body}
-    assert shown["a"].startswith("40.0 [") and shown["base"] == "–"
+    shown = {cells[1]: cells[head.index("avg@6")] for cells in body}
+    assert shown["a"].startswith("50.0 [") and shown["base"] == "–"
+
+
+def test_samples_of_another_number_than_the_grid_asks_for_are_in_no_table(tmp_path: Path) -> None:
+    """A grid that was changed from 4 to 8, and of which one row has been sampled anew."""
+    bench = BenchFolder(tmp_path / "bench")
+    bench.prepare({})
+    made = [r | {"skipped": "", "samples": 8} for r in benchmark(0.8)]
+    bench.write_stage("main", made)
+    for r in made:
+        drawn = 8 if r["algorithm"] == "a" else 4
+        bench.write_result(r["key"], r | {"sampled": [0.5] * 40, "samples": drawn})
+    head, *body = tables.sheet(tables.lines(bench.rows(), "base"), "base")
+    shown = {cells[1]: cells[head.index("avg@8")] for cells in body}
+    assert shown["a"].startswith("50.0") and shown["base"] == "–"
 
 
 def test_a_vote_of_one_is_no_row_of_scores(tmp_path: Path) -> None:
@@ -119,6 +134,50 @@ def test_problems_that_an_outage_took_are_in_no_score_and_are_counted(tmp_path: 
     assert len(exported) == 38 and None not in exported
     assert check.compare(rows, benchmark(0.8)).departed == []
     assert figures.write(rows, list(found.values()), tmp_path)
+
+
+def test_rows_of_which_outages_left_no_common_problem_say_so_and_the_report_is_written(tmp_path: Path) -> None:
+    """Every seed has most of its problems, and no problem has every seed: nothing to pair, and no crash."""
+    rows = benchmark(0.8, problems=39)
+    for r in rows:
+        if r["algorithm"] == "a":
+            r["outcomes"] = [None if i % 3 == r["seed"] else x for i, x in enumerate(r["outcomes"])]
+            r["infra"] = 13
+    found = {x.algorithm: x for x in tables.lines(rows, "base")}
+    lost = found["a"]
+    assert lost.mean is None and lost.difference is None and lost.improvement is None
+    assert "no problem is left" in lost.note and (lost.seeds, lost.infra) == (3, 39)
+    assert found["base"].mean is not None and not found["base"].note
+    head, first, _ = tables.sheet(list(found.values()), "base")
+    shown = dict(zip(head, first, strict=True))
+    assert "no problem is left" in shown["mean"] and (shown["seeds"], shown["infra"]) == ("3", "39")
+    bench = BenchFolder(tmp_path / "bench")
+    bench.prepare({})
+    bench.write_stage("main", [r | {"skipped": ""} for r in rows])
+    for r in rows:
+        bench.write_result(r["key"], r)
+    assert "no problem is left" in report.write(bench, "base").read_text()
+    checked = check.compare(rows, benchmark(0.8, problems=39))
+    assert checked.departed == ["a · relay-v0"] and "no problem" in checked.lines[0]
+
+
+def test_a_lost_episode_without_its_problems_name_is_no_other_problem() -> None:
+    """An outage may take an episode before its world has said which problem it is."""
+    rows = benchmark(0.8)
+    rows[0]["outcomes"], rows[0]["problems"] = [None, *rows[0]["outcomes"][1:]], ["", *rows[0]["problems"][1:]]
+    found = next(x for x in tables.lines(rows, "base") if x.algorithm == "a")
+    assert found.mean is not None and found.difference is not None and "39 of 40" in found.note
+    assert check.compare(rows, benchmark(0.8)).departed == []
+    rows[0]["outcomes"][0] = 1.0
+    with pytest.raises(ConfigError, match="same problems"):
+        tables.lines(rows, "base")
+
+
+def test_a_row_says_on_how_many_problems_it_stands_where_outages_took_some() -> None:
+    rows = benchmark(0.8)
+    rows[0]["outcomes"] = [None, *rows[0]["outcomes"][1:]]
+    note = next(x.note for x in tables.lines(rows, "base") if x.algorithm == "a")
+    assert note == "39 of 40 problems: outages took others"
 
 
 def test_an_environment_s_rows_stand_together_though_votes_are_made_after_all_runs() -> None:
@@ -259,6 +318,18 @@ def test_bad_calls_say_what_to_type(
         BenchFolder(tmp_path).prepare({})
 
 
+def test_sampled_scores_have_differences_of_their_own() -> None:
+    """Greedy answers may rank two algorithms the other way round than sampled ones."""
+    shares = {"a": 0.25, "base": 0.5}
+    drawn = [r | {"sampled": [shares[r["algorithm"]]] * 40, "samples": 4} for r in benchmark(0.8)]
+    head, ours, theirs = sampled.rows(drawn, "base")
+    assert head[3:] == ["avg@4", "avg@4 less base's"]
+    assert ours[2].startswith("80.0 [") and ours[3].startswith("25.0 [") and ours[4].startswith("-25.0 [")
+    assert theirs[4] == "–"
+    with pytest.raises(ConfigError, match="samples = 8"):
+        sampled.rows(benchmark(0.8), "base")
+
+
 def test_team_sizes_are_told_with_the_memory_beyond_one_agent(tmp_path: Path) -> None:
     rows = [
         r | {"env": env}
@@ -275,7 +346,7 @@ def test_team_sizes_are_told_with_the_memory_beyond_one_agent(tmp_path: Path) ->
     assert (tmp_path / "images" / "population.png").stat().st_size > 5000
 
 
-@pytest.mark.parametrize("command", ["pack", "population", "toys_matrix"])
+@pytest.mark.parametrize("command", ["pack", "population", "sampled", "toys_matrix"])
 def test_a_folder_that_is_no_benchmark_is_told_in_one_line(command: str, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "benchmarks", command, str(tmp_path / "nowhere")]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

@@ -89,9 +89,43 @@ def test_sampled_answers_are_added_to_a_finished_run_without_training_it_again(
     assert worker.main([str(bench.root), "one"]) == 0
     made = bench.result("one")
     assert bench.complete(asked) and trained.stat().st_mtime_ns == stamp
-    assert {k: v for k, v in made.items() if k != "sampled"} == before
+    assert {k: v for k, v in made.items() if k not in ("sampled", "samples")} == before and made["samples"] == 3
     assert len(made["sampled"]) == len(made["problems"]) and all(0 <= share <= 1 for share in made["sampled"])
     assert {round(3 * share, 6) for share in made["sampled"]} <= {0, 1, 2, 3}
+    fewer = asked | {"samples": 2}
+    bench.job_file("one").write_text(json.dumps(fewer))
+    assert not bench.complete(fewer) and worker.main([str(bench.root), "one"]) == 0
+    again = bench.result("one")
+    assert bench.complete(fewer) and again["samples"] == 2 and {2 * share for share in again["sampled"]} <= {0, 1, 2}
+    assert bench.complete(fewer | {"samples": 0}), "what nobody asks for any more is no reason to run"
+
+
+def test_results_without_their_runs_are_no_team_to_play_and_say_so(
+    folder: tuple[BenchFolder, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Packed results have no adapters: what needs them names the result to delete, so that they are trained again."""
+    bench, table = folder
+    packed = BenchFolder(tmp_path / "packed")
+    packed.prepare({})
+    packed.write_result("one", {k: v for k, v in bench.result("one").items() if k != "samples"})
+    packed.job_file("one").write_text(json.dumps(job(table, "one") | {"samples": 3}))
+    assert worker.main([str(packed.root), "one"]) == 1
+    said = capsys.readouterr().err
+    assert "is not here" in said and "samples" in said and str(packed.result_file("one")) in said
+    with pytest.raises(ConfigError, match="is not here"):
+        worker.make(packed, job(table, "x", "ablation", sources=["one"]))
+    with pytest.raises(ConfigError, match="is not here"):
+        worker.make(packed, job(table, "v", "vote", sources=["one"]))
+
+
+def test_costs_that_some_sources_do_not_have_are_not_added_up(folder: tuple[BenchFolder, dict[str, Any]]) -> None:
+    bench, table = folder
+    whole = bench.result("two")
+    for kept in (["one", "two"], ["two", "one"]):
+        bench.write_result(kept[1], {k: v for k, v in bench.result(kept[1]).items() if k not in ("processed", "starts")})
+        with pytest.raises(ConfigError, match=f"'processed'.*{kept[1]}"):
+            worker.make(bench, job(table, "v", "vote", sources=["one", "two"]))
+        bench.write_result(kept[1], bench.result(kept[1]) | {k: whole[k] for k in ("processed", "starts")})
 
 
 def test_an_ablation_plays_the_sources_policies_elsewhere(folder: tuple[BenchFolder, dict[str, Any]]) -> None:

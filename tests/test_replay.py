@@ -314,6 +314,16 @@ def test_candidates_whose_branch_is_lost_are_counted_all_the_same() -> None:
     assert d.replayed_tokens == 5 * c + lost
 
 
+def test_states_of_an_iteration_that_was_broken_off_are_nobodys_start() -> None:
+    states: States = {}
+    vec = VectorEnv([build])
+    collector = Collector(vec, Trusting(), engine(), PARAMS, states=states)
+    collector.collect([0, 1], iteration=0, keep="decisions")
+    collector.collect([5], iteration=1, keep="start")
+    assert states[0][0].unwrapped.episode.seed == 5 and sorted(states[0]) == [0]
+    assert states[1][0].unwrapped.episode.seed == 1, "of another number: not collected again"
+
+
 def test_vector_driver_forks_only_what_is_open_and_goes_back_to_its_own_environments() -> None:
     vec = VectorEnv([lambda: flex(2, Independent(), task=PlainTask(round=ends_paid))] * 2)
     vec.reset([0, 1])

@@ -61,7 +61,7 @@ def poison(run: RunFolder) -> None:
 
 def test_the_page_is_whole_escaped_and_needs_no_network(run: RunFolder) -> None:
     poison(run)
-    run.add_command("marft train --name '<b>'", 0)
+    run.add_command("marft train --name '<b>'", 0, made=True)
     report.write(run)
     page = run.report_file.read_text(encoding="utf-8")
     tags = Tags()

@@ -23,7 +23,7 @@ from marft_algos import config, locks, paths, plots, report
 from marft_algos.bench import grid
 from marft_algos.cli import main
 from marft_algos.runs import PanelFacts, RunError, RunFolder, writing
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, DataError
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = ["--iterations", "2", "--episodes-per-iteration", "6", "--eval-episodes", "12", "--max-new-tokens", "4", "--lora-r", "2"]
@@ -200,6 +200,35 @@ def test_a_report_shows_the_command_that_made_the_run_and_its_resumes(here: Path
     first = page.index("marft train --env relay-v0")
     assert first < page.index("marft train --resume") and "# from iteration 2" in page
     assert shlex.split(resumed)[2:4] == ["--resume", str(run.root)]
+
+
+def test_a_resume_is_not_told_as_the_command_that_made_the_run(here: Path) -> None:
+    """A run made by the library's API, or by an earlier version, has no commands until it is resumed by one."""
+    run = RunFolder.open(NAME)
+    run.commands_file.unlink()
+    assert main(["train", "--resume", NAME, "--iterations", "4"]) == 0
+    page = report.render(run)
+    made, resumed = page.index("marft train --config"), page.index("marft train --resume")
+    assert made < resumed and "# from iteration 2" in page[resumed:]
+
+
+def test_commands_are_read_without_a_last_line_that_was_cut_and_checked_otherwise(here: Path) -> None:
+    run = RunFolder.open(NAME)
+    (made,) = run.commands()
+    run.add_command("marft train --resume a", 3)
+    whole = run.commands_file.read_bytes()
+    run.commands_file.write_bytes(whole[:-9])  # the disk was full, or the machine went down
+    assert run.commands() == [made] and "marft train --env" in report.render(run)
+    run.add_command("marft train --resume b", 4)
+    assert [line["command"] for line in run.commands()] == [made["command"], "marft train --resume b"]
+    first, second = run.commands_file.read_text().splitlines()
+    for bad in (first[:-9], "[]", "{}", first.replace('"iteration": 0', '"iteration": "x"'), "\\xff"):
+        run.commands_file.write_text(f"{second}\n{bad}\n{second}\n")
+        with pytest.raises(DataError, match=r"commands\.jsonl, line 2"):
+            run.commands()
+    run.commands_file.write_bytes(b"\xff\n" + whole)
+    with pytest.raises(DataError, match=r"commands\.jsonl, line 1"):
+        run.commands()
 
 
 def test_printed_commands_can_be_typed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

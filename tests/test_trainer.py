@@ -139,8 +139,10 @@ def test_permuted_rewards_keep_the_sum_and_break_the_link() -> None:
 
 
 def test_the_control_learns_from_permuted_rewards(model: Path, tmp_path: Path) -> None:
-    plain, permuted = (train(settings(model, tmp_path, permute_rewards=p))[0] for p in (False, True))
+    (plain, _), (permuted, run) = (train(settings(model, tmp_path, permute_rewards=p)) for p in (False, True))
     assert plain.progress.iteration == permuted.progress.iteration == 4
+    for played in run.episodes("train", 2):  # recorded is what was played
+        assert episodes.replay(played).layers == played.layers
 
 
 def bare(tmp_path: Path, **kwargs: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from marft_algos.bench import statistics
 from marft_algos.bench.folder import BenchFolder
-from marft_algos.bench.tables import complete, label, panel, points
+from marft_algos.bench.tables import alike, complete, label, panel, points
 from marft_envs.errors import ConfigError
 
 
@@ -21,7 +21,7 @@ class Checked:
 
     lines: list[str]
     departed: list[str]
-    """Rows whose interval excludes the new runs, or that are no longer there."""
+    """Rows whose interval excludes the new runs, or that are no longer there, or cannot be compared for outages."""
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -58,9 +58,14 @@ def compare(new: Sequence[Mapping[str, Any]], old: Sequence[Mapping[str, Any]]) 
             lines.append(f"{title}: not there any more")
             departed.append(title)
             continue
-        if ours[0]["problems"] != theirs[0]["problems"]:
+        if not alike([*ours, *theirs]):
             raise ConfigError(f"{title}: the baseline was scored on other problems; nothing can be compared.")
-        change = statistics.departure(*complete(panel(ours)[1], panel(theirs)[1]))
+        kept = complete(panel(ours)[1], panel(theirs)[1])
+        if not kept[0].size:
+            lines.append(f"{title}: no problem that outages have left to all runs, nothing can be compared")
+            departed.append(title)
+            continue
+        change = statistics.departure(*kept)
         if math.isnan(change.low):
             lines.append(f"{title}: {points(change, signed=True)}, no interval: the baseline has too few seeds")
             continue

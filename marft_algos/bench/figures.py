@@ -155,7 +155,10 @@ def _profiles(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
     """Share of runs that reach a score, with the bootstrap's band."""
     levels = np.linspace(0, 1, 101)
     for name, own in _by_label(rows).items():
-        share = statistics.profile(complete(panel(own)[1]), levels)
+        kept = complete(panel(own)[1])
+        if not kept[0].size:  # outages took each problem from one run or another
+            continue
+        share = statistics.profile(kept, levels)
         color, style = look[name]
         axes.step(levels, share[0], style, where="post", color=color, label=name, linewidth=1.4)
         if len(look) <= BANDS and not np.isnan(share[1]).all():

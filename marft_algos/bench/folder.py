@@ -131,11 +131,11 @@ class BenchFolder:
         return found
 
     def complete(self, job: Mapping[str, Any]) -> bool:
-        """Whether a cell's result is there, with everything that its job asks for."""
+        """Whether a cell's result is there, with everything that its job asks for: as many samples, if any."""
         file = self.result_file(job["key"])
         if not file.is_file():
             return False
-        return not job.get("samples") or "sampled" in self.result(job["key"])
+        return not job.get("samples") or self.result(job["key"]).get("samples") == job["samples"]
 
     def write_result(self, key: str, result: Mapping[str, Any]) -> None:
         """Writes the result of a cell, whole or not at all."""
@@ -164,6 +164,8 @@ class BenchFolder:
             found = self.result(key)
             if found.get("votes") == 1:
                 return row | {"status": "skipped", "error": ONE_VOTER}
+            if found.get("samples") != cell.get("samples"):
+                found.pop("sampled", None)  # of another number than this grid asks for: no column has both
             return row | {"status": "done", "error": ""} | found
         if self.error_file(key).is_file():
             return row | {"status": "failed", "error": self.error_file(key).read_text(encoding="utf-8").strip()}

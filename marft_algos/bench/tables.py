@@ -38,8 +38,8 @@ COLUMNS = (
     "MiB",
 )
 """Of the printed tables; scores and differences in points, with 95 % intervals. ``across`` only with a reference,
-``sampled``, ``processed`` and ``starts`` only where some run has them. ``failed`` counts runs, ``infra`` episodes that
-outages took from the others' training and last evaluation."""
+``sampled`` (titled ``avg@k``), ``processed`` and ``starts`` only where some run has them. ``failed`` counts runs,
+``infra`` episodes that outages took from the others' training and last evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,8 @@ class Line:
     """Why there is no number, or no interval."""
     sampled: Estimate | None = None
     """Mean outcome of sampled answers (avg@k), where the grid asks for them and every run has them."""
+    samples: int = 0
+    """That k."""
 
 
 def label(row: Row) -> str:
@@ -87,9 +89,17 @@ def panel(rows: Sequence[Row]) -> tuple[list[int], Panel]:
         ConfigError: They are not of the same problems.
     """
     done = sorted((r for r in rows if r["status"] == "done"), key=lambda r: int(r["seed"]))
-    if len({tuple(r["problems"]) for r in done}) > 1:
+    if not alike(done):
         raise ConfigError(f"The runs of {label(done[0])} in {done[0]['env']} were not scored on the same problems.")
     return [int(r["seed"]) for r in done], np.array([r["outcomes"] for r in done], dtype=np.float64)
+
+
+def alike(rows: Sequence[Row]) -> bool:
+    """Whether runs were scored on the same problems; what an outage took may not even have its problem's name."""
+    if len({len(r["problems"]) for r in rows}) > 1:
+        return False
+    known = ([p if y is not None else None for p, y in zip(r["problems"], r["outcomes"], strict=True)] for r in rows)
+    return all(len(set(names) - {None}) <= 1 for names in zip(*known, strict=True))
 
 
 def complete(*panels: Panel) -> list[Panel]:
@@ -99,7 +109,7 @@ def complete(*panels: Panel) -> list[Panel]:
 
 
 def gaps(rows: Sequence[Row], base: Sequence[Row]) -> Panel | None:
-    """Outcomes minus the baseline's [S, P], on the seeds and problems that both have; None without any.
+    """Outcomes minus the baseline's [S, P], on the seeds and problems that both have; None where one or other is none.
 
     Raises:
         ConfigError: They are not of the same problems.
@@ -108,12 +118,13 @@ def gaps(rows: Sequence[Row], base: Sequence[Row]) -> Panel | None:
     both = [s for s in seeds if s in others]
     if not both:
         return None
-    one, other = (next(r for r in found if r["status"] == "done") for found in (rows, base))
-    if one["problems"] != other["problems"]:
+    if not alike([r for r in (*rows, *base) if r["status"] == "done"]):
+        one, other = rows[0], base[0]
         raise ConfigError(
             f"{label(one)} and {label(other)} in {one['env']} were not scored on the same problems: no pairs."
         )
-    return complete(np.array([ours[seeds.index(s)] - theirs[others.index(s)] for s in both]))[0]
+    paired = complete(np.array([ours[seeds.index(s)] - theirs[others.index(s)] for s in both]))[0]
+    return paired if paired.size else None
 
 
 def lines(rows: Sequence[Row], baseline: str, reference: str = "") -> list[Line]:
@@ -163,20 +174,17 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
         why = next((r["error"] for r in everyone if r["status"] in ("skipped", "failed")), "not run yet")
         nan = math.nan
         return Line(env, name, None, None, None, None, None, 0, failed, pending, 0, nan, nan, nan, nan, nan, why)
-    panels = [complete(panel(part)[1])[0] for part in parts]
-    improvement = None
-    if parts != bases and _all_done(bases):
-        pairs = [complete(panel(part)[1], panel(base)[1]) for part, base in zip(parts, bases, strict=True)]
-        improvement = statistics.probability_of_improvement([new for new, _ in pairs], [old for _, old in pairs])
-    note = "" if statistics.enough(panels) else f"no interval: {min(map(len, panels))} of {statistics.MIN_SEEDS} seeds"
+    played = [panel(part)[1] for part in parts]
+    panels = [complete(p)[0] for p in played]
+    known = all(p.size for p in panels)
     return Line(
         env,
         name,
-        statistics.estimate(panels),
-        statistics.estimate(panels, statistics.iqm),
+        statistics.estimate(panels) if known else None,
+        statistics.estimate(panels, statistics.iqm) if known else None,
         _difference(parts, bases) if parts != bases else None,
         None,
-        improvement,
+        _improvement(parts, bases) if parts != bases and _all_done(bases) else None,
         min(map(len, panels)),
         failed,
         pending,
@@ -186,17 +194,36 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
         _mean(done, "starts"),
         _mean(done, "seconds"),
         float(max(r["peak_memory"] for r in done)),
-        note,
-        _sampled(parts),
+        _note(played, panels),
+        *_sampled(parts),
     )
 
 
-def _sampled(parts: Sequence[Sequence[Row]]) -> Estimate | None:
-    done = [[r for r in part if r["status"] == "done"] for part in parts]
-    if not all("sampled" in r for part in done for r in part):
+def _note(played: Sequence[Panel], kept: Sequence[Panel]) -> str:
+    """Why panels have no number or no interval, or on how many problems it stands."""
+    if not all(p.size for p in kept):
+        return "no problem is left: outages took each from one run or another"
+    notes = [] if statistics.enough(kept) else [f"no interval: {min(map(len, kept))} of {statistics.MIN_SEEDS} seeds"]
+    left, whole = (sum(p.shape[1] for p in panels) for panels in (kept, played))
+    return "; ".join([*notes, *([f"{left} of {whole} problems: outages took others"] if left < whole else [])])
+
+
+def _improvement(parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row]]) -> Estimate | None:
+    """Probability that a run scores above the baseline's; None where outages have left no problem to both."""
+    pairs = [complete(panel(part)[1], panel(base)[1]) for part, base in zip(parts, bases, strict=True)]
+    if not all(new.size for new, _ in pairs):
         return None
-    panels = [np.array([r["sampled"] for r in part], dtype=np.float64) for part in done]
-    return statistics.estimate([complete(p)[0] for p in panels])
+    return statistics.probability_of_improvement([new for new, _ in pairs], [old for _, old in pairs])
+
+
+def _sampled(parts: Sequence[Sequence[Row]]) -> tuple[Estimate | None, int]:
+    """avg@k and its k; None where some run has no samples, or outages have left no problem."""
+    done = [r for part in parts for r in part if r["status"] == "done"]
+    if not all("sampled" in r for r in done):
+        return None, 0
+    drawn = [[r["sampled"] for r in part if r["status"] == "done"] for part in parts]
+    panels = [complete(np.array(each, dtype=np.float64))[0] for each in drawn]
+    return (statistics.estimate(panels) if all(p.size for p in panels) else None), int(done[0]["samples"])
 
 
 def _all_done(parts: Sequence[Sequence[Row]]) -> bool:
@@ -230,37 +257,35 @@ def share(e: Estimate | None) -> str:
     return f"{e.mean:.2f}" if math.isnan(e.low) else f"{e.mean:.2f} [{e.low:.2f}, {e.high:.2f}]"
 
 
-def _count(number: float) -> str:
+def _count(number: float, separator: str = " ") -> str:
     """``98 304``; a dash where it was not counted."""
-    return "–" if math.isnan(number) else f"{number:,.0f}".replace(",", " ")
+    return "–" if math.isnan(number) else f"{number:,.0f}".replace(",", separator)
 
 
 def _cells(line: Line) -> list[str]:
-    """One line of a table, in the order of ``COLUMNS``; a line without runs says why in the place of its mean."""
-    if line.mean is None:
-        waiting = f" ({line.pending} pending)" if line.pending else ""
-        return [line.env, line.algorithm, f"{line.note}{waiting}", *["–"] * 5, "0", str(line.failed), *["–"] * 6]
+    """One line of a table, in the order of ``COLUMNS``; a line without a score says why in the place of its mean."""
+    waiting = f" ({line.pending} pending)" if line.pending and line.mean is None else ""
     return [
         line.env,
         line.algorithm,
-        points(line.mean) + (f" ({line.note})" if line.note else ""),
+        f"{line.note}{waiting}" if line.mean is None else points(line.mean) + (f" ({line.note})" if line.note else ""),
         points(line.sampled),
         points(line.iqm),
         points(line.difference, signed=True),
         points(line.across, signed=True),
         share(line.improvement),
-        str(line.seeds) + (f" (+{line.pending} pending)" if line.pending else ""),
+        str(line.seeds) + (f" (+{line.pending} pending)" if line.pending and line.mean is not None else ""),
         str(line.failed),
-        str(line.infra),
+        str(line.infra) if line.seeds else "–",
         *(_count(n) for n in (line.tokens, line.processed, line.starts)),
-        f"{line.seconds:.0f}",
-        f"{line.memory / 2**20:.0f}",
+        *(_count(n, "") for n in (line.seconds, line.memory / 2**20)),
     ]
 
 
 def sheet(found: Sequence[Line], baseline: str, reference: str = "") -> list[list[str]]:
     """The table's cells, its head first; a column that would be empty is left out."""
     titles = {"difference": f"difference to {baseline}", "across": f"difference to {reference}"}
+    titles["sampled"] = f"avg@{max((line.samples for line in found), default=0)}"
     rows = [[titles.get(c, c) for c in COLUMNS], *map(_cells, found)]
     lacking = {"across": not reference, "sampled": not any(line.sampled for line in found)}
     lacking |= {name: all(math.isnan(getattr(line, name)) for line in found) for name in ("processed", "starts")}
@@ -295,7 +320,8 @@ def latex(cells: Sequence[Sequence[str]]) -> str:
 def as_csv(found: Sequence[Line]) -> str:
     """The table as CSV, unrounded; empty where there is no number."""
     estimates = ("mean", "sampled", "iqm", "difference", "across", "improvement")
-    plain = ("seeds", "failed", "pending", "infra", "tokens", "processed", "starts", "seconds", "memory", "note")
+    counts = ("samples", "seeds", "failed", "pending", "infra", "tokens", "processed", "starts")
+    plain = (*counts, "seconds", "memory", "note")
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     bounds = [f"{name}{end}" for name in estimates for end in ("", "_low", "_high")]

@@ -71,7 +71,7 @@ def _cell(root: str, key: str, trusted: bool) -> int:
             trust.check(job["config"], folder.job_file(key), trust=trusted)
             made = folder.result(key) if folder.result_file(key).is_file() else make(folder, job)
             if job["samples"]:
-                made["sampled"] = sampled(folder, job)
+                made |= {"sampled": sampled(folder, job), "samples": job["samples"]}
         except MarftError as error:
             say(f"{type(error).__name__}: {error}", error=True)
             return 1
@@ -187,7 +187,7 @@ def sampled(folder: BenchFolder, job: Mapping[str, Any]) -> list[float | None]:
     config = configs.build(job["config"])
     table = _Table(config)
     if config.iterations:
-        table.load(RunFolder.open(folder.runs / job["key"]))
+        table.load(_trained(folder, job["key"], f"samples = {job['samples']}"))
     outcomes = []
     for i in range(job["samples"]):
         drawn = dataclasses.replace(config, eval_greedy=False, seed=config.seed + VOTE_SEEDS * (i + 1))
@@ -197,6 +197,21 @@ def sampled(folder: BenchFolder, job: Mapping[str, Any]) -> list[float | None]:
 
 
 # Made of trained cells ------------------------------------------------------------------------------
+
+
+def _trained(folder: BenchFolder, key: str, what: str) -> RunFolder:
+    """The run of a trained cell.
+
+    Raises:
+        ConfigError: There is only its result, as in an archive of results: no team to play.
+    """
+    root = folder.runs / key
+    if not (root / "config.toml").is_file():
+        raise ConfigError(
+            f"{what} needs the team that '{key}' has trained, and {root} is not here: packed results have no runs. "
+            f"To train it again, delete {folder.result_file(key)} and type the same command."
+        )
+    return RunFolder.open(root)
 
 
 class _Table:
@@ -231,7 +246,7 @@ class _Table:
 def ablation(folder: BenchFolder, config: TrainConfig, source: str) -> dict[str, Any]:
     """A trained team, scored in another environment than it was trained in."""
     table = _Table(config)
-    table.load(RunFolder.open(folder.runs / source))
+    table.load(_trained(folder, source, "An ablation"))
     played, started = table.play(config), time.monotonic()
     return _scored(folder, played, _known(evaluate.records(played)), [source], started)
 
@@ -247,7 +262,7 @@ def vote(folder: BenchFolder, config: TrainConfig, sources: Sequence[str], refer
         raise ConfigError(f"The task of {config.env} has no answer_key(text): replies cannot be voted on.")
     answers: list[list[Trajectory]] = []
     for source in sources:
-        tables.load(RunFolder.open(folder.runs / source))
+        tables.load(_trained(folder, source, "A vote"))
         if not reference:
             answers.append(tables.play(config))
             continue
@@ -289,15 +304,27 @@ def _scored(
     sources: Sequence[str],
     started: float,
 ) -> dict[str, Any]:
-    """The result of a cell without a run of its own; what its sources cost is its cost."""
+    """The result of a cell without a run of its own; what its sources cost is its cost.
+
+    Raises:
+        ConfigError: Some sources were made before something was counted, the others after: no sum.
+    """
     costs = [folder.result(source) for source in sources]
+    counted = [name for name in ("tokens", "processed", "starts") if any(name in c for c in costs)]
+    for name in counted:
+        if lacking := [source for source, c in zip(sources, costs, strict=True) if name not in c]:
+            raise ConfigError(
+                f"'{name}' was not counted when {', '.join(lacking)} was made, and was for the other sources of this "
+                "cell: their costs have no sum. To train it again, delete "
+                f"{' '.join(f'{folder.result_file(s)} {folder.runs / s}' for s in lacking)} and type the same command."
+            )
     known = [x for x in outcomes if x is not None]
     return {
         "problems": [t.task_id for t in played],
         "outcomes": list(outcomes),
         "infra": sum(t.infra for t in played),
         "score": sum(known) / len(known),
-        **{name: sum(int(c[name]) for c in costs) for name in ("tokens", "processed", "starts") if name in costs[0]},
+        **{name: sum(int(c[name]) for c in costs) for name in counted},
         "seconds": sum(float(c["seconds"]) for c in costs) + time.monotonic() - started,
         "iterations": max(int(c["iterations"]) for c in costs),
         "eval_tokens": _tokens(played),

@@ -1,0 +1,64 @@
+"""Greedy scores beside sampled ones, and the differences that sampled ones make.
+
+::
+
+    python -m benchmarks sampled runs/shapes
+
+A report's differences are of greedy outcomes. Here a problem's outcome is its mean over the k sampled answers of a run,
+for the rows that have them; differences are paired by seed and problem as in the report, to the grid's baseline and
+reference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.runs import table
+from marft_algos.bench import tables
+from marft_algos.bench.folder import BenchFolder
+from marft_envs.errors import ConfigError
+
+
+def rows(found: Sequence[Mapping[str, Any]], baseline: str, reference: str = "") -> list[list[str]]:
+    """The table, its head first.
+
+    Raises:
+        ConfigError: No finished run has sampled answers, or there is no such row to compare with.
+    """
+    drawn = [r for r in found if r["status"] == "done" and "sampled" in r]
+    if not drawn:
+        raise ConfigError("No run here has sampled answers. Put `samples = 8` into the grid, and run it again.")
+    greedy = {(x.env, x.algorithm): x.mean for x in tables.lines(drawn, baseline, reference)}
+    k = f"avg@{drawn[0]['samples']}"
+    head = ["environment", "algorithm", "greedy", k, f"{k} less {baseline}'s", f"{k} less {reference}'s"]
+    body = [
+        [
+            x.env,
+            x.algorithm,
+            tables.points(greedy[x.env, x.algorithm]),
+            tables.points(x.mean),
+            tables.points(x.difference, signed=True),
+            tables.points(x.across, signed=True),
+        ]
+        for x in tables.lines([{**r, "outcomes": r["sampled"]} for r in drawn], baseline, reference)
+    ]
+    return [row if reference else row[:-1] for row in (head, *body)]
+
+
+def main() -> int:
+    """Prints the table of one folder."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="folder of the benchmark")
+    folder = BenchFolder(parser.parse_args().folder)
+    grid = folder.described()["grid"]
+    head, *body = rows(folder.rows(), grid.get("baseline", "reinforce"), grid.get("reference", ""))
+    print(table(head, body))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
