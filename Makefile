@@ -5,6 +5,10 @@
 VENV ?= .venv
 PIP_ARGS ?=
 ARGS ?=
+# What is installed beside the base; torch comes with `all` only.
+EXTRAS ?= all
+# Where `make test-base` installs the base alone.
+BASE ?= .venv-base
 # The suite is written for two cores: two worker processes, one thread each.
 JOBS ?= 2
 
@@ -17,7 +21,7 @@ STAMP := $(VENV)/.marft-installed
 PYTHONS := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11)
 SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
-.PHONY: help setup train test test-all test-real test-adapters lint format bench clean
+.PHONY: help setup train test test-all test-base test-real test-adapters lint format bench release clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -34,15 +38,21 @@ test: $(STAMP)  ## run the test suite (ARGS= goes to pytest)
 test-all: $(STAMP)  ## run the test suite with its slow tests
 	@$(BIN)/python -m pytest -q -n $(JOBS) -m "slow or not slow" $(ARGS)
 
+test-base:  ## the tests of what runs without torch, in an environment of its own (ARGS= goes to pytest)
+	@$(MAKE) --no-print-directory setup VENV=$(BASE) EXTRAS=dev
+	@$(BASE)/bin/python -m pytest -q -n $(JOBS) --base $(ARGS)
+
 test-real: $(STAMP)  ## tools on real packages and public MCP servers (downloads once; a skip is a failure; ARGS= goes to pytest)
 	@$(BIN)/python tests/real/run.py --cache .real $(if $(PIP_ARGS),--pip-args="$(PIP_ARGS)") -n $(JOBS) $(ARGS)
 
 test-adapters: $(STAMP)  ## the adapters' tests, each group in an environment of its own (downloads; ARGS="trl rllib" for some)
 	$(BIN)/python tests/adapters/run.py --cache .adapters $(if $(PIP_ARGS),--pip-args="$(PIP_ARGS)") $(ARGS)
 
-lint: $(STAMP)  ## ruff and mypy
+lint: $(STAMP)  ## ruff, mypy, spelling, and what every file must keep
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/codespell
+	$(BIN)/python .ci/files
 
 format: $(STAMP)  ## sort imports and mend what ruff can mend
 	$(BIN)/ruff check --fix .
@@ -50,8 +60,11 @@ format: $(STAMP)  ## sort imports and mend what ruff can mend
 bench: $(STAMP)  ## measure the environments and the grader
 	$(BIN)/python -m benchmarks $(ARGS)
 
-clean:  ## remove the virtual environment and every cache (runs/ stays)
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+release: $(STAMP)  ## check that this is ready to be released, and build it (ARGS=--tag tags it, too)
+	@$(BIN)/python .ci/release $(if $(PIP_ARGS),--pip-args="$(PIP_ARGS)") $(ARGS)
+
+clean:  ## remove the virtual environments and every cache (runs/ stays)
+	rm -rf $(VENV) $(BASE) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so an interrupted installation starts again.
@@ -70,6 +83,6 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "elsewhere install the package that holds Python's 'venv' and 'ensurepip' modules. Then run make again." >&2; exit 1; \
 	fi; \
 	echo "creating $(VENV) with $$python"; "$$python" -m venv $(VENV)
-	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt torch
-	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e '.[all]'
+	$(if $(filter all,$(EXTRAS)),$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt torch)
+	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@

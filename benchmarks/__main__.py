@@ -7,7 +7,7 @@ import sys
 
 from marft_envs.errors import MarftError
 
-NAMES = ("envs", "grader", "mutations", "ladder", "levels", "real")
+NAMES: tuple[str, ...] = ("envs", "grader", "mutations", "ladder", "levels", "real")
 NAMES += ("sandbox", "sandbox_queue", "code_real", "reflection", "attacks", "tools_real", "depot", "overlap")
 NAMES += ("statistics", "toys_matrix", "pack", "population", "sampled", "house", "same_weights", "barrier")
 NAMES += ("tools_ordering", "compact", "tools_learning", "adapters_learning", "adapters_trl", "selfplay")

@@ -111,6 +111,7 @@ def held_out(trainer: Any) -> float:
     envs = marft_envs.make_vec(ENV, HELD_OUT, split="test", **KWARGS)
     prompts = [row["prompt"] for row in rows(marft_envs.make(ENV, **KWARGS), ["actor_0"], range(HELD_OUT))]
     returns = TeamRollout(envs)(prompts, trainer)["team_return"]
+    assert returns is not None  # of the columns only logprobs may be None
     return sum(returns) / len(returns)
 
 

@@ -17,6 +17,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from benchmarks.runs import table
 from tests import attack_judge, jail
@@ -48,7 +49,7 @@ def main() -> None:
     if not attacks:
         raise SystemExit(f"no programs {args.only or '*.py'} in {folder}")
 
-    def layer_round(layer: str, where: Mapping[str, bool]) -> Round:
+    def layer_round(layer: str, where: Mapping[str, Any]) -> Round:
         return attack_judge.run_layer(folder, layer, only=only, **where)
 
     def partial_round(mechanisms: str) -> Round:

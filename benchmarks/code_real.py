@@ -32,6 +32,12 @@ SCRIPTS = {"gold at once": ("gold",), "wrong, then gold": ("wrong", "gold"), "ne
 EXPECTED = {"gold at once": (1.0, 1.0), "wrong, then gold": (1.0, 2.0), "never right": (0.0, 3.0)}
 
 
+def task_of(env: FlexEnv) -> CodeTask:
+    """The environment's task, which is one of programs."""
+    assert isinstance(env.task, CodeTask)
+    return env.task
+
+
 def play(env: FlexEnv, task_id: str, script: tuple[str, ...]) -> Episode:
     """Plays one episode; the reflector's words do not matter."""
     env.reset(seed=0, options={"task_id": task_id})
@@ -40,7 +46,7 @@ def play(env: FlexEnv, task_id: str, script: tuple[str, ...]) -> Episode:
         text = "Mend it."
         if env.profile(env.agent_selection).with_answer:
             which = script[min(said, len(script) - 1)]
-            text = f"```python\n{env.task.gold() if which == 'gold' else WRONG}\n```"
+            text = f"```python\n{task_of(env).gold() if which == 'gold' else WRONG}\n```"
             said += 1
         env.step(text)
     return env.episode
@@ -48,7 +54,7 @@ def play(env: FlexEnv, task_id: str, script: tuple[str, ...]) -> Episode:
 
 def rounds_of(env: FlexEnv, task_id: str, rounds: float) -> float:
     """Rounds to expect: without public tests, which would end the episode, all are played."""
-    return rounds if env.task.problems.get(task_id).public else float(env.max_rounds)
+    return rounds if task_of(env).problems.get(task_id).public else float(env.max_rounds)
 
 
 def canonical(task: CodeTask) -> tuple[list[str], list[str]]:
@@ -85,10 +91,11 @@ def main() -> None:
         env = marft_envs.make(
             "code-reflect-v0", data=str(args.data / "code" / f"{name}.jsonl"), split="all", sandbox=args.sandbox
         )
-        cells, failed = canonical(env.task)
+        task = task_of(env)
+        cells, failed = canonical(task)
         bad += failed
         solutions.append([name, *cells])
-        panel = env.task.eval_panel(args.episodes)
+        panel = task.eval_panel(args.episodes)
         for script, programs in SCRIPTS.items():
             score, rounds = EXPECTED[script]
             episodes = [play(env, task_id, programs) for task_id in panel]
@@ -102,9 +109,9 @@ def main() -> None:
             scores = Counter(episode.team_return for episode in episodes)
             shown = ", ".join(f"{value:g} ({n})" for value, n in sorted(scores.items()))
             teams.append([name, script, str(len(episodes)), shown, str(as_expected)])
-        layer = env.task.judge.sandbox.layer
+        layer = task.judge.sandbox.layer
     print(f"sandbox: {layer}\n")
-    in_time, patient = (f"pass within {limits.cpu_s:g} s of CPU a test" for limits in (env.task.judge.limits, PATIENT))
+    in_time, patient = (f"pass within {limits.cpu_s:g} s of CPU a test" for limits in (task.judge.limits, PATIENT))
     print(table(["canonical solutions", in_time, patient, "tests", "seconds"], solutions))
     print()
     print(table(["set", "team writes", "episodes", "scores", "score and rounds as expected"], teams))

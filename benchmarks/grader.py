@@ -42,7 +42,8 @@ def interval(hits: int, n: int, z: float = 1.96) -> tuple[float, float]:
 
 def judge(pairs: list[dict[str, Any]]) -> dict[str, Any]:
     """Agreement with the labels; the answer of a pair of kind ``answer`` is put in a box first."""
-    start, tiers, false_accepts, false_rejects = cpu_seconds(), Counter[str](), [], []
+    start, tiers = cpu_seconds(), Counter[str]()
+    false_accepts, false_rejects = list[dict[str, Any]](), list[dict[str, Any]]()
     for pair in pairs:
         output = pair["pred"] if pair["kind"] == "output" else f"\\boxed{{{pair['pred']}}}"
         grade = grader.grade(output, pair["gold"])

@@ -10,6 +10,7 @@ or logs and is not installed is replaced by something that does nothing, to its 
 
 from __future__ import annotations
 
+import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
@@ -71,7 +72,7 @@ class _Finder(importlib.machinery.PathFinder):
         return None
 
 
-class _Absent:
+class _Absent(importlib.abc.Loader):
     """Makes a package that does nothing."""
 
     def create_module(self, spec: Any) -> types.ModuleType:
@@ -141,8 +142,8 @@ def marft(reference: str, folder: str, level: str, episodes: int, new: int, iter
     """Runs ``marft train`` as it stands, on the same model, problems and profiles."""
     from marft_algos import config as configs
     from marft_algos import presets
-    from marft_algos.build import build
     from marft_algos.loggers import Display
+    from marft_algos.parts import build
     from marft_algos.trainer import Trainer
 
     clock = _Clock()

@@ -56,7 +56,7 @@ def measure(folder: Path, hidden: int, batch: int, ragged: bool, repeats: int) -
     engine, params = NativeEngine(policies), SamplingParams(max_new_tokens=NEW)
     own, both = requests(["actor"], batch), requests(["actor", "reasoner"], batch)
     prompts = torch.tensor([request.prompt_ids for request in own])
-    plain = PolicySet.build(model, shapes.TEAM, device="cpu").base("actor").model
+    plain: Any = PolicySet.build(model, shapes.TEAM, device="cpu").base("actor").model
 
     def generate() -> Any:
         settings = {"max_new_tokens": NEW, "do_sample": True, "top_k": 0, "pad_token_id": 0}

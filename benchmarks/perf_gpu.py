@@ -17,6 +17,7 @@ import argparse
 import resource
 import statistics
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def iterations(bench: Bench) -> list[float]:
     def one(iteration: int) -> None:
         learner.update(bench.stage.play(iteration), iteration)
 
-    return [bench.seconds(lambda i=i: one(i)) for i in range(args.repeats + 1)][1:]
+    return [bench.seconds(partial(one, i)) for i in range(args.repeats + 1)][1:]
 
 
 def verdict(name: str, value: float) -> str:

@@ -51,9 +51,9 @@ def main() -> None:
                 if turn:
                     seconds[name].append(used)
     print(f"{'CPU seconds':<30} {'median':>7} {'least':>7} {'most':>7}")
-    for name, used in seconds.items():
-        print(f"{name:<30} {statistics.median(used):7.2f} {min(used):7.2f} {max(used):7.2f}")
-    medians = {name: statistics.median(used) for name, used in seconds.items() if name.startswith("marft")}
+    for name, row in seconds.items():
+        print(f"{name:<30} {statistics.median(row):7.2f} {min(row):7.2f} {max(row):7.2f}")
+    medians = {name: statistics.median(row) for name, row in seconds.items() if name.startswith("marft")}
     slow = [name for name, median in medians.items() if median > given.limit]
     if slow:
         sys.exit(f"above {given.limit:g} CPU seconds: {', '.join(slow)}")

@@ -67,7 +67,8 @@ def endless(folder: Path) -> None:
 
     Every other token carries the same constant in the first place, which the residual stream hands on to the head.
     """
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder)  # transformers gives it no type that has its methods
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     rows = model.get_input_embeddings().weight.data
     rows[:, 0] = 1.0
     for token in {tokenizer.eos_token_id, tokenizer.pad_token_id}:

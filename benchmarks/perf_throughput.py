@@ -154,7 +154,7 @@ def against(revision: str, argv: list[str], repeats: int) -> list[dict[str, Any]
         other = Path(folder) / "tree"
         subprocess.run(["git", "worktree", "add", "--detach", str(other), revision], cwd=root, check=True)
         try:
-            seconds = {which: {phase: [] for phase in PHASES} for which in ("that", "this")}
+            seconds: dict[str, dict[str, list[float]]] = {w: {phase: [] for phase in PHASES} for w in ("that", "this")}
             for _ in range(repeats):
                 for which, tree in (("that", other), ("this", root)):
                     for phase, spent in _one(tree, argv).items():

@@ -29,12 +29,12 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=200, help="held-out problems")
     args = parser.parse_args()
     random = save_tiny(args.out / "random-qwen2", context=2048)
-    models = {
+    models: dict[str, tuple[str, ...]] = {
         "embedded": ("embedded",),
         "random": (str(random),),
         "mixed": ("reasoner_0=embedded", f"actor_0={random}"),
     }
-    common = ("--preset", "quickstart", "--data", str(args.data / "math" / "gsm8k_{split}.jsonl"))
+    common: tuple[str, ...] = ("--preset", "quickstart", "--data", str(args.data / "math" / "gsm8k_{split}.jsonl"))
     common += ("--iterations", str(args.iterations), "--episodes-per-iteration", "32")
     common += ("--eval-episodes", str(args.episodes))
     jobs = [Job(name, (*common, "--models", *spec)) for name, spec in models.items()]

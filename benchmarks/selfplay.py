@@ -48,6 +48,7 @@ from marft_algos.policy import PolicySet
 from marft_algos.resolve import resolve
 from marft_envs import FlexEnv
 from marft_envs.adapters.codecs import Discrete, Grid
+from marft_envs.adapters.foreign import ForeignTask
 
 GAME = "pettingzoo:tictactoe_v3"
 BOARD = {"codec": "benchmarks.selfplay:board"}
@@ -150,7 +151,7 @@ def plot(games: Sequence[Done], team: Done | None, path: Path) -> None:
 
     figure = Figure(figsize=(8 if team is not None else 4.5, 3.2), layout="constrained")
     left, *right = figure.subplots(1, 2 if team is not None else 1, squeeze=False)[0]
-    for axes, runs in ((left, games), *((axes, [team]) for axes in right)):
+    for axes, runs in ((left, games), *((axes, [team]) for axes in right if team is not None)):
         for done in runs:
             found = [m for m in done.metrics if "eval/success" in m]
             x, y, low, high = ([m[k] for m in found] for k in ("iteration", *(f"eval/{k}" for k in SHOWN)))
@@ -197,12 +198,14 @@ def warm_start(folder: Path, game: str, kwargs: Mapping[str, Any]) -> float:
 def demonstrations(policies: PolicySet, rng: random.Random, env: FlexEnv) -> Rows:
     """Positions of random games: the prompt, and a legal move."""
     tokenizer = policies.renderer.tokenizer("player")
+    task = env.task
+    assert isinstance(task, ForeignTask)
     rows = []
     for seed in range(WARM_GAMES):
         env.reset(seed=seed)
         while not env.done:
             agent = env.agent_selection
-            move = rng.choice(env.task.game.moves(agent))
+            move = rng.choice(task.game.moves(agent) or ())
             reply = [*tokenizer.encode(move, add_special_tokens=False), tokenizer.eos_token_id]
             rows.append((policies.renderer.render("player", env.messages(agent)), reply))
             env.step(move)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
@@ -11,7 +12,7 @@ from marft_algos.modeling import load_tokenizer, locate
 from marft_algos.policy import PolicySet
 
 TEAM = {"reasoner_0": "reasoner", "actor_0": "actor"}
-QWEN_3B = {
+QWEN_3B: dict[str, Any] = {
     "hidden_size": 2048,
     "intermediate_size": 11008,
     "num_hidden_layers": 36,
@@ -21,7 +22,7 @@ QWEN_3B = {
 }
 
 
-def tiny(hidden: int, layers: int = 2, vocabulary: int = 1024) -> dict[str, int]:
+def tiny(hidden: int, layers: int = 2, vocabulary: int = 1024) -> dict[str, Any]:
     """The shape of a small Qwen2: four heads, two of keys and values, a feed-forward four times as wide."""
     return {
         "hidden_size": hidden,
@@ -33,7 +34,7 @@ def tiny(hidden: int, layers: int = 2, vocabulary: int = 1024) -> dict[str, int]
     }
 
 
-def save(folder: Path, shape: dict[str, int], dtype: torch.dtype = torch.float32, device: str = "cpu") -> Path:
+def save(folder: Path, shape: dict[str, Any], dtype: torch.dtype = torch.float32, device: str = "cpu") -> Path:
     """Saves a random Qwen2 of this shape; returns ``folder``."""
     tokenizer = load_tokenizer(locate("embedded"))
     config = Qwen2Config(

@@ -45,13 +45,13 @@ from tests.tools_ordering import Scripted, cut
 
 REACHED = ("", "tool_error", "too_large")
 """Errors of calls that reached the world."""
-LIMITS = {"max_turns": 200, "max_calls": 200, "max_result_chars": 100_000}
+LIMITS: dict[str, Any] = {"max_turns": 200, "max_calls": 200, "max_result_chars": 100_000}
 """Wide enough for every gold: one task of long context has an answer of 30,000 characters."""
 
 
 def nothing(domain: ToolDomain, split: str) -> str:
     """Returns what a team that never makes a call gets: completion, progress and reward, averaged."""
-    sums, done = Counter[str](), 0
+    sums, done = {"progress": 0.0, "reward": 0.0}, 0
     env = make("solo", domain, split=split, **LIMITS)
     problems = env.unwrapped.task.problems
     for problem in problems:
@@ -59,8 +59,9 @@ def nothing(domain: ToolDomain, split: str) -> str:
         while not env.done:
             oracle.turn(env, {env.agent_selection: "I can do nothing."})
         done += bool(env.episode.success)
-        sums.update(progress=env.episode.metrics["progress"], reward=env.episode.team_return)
-    means = ", ".join(f"{name} {sums[name] / len(problems):.3f}" for name in ("progress", "reward"))
+        sums["progress"] += env.episode.metrics["progress"]
+        sums["reward"] += env.episode.team_return
+    means = ", ".join(f"{name} {sums[name] / len(problems):.3f}" for name in sums)
     return f"completed {done} of {len(problems)} ({done / len(problems):.3f}), {means}"
 
 
@@ -201,16 +202,17 @@ def bfcl(folder: Path, package: Path | None, wrong: int) -> dict[str, Any]:
 
 def defective(domain: BfclDomain) -> int:
     """Returns how many of the tasks left out have a call in their gold that a session refuses."""
-    box, refused = Toolbox(domain.tools.values()), 0
-    for problem in domain.defective():
-        world = domain.open(problem)
-        session = Session(box, lambda w=world: w, {"a": frozenset(domain.tools)}, {}, 1000, 10**6)
-        errors = set()
-        for turn, calls in enumerate(domain.oracle(problem)):
-            session.turn, session.withheld = turn, problem.withheld[turn]
-            errors |= {session.call("a", call).error for call in calls}
-        refused += bool(errors - set(REACHED))
-    return refused
+    box = Toolbox(domain.tools.values())
+    return sum(_refused(domain, box, problem) for problem in domain.defective())
+
+
+def _refused(domain: BfclDomain, box: Toolbox, problem: ToolProblem) -> bool:
+    world, errors = domain.open(problem), set[str]()
+    session = Session(box, lambda: world, {"a": frozenset(domain.tools)}, {}, 1000, 10**6)
+    for turn, calls in enumerate(domain.oracle(problem)):
+        session.turn, session.withheld = turn, problem.withheld[turn]
+        errors |= {session.call("a", call).error for call in calls}
+    return bool(errors - set(REACHED))
 
 
 def verdicts(domain: BfclDomain, problems: Sequence[ToolProblem], wrong: int) -> dict[str, str]:

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from marft_algos.algorithm import UpdateConfig as UpdateConfig
     from marft_algos.algorithm import register as register
     from marft_algos.api import train as train
-    from marft_algos.build import Parts as Parts
-    from marft_algos.build import build as build
     from marft_algos.config import TrainConfig as TrainConfig
     from marft_algos.engines.base import RolloutEngine as RolloutEngine
     from marft_algos.engines.conformance import check_engine as check_engine
+    from marft_algos.parts import Parts as Parts
+    from marft_algos.parts import build as build
     from marft_algos.renderer import Renderer as Renderer
     from marft_algos.rollout import Collector as Collector
     from marft_algos.trainer import Trainer as Trainer
@@ -34,13 +34,13 @@ _LAZY = {
     "Algorithm": "algorithm",
     "Collector": "rollout",
     "Learner": "update",
-    "Parts": "build",
+    "Parts": "parts",
     "Renderer": "renderer",
     "RolloutEngine": "engines.base",
     "TrainConfig": "config",
     "Trainer": "trainer",
     "UpdateConfig": "algorithm",
-    "build": "build",
+    "build": "parts",
     "check_engine": "engines.conformance",
     "register": "algorithm",
     "train": "api",

@@ -7,8 +7,8 @@ from typing import Any
 
 from marft_algos import config as configs
 from marft_algos import presets, report
-from marft_algos.build import build
 from marft_algos.loggers import Display
+from marft_algos.parts import build
 from marft_algos.runs import RunFolder
 from marft_algos.trainer import Trainer
 

@@ -55,7 +55,7 @@ def run_train(argv: list[str]) -> int:
         if run is not None:
             lock.enter_context(run.locked(command))
         require_training()
-        from marft_algos.build import build
+        from marft_algos.parts import build
         from marft_algos.trainer import Trainer
 
         if run is not None and _is_done(run, config):

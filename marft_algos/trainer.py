@@ -15,11 +15,11 @@ import numpy as np
 
 from marft_algos import algorithm as algorithms
 from marft_algos import checkpoint, evaluate, faults, loggers, records, runs, seeds, selfplay, setup
-from marft_algos.build import Parts
 from marft_algos.config import TrainConfig
 from marft_algos.credit import diagnostics
 from marft_algos.critic import Critics
 from marft_algos.engines.base import Publisher
+from marft_algos.parts import Parts
 from marft_algos.replay import Replayer, StartEngine, TreeCollector
 from marft_algos.rollout import Collector, Keep
 from marft_algos.runs import UNTRAINED, PanelFacts, RunFolder
@@ -38,7 +38,7 @@ class Trainer:
     """Trains a team: collects, updates, publishes, evaluates and saves.
 
     Args:
-        parts: Of the run, see :func:`marft_algos.build.build`.
+        parts: Of the run, see :func:`marft_algos.parts.build`.
     """
 
     def __init__(self, parts: Parts) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from marft_envs.code.sandbox import Sandbox, SandboxUnavailable, shared
+
+HERE = Path(__file__).resolve().parent
+NEEDS_EXTRA = {"benchmarks", "datasets", "jinja2", "marft_algos", "matplotlib", "mcp", "openai", "opentelemetry", "tokenizers", "torch", "transformers"}
+"""What no file imports, nor a helper that it imports, that is tested on a base install."""
+PROGRAMS = {"test_contributing.py", "test_examples.py", "test_house.py", "test_readme.py"}
+"""These start programs that train."""
 
 
 class NoData(pytest.skip.Exception):
@@ -25,7 +32,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-real", action="store_true", help="a skip is a failure, unless the data folder is what is missing"
     )
+    parser.addoption("--base", action="store_true", help="only the files that need no extra: what is tested on a base install")
     parser.addoption("--data", default=None, help="folder with real data sets (else $MARFT_TEST_DATA, else ../shared/data)")
+
+
+def imported(file: Path) -> Iterator[str]:
+    """First parts of the names that a file, and every helper beside it that it imports, imports anywhere."""
+    files, seen = [file], {file}
+    while files:
+        for node in ast.walk(ast.parse(files.pop().read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module]
+            for name in names:
+                yield name.split(".")[0]
+                helper = HERE / f"{name.removeprefix('tests.')}.py"
+                if helper.is_file() and helper not in seen:
+                    seen.add(helper)
+                    files.append(helper)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``--base``, leaves out the files that need an extra."""
+    if not config.getoption("--base") or not collection_path.match("test_*.py"):
+        return None
+    return collection_path.name in PROGRAMS or not NEEDS_EXTRA.isdisjoint(imported(collection_path)) or None
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,9 @@ from rich.console import Console
 
 import marft_envs
 from marft_algos import config
-from marft_algos.build import build
 from marft_algos.config import TrainConfig
 from marft_algos.loggers import Display
+from marft_algos.parts import build
 from marft_algos.runs import RunFolder
 from marft_algos.trainer import Trainer
 

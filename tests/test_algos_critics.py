@@ -21,7 +21,7 @@ from teams import Heads, Tabular, episode, put, random_team
 from marft_algos import algorithm, config, ppo
 from marft_algos import functional as F
 from marft_algos.batching import pack
-from marft_algos.build import build
+from marft_algos.parts import build
 from marft_algos.ppo import PPOConfig
 from marft_algos.resolve import resolve
 from marft_algos.trainer import Trainer

@@ -18,8 +18,8 @@ from runs import quiet_display, settings, timeless, train
 from tiny import save_tiny
 
 from marft_algos import checkpoint, locks
-from marft_algos.build import build
 from marft_algos.config import TrainConfig
+from marft_algos.parts import build
 from marft_algos.runs import RunError, RunFolder
 from marft_algos.trainer import Interrupted, Trainer
 from marft_envs.errors import ConfigError

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -294,6 +295,13 @@ def test_a_run_on_two_files_is_evaluated_on_the_second(model: Path, here: Path, 
     assert {json.loads(line)["task_id"] for line in Path("rows.jsonl").read_text().splitlines()} == {
         f"test-{i}" for i in range(12)
     }
+
+
+def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without training: it is what a report of a bug asks for."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"marft {project['version']}\n"
 
 
 def test_a_program_that_calls_a_command_keeps_its_own_signal_handler(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,9 +19,9 @@ from test_replay import PARAMS, Trusting, engine
 from marft_algos import credit
 from marft_algos.algorithm import get
 from marft_algos.algos.at_grpo import ATGRPO, ATGRPOConfig
-from marft_algos.build import build
 from marft_algos.credit import diagnostics
 from marft_algos.engines.base import row_seed
+from marft_algos.parts import build
 from marft_algos.replay import Replayer
 from marft_algos.rollout import Collector
 from marft_algos.trainer import Trainer

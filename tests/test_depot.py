@@ -50,6 +50,11 @@ def test_the_world_keeps_the_contract():
     assert 25 <= len(DEPOT.policy.splitlines()) < 40
 
 
+def test_a_foreign_world_is_refused():
+    with pytest.raises(DataError, match=r"given a dict. Take worlds from Depot.open"):
+        DEPOT.grade(held_out(0)[0], {})
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_oracle_completes_every_task_and_the_null_team_none(level):
     problems = held_out(level)

@@ -18,9 +18,9 @@ from safetensors.torch import load_file
 
 import marft_envs
 from marft_algos import hosting
-from marft_algos.build import build
 from marft_algos.config import TrainConfig
 from marft_algos.engines import MixedEngine, NativeEngine, ScriptedEngine
+from marft_algos.parts import build
 from marft_algos.policy import PolicySet
 from marft_algos.trainer import Trainer
 from marft_algos.types import GenerationRequest, SamplingParams

@@ -16,10 +16,10 @@ from transformers import Qwen2Config
 
 from marft_algos import cli, config, estimate, presets, setup, trainer
 from marft_algos import weights as weights_module
-from marft_algos.build import build
 from marft_algos.config import TrainConfig
 from marft_algos.estimate import GB, Estimate, Shape
 from marft_algos.modeling import ModelSettings
+from marft_algos.parts import build
 from marft_algos.policy import PolicySet
 from marft_algos.resolve import resolve
 from marft_envs.errors import ConfigError

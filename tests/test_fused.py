@@ -85,7 +85,7 @@ def test_log_probs_round_like_transformers(monkeypatch: pytest.MonkeyPatch) -> N
     for tensor in exact.parameters("actor"):
         tensor.data = tensor.data.double()
     asked = [
-        GenerationRequest("actor", ours.render("actor", [{"role": "user", "content": f"7 + {i} * 3"}]), seed=i)
+        GenerationRequest("actor", ours.renderer.render("actor", [{"role": "user", "content": f"7 + {i} * 3"}]), seed=i)
         for i in range(16)
     ]
     wrong: dict[str, list[Tensor]] = {"engine": [], "ours": [], "transformers": []}

@@ -19,8 +19,8 @@ from marft_algos import algorithm, credit, groups, setup
 from marft_algos.algorithm import Algorithm, Facts, GroupConfig, UpdateConfig, check
 from marft_algos.algos.reinforce import REINFORCE, REINFORCEConfig
 from marft_algos.batching import Batch, micro_batches, pack, rows_by_policy, shares, totals
-from marft_algos.build import build
 from marft_algos.intake import charge_kl
+from marft_algos.parts import build
 from marft_algos.resolve import resolve
 from marft_algos.trainer import Trainer
 from marft_algos.types import Estimates, Trajectory

@@ -12,9 +12,9 @@ from runs import quiet_display, settings, train
 from tiny import save_tiny
 
 from marft_algos import checkpoint
-from marft_algos.build import build
 from marft_algos.cli import main
 from marft_algos.finite import NotFiniteError
+from marft_algos.parts import build
 from marft_algos.runs import RunFolder
 from marft_algos.trainer import Trainer
 from marft_envs.errors import ConfigError, MarftError

@@ -20,10 +20,10 @@ import marft_envs
 import marft_envs.trajectory
 from marft_algos import compare, evaluate, faults, report, runs
 from marft_algos.bench import worker
-from marft_algos.build import build
 from marft_algos.cli import main
 from marft_algos.engines.base import row_seed
 from marft_algos.engines.scripted import ScriptedEngine
+from marft_algos.parts import build
 from marft_algos.rollout import Collector
 from marft_algos.runs import RunFolder
 from marft_algos.setup import Panel

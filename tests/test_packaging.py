@@ -32,7 +32,7 @@ LEVELS = (
     ("faults", "rollout", "replay", "intake"),
     ("algorithm", "algorithm_config", "ppo", "value_norm", "update"),
     ("algos",),
-    ("config", "paths", "presets", "locks", "runs", "records", "resolve", "setup", "estimate", "selfplay", "hosting", "checkpoint", "loggers", "evaluate", "compare", "plots", "report", "build", "trainer"),
+    ("config", "paths", "presets", "locks", "runs", "records", "resolve", "setup", "estimate", "selfplay", "hosting", "checkpoint", "loggers", "evaluate", "compare", "plots", "report", "parts", "trainer"),
     ("arguments", "play", "api", "commands", "bench", "cli", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LEVELS) for name in names}

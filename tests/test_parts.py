@@ -13,13 +13,15 @@ from transformers import AutoModelForCausalLM
 import marft_algos
 import marft_envs
 from marft_algos import config, presets
-from marft_algos.build import build
 from marft_algos.engines.native import NativeEngine
 from marft_algos.loggers import Display
 from marft_algos.modeling import load_tokenizer
 from marft_algos.models import embedded_path
+from marft_algos.parts import build
 from marft_algos.trainer import Trainer
 from marft_envs.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def settings(tmp_path: Path, **changes: Any) -> config.TrainConfig:
@@ -115,3 +117,15 @@ def test_every_public_name_is_there() -> None:
     for name in marft_algos.__all__:
         assert getattr(marft_algos, name).__doc__, name
     assert {"train", "Trainer", "build", "Collector", "Learner", "Renderer", "check_engine"} <= set(marft_algos.__all__)
+
+
+def test_a_public_name_is_no_module_of_that_name() -> None:
+    """Importing a module makes it an attribute of its package, in the place of what the package promised."""
+    code = (
+        "import types, marft_algos\n"
+        "for name in marft_algos.__all__:\n"
+        "    exec(f'from marft_algos import {name} as found')\n"
+        "    if isinstance(found, types.ModuleType): print(name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr

@@ -387,7 +387,7 @@ def test_unusable_models_say_what_to_do(make: Callable[[Path], object], message:
 def test_a_template_that_refuses_a_role_is_an_error(tmp_path: Path) -> None:
     save_tiny(tmp_path / "model", chat_template="{{ raise_exception('no system role') }}")
     with pytest.raises(ConfigError, match="no system role"):
-        build(tmp_path / "model").render("actor", [{"role": "user", "content": "hi"}])
+        build(tmp_path / "model").renderer.render("actor", [{"role": "user", "content": "hi"}])
 
 
 def test_a_missing_folder_names_its_neighbour(qwen: Path, tmp_path: Path) -> None:

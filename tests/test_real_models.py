@@ -18,7 +18,7 @@ from test_engine import disturb, rescore
 from transformers import AutoModelForCausalLM
 
 import marft_envs
-from marft_algos import build as parts
+from marft_algos import parts
 from marft_algos.engines import NativeEngine, row_seed
 from marft_algos.modeling import ModelSettings
 from marft_algos.policy import PolicySet

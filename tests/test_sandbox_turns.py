@@ -199,5 +199,3 @@ def test_a_run_that_slept_through_two_tests_is_over() -> None:
         limits = Limits(cpu_s=0.1, wall_s=5.0, total_s=60.0)
         results = made.run_calls(busy, "f", [Call("call", f"[{i}]") for i in range(8)], limits=limits)
         assert [r.status for r in results] == ["ok", "timeout"] * 4
-
-

@@ -20,7 +20,7 @@ from tiny import save_tiny
 import marft_algos
 import marft_envs
 from marft_algos import algorithm, credit, seeds, selfplay, setup
-from marft_algos.build import build
+from marft_algos.parts import build
 from marft_algos.renderer import Renderer
 from marft_algos.trainer import Trainer
 from marft_algos.types import Estimates

@@ -15,7 +15,7 @@ from tiny import save_tiny
 
 import marft_envs
 from marft_algos import selfplay
-from marft_algos.build import build
+from marft_algos.parts import build
 from marft_algos.trainer import Trainer
 from marft_envs import ConfigError
 

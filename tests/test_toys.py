@@ -10,7 +10,7 @@ import pytest
 
 import marft_envs
 from marft_algos.config import TrainConfig
-from marft_algos.setup import facts
+from marft_algos.resolve import resolve
 from marft_envs import Independent
 from marft_envs.core import FlexEnv
 from marft_envs.toy.base import ToyTask
@@ -108,7 +108,7 @@ def test_the_ablation_is_one_experiment_however_d_is_spelled(id: str) -> None:
     episodes = []
     for spelled in ("independent", zeros, [names], np.array(zeros), Independent()):
         env = marft_envs.make(id, dependency=spelled)
-        assert env.metadata["is_parallelizable"] and "static" in facts(TrainConfig(env=id), env).offers
+        assert env.metadata["is_parallelizable"] and "static" in resolve(TrainConfig(env=id), env).facts.offers
         for state in states(env):
             score = play(env, state, lambda agent, seen: str(len(seen) % 2))
             episode = env.episode

@@ -13,8 +13,8 @@ from runs import quiet_display, settings, timeless, train
 from tiny import save_tiny
 
 from marft_algos import checkpoint
-from marft_algos.build import build
 from marft_algos.loggers import Display
+from marft_algos.parts import build
 from marft_algos.runs import RunFolder
 from marft_algos.trainer import Trainer, permute_rewards
 from marft_algos.types import Trajectory

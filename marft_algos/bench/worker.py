@@ -21,11 +21,11 @@ from typing import Any
 from marft_algos import checkpoint, evaluate, faults, runs, setup, trust
 from marft_algos import config as configs
 from marft_algos.bench.folder import BenchFolder
-from marft_algos.build import build
 from marft_algos.commands import require_training
 from marft_algos.config import TrainConfig
 from marft_algos.engines.native import NativeEngine
 from marft_algos.loggers import Display
+from marft_algos.parts import build
 from marft_algos.policy import PolicySet
 from marft_algos.resolve import resolve
 from marft_algos.runs import EvalRecord, RunFolder, outcome

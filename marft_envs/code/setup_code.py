@@ -164,5 +164,3 @@ def _catching(
             raise DecidedInside("the setup calls it where exceptions are caught, and calls are made elsewhere")
     names = set[str]().union(*bound)
     return frozenset(name for name in names if _reached([name], used, bound) & catches)
-
-

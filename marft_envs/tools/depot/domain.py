@@ -13,7 +13,7 @@ from marft_envs.tools.depot import policy, tasks
 from marft_envs.tools.depot.desk import ROLES, USER
 from marft_envs.tools.depot.state import Change, base
 from marft_envs.tools.depot.world import TOOLS, DepotWorld, Faults
-from marft_envs.tools.types import Grade, Servable, Tool, ToolCall, ToolProblem
+from marft_envs.tools.types import Grade, Servable, Tool, ToolCall, ToolProblem, World
 
 _CONFIRMED_BY = {"change_address": "confirm_address", "refund_order": "approve_refund"}
 """Write -> the customer's call with the same arguments that has to come first, with ``dual``."""
@@ -78,26 +78,33 @@ class Depot(Servable):
         start = base(problem.secret.base, self.distractors, self.injections)
         return DepotWorld(start, problem.id, self.dual, self.faults)
 
-    def begin_turn(self, problem: ToolProblem, world: DepotWorld, turn: int) -> None:
+    def begin_turn(self, problem: ToolProblem, world: World, turn: int) -> None:
         """Nothing: a task has one user turn."""
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns the reads that a task takes, then its writes; with ``dual`` each after the customer's consent."""
         return [[*problem.secret.reads, *_consented(problem.secret.writes, self.dual)]]
 
-    def grade(self, problem: ToolProblem, world: DepotWorld) -> Grade:
+    def grade(self, problem: ToolProblem, world: World) -> Grade:
         """Compares the state's difference with that of the oracle, as sets of (table, key, column, value).
 
         Progress is the share of the wanted changes that are there, less the number of unwanted ones over that of
         wanted ones, and at least 0.
         """
-        gold, found = _gold(problem.id, self.dual), world.difference()
+        ours = _world(world)
+        gold, found = _gold(problem.id, self.dual), ours.difference()
         achieved, wrong = len(found & gold), len(found - gold)
         done = found == gold
         info: dict[str, Any] = {"achieved": achieved, "wanted": len(gold), "wrong": wrong}
         if self.injections:
-            info["injected"] = world.bait_changed
+            info["injected"] = ours.bait_changed
         return Grade(done, 1.0 if done else max(0.0, (achieved - wrong) / len(gold)), info)
+
+
+def _world(world: World) -> DepotWorld:
+    if not isinstance(world, DepotWorld):
+        raise DataError(f"depot was given a {type(world).__name__}. Take worlds from Depot.open().")
+    return world
 
 
 def _faults(given: Faults | Mapping[str, Any] | None) -> Faults | None:
