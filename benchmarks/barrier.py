@@ -1,6 +1,6 @@
 """How much of the time an engine of servers is at work, when every episode goes on by itself and when all wait for all.
 
-    python -m benchmarks barrier [--episodes 256] [--slots 64] [--turns 20] [--mean 0.1] [--sigma 1.0] [--seed 0]
+    python -m benchmarks barrier [--episodes 512] [--slots 64] [--turns 20] [--mean 0.1] [--sigma 1.0] [--seed 0]
 
 The engine sleeps: the latency of a reply is log-normal (mean ``--mean`` seconds, ``--sigma`` of its logarithm) and
 hangs on the request's seed, so both ways of collecting wait for the same replies. Busy is the sum of all latencies over
@@ -86,7 +86,7 @@ def busy(given: argparse.Namespace, one_by_one: bool) -> tuple[float, float]:
 def main() -> None:
     """Prints both, and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value in (("episodes", 256), ("slots", 64), ("turns", 20), ("seed", 0)):
+    for name, value in (("episodes", 512), ("slots", 64), ("turns", 20), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=value)
     for name, value in (("mean", 0.1), ("sigma", 1.0)):
         parser.add_argument(f"--{name}", type=float, default=value)

@@ -17,11 +17,12 @@ from fake_servers import Answer, Fake, FakeVLLM, chat, serving
 from safetensors.torch import load_file
 
 import marft_envs
-from marft_algos import hosting
+from marft_algos import hosting, setup
 from marft_algos.config import TrainConfig
 from marft_algos.engines import MixedEngine, NativeEngine, ScriptedEngine
 from marft_algos.parts import build
 from marft_algos.policy import PolicySet
+from marft_algos.resolve import resolve
 from marft_algos.trainer import Trainer
 from marft_algos.types import GenerationRequest, SamplingParams
 from marft_envs.errors import ConfigError
@@ -243,4 +244,5 @@ def test_evaluation_plays_local_policies_here(models: dict[str, str], tmp_path: 
     """A run's servers may be gone; its weights are not."""
     made = config(models, tmp_path, None, engines={"solver_0": "vllm:http://127.0.0.1:9"})
     policies = PolicySet.build(models, {name: name for name in models}, device="cpu")
-    assert isinstance(hosting.make_engine(made, policies, local=True), NativeEngine)
+    env = setup.started(made.env, setup.env_factory(made, made.env_kwargs))
+    assert isinstance(hosting.make_engine(resolve(made, env), policies, local=True), NativeEngine)
