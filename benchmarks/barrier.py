@@ -88,8 +88,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in (("episodes", 512), ("slots", 64), ("turns", 20), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=value)
-    for name, value in (("mean", 0.1), ("sigma", 1.0)):
-        parser.add_argument(f"--{name}", type=float, default=value)
+    for name, seconds in (("mean", 0.1), ("sigma", 1.0)):
+        parser.add_argument(f"--{name}", type=float, default=seconds)
     given = parser.parse_args()
     together, slow = busy(given, False)
     apart, fast = busy(given, True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
