@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -486,3 +487,15 @@ def test_the_ids_are_registered() -> None:
     ids = {spec.id for spec in marft_envs.list_envs()}
     assert {f"tools-{team}-v0" for team in TEAMS} <= ids
     assert SPECIALISTS
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ({"server": "x", "polizy": ""}, "takes no 'polizy' in domain_args. Did you mean 'policy'"),
+        ({}, "wants server: domain_args="),
+    ],
+)
+def test_what_a_domain_does_not_take_is_an_error_of_the_settings(args: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        marft_envs.make("tools-solo-v0", domain="mcp", domain_args=args)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -192,4 +193,18 @@ def _domain(domain: str | ToolDomain, args: Mapping[str, Any] | None, team_name:
     if factory is None:
         raise ConfigError(f"'{module}' has no '{name}' for the domain '{domain}'. Expected module:callable.")
     arguments = {**(_FOR_TWO.get(domain, {}) if team_name == "dual_control" else {}), **(args or {})}
+    _check_arguments(domain, factory, arguments)
     return factory(**arguments)
+
+
+def _check_arguments(domain: str, factory: Callable[..., ToolDomain], arguments: Mapping[str, Any]) -> None:
+    """Refuses arguments that a domain does not take, and asks for those that it wants."""
+    parameters = inspect.signature(factory).parameters
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    known = [name for name, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    for name in arguments if not open_ended else ():
+        if name not in known:
+            raise ConfigError(f"The tool domain '{domain}' takes no '{name}' in domain_args. {did_you_mean(name, known)}")
+    missing = [name for name in known if parameters[name].default is inspect.Parameter.empty and name not in arguments]
+    if missing:
+        raise ConfigError(f"The tool domain '{domain}' wants {', '.join(missing)}: domain_args={{{missing[0]!r}: …}}.")
