@@ -204,7 +204,8 @@ def _check_arguments(domain: str, factory: Callable[..., ToolDomain], arguments:
     known = [name for name, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     for name in arguments if not open_ended else ():
         if name not in known:
-            raise ConfigError(f"The tool domain '{domain}' takes no '{name}' in domain_args. {did_you_mean(name, known)}")
+            hint = did_you_mean(name, known)
+            raise ConfigError(f"The tool domain '{domain}' takes no '{name}' in domain_args. {hint}")
     missing = [name for name in known if parameters[name].default is inspect.Parameter.empty and name not in arguments]
     if missing:
         raise ConfigError(f"The tool domain '{domain}' wants {', '.join(missing)}: domain_args={{{missing[0]!r}: …}}.")
