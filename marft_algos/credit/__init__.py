@@ -1,6 +1,7 @@
 """Who is paid for what: credit rules, and the successor relations that returns run over."""
 
 from marft_algos.credit.costs import Priced
+from marft_algos.credit.lookup import get
 from marft_algos.credit.recorded import (
     Difference,
     Improvement,
@@ -12,7 +13,7 @@ from marft_algos.credit.recorded import (
     outcome,
     team_outcome,
 )
-from marft_algos.credit.registry import Chain, Rule, Setting, get, register, rules
+from marft_algos.credit.registry import Chain, Rule, Setting, register, rules
 from marft_algos.credit.replayed import Counterfactual, LeaveOneOut, Shapley
 from marft_algos.credit.rewards import (
     Links,

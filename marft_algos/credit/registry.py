@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
-
-from pydantic import TypeAdapter, ValidationError
 
 from marft_algos.credit.branches import Keep, Replayer
 from marft_algos.credit.rewards import Rewards
 from marft_algos.types import Need, Trajectory
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError
 from marft_envs.types import AgentSpec
 
 Chain = Literal["team", "agent", "round", "episode"]
@@ -75,7 +71,8 @@ class Plain(Rule):
         return self._pay(trajectory)
 
 
-_RULES: dict[str, Plain | type[Rule]] = {}
+registered: dict[str, Plain | type[Rule]] = {}
+"""Name -> rule."""
 _Rule = TypeVar("_Rule", bound=Callable[..., Any])
 
 
@@ -86,63 +83,18 @@ def register(name: str) -> Callable[[_Rule], _Rule]:
     """
 
     def add(rule: _Rule) -> _Rule:
-        if name in _RULES:
+        if name in registered:
             raise ConfigError(f"Credit rule '{name}' is registered already; choose another name.")
         if isinstance(rule, type) and issubclass(rule, Rule):
             rule.name = name
-            _RULES[name] = rule
+            registered[name] = rule
         else:
-            _RULES[name] = Plain(name, cast(Callable[[Trajectory], Rewards], rule))
+            registered[name] = Plain(name, cast(Callable[[Trajectory], Rewards], rule))
         return rule
 
     return add
 
 
-def get(setting: Setting) -> Rule:
-    """Returns the credit rule of that name, or the one that a table describes.
-
-    Raises:
-        ConfigError: No such rule, or an argument that it does not take.
-    """
-    from marft_algos.credit.costs import Priced
-
-    table = {"rule": setting} if isinstance(setting, str) else dict(setting)
-    name = str(table.pop("rule", "broadcast"))
-    if name not in _RULES:
-        raise ConfigError(f"There is no credit rule '{name}'. {did_you_mean(name, _RULES)}")
-    prices = {f.name: table.pop(f.name) for f in dataclasses.fields(Priced) if f.init and f.name in table}
-    made = _RULES[name]
-    rule = _build(made, table, f"credit rule '{name}'") if isinstance(made, type) else made
-    if table and rule is made:
-        raise ConfigError(f"Credit rule '{name}' takes no arguments; got {', '.join(table)}.")
-    if not prices:
-        return rule
-    priced = _build(Priced, prices, "credit")
-    priced.rule = rule
-    return priced
-
-
 def rules() -> list[str]:
     """Names of the registered credit rules."""
-    return sorted(_RULES)
-
-
-_Made = TypeVar("_Made", bound=Rule)
-
-
-def _build(kind: type[_Made], table: Mapping[str, Any], what: str) -> _Made:
-    """An instance of a rule's class, its arguments checked."""
-    hints = typing.get_type_hints(kind)
-    known: list[str] = [f.name for f in dataclasses.fields(kind) if f.init] if dataclasses.is_dataclass(kind) else []
-    values = {}
-    for key, value in table.items():
-        if key not in known:
-            raise ConfigError(f"The {what} takes no '{key}'. {did_you_mean(key, known)}")
-        try:
-            values[key] = TypeAdapter(hints[key]).validate_python(value)
-        except ValidationError as error:
-            raise ConfigError(f"The {what} cannot have {key} = {value!r}: {error.errors()[0]['msg']}.") from error
-    try:
-        return kind(**values)
-    except ConfigError as error:
-        raise ConfigError(f"In the {what}: {error}") from error
+    return sorted(registered)

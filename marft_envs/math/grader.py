@@ -19,7 +19,7 @@ from functools import lru_cache
 
 from marft_envs.errors import DataError
 from marft_envs.math import canonical, structure
-from marft_envs.math.exact import TooBig
+from marft_envs.math.evaluation import TooBig
 from marft_envs.workers import WorkerError, WorkerPool, WorkerStartError, WorkerTimeout
 
 CORRECT = "correct"

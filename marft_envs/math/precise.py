@@ -14,8 +14,8 @@ from typing import Any
 
 from mpmath.ctx_mp import MPContext
 
-from marft_envs.math import exact
-from marft_envs.math.exact import TooBig, Undefined, Value
+from marft_envs.math import evaluation
+from marft_envs.math.evaluation import TooBig, Undefined, Value
 from marft_envs.math.parse import Node
 
 Nodes = tuple[Node, Node]
@@ -38,7 +38,7 @@ def same(nodes: Nodes, points: Points) -> bool | None:
     try:
         few, size = _gap(nodes, points, _context(50))
         if any(_has_float(node) for node in nodes):
-            return bool(few <= exact.RELATIVE * size)
+            return bool(few <= evaluation.RELATIVE * size)
         many, size = _gap(nodes, points, _context(100))
         context = _context(100)
         if many > max(few * context.mpf(10) ** -25, size * context.mpf(10) ** -75):
@@ -85,7 +85,7 @@ def _inexact(mp: Any, value: Any) -> Any:
     return mp.mpf(value) if isinstance(value, int) else value
 
 
-class _Precise(exact.Evaluation):
+class _Precise(evaluation.Evaluation):
     """One walk over an expression: exact while ``exact`` is, numbers of a context after."""
 
     def __init__(self, mp: Any, point: Mapping[str, Value]) -> None:
@@ -99,7 +99,7 @@ class _Precise(exact.Evaluation):
             except OverflowError:
                 result = 0j
             if not isinstance(result, complex):
-                return exact.checked(result)
+                return evaluation.checked(result)
         result = self.inexact(name, *(_inexact(self.mp, value) for value in values))
         if not self.mp.isfinite(result):
             raise Undefined("not finite")
@@ -125,7 +125,7 @@ class _Precise(exact.Evaluation):
             near = abs(mp.re(value) - nearest) < mp.mpf(10) ** -25
             return nearest if near else getattr(mp, name)(mp.re(value))
         if name == "factorial":
-            if mp.im(value) or abs(value) > exact.MAX_FACTORIAL:
+            if mp.im(value) or abs(value) > evaluation.MAX_FACTORIAL:
                 raise TooBig("factorial")
             return mp.gamma(mp.re(value) + 1)
         if name == "binom":

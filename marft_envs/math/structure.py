@@ -14,6 +14,7 @@ from typing import Union
 
 from marft_envs.math import exact, finished
 from marft_envs.math.canonical import closing, key, split, split_unit
+from marft_envs.math.evaluation import TooBig
 from marft_envs.math.parse import ParseError, has_words
 
 MAX_PARTS = 100
@@ -237,7 +238,7 @@ def _is_system(sides: list[str]) -> bool:
     try:
         last = exact.names(sides[-1])
         return bool(last) and any(exact.same_value(side, sides[-1]) is False for side in sides[1:-1])
-    except (ParseError, exact.TooBig):
+    except (ParseError, TooBig):
         return False
 
 
@@ -287,7 +288,7 @@ def _is_number(text: str) -> bool:
 
 
 def match(gold: Tree, pred: Tree) -> bool | None:
-    """Whether two readings mean the same; ``None`` if that cannot be told here. Raises ``exact.TooBig``."""
+    """Whether two readings mean the same; ``None`` if that cannot be told here. Raises ``TooBig``."""
     if isinstance(gold, Scalar) and isinstance(pred, Scalar):
         return _scalars(gold, pred)
     if isinstance(gold, (Named, Relation)) or isinstance(pred, (Named, Relation)):

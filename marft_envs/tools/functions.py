@@ -22,7 +22,8 @@ from marft_envs.errors import ConfigError, DataError, did_you_mean
 from marft_envs.faults import outage, show
 from marft_envs.problems import ProblemSet, spread
 from marft_envs.tools.schema import model_of, tool
-from marft_envs.tools.types import Grade, Servable, Tool, ToolCall, ToolError, ToolProblem, graded
+from marft_envs.tools.serving import Servable
+from marft_envs.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, graded
 from marft_envs.tools.values import encode
 
 STATE = "state"

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -185,16 +185,6 @@ class Problems(Protocol):
 
     def draw(self, rng: np.random.Generator) -> ToolProblem:
         """Returns one problem."""
-
-
-class Servable:
-    """A domain that other people's agents can use."""
-
-    def as_mcp_server(self, splits: Sequence[str] = ("train", "test")) -> Any:
-        """Returns an MCP server with the domain's tools; see :func:`marft_envs.tools.mcp.as_mcp_server`."""
-        from marft_envs.tools.mcp.server import as_mcp_server  # an extra
-
-        return as_mcp_server(cast("ToolDomain", self), splits)
 
 
 class ToolDomain(Protocol):

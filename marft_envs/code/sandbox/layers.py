@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
-from marft_envs.code.sandbox import syscalls
+from marft_envs.code.sandbox import selftest, syscalls
+from marft_envs.code.sandbox.selftest import Failure
 from marft_envs.code.sandbox.types import SandboxUnavailable
 
 LAYERS = (
@@ -40,23 +40,6 @@ _EXTRA = {
     "bubblewrap": ("own_processes", "own_network", "own_root"),
     "landlock": ("twice_no_files",),
 }
-
-
-@dataclass(frozen=True)
-class Failure:
-    """One guarantee that a layer does not give here.
-
-    Attributes:
-        guarantee: A key of ``TESTED``, or ``start`` if the worker could not shut itself in.
-        call: The failing system call, or what the micro-attack did.
-        errno: The kernel's answer, 0 if there was none.
-        text: What happened.
-    """
-
-    guarantee: str
-    call: str
-    errno: int
-    text: str
 
 
 def mechanisms(layer: str) -> frozenset[str]:
@@ -113,8 +96,6 @@ def check(layer: str) -> tuple[Failure, ...]:
 
 
 def _check(layer: str) -> tuple[Failure, ...]:
-    from marft_envs.code.sandbox import selftest
-
     if not syscalls.SUPPORTED:
         text = f"the local layers need Linux on x86_64 or aarch64; this is {syscalls.MACHINE or 'another system'}"
         return (Failure("start", "uname", 0, text),)

@@ -8,16 +8,34 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from marft_envs.code.sandbox import syscalls
-from marft_envs.code.sandbox.layers import Failure
 from marft_envs.code.sandbox.look import Look
 from marft_envs.code.sandbox.supervise import run_calls
 from marft_envs.code.sandbox.types import Call, CallResult, Limits
 from marft_envs.code.sandbox.worker import Lost, StartFailure, Worker
 
 _MEMORY_MB = 256
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One guarantee that a layer does not give here.
+
+    Attributes:
+        guarantee: A key of ``TESTED``, or ``start`` if the worker could not shut itself in.
+        call: The failing system call, or what the micro-attack did.
+        errno: The kernel's answer, 0 if there was none.
+        text: What happened.
+    """
+
+    guarantee: str
+    call: str
+    errno: int
+    text: str
+
 
 PROGRAM = '''
 import ctypes, os, signal, socket, threading

@@ -13,7 +13,8 @@ from marft_envs.tools.bfcl import grading
 from marft_envs.tools.bfcl.data import CATEGORIES, SKIPPED, Suite, Task, read
 from marft_envs.tools.bfcl.package import load
 from marft_envs.tools.bfcl.world import BfclWorld
-from marft_envs.tools.types import Grade, Servable, Tool, ToolCall, ToolProblem, World
+from marft_envs.tools.serving import Servable
+from marft_envs.tools.types import Grade, Tool, ToolCall, ToolProblem, World
 
 ROLES: Mapping[str, str] = {
     "GorillaFileSystem": "files",

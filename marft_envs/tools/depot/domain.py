@@ -13,7 +13,8 @@ from marft_envs.tools.depot import policy, tasks
 from marft_envs.tools.depot.desk import ROLES, USER
 from marft_envs.tools.depot.state import Change, base
 from marft_envs.tools.depot.world import TOOLS, DepotWorld, Faults
-from marft_envs.tools.types import Grade, Servable, Tool, ToolCall, ToolProblem, World
+from marft_envs.tools.serving import Servable
+from marft_envs.tools.types import Grade, Tool, ToolCall, ToolProblem, World
 
 _CONFIRMED_BY = {"change_address": "confirm_address", "refund_order": "approve_refund"}
 """Write -> the customer's call with the same arguments that has to come first, with ``dual``."""

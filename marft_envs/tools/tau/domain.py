@@ -11,10 +11,11 @@ from typing import Any
 
 from marft_envs.errors import DataError, did_you_mean
 from marft_envs.problems import ProblemSet, spread
+from marft_envs.tools.serving import Servable
 from marft_envs.tools.tau.data import Retail, Row, load
 from marft_envs.tools.tau.store import Change, as_parts, as_set, canonical
 from marft_envs.tools.tau.world import READS, WRITES, TauWorld
-from marft_envs.tools.types import Grade, Servable, Tool, ToolCall, ToolError, ToolProblem, World
+from marft_envs.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, World
 
 SPECIALISTS: Mapping[str, frozenset[str]] = {
     "account": frozenset(
