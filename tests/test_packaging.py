@@ -150,6 +150,14 @@ def test_the_trainer_names_no_algorithm_and_nobody_an_environment() -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
+def test_the_page_on_architecture_names_every_room(package: str) -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    rooms = [f.name for f in (ROOT / package).glob("[!_]*.py")]
+    rooms += [f"{f.parent.name}/" for f in (ROOT / package).glob("[!_]*/__init__.py")]
+    assert [room for room in sorted(rooms) if f"`{room}`" not in page and f"`{room.rstrip('/')}`" not in page] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_no_file_is_longer_than_400_lines(package: str) -> None:
     long = {str(f.relative_to(ROOT)): n for f in sources(package) if (n := len(f.read_text().splitlines())) > 400}
     assert not long
