@@ -48,14 +48,16 @@ test-real: $(STAMP)  ## tools on real packages and public MCP servers (downloads
 test-adapters: $(STAMP)  ## the adapters' tests, each group in an environment of its own (downloads; ARGS="trl rllib" for some)
 	$(BIN)/python tests/adapters/run.py --cache .adapters $(if $(PIP_ARGS),--pip-args="$(PIP_ARGS)") $(ARGS)
 
-lint: $(STAMP)  ## ruff, mypy, spelling, and what every file must keep
+lint: $(STAMP)  ## format, ruff, mypy, spelling, and what every file must keep
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/codespell
 	$(BIN)/python .ci/files
 
-format: $(STAMP)  ## sort imports and mend what ruff can mend
+format: $(STAMP)  ## format, sort imports and mend what ruff can mend
 	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 bench: $(STAMP)  ## measure the environments and the grader
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -61,7 +61,7 @@ class Servers(ScriptedEngine):
         return list(self._pool.map(self._one, requests))
 
     def _one(self, request: GenerationRequest) -> Generation:
-        drawn = np.random.default_rng(request.seed).normal(-self._sigma**2 / 2, self._sigma)
+        drawn = np.random.default_rng(request.seed).normal(-(self._sigma**2) / 2, self._sigma)
         latency = self._mean * float(np.exp(drawn))
         time.sleep(latency)
         self.latencies.append(latency)

@@ -12,7 +12,19 @@ import pytest
 from marft_envs.code.sandbox import Sandbox, SandboxUnavailable, shared
 
 HERE = Path(__file__).resolve().parent
-NEEDS_EXTRA = {"benchmarks", "datasets", "jinja2", "marft_algos", "matplotlib", "mcp", "openai", "opentelemetry", "tokenizers", "torch", "transformers"}
+NEEDS_EXTRA = {
+    "benchmarks",
+    "datasets",
+    "jinja2",
+    "marft_algos",
+    "matplotlib",
+    "mcp",
+    "openai",
+    "opentelemetry",
+    "tokenizers",
+    "torch",
+    "transformers",
+}
 """What no file imports, nor a helper that it imports, that is tested on a base install."""
 PROGRAMS = {"test_contributing.py", "test_examples.py", "test_house.py", "test_readme.py"}
 """These start programs that train."""
@@ -32,8 +44,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-real", action="store_true", help="a skip is a failure, unless the data folder is what is missing"
     )
-    parser.addoption("--base", action="store_true", help="only the files that need no extra: what is tested on a base install")
-    parser.addoption("--data", default=None, help="folder with real data sets (else $MARFT_TEST_DATA, else ../shared/data)")
+    parser.addoption(
+        "--base", action="store_true", help="only the files that need no extra: what is tested on a base install"
+    )
+    parser.addoption(
+        "--data", default=None, help="folder with real data sets (else $MARFT_TEST_DATA, else ../shared/data)"
+    )
 
 
 def imported(file: Path) -> Iterator[str]:
@@ -88,7 +104,11 @@ def pytest_runtest_makereport(
     """Makes a test that was not run a failure where the real packages are promised to be there."""
     report = yield
     skipped = report.skipped and not hasattr(report, "wasxfail")
-    if skipped and item.config.getoption("--require-real") and not (call.excinfo and call.excinfo.errisinstance(NoData)):
+    if (
+        skipped
+        and item.config.getoption("--require-real")
+        and not (call.excinfo and call.excinfo.errisinstance(NoData))
+    ):
         report.outcome = "failed"
         report.longrepr = f"skipped, where --require-real wants it run: {call.excinfo.value if call.excinfo else ''}"
     return report

@@ -315,7 +315,9 @@ def test_a_missing_package_is_answered_with_the_pip_command_and_one_that_does_no
         optional.require("json", "textarena", "0.7.0", "textarena")
     monkeypatch.setattr(metadata, "version", lambda package: "0.10.0")
     optional.require("json", "textarena", "0.7.0", "textarena")
-    with pytest.raises(ConfigError, match=r"0\.10\.0 is installed; expected 0\.8 or newer, but older than 0\.9.*,<0\.9"):
+    with pytest.raises(
+        ConfigError, match=r"0\.10\.0 is installed; expected 0\.8 or newer, but older than 0\.9.*,<0\.9"
+    ):
         optional.require("json", "benchmarl", "0.8", "torchrl", below="0.9")
     monkeypatch.setattr(metadata, "version", lambda package: "0.8.1")
     optional.require("json", "benchmarl", "0.8", "torchrl", below="0.9")

@@ -98,7 +98,9 @@ def test_an_algorithm_may_have_settings_on_one_environment() -> None:
     coefs = {(c.algorithm, c.env): c.config["algorithm"]["kl_coef"] for c in found if not c.skipped}
     assert coefs["reinforce", "xor-v0"] == 0.05 and coefs["reinforce", "relay-v0"] == coefs["grpo", "xor-v0"] == 0.2
     assert {c.config["algorithm"]["momentum"] for c in found if c.algorithm == "reinforce"} == {0.5}
-    assert {(c.algorithm, c.env) for c in found if c.config and c.config["eval_every"] == 7} == {("reinforce", "xor-v0")}
+    assert {(c.algorithm, c.env) for c in found if c.config and c.config["eval_every"] == 7} == {
+        ("reinforce", "xor-v0")
+    }
 
 
 def test_a_cells_name_is_its_content() -> None:

@@ -46,7 +46,17 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def start(grid: Path, out: Path) -> subprocess.Popen[str]:
     """`marft bench run` in a process group of its own, so that it can be killed with everything it started."""
-    command = [sys.executable, "-m", "marft_algos", "bench", "run", str(grid), "--out", str(out), "--trust"]  # its algorithm is a module
+    command = [
+        sys.executable,
+        "-m",
+        "marft_algos",
+        "bench",
+        "run",
+        str(grid),
+        "--out",
+        str(out),
+        "--trust",
+    ]  # its algorithm is a module
     return subprocess.Popen(
         command,
         cwd=ROOT,
@@ -111,7 +121,9 @@ def test_a_terminated_benchmark_ends_its_runs_and_they_save_what_they_learned(tm
     assert steps - {"step_000000"}, steps
 
 
-def test_runs_that_end_while_others_start_keep_their_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_end_while_others_start_keep_their_exit_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A status that two threads read at once is lost to one of them: a finished run was told to have failed with 255."""
     monkeypatch.setattr(run, "worker_process", max)  # ends at once, well
     stage = run._Stage(BenchFolder(tmp_path), [], print)
@@ -150,13 +162,17 @@ def test_the_report_is_whole_and_stands_alone(done: tuple[BenchFolder, list[str]
     stored = [json.loads(line) for line in folder.results_file.read_text().splitlines()]
     assert [r["key"] for r in stored] == [r["key"] for r in folder.rows()]
     lines = list(csv.DictReader((folder.root / "summary.csv").read_text().splitlines()))
-    assert [x["algorithm"] for x in lines] == ["marft", "grpo", "awr", "untrained"] and all(x["mean_low"] == "" for x in lines)
+    assert [x["algorithm"] for x in lines] == ["marft", "grpo", "awr", "untrained"] and all(
+        x["mean_low"] == "" for x in lines
+    )
     tasks = json.loads((folder.root / "marl_eval.json").read_text())["marft"]
     steps = tasks["relay-v0"]["grpo"]["seed_0"]
     assert steps["step_0"]["step_count"] == 0 and len(steps["absolute_metrics"]["return"]) == 8
 
 
-def test_packed_results_are_where_another_checkout_goes_on(done: tuple[BenchFolder, list[str], str], tmp_path: Path) -> None:
+def test_packed_results_are_where_another_checkout_goes_on(
+    done: tuple[BenchFolder, list[str], str], tmp_path: Path
+) -> None:
     folder = done[0]
     stray = folder.result_file("of-a-cell-that-was-in-the-grid-before")
     stray.write_text("{}")

@@ -123,7 +123,9 @@ def test_problems_that_an_outage_took_are_in_no_score_and_are_counted(tmp_path: 
         lost["outcomes"] = [None, *lost["outcomes"][1:-1], None]
         lost["infra"] = 2
     found = {x.algorithm: x for x in tables.lines(rows, "base")}
-    assert found["a"].mean is not None and found["a"].mean.mean == pytest.approx((31 + 30 + 32) / 3 / 38 - 0.0, abs=0.02)
+    assert found["a"].mean is not None and found["a"].mean.mean == pytest.approx(
+        (31 + 30 + 32) / 3 / 38 - 0.0, abs=0.02
+    )
     assert found["a"].difference is not None and found["a"].difference.mean == pytest.approx(12 / 38)
     assert found["a"].improvement == whole["a"].improvement
     assert [found[name].infra for name in ("a", "base")] == [2, 2] and whole["a"].infra == 0

@@ -34,7 +34,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[BenchFolder, dict[
 
 
 def job(config: dict[str, Any], key: str, kind: str = "train", **changes: Any) -> dict[str, Any]:
-    return {"key": key, "kind": kind, "config": config, "contribution": 0, "samples": 0, "sources": [], "reference": ""} | changes
+    return {
+        "key": key,
+        "kind": kind,
+        "config": config,
+        "contribution": 0,
+        "samples": 0,
+        "sources": [],
+        "reference": "",
+    } | changes
 
 
 def said(*texts: str) -> list[Trajectory]:
@@ -122,7 +130,9 @@ def test_costs_that_some_sources_do_not_have_are_not_added_up(folder: tuple[Benc
     bench, table = folder
     whole = bench.result("two")
     for kept in (["one", "two"], ["two", "one"]):
-        bench.write_result(kept[1], {k: v for k, v in bench.result(kept[1]).items() if k not in ("processed", "starts")})
+        bench.write_result(
+            kept[1], {k: v for k, v in bench.result(kept[1]).items() if k not in ("processed", "starts")}
+        )
         with pytest.raises(ConfigError, match=f"'processed'.*{kept[1]}"):
             worker.make(bench, job(table, "v", "vote", sources=["one", "two"]))
         bench.write_result(kept[1], bench.result(kept[1]) | {k: whole[k] for k in ("processed", "starts")})

@@ -72,7 +72,11 @@ CLASSES = {"TicketAPI": TicketAPI, "MathAPI": MathAPI}
 
 def doc(name: str, required: list[str], **types: str) -> dict[str, Any]:
     given = {key: {"type": kind} for key, kind in types.items()}
-    return {"name": name, "description": name, "parameters": {"type": "dict", "properties": given, "required": required}}
+    return {
+        "name": name,
+        "description": name,
+        "parameters": {"type": "dict", "properties": given, "required": required},
+    }
 
 
 TOOLS = {
@@ -191,7 +195,9 @@ def test_teams_play_the_gold_to_completion(bfcl: BfclDomain, name: str) -> None:
 
 
 def test_a_schema_becomes_strict() -> None:
-    made = strict({"type": "dict", "properties": {"x": {"type": "tuple", "items": {"type": "float"}}, "y": {"type": "any"}}})
+    made = strict(
+        {"type": "dict", "properties": {"x": {"type": "tuple", "items": {"type": "float"}}, "y": {"type": "any"}}}
+    )
     assert made == {
         "type": "object", "additionalProperties": False,
         "properties": {"x": {"type": "array", "items": {"type": "number"}}, "y": {}},
@@ -340,7 +346,9 @@ def test_gold_completes_null_and_reads_get_nothing_parts_are_between(bfcl: BfclD
         ([[0], [1, 2, 3], [3]], "answer", 2),
     ],
 )
-def test_verdicts_follow_upstreams_rules(bfcl: BfclDomain, turns: list[list[int]], reason: str, turn: int | None) -> None:
+def test_verdicts_follow_upstreams_rules(
+    bfcl: BfclDomain, turns: list[list[int]], reason: str, turn: int | None
+) -> None:
     """State after every turn; answers of this turn among all so far; some call in it; more calls do no harm."""
     problem = first(bfcl)
     calls = [call for said in bfcl.oracle(problem) for call in said]

@@ -48,7 +48,9 @@ def play(domain: BfclDomain, problem: ToolProblem, turns: upstream.Turns) -> Bfc
     return world
 
 
-def test_the_package_holds_800_tasks_of_which_five_are_left_out(domain: BfclDomain, problems: list[ToolProblem]) -> None:
+def test_the_package_holds_800_tasks_of_which_five_are_left_out(
+    domain: BfclDomain, problems: list[ToolProblem]
+) -> None:
     assert domain.categories == CATEGORIES and len(domain.tools) == 128
     assert len(problems) == 795 and {p.secret.id for p in domain.defective()} == set(SKIPPED)
     train, test = ({p.id for p in domain.problems(split)} for split in ("train", "test"))
@@ -66,7 +68,9 @@ def test_ground_truths_pass_through_the_router_team_and_upstreams_checker(domain
     for problem in list(task.problems)[::3]:  # all of them: python -m benchmarks.tools_real
         episode = oracle.play(env, options={"task_id": problem.id})
         log = task.session.log
-        said = [[e.result.call for e in log if e.turn == i and e.result.error in REACHED] for i in range(len(problem.turns))]
+        said = [
+            [e.result.call for e in log if e.turn == i and e.result.error in REACHED] for i in range(len(problem.turns))
+        ]
         assert episode.success and upstream.accepts(problem.secret, said), problem.id
 
 
@@ -199,7 +203,9 @@ def _invented(schema: Mapping[str, Any], words: Sequence[str], rng: random.Rando
     """A value that fits the schema and is unlikely to have been thought of."""
     kind = schema.get("type")
     if kind == "object":
-        wanted = {k: v for k, v in schema["properties"].items() if k in schema.get("required", ()) or rng.random() < 0.5}
+        wanted = {
+            k: v for k, v in schema["properties"].items() if k in schema.get("required", ()) or rng.random() < 0.5
+        }
         return {name: _invented(entry, words, rng) for name, entry in wanted.items()}
     if kind == "array":
         return [_invented(schema.get("items", {}), words, rng) for _ in range(rng.choice([0, 1, 2, 5]))]

@@ -124,7 +124,9 @@ def test_killed_at_five_moments_and_resumed_a_run_ends_as_one_that_was_not(model
     for kind in ("train", "eval"):
         names = [RunFolder(root).episodes_file(kind, i) for i in reference.recorded(kind)]
         assert names
-        assert [n.read_bytes() for n in names] == [reference.episodes_file(kind, i).read_bytes() for i in reference.recorded(kind)]
+        assert [n.read_bytes() for n in names] == [
+            reference.episodes_file(kind, i).read_bytes() for i in reference.recorded(kind)
+        ]
 
 
 def test_metrics_and_episodes_written_after_the_checkpoint_are_forgotten(model: Path, tmp_path: Path) -> None:

@@ -22,7 +22,18 @@ from marft_algos.config import SECTIONS, TrainConfig
 from marft_algos.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parent.parent
-QUICK = ["--iterations", "2", "--episodes-per-iteration", "6", "--eval-episodes", "12", "--max-new-tokens", "4", "--lora-r", "2"]
+QUICK = [
+    "--iterations",
+    "2",
+    "--episodes-per-iteration",
+    "6",
+    "--eval-episodes",
+    "12",
+    "--max-new-tokens",
+    "4",
+    "--lora-r",
+    "2",
+]
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +135,9 @@ def test_play_at_random_and_by_hand(capsys: pytest.CaptureFixture[str], monkeypa
     assert "Did you mean 'solver_0'" in fails(["play", "relay-v0", "--agent", "solver0"], capsys)
 
 
-def test_check_passes_and_fails(capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_passes_and_fails(
+    capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert main(["check", "relay-v0"]) == 0
     assert "checks passed" in capsys.readouterr().out
     (here / "leaky_env.py").write_text(
@@ -147,7 +160,19 @@ def test_check_passes_and_fails(capsys: pytest.CaptureFixture[str], here: Path, 
 
 
 def test_train_eval_show_resume(model: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["train", "marft", "--env", "relay-v0", "--models", str(model), *QUICK, "--level", "action", "--name", "first"]
+    argv = [
+        "train",
+        "marft",
+        "--env",
+        "relay-v0",
+        "--models",
+        str(model),
+        *QUICK,
+        "--level",
+        "action",
+        "--name",
+        "first",
+    ]
     assert main(argv) == 0
     shown = capsys.readouterr().out
     run = Path("runs/first")
@@ -210,7 +235,11 @@ def test_a_run_that_ended_before_its_last_evaluation_makes_up_for_it(
     assert "gain:" in shown and "nothing to do" not in shown
     assert run.recorded("eval") == [0, 2] and run.evaluation(2) == whole.evaluation(2) and run.report_file.exists()
     last, other = run.metrics()[-1], whole.metrics()[-1]
-    assert (last["iteration"], last["eval/success"], last["eval/gain"]) == (2, other["eval/success"], other["eval/gain"])
+    assert (last["iteration"], last["eval/success"], last["eval/gain"]) == (
+        2,
+        other["eval/success"],
+        other["eval/gain"],
+    )
     assert main(["train", "--resume", "run"]) == 0
     assert "nothing to do" in capsys.readouterr().out and len(evaluations) == 3
 
@@ -256,7 +285,9 @@ def test_settings_come_from_preset_file_and_command_line(model: Path, here: Path
         (["show"], "Start one: marft train"),
     ],
 )
-def test_bad_input_is_one_clear_message(argv: list[str], message: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_clear_message(
+    argv: list[str], message: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert message in fails(argv, capsys)
     assert not (here / "runs").exists()
 
@@ -268,12 +299,16 @@ def test_train_without_the_extra_prints_the_pip_command() -> None:
         "from marft_algos.cli import main\n"
         "sys.exit(main(['train']))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 1
     assert "pip install 'marft[train]'" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_real_problems_from_a_path(shared_data: Path, model: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_real_problems_from_a_path(
+    shared_data: Path, model: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """GSM8K from a local file, with a random model that has its own chat template: near zero, and end to end."""
     data = str(shared_data / "math" / "gsm8k_{split}.jsonl")
     short = ["train", "--data", data, "--models", str(model), *QUICK, "--name", "gsm"]
@@ -284,12 +319,25 @@ def test_real_problems_from_a_path(shared_data: Path, model: Path, here: Path, c
     assert "svamp.jsonl" in capsys.readouterr().out
 
 
-def test_a_run_on_two_files_is_evaluated_on_the_second(model: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_on_two_files_is_evaluated_on_the_second(
+    model: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The held-out problems are in the file of the split ``test`` and in no other."""
     for split, n in (("train", 40), ("test", 12)):
         rows = [{"id": f"{split}-{i}", "problem": f"What is {i} and 1?", "answer": str(i + 1)} for i in range(n)]
         (here / f"sums_{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    argv = ["train", "--env", "math-solo-v0", "--data", "sums_{split}.jsonl", "--models", str(model), *QUICK, "--name", "sums"]
+    argv = [
+        "train",
+        "--env",
+        "math-solo-v0",
+        "--data",
+        "sums_{split}.jsonl",
+        "--models",
+        str(model),
+        *QUICK,
+        "--name",
+        "sums",
+    ]
     assert main(argv) == 0
     assert main(["eval", "sums", "--out", "rows.jsonl"]) == 0
     assert {json.loads(line)["task_id"] for line in Path("rows.jsonl").read_text().splitlines()} == {

@@ -59,7 +59,10 @@ def test_both_real_files_load_completely(shared_data: Path) -> None:
     assert sum(len(every_test(problem)) for problem in humaneval) == 1570
     assert all(problem.solution and problem.hidden and len(problem.public) <= 2 for problem in [*humaneval, *mbpp])
     assert "Node(1)" in mbpp.get("mbpp/367").setup
-    assert {test.expected for test in every_test(mbpp.get("mbpp/596"))} == {"88", "72"}  # they depend on the interpreter
+    assert {test.expected for test in every_test(mbpp.get("mbpp/596"))} == {
+        "88",
+        "72",
+    }  # they depend on the interpreter
     assert {test.check for test in every_test(humaneval.get("humaneval/32"))} == {"poly_root"}
 
 
@@ -137,8 +140,14 @@ def test_marks_decide_and_an_input_marked_both_ways_is_public_while_others_are_h
 def test_a_row_in_the_unified_schema_becomes_a_problem(tmp_path: Path) -> None:
     tests = [
         {"kind": "stdio", "input": "1 2\n", "expected": "3\n", "visibility": "public"},
-        {"kind": "stdio", "input": "2 2\n", "expected": "4.0\n", "check": "approx", "atol": 0.1,
-            "visibility": "hidden"},
+        {
+            "kind": "stdio",
+            "input": "2 2\n",
+            "expected": "4.0\n",
+            "check": "approx",
+            "atol": 0.1,
+            "visibility": "hidden",
+        },
     ]
     row: dict[str, Any] = {"mode": "stdio", "prompt": "Add.", "tests": tests, "difficulty": "hard", "time_limit_s": 2,
         "memory_limit_mb": 64,
@@ -181,8 +190,10 @@ BAD = {
     "a tolerance that is an empty text": (one(atol=""), "'atol' is ''"),
     "a tolerance that is true": (one(atol=True), "'atol' is True"),
     "a tolerance that is NaN": (one(atol=float("nan")), "'atol' is nan"),
-    "a check of standard output": (bad(mode="stdio", tests=[{"kind": "stdio", "input": "", "expected": "", "check":
-        "poly_root"}]), "no checker 'poly_root' for a stdio test"),
+    "a check of standard output": (
+        bad(mode="stdio", tests=[{"kind": "stdio", "input": "", "expected": "", "check": "poly_root"}]),
+        "no checker 'poly_root' for a stdio test",
+    ),
     "roots of no polynomial": (one(check="poly_root", args="[1, 2]"), "one argument, a list of numbers"),
     "roots of words": (one(check="poly_root", args="[['x']]"), "one argument, a list of numbers"),
     "unknown visibility": (one(visibility="secret"), "visibility is 'secret'"),
@@ -193,7 +204,10 @@ BAD = {
     "time beyond the floats": (bad(time_limit_s=10**400), "'time_limit_s' is 1000"),
     "time that is no number": (bad(time_limit_s=float("nan")), "'time_limit_s' is nan"),
     "infinite memory": (bad(memory_limit_mb=float("inf")), "'memory_limit_mb' is inf"),
-    "absurd memory": (bad(memory_limit_mb=1e300), "'memory_limit_mb' is 1e.300; expected a positive number up to 16,384"),
+    "absurd memory": (
+        bad(memory_limit_mb=1e300),
+        "'memory_limit_mb' is 1e.300; expected a positive number up to 16,384",
+    ),
     "negative memory": (bad(memory_limit_mb=-1), "'memory_limit_mb' is -1"),
     "memory that is text": (bad(memory_limit_mb="64"), "'memory_limit_mb' is '64'"),
     "deep JSON": ("[" * 50_000, "not JSON"),
@@ -356,8 +370,11 @@ def test_evalplus_lists_of_inputs_and_results_become_calls() -> None:
         "    results = [[2], [800], [1.0], []]\n" + loop  # fmt: skip
     (problem,) = rows_to_problems("humaneval_plus", [_HUMANEVAL | {"test": test}])
     found = {(t.input, t.expected, t.check, t.atol) for t in every_test(problem)}
-    assert found == {("[[1], 2]", "[2]", "", 0.0), ("[[8], 100]", "[800]", "", 0.0), ("[[0.5], 2]", "[1.0]",
-        "approx", 1e-6)}
+    assert found == {
+        ("[[1], 2]", "[2]", "", 0.0),
+        ("[[8], 100]", "[800]", "", 0.0),
+        ("[[0.5], 2]", "[1.0]", "approx", 1e-6),
+    }
     assert last_tally("humaneval_plus", "test") == {"inputs or values that are no literals": 1}
 
 
@@ -406,8 +423,9 @@ def test_livecodebench_unpacks_private_tests_and_calls_methods() -> None:
     stdio, method = rows_to_problems("livecodebench", [_LCB, leet])
     assert (stdio.mode, stdio.level, len(stdio.public), len(stdio.hidden)) == ("stdio", 3, 1, 3)
     assert (method.mode, method.entry_point, method.level) == ("function", "Solution.total", 1)
-    assert method.public == (Test("call", "[[1, 2], 3]", "6"),) and method.hidden == (Test("call", "[['a'], 0]",
-        "True"),)
+    assert method.public == (Test("call", "[[1, 2], 3]", "6"),) and method.hidden == (
+        Test("call", "[['a'], 0]", "True"),
+    )
     assert method.starter_code.startswith("from typing import List\n")
 
 
@@ -466,8 +484,11 @@ def _contest(name: str, **changes: Any) -> dict[str, Any]:
 def test_code_contests_rows() -> None:
     huge = {"input": ["b", "x"], "output": ["b!", "y" * (MAX_TEST + 1)]}
     many = {"input": [str(i) for i in range(200)], "output": ["x"] * 200}
-    rows = [_contest("1_A", private_tests=huge), _contest("1_B", input_file="in.txt"), _contest("1_C",
-        generated_tests=many)]
+    rows = [
+        _contest("1_A", private_tests=huge),
+        _contest("1_B", input_file="in.txt"),
+        _contest("1_C", generated_tests=many),
+    ]
     first, third = rows_to_problems("code_contests", rows, "validation")
     assert {t.input for t in first.public} == {"a"} and {t.input for t in first.hidden} == {"b", "c"}
     assert (first.level, first.cpu_s, first.memory_mb, first.solution) == (3, 1.5, 256, "print(input() + '!')")
@@ -487,7 +508,11 @@ def test_codeforces_rows_bring_checkers_and_refuse_interaction() -> None:
            "generated_checker": "import sys\nprint(1)"}  # fmt: skip
     (problem,) = rows_to_problems("codeforces", [row, row | {"id": "1/B", "interaction_format": "ask"}])
     assert (problem.id, problem.level, problem.checker) == ("codeforces/test/1-A", 1, "import sys\nprint(1)")
-    assert {t.input for t in problem.hidden} == {"5\n"} and "## Input\nn" in problem.prompt and "Note" not in problem.prompt
+    assert (
+        {t.input for t in problem.hidden} == {"5\n"}
+        and "## Input\nn" in problem.prompt
+        and "Note" not in problem.prompt
+    )
     assert last_tally("codeforces", "test") == {"problems: is interactive": 1}
 
 

@@ -129,7 +129,9 @@ def test_no_program_is_paid_for_what_it_reads_or_renames(name: str, sandbox: San
 def test_round_trips_of_the_hubs_humaneval_rows(name: str, sandbox: Sandbox) -> None:
     """The form of the hub's rows: the encoder is in the prompt, the test draws random texts."""
     kind = "cyclic" if name.endswith("38") else "shift"
-    prompt = f"def encode_{kind}(s: str):\n    return s[::-1] + '!'\n\n\ndef decode_{kind}(s: str):\n    '''Undo it.'''\n"
+    prompt = (
+        f"def encode_{kind}(s: str):\n    return s[::-1] + '!'\n\n\ndef decode_{kind}(s: str):\n    '''Undo it.'''\n"
+    )
     test = "def check(candidate):\n    from random import choice\n    for _ in range(100):\n        text = str(choice('ab'))\n" \
         f"        assert candidate(encode_{kind}(text)) == text\n"  # fmt: skip
     given = {"task_id": name, "prompt": prompt, "canonical_solution": "    return s[:-1][::-1]\n", "test": test,
@@ -222,7 +224,9 @@ RIGHT = [
 def test_what_can_be_taken_apart_is_evaluated_as_a_whole(
     text: str, expected: str, setup: str, program: str, sandbox: Sandbox
 ) -> None:
-    entry = next(name for name in ("add", "keep", "total", "count", "height", "first", "Stack") if f" {name}" in program)
+    entry = next(
+        name for name in ("add", "keep", "total", "count", "height", "first", "Stack") if f" {name}" in program
+    )
     test = Test("expr", text, expected)
     problem = Problem("own/1", "function", "x", (), (test,), entry_point=entry, setup=setup, solution=program)
     (result,) = Judge(sandbox, Limits()).run(problem, program, [test])
@@ -382,7 +386,12 @@ def f(n):
 def test_nobody_is_paid_for_what_is_not_in_a_closure_or_an_iterator(
     name: str, sandbox: Sandbox, tmp_path: Path
 ) -> None:
-    tests = [("list(near(3))", "[3, 4]"), ("next(near(7)) in (7, 8)", "True"), ("near(2)(5)", "7"), ("near(2)(6) > 7", "True")]
+    tests = [
+        ("list(near(3))", "[3, 4]"),
+        ("next(near(7)) in (7, 8)", "True"),
+        ("near(2)(5)", "7"),
+        ("near(2)(6) > 7", "True"),
+    ]
     honest = "def near(n):\n    class Both:\n        def __call__(self, m): return n + m\n        " \
         "def __iter__(self): return self\n        def __next__(self):\n            " \
         "self.i = getattr(self, 'i', -1) + 1\n            if self.i > 1: raise StopIteration\n            return n + self.i\n" \
@@ -392,7 +401,11 @@ def test_nobody_is_paid_for_what_is_not_in_a_closure_or_an_iterator(
 
 
 def test_a_test_that_fails_before_the_program_is_called_is_the_datas_fault(sandbox: Sandbox) -> None:
-    for text, setup in (("f([1, 2][5])", ""), ("f(helper(1))", "def helper(x): return x / 0"), ("f(x)", "x = int('y')")):
+    for text, setup in (
+        ("f([1, 2][5])", ""),
+        ("f(helper(1))", "def helper(x): return x / 0"),
+        ("f(x)", "x = int('y')"),
+    ):
         test = Test("expr", text, "1")
         problem = Problem("own/1", "function", "x", (), (test,), entry_point="f", setup=setup)
         with pytest.raises(DataError, match=r"own/1.*before the program is called"):

@@ -87,7 +87,12 @@ def test_a_root_of_a_polynomial_is_right_whichever_it_is() -> None:
     ("check", "expected", "right", "wrong"),
     [
         ("", "1 2\n", ["1 2", " 1\n2 \n\n", "1\t2\r\n"], ["1", "1 2 3", "12", "", "1 2.0", "01 2"]),
-        ("", "0.5", ["0.5", "0.5000004", "5e-1", ".5", "+0.5"], ["0.50001", "nan", "inf", "0.5x", "0_5.0", "1_0.5", "½"]),
+        (
+            "",
+            "0.5",
+            ["0.5", "0.5000004", "5e-1", ".5", "+0.5"],
+            ["0.50001", "nan", "inf", "0.5x", "0_5.0", "1_0.5", "½"],
+        ),
         ("", "1000000.0", ["1000000.5", "1000000"], ["1000002.0"]),
         ("", "2.0", ["2", "2.0000001"], ["two", "2.1"]),
         ("", "nan", ["nan"], ["NaN", "inf"]),
@@ -320,7 +325,10 @@ def test_words_of_a_checker(said: str, right: bool) -> None:
         ("add = 3", "no_entry_point"),
         ("import os\ndef add(a, b):\n    os._exit(0)", "runtime_error"),
         ("raise ValueError('no')", "runtime_error"),
-        ("class Same(int):\n    def __eq__(self, other): return True\ndef add(a, b):\n    return Same(3)", "wrong_answer"),
+        (
+            "class Same(int):\n    def __eq__(self, other): return True\ndef add(a, b):\n    return Same(3)",
+            "wrong_answer",
+        ),
     ],
 )
 def test_functions_in_the_sandbox(sandbox: Sandbox, program: str, verdict: str) -> None:
@@ -403,7 +411,10 @@ def nested(value: Any, depth: int, make: Any) -> Any:
 
 
 DECODABLE = CONTAINERS | st.builds(
-    nested, CONTAINERS, st.integers(0, 95), st.sampled_from([lambda one: [one], lambda one: (one,), lambda one: {1: one}])
+    nested,
+    CONTAINERS,
+    st.integers(0, 95),
+    st.sampled_from([lambda one: [one], lambda one: (one,), lambda one: {1: one}]),
 )
 EXPECTED = ("1", "1.5", "1e999", "'a'", "[1, 2.0]", "(1,)", "{1, 'a'}", "{1: [2]}", "True", "None", "[[[]]]", "1j",
             hex(10**400), f"[{hex(1 << 40_000)}]", f"{{{hex(1 << 40_000)}}}", f"{{{hex(1 << 40_000)}: 1.0}}")  # fmt: skip
@@ -424,7 +435,9 @@ def test_every_check_of_every_value_that_can_come_back_is_a_bool(
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.text(max_size=30) | st.from_regex(r"[0-9.e+\- \n]{0,60}"), st.sampled_from(OUTPUT_CHECKS), st.text(max_size=8))
+@given(
+    st.text(max_size=30) | st.from_regex(r"[0-9.e+\- \n]{0,60}"), st.sampled_from(OUTPUT_CHECKS), st.text(max_size=8)
+)
 def test_every_check_of_every_output_is_a_bool(text: str, check: str, expected: str) -> None:
     for wanted in (expected, "1.5 2", "9" * 399 + ".0", "1e999", "yes\n1 2"):
         assert output_agrees(text, Test("stdio", "", wanted, check, 1e-6, 1e-6), SUM) in (True, False)

@@ -175,7 +175,11 @@ class Eager(FlexEnv):
         (lambda: Vain(team(2), paying(), marft_envs.Chain()), "reward_bookkeeping", "PettingZoo paid"),
         (lambda: Eager(team(2), PlainTask(), Independent()), "visibility", "its `sees` does not name"),
         (lambda: flex(2, Router(lambda view: ["a_0"])), "api_test|order_invariance", ""),
-        (lambda: flex(2, Router(lambda view: view.agents[view.layer : view.layer + 1])), "pickling", "instead of lambdas"),
+        (
+            lambda: flex(2, Router(lambda view: view.agents[view.layer : view.layer + 1])),
+            "pickling",
+            "instead of lambdas",
+        ),
     ],
 )
 def test_broken_promises_are_named(build: Callable[[], FlexEnv], promise: str, words: str) -> None:

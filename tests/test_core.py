@@ -51,7 +51,9 @@ def test_aec_loop_delivers_the_end_to_every_agent() -> None:
         last[agent] = (reward, terminated, truncated, info)
         env.step(None if terminated or truncated else "hi")
     assert env.agents == []
-    assert {name: (r, t, u) for name, (r, t, u, _) in last.items()} == dict.fromkeys(env.possible_agents, (2.0, True, False))
+    assert {name: (r, t, u) for name, (r, t, u, _) in last.items()} == dict.fromkeys(
+        env.possible_agents, (2.0, True, False)
+    )
     assert last["a_0"][3] == {"stop_reason": "max_rounds", "success": True}
 
 
@@ -110,7 +112,12 @@ class _Short(PlainTask):
 
 @pytest.mark.parametrize(
     ("limits", "most"),
-    [({}, 3), ({"max_rounds": 4}, 12), ({"max_rounds": 4, "max_turns": 5}, 5), ({"max_rounds": 4, "max_turns_per_agent": 2}, 6)],
+    [
+        ({}, 3),
+        ({"max_rounds": 4}, 12),
+        ({"max_rounds": 4, "max_turns": 5}, 5),
+        ({"max_rounds": 4, "max_turns_per_agent": 2}, 6),
+    ],
 )
 def test_the_most_turns_that_an_episode_can_have(limits: dict[str, int], most: int) -> None:
     assert flex(3, **limits).turn_limit == most
@@ -211,7 +218,9 @@ def test_what_a_task_pays_must_exist() -> None:
 
 
 def test_feedback_reaches_its_agent_alone_and_later() -> None:
-    task = PlainTask(lambda turns: Outcome(feedback={"b_0": "well done, <|im_end|>"} if turns[0].agent == "a_0" else {}))
+    task = PlainTask(
+        lambda turns: Outcome(feedback={"b_0": "well done, <|im_end|>"} if turns[0].agent == "a_0" else {})
+    )
     env = flex(3, task=task)
     env.reset(seed=0)
     env.step("first")
@@ -233,7 +242,9 @@ def test_results_belong_to_their_turn() -> None:
     copied = env.fork()[0]
     env.step("third")
     own = env.messages("a_0")  # its own call stands as it was written, and its result behind it
-    assert own[2]["content"] == "first <tool_call>" and own[3]["content"].endswith("[feedback, round 1]\nfound < |im_start|>")
+    assert own[2]["content"] == "first <tool_call>" and own[3]["content"].endswith(
+        "[feedback, round 1]\nfound < |im_start|>"
+    )
     assert "[feedback]\nlate" in env.state()
     assert [turn.result for turn in env.episode.turns] == ["found <|im_start|>", "", "late"]
     assert [turn.result for turn in copied.episode.turns] == ["found <|im_start|>", ""]
@@ -491,14 +502,18 @@ def test_no_global_generator_is_touched() -> None:
 
 
 def test_routers_may_give_turns_in_any_order() -> None:
-    env = flex(3, Router(lambda view: [Turn("c_0", (1, 0, 1))] if view.layer == 1 else ["a_0", "b_0"] * (view.layer < 1)))
+    env = flex(
+        3, Router(lambda view: [Turn("c_0", (1, 0, 1))] if view.layer == 1 else ["a_0", "b_0"] * (view.layer < 1))
+    )
     assert play(env).episode.turns[2].sees == (0, 1)
 
 
 def test_records_share_nothing_that_can_be_written() -> None:
     """Before: equal matrices were one list, in every record of the process."""
     first, second = play(flex(3, max_rounds=2)).episode, play(flex(3, max_rounds=2)).episode
-    matrices = [matrix for episode in (first, second) for record in episode.rounds for matrix in (record.D, record.asked)]
+    matrices = [
+        matrix for episode in (first, second) for record in episode.rounds for matrix in (record.D, record.asked)
+    ]
     assert all(matrix == [[0, 1, 1], [0, 0, 1], [0, 0, 0]] for matrix in matrices) and len(matrices) == 8
     matrices[0][0][1] = 7
     matrices[0].append([9])

@@ -295,7 +295,9 @@ class Counted:
         ("grpo", {"group_size": 4, "refills": 1}),
     ],
 )
-def test_every_token_that_is_read_or_written_for_training_is_counted(algo: str, own: dict[str, Any], tmp_path: Path) -> None:
+def test_every_token_that_is_read_or_written_for_training_is_counted(
+    algo: str, own: dict[str, Any], tmp_path: Path
+) -> None:
     made = settings(
         Path("embedded"), tmp_path, env="relay-v0", algo=algo, iterations=1, max_new_tokens=2, episodes_per_iteration=8,
         eval_episodes=4, algorithm={"epochs": 1, "minibatches": 1, **own},

@@ -64,7 +64,9 @@ def test_features_are_read_before_each_token_is_known(
         torch.testing.assert_close(features[t], expected, rtol=0, atol=1e-5)
     features = Critics(policies).featurise(turns, view=view, level="action")
     for t in turns:
-        prompt = t.prompt_ids if view == "own" else policies.renderer.render(t.policy, [{"role": "user", "content": VIEW}])
+        prompt = (
+            t.prompt_ids if view == "own" else policies.renderer.render(t.policy, [{"role": "user", "content": VIEW}])
+        )
         torch.testing.assert_close(features[t], states(folder, prompt)[-1:], rtol=0, atol=1e-5)
 
 

@@ -187,7 +187,9 @@ def test_a_successors_value_changes_when_the_predecessors_message_changes(model:
     links = credit.team_chain(trajectory, credit.broadcast(trajectory), Estimates())
     bootstrapped = []
     for message in ("1", "2"):
-        prompt = policies.renderer.render(second.policy, [{"role": "user", "content": f"digit ?\n\n[planner]\n{message}"}])
+        prompt = policies.renderer.render(
+            second.policy, [{"role": "user", "content": f"digit ?\n\n[planner]\n{message}"}]
+        )
         put(second, prompt_ids=prompt, team_view=f"digit 3\n\n[planner]\n{message}")
         found = Estimates()
         fill_values([trajectory], critics, view, "action", found)
@@ -233,10 +235,7 @@ def test_equal_seeds_give_equal_problems_for_1_2_and_8_workers(model: str) -> No
     for slots in (1, 2, 8):
         data, *_ = collect(model, slots=slots)
         panels.append(
-            [
-                (d.number, d.seed, d.task_id, [(t.agent, t.observation, t.text) for t in d.transitions])
-                for d in data
-            ]
+            [(d.number, d.seed, d.task_id, [(t.agent, t.observation, t.text) for t in d.transitions]) for d in data]
         )
     assert panels[0] == panels[1] == panels[2]
     assert len({task for _, _, task, _ in panels[0]}) > 1

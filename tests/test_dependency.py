@@ -108,7 +108,10 @@ def test_settings_of_kinds_that_cannot_be() -> None:
         (lambda: as_dependency("chian"), "Did you mean 'chain'"),
         (lambda: as_dependency(3), "Cannot read a dependency function"),
         (lambda: as_dependency(["a_0", "b_0"]), "Cannot read a dependency function"),
-        (lambda: as_dependency(unknown), r"unknown is no dependency function yet. Next: Router\(unknown\), asked after"),
+        (
+            lambda: as_dependency(unknown),
+            r"unknown is no dependency function yet. Next: Router\(unknown\), asked after",
+        ),
         (lambda: flex(2, Independent), r"Independent is a class. Next: Independent\(\)."),
     ):
         with pytest.raises(ConfigError, match=words):
@@ -196,7 +199,9 @@ def test_router_goes_by_what_the_task_said() -> None:
 
 
 def test_repeats_in_a_layer_go_to_later_layers() -> None:
-    env = play(flex(3, Router(lambda view: ["b_0", "a_0", "b_0", "b_0"] if view.layer == 0 else ["c_0"] * (view.layer < 2))))
+    env = play(
+        flex(3, Router(lambda view: ["b_0", "a_0", "b_0", "b_0"] if view.layer == 0 else ["c_0"] * (view.layer < 2)))
+    )
     assert order(env) == ["ab", "b", "b", "c"] and env.episode.invalid == 0
     assert sees(env) == [(), (), (), (), (0, 1, 2, 3)]
 
@@ -327,8 +332,14 @@ def misnamed(view: View) -> list[str]:
     ("d", "words"),
     [
         (Router(misnamed), "Router names the agent 'b_1', which is not in the team. Did you mean 'b_0'?"),
-        (Router(lambda view: ["a_0"] if view.layer == 0 else None), "returned None in round 0, layer 1; expected a list"),
-        (Router(lambda view: ["a_0"] if view.layer == 0 else "b_0"), "returned 'b_0' in round 0, layer 1; expected a list"),
+        (
+            Router(lambda view: ["a_0"] if view.layer == 0 else None),
+            "returned None in round 0, layer 1; expected a list",
+        ),
+        (
+            Router(lambda view: ["a_0"] if view.layer == 0 else "b_0"),
+            "returned 'b_0' in round 0, layer 1; expected a list",
+        ),
         (Router(lambda view: ["a_0"] if view.layer == 0 else [3]), "gave 3; expected Turn"),
     ],
 )
@@ -359,6 +370,7 @@ def test_ones_own_kind_of_d_is_held_to_the_same() -> None:
 
 def test_the_record_says_what_a_models_words_named() -> None:
     """Names out of a model's text are data: which round and turn, and what was named."""
+
     def fn(view: View) -> list[str]:
         return [view.history[-1].text] if view.layer == 1 else ["a_0"] * (view.layer == 0)
 
@@ -560,7 +572,9 @@ def test_d_as_recorded_is_what_observations_showed(
 
     came = PlainTask(lambda turns: Outcome(results={t.index: letter(t.index) * 3 for t in turns if t.index % 2}))
     try:
-        env = play(flex(n, d, came if results else None, max_rounds=rounds, history=history, max_chars=limit), seed, say)
+        env = play(
+            flex(n, d, came if results else None, max_rounds=rounds, history=history, max_chars=limit), seed, say
+        )
     except DependencyError as error:
         assert "nobody acts" in str(error) or "before anybody acted" in str(error)
         return
@@ -606,7 +620,9 @@ def test_any_cyclic_d_is_refused_lagged_or_unrolled(d: np.ndarray, on_cycle: str
                 latest = [t.index for t in turns[: acts[-1].index] if t.agent == names[i]]
                 lagged = on_cycle == "lag" and reach[j, i] and i >= j
                 here = [t for t in latest if turns[t].round == 1]
-                before = [t for t in latest if turns[t].round == 0]  # what a lagged edge reads, even if i has acted again
+                before = [
+                    t for t in latest if turns[t].round == 0
+                ]  # what a lagged edge reads, even if i has acted again
                 wanted = before[-1] if lagged else (here[-1] if here else None)
                 assert wanted is None or wanted in acts[-1].sees
                 assert wanted is not None or (reach[j, i] and times == 1 and on_cycle != "lag")

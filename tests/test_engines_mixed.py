@@ -171,16 +171,18 @@ def test_vllm_and_native_policies_learn_what_native_ones_learn(
 def test_only_adapters_that_a_server_needs_are_written(models: dict[str, str], tmp_path: Path) -> None:
     server = FakeVLLM(models["solver_0"], rank=2)
     try:
-        trainer = Trainer(build(
-            config(
-                models,
-                tmp_path,
-                None,
-                engines={"solver_0": f"vllm:{server.url}", "planner_0": "native"},
-                models={**models, "planner_0": models["writer_0"]},
-                adapter_dir=str(tmp_path / "shared"),
+        trainer = Trainer(
+            build(
+                config(
+                    models,
+                    tmp_path,
+                    None,
+                    engines={"solver_0": f"vllm:{server.url}", "planner_0": "native"},
+                    models={**models, "planner_0": models["writer_0"]},
+                    adapter_dir=str(tmp_path / "shared"),
+                )
             )
-        ))
+        )
         trainer.publisher.publish(trainer.policies.policies, 0)
         assert [path.name for path in (tmp_path / "shared").glob("*/*")] == ["solver_0@0"]
         held = load_file(next((tmp_path / "shared").glob("*/*/adapter_model.safetensors")))

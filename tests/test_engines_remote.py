@@ -391,7 +391,7 @@ def test_whoever_ends_the_helper_ends_the_server(tmp_path: Path) -> None:
         "import http.server as h\n"
         "class A(h.BaseHTTPRequestHandler):\n"
         "    def do_GET(self): self.send_response(200); self.end_headers()\n"
-        f"h.HTTPServer((\"127.0.0.1\", {port}), A).serve_forever()'\n"
+        f'h.HTTPServer(("127.0.0.1", {port}), A).serve_forever()\'\n'
     )
     python.chmod(0o755)
     argv = ["m", "--venv", str(tmp_path), "--port", str(port)]

@@ -123,7 +123,10 @@ def test_a_dry_run_refuses_what_the_run_refuses(
         assert cli.main([*argv, *also]) == 1
         told.append(capsys.readouterr().err)
     assert said in told[0] and told[0] == told[1]
-    assert cli.main(["train", "--env", "relay-v0", "--frozen", "planner_0", "solver_0", "--iterations", "0", "--dry-run"]) == 0
+    assert (
+        cli.main(["train", "--env", "relay-v0", "--frozen", "planner_0", "solver_0", "--iterations", "0", "--dry-run"])
+        == 0
+    )
 
 
 # ---------------------------------------------------------------------- against the real thing

@@ -84,7 +84,9 @@ def test_exchanged_messages_cost_a_team_that_relies_on_them(model: Path, tmp_pat
     assert shown == [played[i].transitions[0].text for i in evaluate.derangement(60)]
     assert [t.task_id for t in again] == [t.task_id for t in played]
     # The solver repeats what it was told: right exactly where the foreign message is right by luck.
-    assert [t.success for t in again] == [t.transitions[0].text == p.transitions[0].text for t, p in zip(again, played, strict=True)]
+    assert [t.success for t in again] == [
+        t.transitions[0].text == p.transitions[0].text for t, p in zip(again, played, strict=True)
+    ]
     assert sum(bool(t.success) for t in again) < 30
     with pytest.raises(ConfigError, match="Did you mean 'planner_0'"):
         evaluate.swap("planer_0", played, made, engine, policies.renderer)
@@ -97,7 +99,9 @@ def rows(path: Path, n: int) -> Path:
 
 def problems(model: Path, tmp_path: Path, **changes: object) -> setup.Problems:
     made = settings(model, tmp_path, env="math-dual-v0", **changes)
-    return setup.problems(made, *(setup.started(made.env, setup.env_factory(made, x)) for x in (made.env_kwargs, setup.eval_kwargs(made))))
+    return setup.problems(
+        made, *(setup.started(made.env, setup.env_factory(made, x)) for x in (made.env_kwargs, setup.eval_kwargs(made)))
+    )
 
 
 def test_one_file_for_training_and_evaluation_is_divided(model: Path, tmp_path: Path) -> None:

@@ -79,7 +79,9 @@ def caused(error: Exception, cause: Exception) -> Exception:
     ],
 )
 @pytest.mark.parametrize("slow", [False, True])
-def test_an_exception_in_a_task_is_the_texts_fault_unless_it_speaks_of_an_outage(error: Exception, whose: str, slow: bool) -> None:
+def test_an_exception_in_a_task_is_the_texts_fault_unless_it_speaks_of_an_outage(
+    error: Exception, whose: str, slow: bool
+) -> None:
     assert fault_of(error) == whose
     episodes = drive(lambda: flex(2, Chain(), raising(error, slow=slow)), range(3))
     assert [e.fault for e in episodes] == ["", whose, ""]
@@ -129,7 +131,10 @@ def test_a_defect_of_a_task_is_shown_once_for_each_place(capsys: pytest.CaptureF
 
 
 def test_a_text_that_breaks_its_judge_is_paid_the_worst() -> None:
-    plain, declared = (drive(lambda t=t: flex(2, Chain(), t), range(3)) for t in (raising(ValueError()), raising(ValueError(), worst_return=-2.5)))
+    plain, declared = (
+        drive(lambda t=t: flex(2, Chain(), t), range(3))
+        for t in (raising(ValueError()), raising(ValueError(), worst_return=-2.5))
+    )
     assert [e.team_return for e in plain] == [2.0, 0.0, 2.0], "no more than nothing"
     assert [e.team_return for e in declared] == [2.0, -2.5, 2.0], "what the task says is the lowest"
     assert [t.text for t in plain[1].turns] == ["bad", "bad"] and "next" not in plain[1].info
@@ -142,16 +147,26 @@ def test_a_task_can_say_itself_whose_fault_it_was() -> None:
         return Outcome(fault="world", stop_reason="sensor_lost") if turns[0].text == "bad" else Outcome()
 
     episodes = drive(lambda: flex(1, task=PlainTask(layer)), range(3))
-    assert [(e.fault, e.stop_reason, e.terminated) for e in episodes] == [("", "max_rounds", True), ("world", "sensor_lost", True), ("", "max_rounds", True)]
+    assert [(e.fault, e.stop_reason, e.terminated) for e in episodes] == [
+        ("", "max_rounds", True),
+        ("world", "sensor_lost", True),
+        ("", "max_rounds", True),
+    ]
 
     def unreadable(turns: Sequence[Any]) -> Outcome:
-        return Outcome(team_reward=0.25, fault="text", stop_reason="unreadable") if turns[0].text == "bad" else Outcome(team_reward=1.0)
+        return (
+            Outcome(team_reward=0.25, fault="text", stop_reason="unreadable")
+            if turns[0].text == "bad"
+            else Outcome(team_reward=1.0)
+        )
 
     episode = drive(lambda: flex(1, task=PlainTask(unreadable)), range(3))[1]
     assert (episode.fault, episode.success, episode.team_return, episode.task_error) == ("text", False, 0.0, "")
 
 
-@pytest.mark.parametrize("reason", ["error", "error: the server is gone", "error in the judge", "world_crashed", "world_hung: 30 s"])
+@pytest.mark.parametrize(
+    "reason", ["error", "error: the server is gone", "error in the judge", "world_crashed", "world_hung: 30 s"]
+)
 def test_an_end_that_speaks_of_an_outage_names_its_fault(reason: str) -> None:
     """Before: it counted as a score, and was learnt from."""
     env = flex(2)
@@ -186,11 +201,16 @@ def test_records_keep_the_fault_and_replay(error: Exception, tmp_path: Path) -> 
     assert sorted(kept) == [0, 1, 2], "broken episodes are recorded, too"
     assert kept[1].fault == fault_of(error) and kept[0].fault == ""
     again = trajectory.replay(kept[1], flex(2, Chain(), raising(error)))
-    assert (again.fault, again.stop_reason, again.team_return) == (kept[1].fault, kept[1].stop_reason, kept[1].team_return)
+    assert (again.fault, again.stop_reason, again.team_return) == (
+        kept[1].fault,
+        kept[1].stop_reason,
+        kept[1].team_return,
+    )
 
 
 @pytest.mark.parametrize(
-    ("stop_reason", "fault"), [("task", ""), ("error: RuntimeError: x", "engine"), ("world_crashed", "world"), ("world_hung", "world")]
+    ("stop_reason", "fault"),
+    [("task", ""), ("error: RuntimeError: x", "engine"), ("world_crashed", "world"), ("world_hung", "world")],
 )
 def test_records_from_before_there_was_the_field_are_read_as_they_were_meant(stop_reason: str, fault: str) -> None:
     env = flex(1)
@@ -212,7 +232,13 @@ def breaks(state: Desk, how: str) -> str:
     """Fails half-way."""
     state.counters["a"] += 100
     state.notes.append("half")
-    raise {"key": KeyError("a secret"), "net": ConnectionError("refused"), "late": TimeoutError("late"), "disk": OSError(errno.ENOSPC, "full"), "file": FileNotFoundError(2, "no")}[how]
+    raise {
+        "key": KeyError("a secret"),
+        "net": ConnectionError("refused"),
+        "late": TimeoutError("late"),
+        "disk": OSError(errno.ENOSPC, "full"),
+        "file": FileNotFoundError(2, "no"),
+    }[how]
 
 
 def clumsy(**more: Any) -> Any:
@@ -231,12 +257,16 @@ def solo(domain: Any, *replies: str, task: str = "one") -> FlexEnv:
 
 
 @pytest.mark.parametrize("how", ["key", "file"])
-def test_an_exception_in_a_users_tool_is_a_tool_error_and_undoes_what_it_did(how: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exception_in_a_users_tool_is_a_tool_error_and_undoes_what_it_did(
+    how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     good = said(call("add", name="a", by=3))
     env = solo(clumsy(), said(call("breaks", how=how)), good, said(call("finish")))
     episode = env.episode
     assert (episode.stop_reason, episode.success, episode.fault) == ("task", True, ""), "half a write is no write"
-    assert episode.turns[0].result.startswith("breaks: error (tool_error): ") and "secret" not in episode.turns[0].result
+    assert (
+        episode.turns[0].result.startswith("breaks: error (tool_error): ") and "secret" not in episode.turns[0].result
+    )
     assert episode.metrics["error_rate"] == 1 / 3, "it was asked for what the tool cannot do: the agent's doing"
     env = solo(clumsy(), *[said(call("breaks", how=how))] * 3)
     shown = capsys.readouterr().err
@@ -253,7 +283,9 @@ def test_tracebacks_of_tools_name_the_line(capsys: pytest.CaptureFixture[str]) -
     assert shown.count("Traceback") == 1 and 'return {}["nothing"]' in shown
 
 
-@pytest.mark.parametrize(("how", "on_exception"), [("net", "tool_error"), ("disk", "tool_error"), ("key", "crash"), ("net", "crash")])
+@pytest.mark.parametrize(
+    ("how", "on_exception"), [("net", "tool_error"), ("disk", "tool_error"), ("key", "crash"), ("net", "crash")]
+)
 def test_an_outage_of_a_tool_is_a_world_that_crashed_and_costs_nobody_anything(how: str, on_exception: str) -> None:
     env = solo(clumsy(on_exception=on_exception), said(call("breaks", how=how)), said(call("finish")))
     episode = env.episode
@@ -264,7 +296,11 @@ def test_an_outage_of_a_tool_is_a_world_that_crashed_and_costs_nobody_anything(h
 
 def test_a_tool_that_gives_up_in_time_is_passing() -> None:
     env = solo(clumsy(), said(call("breaks", how="late")), said(call("add", name="a", by=3)), said(call("finish")))
-    assert env.episode.success and env.episode.metrics["error_rate"] == 0 and "error (timeout)" in env.episode.turns[0].result
+    assert (
+        env.episode.success
+        and env.episode.metrics["error_rate"] == 0
+        and "error (timeout)" in env.episode.turns[0].result
+    )
 
 
 def test_what_is_not_json_is_a_tool_error_of_a_users_tool() -> None:

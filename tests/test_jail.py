@@ -132,7 +132,9 @@ def test_the_view_holds_nothing_of_the_machine_but_what_was_named(tmp_path: Path
         print(attempt(os.listdir, "/proc/1/root/"), attempt(open, "/proc/1/mem"), attempt(os.listdir, "/proc/1/fd"))
     """)
     names, hidden, alone, first = done.text().splitlines()
-    named = {Path(path).parts[1] for path in (sys.prefix, sys.base_prefix)}  # the interpreter's own place has to be there
+    named = {
+        Path(path).parts[1] for path in (sys.prefix, sys.base_prefix)
+    }  # the interpreter's own place has to be there
     assert not set(ast.literal_eval(names)) & ({"work", "mnt", "srv", "media", "boot", "sys"} - named)
     assert hidden == "False False ['user'] []"
     assert alone == "True"

@@ -84,7 +84,18 @@ def other() -> Iterator[Raw]:
 
 @pytest.mark.parametrize(
     "name",
-    ["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY", "SSH_PRIVATE_KEY", "DJANGO_SECRET_KEY", "HOME", "GITHUB_TOKEN", "PATH", "DB_PASSWORD", "A B_KEY", ""],
+    [
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_ACCESS_KEY",
+        "SSH_PRIVATE_KEY",
+        "DJANGO_SECRET_KEY",
+        "HOME",
+        "GITHUB_TOKEN",
+        "PATH",
+        "DB_PASSWORD",
+        "A B_KEY",
+        "",
+    ],
 )
 def test_only_keys_of_apis_are_sent(name: str) -> None:
     for spec in (f"openai:m@http://h/v1?key_env={name}", f"vllm:http://h?key_env={name}"):

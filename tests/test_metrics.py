@@ -91,7 +91,10 @@ def test_scores_of_gold_of_faults_and_of_silence() -> None:
     names = ("step_efficiency", "tool_selection_accuracy", "trajectory_score")
     assert [gold[name] for name in names] == [1.0, 1.0, 1.0]
     env.reset(seed=0, options={"task_id": "tiny/two"})
-    oracle.turn(env, {"agent_0": written([call("read_notes"), call("read_notes"), call("add", name="z"), call("add", name="b")])})
+    oracle.turn(
+        env,
+        {"agent_0": written([call("read_notes"), call("read_notes"), call("add", name="z"), call("add", name="b")])},
+    )
     oracle.turn(env, {"agent_0": "Done."})
     some = env.episode.metrics
     assert some["trajectory_score"] == 0.5, "of four, one was a duplicate and one failed"

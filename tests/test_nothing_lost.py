@@ -69,7 +69,11 @@ def blown_up(trainer: Trainer, where: str, at: int) -> None:
 
 @pytest.mark.parametrize(
     ("where", "message"),
-    [("adapter", "The weights of policy 'solver_0'"), ("full", "The weights of policy 'solver_0'"), ("critic", "Value heads")],
+    [
+        ("adapter", "The weights of policy 'solver_0'"),
+        ("full", "The weights of policy 'solver_0'"),
+        ("critic", "Value heads"),
+    ],
 )
 def test_weights_that_have_blown_up_are_not_saved(where: str, message: str, model: Path, tmp_path: Path) -> None:
     made = settings(model, tmp_path, name="run", save_every=1, eval_every=0, full_finetune=where == "full", keep="all")
@@ -100,9 +104,7 @@ def test_engines_get_no_weights_that_have_blown_up(model: Path, tmp_path: Path) 
     assert not (tmp_path / "adapter").exists()
 
 
-def test_evaluating_no_episodes_is_refused(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluating_no_episodes_is_refused(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, run = train(settings(model, tmp_path, iterations=1, eval_every=0))
     try:
         code = main(["eval", str(run.root), "--episodes", "0"])

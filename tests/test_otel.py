@@ -211,7 +211,10 @@ def test_an_outage_is_an_error_and_no_score(reason: str, fault: Any, kind: str) 
 
 def test_what_a_text_broke_is_an_error_and_is_scored() -> None:
     root = exported([dataclasses.replace(episode(), stop_reason="error: ValueError", fault="text", success=False)])[0]
-    assert (root.attributes["marft.fault"], root.attributes["error.type"]) == ("text", "error") and not root.status.is_ok
+    assert (root.attributes["marft.fault"], root.attributes["error.type"]) == (
+        "text",
+        "error",
+    ) and not root.status.is_ok
     assert root.attributes["marft.success"] is False and {"return", "success"} <= set(scores_of(root))
 
 
@@ -253,7 +256,9 @@ def test_who_generated_what(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(f'models = "{tmp_path.as_posix()}/base-model"\n')
     turn = turns_of(exported(tmp_path))[0]
     assert turn.attributes["gen_ai.request.model"] == "base-model", "no path of the machine goes out"
-    (tmp_path / "config.toml").write_text('models = "qwen"\n[engines]\nshared = "openai:gpt-x@http://127.0.0.1:1/v1?timeout=3"\n')
+    (tmp_path / "config.toml").write_text(
+        'models = "qwen"\n[engines]\nshared = "openai:gpt-x@http://127.0.0.1:1/v1?timeout=3"\n'
+    )
     turn = turns_of(exported(tmp_path))[0]
     assert (turn.attributes["gen_ai.provider.name"], turn.attributes["gen_ai.request.model"]) == ("openai", "gpt-x")
 
@@ -264,7 +269,12 @@ def test_messages_calls_and_results_in_parts() -> None:
     assert inputs[0] == [] and inputs[1] == [{"role": "user", "parts": [{"type": "text", "content": "Add 3."}]}]
     [said] = json.loads(turns[1].attributes["gen_ai.output.messages"])
     assert said["finish_reason"] == "tool_call" and [part["type"] for part in said["parts"]] == ["tool_call"] * 2
-    assert said["parts"][0] == {"type": "tool_call", "id": "call_1_0", "name": "add", "arguments": {"name": "a", "by": 3}}
+    assert said["parts"][0] == {
+        "type": "tool_call",
+        "id": "call_1_0",
+        "name": "add",
+        "arguments": {"name": "a", "by": 3},
+    }
     own, came = inputs[3][1:3]
     assert own == {"role": "assistant", "parts": said["parts"]} and came["role"] == "tool"
     assert came["parts"][0] == {"type": "tool_call_response", "id": "call_1_0", "response": '{"a": 3}'}
@@ -276,7 +286,11 @@ def test_played_again_spans_hold_all_that_agents_were_told(tmp_path: Path, capsy
     turns = turns_of(exported([one], content=True, env=make("dual", tiny())))
     told = json.loads(turns[1].attributes["gen_ai.input.messages"])
     text = json.dumps(told)
-    assert "Add 3 to counter a." in text and "Never reset a counter." in text and turns[1].attributes["marft.input"] == "replayed"
+    assert (
+        "Add 3 to counter a." in text
+        and "Never reset a counter." in text
+        and turns[1].attributes["marft.input"] == "replayed"
+    )
     assert "You are the Executor" in turns[1].attributes["gen_ai.system_instructions"]
     [add] = [t for t in json.loads(turns[1].attributes["gen_ai.tool.definitions"]) if t["name"] == "add"]
     assert add["type"] == "function" and add["parameters"]["required"] == ["name"] and add["description"]
@@ -313,7 +327,9 @@ def make_holding(**settings: Any) -> Any:
 marft_envs.register("test/holding-v0", make_holding)
 
 
-def test_environments_rebuilt_from_records_are_few_and_closed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_environments_rebuilt_from_records_are_few_and_closed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Before: one for each record, and none was ever closed."""
 
     def played(id: str, **settings: Any) -> Episode:

@@ -77,7 +77,9 @@ def test_what_arrives_is_complete(collector: tuple[str, list[bytes]]) -> None:
     calls = sum(len(turn.result.splitlines()) for turn in one.turns)
     spans = sent(one, collector)
     assert len(spans) == 1 + len(one.turns) + calls
-    assert all(before <= span.start_time_unix_nano < span.end_time_unix_nano for span in spans), "never 0, which is no time"
+    assert all(before <= span.start_time_unix_nano < span.end_time_unix_nano for span in spans), (
+        "never 0, which is no time"
+    )
     root, *rest = spans
     given = [attributes_of(span) for span in spans]
     assert not root.parent_span_id and all(span.parent_span_id for span in rest)

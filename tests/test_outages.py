@@ -101,10 +101,14 @@ class Flaky(Depot):
         return world
 
 
-def test_an_outage_of_a_tool_world_is_not_published_as_a_learning_gain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_outage_of_a_tool_world_is_not_published_as_a_learning_gain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Measured before: "0.000 [0.000, 0.010]" untrained, "gain +0.300 [+0.254, +0.349]" after two such iterations."""
     small = {"eval_episodes": 6, "episodes_per_iteration": 8, "iterations": 2, "runs_dir": str(tmp_path), "name": "run"}
-    with pytest.raises(faults.OutageError, match=r"6 episodes.*world; the first: world_crashed.*ConnectionError.*--resume"):
+    with pytest.raises(
+        faults.OutageError, match=r"6 episodes.*world; the first: world_crashed.*ConnectionError.*--resume"
+    ):
         marft_algos.train("tools", env="tools-solo-v0", env_kwargs=KNOWN | {"domain": "test_outages:Flaky"}, **small)
     run = RunFolder.open(tmp_path / "run")
     assert run.gain() is None and not run.metrics(), "no score of an evaluation that was not one"
@@ -122,7 +126,10 @@ def test_a_run_stops_at_an_outage_and_goes_on_as_if_there_had_been_none(
     breaks(lambda text, number: ConnectionError("the judge is away") if number in down else None)
     trainer = Trainer(build(fragile(model, tmp_path, name="run")))
     run = trainer.start()
-    with pytest.raises(faults.OutageError, match=r"(?s)machine.*the judge is away.*max_lost.*--resume .*run") as stopped, quiet_display() as display:
+    with (
+        pytest.raises(faults.OutageError, match=r"(?s)machine.*the judge is away.*max_lost.*--resume .*run") as stopped,
+        quiet_display() as display,
+    ):
         trainer.train(run, display)
     assert isinstance(stopped.value, MarftError)
     BREAKS.clear()
@@ -134,7 +141,10 @@ def test_a_run_stops_at_an_outage_and_goes_on_as_if_there_had_been_none(
     assert run.recorded("eval") == whole.recorded("eval")
     for iteration in whole.recorded("eval"):
         assert [e.outcome for e in run.evaluation(iteration)] == [e.outcome for e in whole.evaluation(iteration)]
-    ends = [line for line in timeless(run) if line["iteration"] == 4], [line for line in timeless(whole) if line["iteration"] == 4]
+    ends = (
+        [line for line in timeless(run) if line["iteration"] == 4],
+        [line for line in timeless(whole) if line["iteration"] == 4],
+    )
     assert ends[0] == ends[1]
 
 
@@ -175,7 +185,14 @@ marft_envs.register("test/unready-v0", make_unready)
     ],
 )
 def test_a_world_that_does_not_start_is_told_in_one_line_before_there_is_a_run(
-    when: int, what: Exception, kind: str, said: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    when: int,
+    what: Exception,
+    kind: str,
+    said: str,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     STARTED.clear()
@@ -193,10 +210,19 @@ def test_a_world_that_does_not_start_is_told_in_one_line_before_there_is_a_run(
         RAISED.clear()
 
 
-def test_a_server_that_does_not_start_is_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_does_not_start_is_an_outage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("mcp", reason="mcp comes with its extra")
     monkeypatch.chdir(tmp_path)
-    argv = ["train", "--env", "tools-solo-v0", "--env-kwargs", "domain=mcp", 'domain_args={server=["sh","-c","exit 3"]}']
+    argv = [
+        "train",
+        "--env",
+        "tools-solo-v0",
+        "--env-kwargs",
+        "domain=mcp",
+        'domain_args={server=["sh","-c","exit 3"]}',
+    ]
     assert main(argv) == 1
     shown = capsys.readouterr().err
     assert "'sh' does not start" in shown and "marft play tools-solo-v0 --random" in shown and "Traceback" not in shown
@@ -204,7 +230,9 @@ def test_a_server_that_does_not_start_is_an_outage(tmp_path: Path, monkeypatch: 
         main([*argv, "--debug"])
 
 
-def test_the_command_line_says_it_in_one_line(model: Path, tmp_path: Path, breaks: Callable[[Breaks], None], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_says_it_in_one_line(
+    model: Path, tmp_path: Path, breaks: Callable[[Breaks], None], capsys: pytest.CaptureFixture[str]
+) -> None:
     breaks(lambda text, number: OSError("the network is down") if number % 2 else None)
     path = tmp_path / "config.toml"
     path.write_text(fragile(model, tmp_path, name="run").to_toml())
@@ -261,10 +289,15 @@ def test_an_update_is_that_of_the_episodes_that_were_played(algo: str, turn: int
     own: dict[str, Any] = {"group_size": 4} if algo in ("grpo", "rloo", "dapo") else {}
     own |= {"epochs": 1, "minibatches": 1} if algo in ("reinforce", "rloo") else {}
     made = dict(algo=algo, iterations=1, engine_batch=1, algorithm=own, save_every=1)
-    lost, never = Trainer(build(settings(model, tmp_path, name="lost", **made))), Trainer(build(settings(model, tmp_path, name="never", **made)))
+    lost, never = (
+        Trainer(build(settings(model, tmp_path, name="lost", **made))),
+        Trainer(build(settings(model, tmp_path, name="never", **made))),
+    )
     lost.engine = Without(lost.engine, {row_seed(0, 0, 11, turn)})  # type: ignore[assignment]
     given = never.problems
-    never.problems = SimpleNamespace(held_out=given.held_out, apart=given.apart, train=lambda *a: _shorter(given.train(*a)))  # type: ignore[assignment]
+    never.problems = SimpleNamespace(
+        held_out=given.held_out, apart=given.apart, train=lambda *a: _shorter(given.train(*a))
+    )  # type: ignore[assignment]
     runs_ = []
     for trainer in (lost, never):
         runs_.append(trainer.start())
@@ -275,14 +308,18 @@ def test_an_update_is_that_of_the_episodes_that_were_played(algo: str, turn: int
     a, b = (run.metrics()[-1] for run in runs_)
     assert (a["infra"], a["infra_rate"], b["infra"]) == (1, 1 / 12, 0)
     skipped = ("time_", "tokens", "episodes", "infra", "failed", "engine/", "groups")
-    assert {k: v for k, v in a.items() if not k.startswith(skipped)} == {k: v for k, v in b.items() if not k.startswith(skipped)}
+    assert {k: v for k, v in a.items() if not k.startswith(skipped)} == {
+        k: v for k, v in b.items() if not k.startswith(skipped)
+    }
 
 
 def _shorter(panel: Panel) -> Panel:
     return Shorter(panel.seeds, panel.options)
 
 
-def test_permuted_rewards_are_those_of_episodes_that_were_played(model: Path, tmp_path: Path, breaks: Callable[[Breaks], None]) -> None:
+def test_permuted_rewards_are_those_of_episodes_that_were_played(
+    model: Path, tmp_path: Path, breaks: Callable[[Breaks], None]
+) -> None:
     breaks(lambda text, number: ConnectionError() if number == 12 else None)
     trainer = Trainer(build(fragile(model, tmp_path, permute_rewards=True, iterations=1)))
     learnt: list[Trajectory] = []
@@ -291,15 +328,21 @@ def test_permuted_rewards_are_those_of_episodes_that_were_played(model: Path, tm
     with quiet_display() as display:
         trainer.train(trainer.start(), display)
     assert len(learnt) == 11
-    earned = sorted(sum("a" <= c <= "z" for c in t.transitions[-1].text) / max(len(t.transitions[-1].text), 1) for t in learnt)
-    assert earned == pytest.approx(sorted(t.layers[-1].team_reward for t in learnt)), "what a lost episode earned is nobody's"
+    earned = sorted(
+        sum("a" <= c <= "z" for c in t.transitions[-1].text) / max(len(t.transitions[-1].text), 1) for t in learnt
+    )
+    assert earned == pytest.approx(sorted(t.layers[-1].team_reward for t in learnt)), (
+        "what a lost episode earned is nobody's"
+    )
 
 
 # Refills and branches -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("allowed", "ends"), [(0.3, True), (0.2, False)])
-def test_a_refill_that_is_lost_counts_with_the_rest_of_its_iteration(allowed: float, ends: bool, model: Path, tmp_path: Path) -> None:
+def test_a_refill_that_is_lost_counts_with_the_rest_of_its_iteration(
+    allowed: float, ends: bool, model: Path, tmp_path: Path
+) -> None:
     """12 episodes in three groups; one is not wanted, and all 4 episodes played in its place are lost: 4 of 16."""
     own = {"group_size": 4, "refills": 1}
     trainer = Trainer(build(settings(model, tmp_path, algo="grpo", iterations=1, max_lost=allowed, algorithm=own)))
@@ -318,9 +361,13 @@ def test_a_refill_that_is_lost_counts_with_the_rest_of_its_iteration(allowed: fl
 
 
 @pytest.mark.parametrize(("allowed", "ends"), [(0.6, True), (0.4, False)])
-def test_lost_branches_count_with_the_episodes_of_their_iteration(allowed: float, ends: bool, model: Path, tmp_path: Path) -> None:
+def test_lost_branches_count_with_the_episodes_of_their_iteration(
+    allowed: float, ends: bool, model: Path, tmp_path: Path
+) -> None:
     """Of each episode: the planner's two candidates are tried and lost with the solver's first; its second is not."""
-    trainer = Trainer(build(settings(model, tmp_path, algo="at_grpo", iterations=1, max_lost=allowed, algorithm={"candidates": 2})))
+    trainer = Trainer(
+        build(settings(model, tmp_path, algo="at_grpo", iterations=1, max_lost=allowed, algorithm={"candidates": 2}))
+    )
     trainer.engine = trainer.replayer._engine = Without(trainer.engine, {row_seed(0, 0, e, 1) for e in range(12)})  # type: ignore[assignment]
     run = trainer.start()
     with quiet_display() as display:
@@ -401,12 +448,20 @@ def test_who_breaks_a_game_loses_it() -> None:
         if turn.text == "break":
             raise ValueError
         won = 1.0 if turn.text == "win" else -1.0
-        return marft_envs.Outcome(agent_rewards={"a_0": -won, "b_0": won}) if turn.agent == "b_0" else marft_envs.Outcome()
+        return (
+            marft_envs.Outcome(agent_rewards={"a_0": -won, "b_0": won}) if turn.agent == "b_0" else marft_envs.Outcome()
+        )
 
     said = iter(["win", "lose", "break"])
     engine = ScriptedEngine({"a_0": "x", "b_0": lambda request: next(said)})
-    played = Collector(VectorEnv([lambda: flex(2, task=PlainTask(layer))] * 3), None, engine, SamplingParams()).collect(range(3))
-    assert [t.layers[-1].agent_rewards for t in played] == [{"a_0": -1.0, "b_0": 1.0}, {"a_0": 1.0, "b_0": -1.0}, {"b_0": -1.0}]
+    played = Collector(VectorEnv([lambda: flex(2, task=PlainTask(layer))] * 3), None, engine, SamplingParams()).collect(
+        range(3)
+    )
+    assert [t.layers[-1].agent_rewards for t in played] == [
+        {"a_0": -1.0, "b_0": 1.0},
+        {"a_0": 1.0, "b_0": -1.0},
+        {"b_0": -1.0},
+    ]
     broken = played[2].episode
     assert broken.layers[-1].agent_rewards == {"b_0": -1.0}
     assert marft_envs.trajectory.replay(broken, flex(2, task=PlainTask(layer))).fault == "text"
@@ -479,7 +534,9 @@ def test_every_figure_says_how_many_were_lost(outage: RunFolder, capsys: pytest.
     assert "n = 9, infra 1" in shown
 
 
-def test_the_lines_of_a_run_say_it(model: Path, tmp_path: Path, breaks: Callable[[Breaks], None], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_lines_of_a_run_say_it(
+    model: Path, tmp_path: Path, breaks: Callable[[Breaks], None], capsys: pytest.CaptureFixture[str]
+) -> None:
     from rich.console import Console
 
     from marft_algos.loggers import Display

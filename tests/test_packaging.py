@@ -25,14 +25,50 @@ HEAVY = (
 
 # Who may import whom in marft_algos: a module's own level and the levels before it.
 LEVELS = (
-    ("started", "lazy", "ranges", "finite", "types", "toml", "seeds", "stats", "variety", "memory", "terminal", "trust", "keys", "endpoints", "models"),
+    (
+        "started",
+        "lazy",
+        "ranges",
+        "finite",
+        "types",
+        "toml",
+        "seeds",
+        "stats",
+        "variety",
+        "memory",
+        "terminal",
+        "trust",
+        "keys",
+        "endpoints",
+        "models",
+    ),
     ("functional", "groups"),
     ("policy", "modeling", "chat", "markers", "renderer", "weights", "fused", "scoring", "critic", "engines"),
     ("batching", "credit"),
     ("faults", "rollout", "replay", "intake"),
     ("algorithm", "algorithm_config", "ppo", "value_norm", "update"),
     ("algos",),
-    ("config", "paths", "presets", "locks", "runs", "records", "resolve", "setup", "estimate", "selfplay", "hosting", "checkpoint", "loggers", "evaluate", "compare", "plots", "report", "parts", "trainer"),
+    (
+        "config",
+        "paths",
+        "presets",
+        "locks",
+        "runs",
+        "records",
+        "resolve",
+        "setup",
+        "estimate",
+        "selfplay",
+        "hosting",
+        "checkpoint",
+        "loggers",
+        "evaluate",
+        "compare",
+        "plots",
+        "report",
+        "parts",
+        "trainer",
+    ),
     ("arguments", "play", "api", "commands", "bench", "cli", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LEVELS) for name in names}
@@ -112,8 +148,7 @@ def test_marft_envs_knows_nothing_of_training() -> None:
         (module_of(file), name)
         for file in sources("marft_envs")
         for name in imports(file)
-        if name.split(".")[0] in {"marft_algos", "torch", "transformers", "peft"}
-        and "adapters" not in file.parts
+        if name.split(".")[0] in {"marft_algos", "torch", "transformers", "peft"} and "adapters" not in file.parts
     }
     assert not bad
 
@@ -167,7 +202,10 @@ def test_no_machine_path_and_no_registry_host_in_tracked_files() -> None:
     listed = run("git", "ls-files", "-z")
     if listed.returncode:
         pytest.skip("not a git checkout")
-    hosts = [".".join(h) for h in (("pypi", "org"), ("pythonhosted", "org"), ("download", "pytorch", "org"), ("anaconda", "org"))]
+    hosts = [
+        ".".join(h)
+        for h in (("pypi", "org"), ("pythonhosted", "org"), ("download", "pytorch", "org"), ("anaconda", "org"))
+    ]
     pattern = re.compile(
         r"(?:^|[^A-Za-z0-9_.])/(?:work|farm|home|Users)/[A-Za-z]|" + "|".join(map(re.escape, hosts)), re.MULTILINE
     )
@@ -228,7 +266,10 @@ def test_the_wheel_holds_both_packages_their_types_and_the_model(tmp_path: Path)
     ("script", "message"),
     [
         ("exit 1", "marft needs Python 3.11, 3.12 or 3.13"),
-        ('case "$2" in *ensurepip*) exit 1;; *print*) echo 3.12;; esac', "sudo apt install python3-venv (or python3.12-venv)"),
+        (
+            'case "$2" in *ensurepip*) exit 1;; *print*) echo 3.12;; esac',
+            "sudo apt install python3-venv (or python3.12-venv)",
+        ),
     ],
 )
 def test_make_explains_an_unsuitable_python(tmp_path: Path, script: str, message: str) -> None:

@@ -344,7 +344,9 @@ def test_prompts_follow_the_chat_template(qwen: Path) -> None:
     assert text == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n1 + 1\n= ?<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert policies.renderer.render_many("actor", [messages, messages[1:]])[0] == policies.renderer.render("actor", messages)
+    assert policies.renderer.render_many("actor", [messages, messages[1:]])[0] == policies.renderer.render(
+        "actor", messages
+    )
 
 
 def test_control_tokens_in_a_message_stay_text(qwen: Path) -> None:

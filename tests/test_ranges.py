@@ -251,7 +251,9 @@ def test_a_number_that_nothing_can_hold_is_refused_like_any_other(name: str, dig
         config.build({name: large})
 
 
-def test_a_number_that_nothing_can_hold_in_a_file_and_in_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_number_that_nothing_can_hold_in_a_file_and_in_a_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for digits in (401, 5000):
         (tmp_path / "x.toml").write_text(f"iterations = {'1' * digits}\n")
         with pytest.raises(ConfigError):

@@ -26,9 +26,23 @@ def test_never(): pass
 
 
 def outcome(folder: Path, *options: str) -> str:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-p", "no:cacheprovider", "-c", "none.ini", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "tests.conftest",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        "none.ini",
+        *options,
+    ]
     (folder / "none.ini").write_text("[pytest]\n")
-    done = subprocess.run([*command, "."], cwd=folder, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, "."], cwd=folder, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
     return done.stdout.splitlines()[-1]
 
 

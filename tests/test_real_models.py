@@ -76,7 +76,11 @@ def test_the_profile_is_where_the_family_reads_it(name: str, folders: dict[str, 
 def test_replies_end_where_template_and_settings_say(name: str, folders: dict[str, Path]) -> None:
     family = FAMILIES[name]
     base = PolicySet.build(str(folders[name]), AGENTS, device="cpu").base("planner")
-    assert set(base.chat.tokenizer.convert_ids_to_tokens(base.chat.end_ids)) == {family.closing, family.eos, *family.ends}
+    assert set(base.chat.tokenizer.convert_ids_to_tokens(base.chat.end_ids)) == {
+        family.closing,
+        family.eos,
+        *family.ends,
+    }
 
 
 def test_control_tokens_in_a_message_are_broken_up(name: str, folders: dict[str, Path]) -> None:

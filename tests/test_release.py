@@ -61,9 +61,13 @@ class Project:
         self.git("commit", "--quiet", "--message", "All of it")
 
     def release(self, *words: str) -> subprocess.CompletedProcess[str]:
-        who = {f"GIT_{who}_{what}": "somebody@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        who = {
+            f"GIT_{who}_{what}": "somebody@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+        }
         argv = [sys.executable, str(self.root / ".ci/release"), *words]
-        return subprocess.run(argv, cwd="/", env=os.environ | who, capture_output=True, text=True, timeout=200, check=False)
+        return subprocess.run(
+            argv, cwd="/", env=os.environ | who, capture_output=True, text=True, timeout=200, check=False
+        )
 
 
 @pytest.fixture
@@ -82,7 +86,9 @@ def project(tmp_path: Path) -> Project:
         ("CHANGELOG.md", "## [1.1.0] - 2029-01-31\n", "Expected a line like: ## [1.2.0] - 2030-01-31"),
     ],
 )
-def test_what_does_not_agree_is_refused_before_anything_is_run(project: Project, name: str, text: str, said: str) -> None:
+def test_what_does_not_agree_is_refused_before_anything_is_run(
+    project: Project, name: str, text: str, said: str
+) -> None:
     project.write(name, text)
     project.commit()
     done = project.release("--tag")

@@ -79,7 +79,17 @@ def test_the_page_shows_what_the_run_measured(run: RunFolder) -> None:
     before, after, difference = gain
     for number in (f"{before.mean:.1%}", f"{after.mean:.1%}", f"{100 * difference.mean:+.1f} pts", f"n = {after.n}"):
         assert number in page
-    for word in ("KL", "entropy", "clip share", "value error", "reply length", "advantage", "planner_0", "letters/", "lora_r = 2"):
+    for word in (
+        "KL",
+        "entropy",
+        "clip share",
+        "value error",
+        "reply length",
+        "advantage",
+        "planner_0",
+        "letters/",
+        "lora_r = 2",
+    ):
         assert word in page
 
 

@@ -59,7 +59,14 @@ def test_a_rule_of_ones_own() -> None:
 def test_composite_terms_are_weighted_and_reported() -> None:
     reward, parts = CompositeReward()(completion=1.0, progress=1.0, steps=0.5, errors=1.0, duplicates=1.0, loops=0.0)
     assert reward == pytest.approx(1.0 + 0.3 - (0.05 + 0.10 + 0.05))
-    assert parts == {"completion": 1.0, "progress": 0.3, "steps": -0.05, "errors": -0.1, "duplicates": -0.05, "loops": 0.0}
+    assert parts == {
+        "completion": 1.0,
+        "progress": 0.3,
+        "steps": -0.05,
+        "errors": -0.1,
+        "duplicates": -0.05,
+        "loops": 0.0,
+    }
 
 
 def test_no_failure_outranks_a_success() -> None:

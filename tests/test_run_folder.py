@@ -26,7 +26,18 @@ from marft_algos.runs import PanelFacts, RunError, RunFolder, writing
 from marft_envs.errors import ConfigError, DataError
 
 ROOT = Path(__file__).resolve().parent.parent
-QUICK = ["--iterations", "2", "--episodes-per-iteration", "6", "--eval-episodes", "12", "--max-new-tokens", "4", "--lora-r", "2"]
+QUICK = [
+    "--iterations",
+    "2",
+    "--episodes-per-iteration",
+    "6",
+    "--eval-episodes",
+    "12",
+    "--max-new-tokens",
+    "4",
+    "--lora-r",
+    "2",
+]
 NAME = "ace ü"
 
 
@@ -143,7 +154,12 @@ def test_data_files_are_named_absolutely_and_data_sets_by_name(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     for name in ("rows.jsonl", "rows-train.jsonl", "math"):
         (tmp_path / name).write_text("{}")
-    for given, kept in (("rows.jsonl", tmp_path / "rows.jsonl"), ("rows-{split}.jsonl", tmp_path / "rows-{split}.jsonl"), ("math", "math"), ("none.jsonl", "none.jsonl")):
+    for given, kept in (
+        ("rows.jsonl", tmp_path / "rows.jsonl"),
+        ("rows-{split}.jsonl", tmp_path / "rows-{split}.jsonl"),
+        ("math", "math"),
+        ("none.jsonl", "none.jsonl"),
+    ):
         made = paths.absolute(config.build({"env_kwargs": {"data": given, "limit": 3}}))
         assert made.env_kwargs == {"data": str(kept), "limit": 3}
     assert paths.absolute(config.build({"models": "embedded"})).models == "embedded"
@@ -153,7 +169,10 @@ def test_a_study_that_moved_as_a_whole_finds_its_model(here: Path, study: Path) 
     run = RunFolder.open(NAME)
     table = run.config_file.read_text()
     run.config_file.write_text(table.replace(str(study), "/nowhere/study"))
-    lines = [json.loads(line) | {"root": f"/nowhere/study/runs/{NAME}"} for line in run.commands_file.read_text().splitlines()]
+    lines = [
+        json.loads(line) | {"root": f"/nowhere/study/runs/{NAME}"}
+        for line in run.commands_file.read_text().splitlines()
+    ]
     run.commands_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert paths.of_run(run).models == str(here / "hf/tiny")
     shutil.rmtree(here / "hf")
@@ -161,7 +180,9 @@ def test_a_study_that_moved_as_a_whole_finds_its_model(here: Path, study: Path) 
         paths.of_run(run)
 
 
-def test_a_run_of_an_earlier_version_finds_its_relative_model(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_an_earlier_version_finds_its_relative_model(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = RunFolder(here / "runs" / NAME)
     run.commands_file.unlink()
     for typed in ("hf/tiny", "./hf/tiny", "../copy/hf/tiny"):
@@ -186,7 +207,9 @@ def test_no_run_lies_outside_its_folder(name: str, tmp_path: Path) -> None:
 # What it says of itself -------------------------------------------------------------------------------
 
 
-def test_a_report_shows_the_command_that_made_the_run_and_its_resumes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_shows_the_command_that_made_the_run_and_its_resumes(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = RunFolder.open(NAME)
     assert main(["train", "--resume", NAME, "--iterations", "2"]) == 0
     printed = capsys.readouterr().out
@@ -252,7 +275,11 @@ def test_draws_are_not_called_held_out_problems(here: Path, capsys: pytest.Captu
 
 def test_a_split_is_held_out(tmp_path: Path) -> None:
     model = save_tiny(tmp_path / "model", hidden=16, layers=1)
-    _, run = train(settings(model, tmp_path / "runs", env="math-solo-v0", env_kwargs={"levels": [0]}, iterations=0, eval_episodes=7))
+    _, run = train(
+        settings(
+            model, tmp_path / "runs", env="math-solo-v0", env_kwargs={"levels": [0]}, iterations=0, eval_episodes=7
+        )
+    )
     assert str(run.panel()) == "7 held-out problems"
     _, run = train(settings(model, tmp_path / "runs", iterations=0, eval_episodes=7))
     assert "held" not in str(run.panel()) and "7 episodes of " in str(run.panel())
@@ -310,7 +337,10 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(here: Path) -> None:
         done = limited(here, size, "train", "--resume", "wide", "--iterations", "3")
         assert done.returncode == 1, (cause, done.stderr)
         last = done.stderr.splitlines()[-1]
-        assert last.startswith("error: Cannot write ") and "step_000003" in last and "Traceback" not in done.stderr, (cause, done.stderr)
+        assert last.startswith("error: Cannot write ") and "step_000003" in last and "Traceback" not in done.stderr, (
+            cause,
+            done.stderr,
+        )
         assert "Make room" in last and "marft train --resume RUN" in last
         assert {file: file.read_bytes() for file in kept} == kept
         assert not list(run.checkpoints.glob(".tmp-*"))
@@ -337,12 +367,16 @@ def test_training_from_python_without_the_extra_prints_the_pip_command() -> None
         "import sys\nsys.modules['torch'] = None\nimport marft_algos\n"
         "try:\n    marft_algos.train\nexcept marft_algos.lazy.MissingExtraError as error:\n    print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", "import marft_algos.lazy\n" + code], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", "import marft_algos.lazy\n" + code], cwd=ROOT, capture_output=True, text=True
+    )
     assert "pip install 'marft[train]'" in done.stdout, done.stderr
     assert callable(marft_algos.train)
 
 
-def test_a_broken_module_of_a_user_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_module_of_a_user_is_told_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "brokenenv.py").write_text("import marft_envs\n\nmarft_envs.regster('a-v0', None)\n")
@@ -353,7 +387,12 @@ def test_a_broken_module_of_a_user_is_told_with_its_line(tmp_path: Path, monkeyp
         ("unfinished", ("SyntaxError", "unfinished.py, line 1")),
         ("needsmore", ("ModuleNotFoundError", "needsmore.py, line 1", "no_such_package_at_all")),
     ):
-        for command in (["envs", f"{module}:a-v0"], ["check", f"{module}:make"], ["train", "--env", f"{module}:a-v0"], ["train", f"{module}:Mine"]):
+        for command in (
+            ["envs", f"{module}:a-v0"],
+            ["check", f"{module}:make"],
+            ["train", "--env", f"{module}:a-v0"],
+            ["train", f"{module}:Mine"],
+        ):
             _, message = fails(command, capsys)
             assert all(word in message for word in words), (command, message)
 
@@ -383,7 +422,10 @@ def test_a_run_that_is_stopped_at_its_very_end_says_what_to_type(
 def test_one_step_a_batch_has_no_panels_of_zeros() -> None:
     def metrics(kl: float, clip: float) -> list[dict[str, float]]:
         own = {"policy/a/kl": kl, "policy/a/clip_share": clip, "policy/a/loss": 0.1}
-        return [{"iteration": 0, "eval/success": 0.2, "eval/low": 0.1, "eval/high": 0.4}, {"iteration": 1, "score": 0.3, **own}]
+        return [
+            {"iteration": 0, "eval/success": 0.2, "eval/low": 0.1, "eval/high": 0.4},
+            {"iteration": 1, "score": 0.3, **own},
+        ]
 
     assert [p.title for p in plots.panels(metrics(3e-13, 0.0))] == ["score", "loss"]
     shown = plots.panels(metrics(0.01, 0.0))

@@ -55,7 +55,9 @@ def make_drawing() -> marft_envs.FlexEnv:
 marft_envs.register("test/drawing-v0", make_drawing)
 
 
-def run_of(model: Path, folder: Path, **changes: Any) -> tuple[list[dict[str, Any]], list[str], dict[str, torch.Tensor]]:
+def run_of(
+    model: Path, folder: Path, **changes: Any
+) -> tuple[list[dict[str, Any]], list[str], dict[str, torch.Tensor]]:
     """Metrics, the tasks that were played, and the weights at the end."""
     changes = {"env": "test/drawing-v0", "record_every": 1, "record_episodes": 12, **changes}
     trainer, run = train(settings(model, folder, **changes))
@@ -63,9 +65,7 @@ def run_of(model: Path, folder: Path, **changes: Any) -> tuple[list[dict[str, An
     return timeless(run), played, trainer.policies.state_dict()
 
 
-def test_equal_seeds_give_equal_runs_where_a_task_draws_from_the_global_generators(
-    model: Path, tmp_path: Path
-) -> None:
+def test_equal_seeds_give_equal_runs_where_a_task_draws_from_the_global_generators(model: Path, tmp_path: Path) -> None:
     found = []
     for k in range(2):
         random.seed(k)
@@ -215,5 +215,7 @@ def test_the_pool_draws_as_ever() -> None:
     policies.renderer = Renderer(dict.fromkeys("ab"), {"a": "a", "b": "b"})  # type: ignore[arg-type]
     pool._seed, pool._share, pool._size, pool._policies = 3, 0.5, 4, policies
     rng = np.random.default_rng([3, 4, 6, 2])
-    expected = ("", 0) if rng.random() >= 0.5 else (policies.renderer.agents[int(rng.integers(2))], int(rng.integers(4)))
+    expected = (
+        ("", 0) if rng.random() >= 0.5 else (policies.renderer.agents[int(rng.integers(2))], int(rng.integers(4)))
+    )
     assert pool.drawn(6, 2) == expected

@@ -39,7 +39,13 @@ STARTED = sorted(_module(file) for package in PACKAGES for file in (ROOT / packa
 def start(module: str, here: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONSAFEPATH", "PYTHONPATH")}
     return subprocess.run(
-        [sys.executable, "-m", module, *argv], cwd=here, env=env, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", module, *argv],
+        cwd=here,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
 

@@ -23,7 +23,12 @@ ADDRESS = {name: TEXT for name in ("address1", "address2", "city", "state", "cou
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "calculate": {"expression": TEXT},
     "cancel_pending_order": {"order_id": TEXT, "reason": TEXT},
-    "exchange_delivered_order_items": {"order_id": TEXT, "item_ids": TEXTS, "new_item_ids": TEXTS, "payment_method_id": TEXT},
+    "exchange_delivered_order_items": {
+        "order_id": TEXT,
+        "item_ids": TEXTS,
+        "new_item_ids": TEXTS,
+        "payment_method_id": TEXT,
+    },
     "find_user_id_by_email": {"email": TEXT},
     "find_user_id_by_name_zip": {"first_name": TEXT, "last_name": TEXT, "zip": TEXT},
     "get_order_details": {"order_id": TEXT},
@@ -31,7 +36,12 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "get_user_details": {"user_id": TEXT},
     "list_all_product_types": {},
     "modify_pending_order_address": {"order_id": TEXT, **ADDRESS},
-    "modify_pending_order_items": {"order_id": TEXT, "item_ids": TEXTS, "new_item_ids": TEXTS, "payment_method_id": TEXT},
+    "modify_pending_order_items": {
+        "order_id": TEXT,
+        "item_ids": TEXTS,
+        "new_item_ids": TEXTS,
+        "payment_method_id": TEXT,
+    },
     "modify_pending_order_payment": {"order_id": TEXT, "payment_method_id": TEXT},
     "modify_user_address": {"user_id": TEXT, **ADDRESS},
     "return_delivered_order_items": {"order_id": TEXT, "item_ids": TEXTS, "payment_method_id": TEXT},
@@ -47,8 +57,14 @@ def variant(item: str, price: float, available: bool = True, **options: str) -> 
 
 
 def order(key: str, status: str, items: list[tuple[str, str, float]], method: str, **more: Any) -> dict[str, Any]:
-    lines = [{"name": "", "product_id": p, "item_id": i, "price": price, "options": {"size": "S"}} for p, i, price in items]
-    paid = {"transaction_type": "payment", "amount": round(sum(price for *_, price in items), 2), "payment_method_id": method}
+    lines = [
+        {"name": "", "product_id": p, "item_id": i, "price": price, "options": {"size": "S"}} for p, i, price in items
+    ]
+    paid = {
+        "transaction_type": "payment",
+        "amount": round(sum(price for *_, price in items), 2),
+        "payment_method_id": method,
+    }
     return {"order_id": key, "user_id": "ada_1", "address": HOME, "items": lines, "status": status,
             "fulfillments": [], "payment_history": [paid], **more}  # fmt: skip
 
@@ -71,7 +87,11 @@ def shop() -> dict[str, Any]:
         order("#W5", "pending", [("P1", "c4", 400.0)], "paypal_1"),
     ]
     other = {**ada, "user_id": "ada_2", "email": "Ada.Two@example.com", "address": AWAY, "payment_methods": {}}
-    return {"products": {"P1": cups, "P2": pans}, "users": {"ada_1": ada, "ada_2": other}, "orders": {o["order_id"]: o for o in orders}}
+    return {
+        "products": {"P1": cups, "P2": pans},
+        "users": {"ada_1": ada, "ada_2": other},
+        "orders": {o["order_id"]: o for o in orders},
+    }
 
 
 TASKS: list[dict[str, Any]] = [
@@ -89,7 +109,14 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "retail_db.json").write_text(json.dumps(shop()))
     (tmp_path / "retail_policy.md").write_text("Be fair.")
     entries = [
-        {"type": "function", "function": {"name": name, "description": name, "parameters": {"type": "object", "properties": given, "required": list(given)}}}
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": name,
+                "parameters": {"type": "object", "properties": given, "required": list(given)},
+            },
+        }
         for name, given in ARGUMENTS.items()
     ]
     (tmp_path / "retail_tools.json").write_text(json.dumps(entries))
@@ -135,7 +162,10 @@ def test_the_domain_offers_sixteen_strict_tools_in_disjoint_roles(domain: TauDom
 def test_users_are_found_by_email_or_by_name_and_zip_code(world: TauWorld) -> None:
     assert world.call("find_user_id_by_email", {"email": "ADA@example.com"}) == "ada_1"
     assert world.call("find_user_id_by_email", {"email": "ada.two@example.com"}) == "ada_2"
-    found = [world.call("find_user_id_by_name_zip", {"first_name": "ada", "last_name": "LO", "zip": z}) for z in ("89073", "53111")]
+    found = [
+        world.call("find_user_id_by_name_zip", {"first_name": "ada", "last_name": "LO", "zip": z})
+        for z in ("89073", "53111")
+    ]
     assert found == ["ada_1", "ada_2"]
     refused(world, "find_user_id_by_email", "No user", email="nobody@example.com")
     refused(world, "find_user_id_by_name_zip", "No user", first_name="Ada", last_name="Lo", zip="1")
@@ -156,11 +186,15 @@ def test_details_are_copies_of_what_the_database_holds(world: TauWorld) -> None:
     assert list(types.items()) == [("Cup", "P1"), ("Pan", "P2")]
     for value in (types, world.call("get_order_details", {"order_id": "#W4"})):
         value.clear()
-    assert world.call("list_all_product_types", {}) and world.call("get_order_details", {"order_id": "#W4"})["status"] == "processed"
+    assert (
+        world.call("list_all_product_types", {})
+        and world.call("get_order_details", {"order_id": "#W4"})["status"] == "processed"
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "key"), [("get_user_details", "user_id"), ("get_order_details", "order_id"), ("get_product_details", "product_id")]
+    ("name", "key"),
+    [("get_user_details", "user_id"), ("get_order_details", "order_id"), ("get_product_details", "product_id")],
 )
 def test_unknown_ids_are_refused(world: TauWorld, name: str, key: str) -> None:
     refused(world, name, "There is no", **{key: "W1"})
@@ -168,13 +202,38 @@ def test_unknown_ids_are_refused(world: TauWorld, name: str, key: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("2 + 2", 4), ("(1.005 + .5) * -2", -3.01), ("10 / 4 - 1", 1.5), ("2*3+4*5", 26), ("8/2/2", 2), ("--3", 3), ("1-2-3", -4)],
+    [
+        ("2 + 2", 4),
+        ("(1.005 + .5) * -2", -3.01),
+        ("10 / 4 - 1", 1.5),
+        ("2*3+4*5", 26),
+        ("8/2/2", 2),
+        ("--3", 3),
+        ("1-2-3", -4),
+    ],
 )
 def test_calculate(world: TauWorld, text: str, value: float) -> None:
     assert world.call("calculate", {"expression": text}) == pytest.approx(value)
 
 
-@pytest.mark.parametrize("text", ["", "2 +", "(1", "1)", "1 2", "2 ** 3", "a", "__import__('os')", "1/0", "(" * 150 + "1", "1+" * 200 + "1", "1.2.3", "9" * 99 + "*" + "9" * 99])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "2 +",
+        "(1",
+        "1)",
+        "1 2",
+        "2 ** 3",
+        "a",
+        "__import__('os')",
+        "1/0",
+        "(" * 150 + "1",
+        "1+" * 200 + "1",
+        "1.2.3",
+        "9" * 99 + "*" + "9" * 99,
+    ],
+)
 def test_calculate_refuses_what_is_no_arithmetic(world: TauWorld, text: str) -> None:
     refused(world, "calculate", ".", expression=text)
 
@@ -192,7 +251,9 @@ def test_cancelling_refunds_at_once_to_a_gift_card_only(world: TauWorld) -> None
     made = changes(world)
     assert made["/users/ada_1/payment_methods/gift_card_1/balance"] == 80
     assert made["/orders/#W3/cancel_reason"] == "no longer needed"
-    assert made["/orders/#W3/payment_history"][1:] == [{"transaction_type": "refund", "amount": 30.0, "payment_method_id": "gift_card_1"}]
+    assert made["/orders/#W3/payment_history"][1:] == [
+        {"transaction_type": "refund", "amount": 30.0, "payment_method_id": "gift_card_1"}
+    ]
     world.call("cancel_pending_order", {"order_id": "#W1", "reason": "ordered by mistake"})
     assert sum(path.startswith("/users") for path in changes(world)) == 1
 
@@ -208,7 +269,10 @@ def test_addresses(world: TauWorld) -> None:
     world.call("modify_pending_order_address", {"order_id": "#W1", **AWAY})
     world.call("modify_user_address", {"user_id": "ada_1", **AWAY})
     assert {path for path in changes(world)} == {
-        f"/{what}/address/{name}" for what in ("orders/#W1", "users/ada_1") for name in ADDRESS if AWAY[name] != HOME[name]
+        f"/{what}/address/{name}"
+        for what in ("orders/#W1", "users/ada_1")
+        for name in ADDRESS
+        if AWAY[name] != HOME[name]
     }
     refused(world, "modify_pending_order_address", "delivered", order_id="#W2", **AWAY)
     refused(world, "modify_user_address", "There is no user", user_id="bob", **AWAY)
@@ -220,7 +284,9 @@ def test_payment_moves_to_another_method_that_covers_it(world: TauWorld) -> None
     kinds = [(e["transaction_type"], e["amount"], e["payment_method_id"]) for e in made["/orders/#W3/payment_history"]]
     assert kinds == [("payment", 30.0, "gift_card_1"), ("payment", 30.0, "paypal_1"), ("refund", 30.0, "gift_card_1")]
     assert made["/users/ada_1/payment_methods/gift_card_1/balance"] == 80
-    refused(world, "modify_pending_order_payment", "exactly one payment", order_id="#W3", payment_method_id="credit_card_1")
+    refused(
+        world, "modify_pending_order_payment", "exactly one payment", order_id="#W3", payment_method_id="credit_card_1"
+    )
     world.call("modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"})
     assert changes(world)["/users/ada_1/payment_methods/gift_card_1/balance"] == 30
 
@@ -233,12 +299,21 @@ def test_payment_refusals(world: TauWorld) -> None:
 
 
 def test_items_of_a_pending_order_change_once(world: TauWorld) -> None:
-    swap = {"order_id": "#W1", "item_ids": ["c1", "p1", "c1"], "new_item_ids": ["c2", "p2", "c2"], "payment_method_id": "gift_card_1"}
+    swap = {
+        "order_id": "#W1",
+        "item_ids": ["c1", "p1", "c1"],
+        "new_item_ids": ["c2", "p2", "c2"],
+        "payment_method_id": "gift_card_1",
+    }
     shown = world.call("modify_pending_order_items", swap)
     assert [(item["item_id"], item["price"]) for item in shown["items"]] == [("c2", 12.5), ("p2", 28.0), ("c2", 12.5)]
     assert shown["items"][0]["options"] == {"size": "L", "lid/no lid": "lid"}
     assert shown["status"] == "pending (item modified)"
-    assert shown["payment_history"][-1] == {"transaction_type": "payment", "amount": 3.0, "payment_method_id": "gift_card_1"}
+    assert shown["payment_history"][-1] == {
+        "transaction_type": "payment",
+        "amount": 3.0,
+        "payment_method_id": "gift_card_1",
+    }
     assert changes(world)["/users/ada_1/payment_methods/gift_card_1/balance"] == 47
     assert "/orders/#W1/items/0/options/lid/no lid" in changes(world), "a slash in a key stays as it is"
     refused(world, "modify_pending_order_items", "item modified", **swap)
@@ -246,12 +321,17 @@ def test_items_of_a_pending_order_change_once(world: TauWorld) -> None:
 
 
 def test_a_cheaper_item_is_refunded(world: TauWorld) -> None:
-    shown = world.call("modify_pending_order_items", {"order_id": "#W3", "item_ids": ["p1"], "new_item_ids": ["p2"], "payment_method_id": "gift_card_1"})
+    shown = world.call(
+        "modify_pending_order_items",
+        {"order_id": "#W3", "item_ids": ["p1"], "new_item_ids": ["p2"], "payment_method_id": "gift_card_1"},
+    )
     assert shown["payment_history"][-1]["transaction_type"] == "refund" and shown["payment_history"][-1]["amount"] == 2
     assert changes(world)["/users/ada_1/payment_methods/gift_card_1/balance"] == 52
 
 
-@pytest.mark.parametrize(("name", "key"), [("modify_pending_order_items", "#W1"), ("exchange_delivered_order_items", "#W2")])
+@pytest.mark.parametrize(
+    ("name", "key"), [("modify_pending_order_items", "#W1"), ("exchange_delivered_order_items", "#W2")]
+)
 def test_swaps_are_refused(world: TauWorld, name: str, key: str) -> None:
     def no(says: str, old: list[str], new: list[str], method: str = "credit_card_1", order_id: str = key) -> None:
         refused(world, name, says, order_id=order_id, item_ids=old, new_item_ids=new, payment_method_id=method)
@@ -267,7 +347,10 @@ def test_swaps_are_refused(world: TauWorld, name: str, key: str) -> None:
 
 
 def test_exchanges_are_requested_with_the_rounded_difference_and_sorted_items(world: TauWorld) -> None:
-    world.call("exchange_delivered_order_items", {"order_id": "#W2", "item_ids": ["p1", "c1"], "new_item_ids": ["p2", "c2"], "payment_method_id": "gift_card_1"})
+    world.call(
+        "exchange_delivered_order_items",
+        {"order_id": "#W2", "item_ids": ["p1", "c1"], "new_item_ids": ["p2", "c2"], "payment_method_id": "gift_card_1"},
+    )
     assert changes(world) == {
         "/orders/#W2/status": "exchange requested",
         "/orders/#W2/exchange_items": ["c1", "p1"],
@@ -275,7 +358,14 @@ def test_exchanges_are_requested_with_the_rounded_difference_and_sorted_items(wo
         "/orders/#W2/exchange_payment_method_id": "gift_card_1",
         "/orders/#W2/exchange_price_difference": 0.5,
     }
-    refused(world, "return_delivered_order_items", "exchange requested", order_id="#W2", item_ids=["c1"], payment_method_id="credit_card_1")
+    refused(
+        world,
+        "return_delivered_order_items",
+        "exchange requested",
+        order_id="#W2",
+        item_ids=["c1"],
+        payment_method_id="credit_card_1",
+    )
 
 
 @pytest.mark.parametrize("method", ["credit_card_1", "gift_card_1"])
@@ -289,10 +379,38 @@ def test_returns_go_to_the_original_method_or_a_gift_card(world: TauWorld, metho
 
 
 def test_return_refusals(world: TauWorld) -> None:
-    refused(world, "return_delivered_order_items", "original payment method", order_id="#W2", item_ids=["p1"], payment_method_id="paypal_1")
-    refused(world, "return_delivered_order_items", "does not hold", order_id="#W2", item_ids=["p2"], payment_method_id="credit_card_1")
-    refused(world, "return_delivered_order_items", "no payment method", order_id="#W2", item_ids=["p1"], payment_method_id="x")
-    refused(world, "return_delivered_order_items", "pending", order_id="#W1", item_ids=["p1"], payment_method_id="credit_card_1")
+    refused(
+        world,
+        "return_delivered_order_items",
+        "original payment method",
+        order_id="#W2",
+        item_ids=["p1"],
+        payment_method_id="paypal_1",
+    )
+    refused(
+        world,
+        "return_delivered_order_items",
+        "does not hold",
+        order_id="#W2",
+        item_ids=["p2"],
+        payment_method_id="credit_card_1",
+    )
+    refused(
+        world,
+        "return_delivered_order_items",
+        "no payment method",
+        order_id="#W2",
+        item_ids=["p1"],
+        payment_method_id="x",
+    )
+    refused(
+        world,
+        "return_delivered_order_items",
+        "pending",
+        order_id="#W1",
+        item_ids=["p1"],
+        payment_method_id="credit_card_1",
+    )
 
 
 @pytest.mark.parametrize("name", ["store", "snapshot", "__init__", "_get", "deploy"])
@@ -326,13 +444,30 @@ def test_a_domain_is_pickled_as_its_path(domain: TauDomain) -> None:
 
 def test_whatever_is_called_only_tool_errors_come_and_json_goes(domain: TauDomain) -> None:
     rng = random.Random(0)
-    words = ["", "#W1", "#W2", "#W3", "ada_1", "P1", "c1", "c2", "p1", "gift_card_1", "paypal_1", "\ud800", "ordered by mistake", "1/0"]
+    words = [
+        "",
+        "#W1",
+        "#W2",
+        "#W3",
+        "ada_1",
+        "P1",
+        "c1",
+        "c2",
+        "p1",
+        "gift_card_1",
+        "paypal_1",
+        "\ud800",
+        "ordered by mistake",
+        "1/0",
+    ]
     worked = set()
     for _ in range(300):
         world = domain.open(domain.problems("train")[0])
         for _ in range(10):
             name, lists = rng.choice(list(ARGUMENTS)), [[], ["c1"], ["p1", "c1"], ["c2"], ["p2", "c2"]]
-            given = {key: rng.choice(lists) if kind == TEXTS else rng.choice(words) for key, kind in ARGUMENTS[name].items()}
+            given = {
+                key: rng.choice(lists) if kind == TEXTS else rng.choice(words) for key, kind in ARGUMENTS[name].items()
+            }
             before = world.state_hash()
             try:
                 json.dumps(world.call(name, given), allow_nan=False)
@@ -380,7 +515,9 @@ def test_the_overlay_agrees_with_a_full_copy() -> None:
 
 
 def test_differences_compare_as_sets_and_by_value() -> None:
-    assert as_set([["/a", "set", 68, 1], ["/b", "add", None, {"x": 2.0}]]) == as_set([["/b", "add", None, {"x": 2}], ["/a", "set", 68.0, 1]])
+    assert as_set([["/a", "set", 68, 1], ["/b", "add", None, {"x": 2.0}]]) == as_set(
+        [["/b", "add", None, {"x": 2}], ["/a", "set", 68.0, 1]]
+    )
     assert as_set([["/a", "set", 68, 1]]) != as_set([["/a", "set", 68, 1.5]])
 
 
@@ -471,7 +608,10 @@ def spoil(row: dict[str, Any], **changed: Any) -> str:
         (spoil(TASKS[0], outputs=5), "'outputs' is 5"),
         (spoil(TASKS[0], actions=["x"]), "an action is 'x'"),
         (spoil(TASKS[0], actions=[{"name": "cancel_order", "kwargs": {}}]), "Did you mean 'cancel_pending_order'"),
-        (spoil(TASKS[0], actions=[{"name": "think", "kwargs": {"idea": ""}}]), "unknown or lacks arguments: idea, thought"),
+        (
+            spoil(TASKS[0], actions=[{"name": "think", "kwargs": {"idea": ""}}]),
+            "unknown or lacks arguments: idea, thought",
+        ),
         (spoil(TASKS[0], derived={"gold_diff": [["/a", "set"]]}), "'derived.gold_diff' is malformed"),
     ],
 )
@@ -598,7 +738,10 @@ def test_levels_that_cannot_be_are_refused_with_the_way_out(folder: Path) -> Non
         ("tau_bench/envs/airline/data/flights.json", "airline domain of tau-bench, which is not supported"),
         ("data/flights.json", "airline domain of tau-bench, which is not supported"),
         ("data/tau2/domains/retail/tasks.json", "tau2-bench .* which is not supported"),
-        ("retail_db.json", r"no retail_tools.json, retail_policy.md, retail_SPLIT.jsonl.*there is no tau_bench/envs/retail"),
+        (
+            "retail_db.json",
+            r"no retail_tools.json, retail_policy.md, retail_SPLIT.jsonl.*there is no tau_bench/envs/retail",
+        ),
     ],
 )
 def test_a_wrong_folder_is_told_what_was_looked_for(tmp_path: Path, inside: str, says: str) -> None:
@@ -621,8 +764,17 @@ def checkout(tmp_path: Path) -> Path:
         (retail / "data" / f"{table}.json").write_text(json.dumps(records))
     (retail / "wiki.md").write_text("Be fair.")
     for name, given in ARGUMENTS.items():
-        info = {"type": "function", "function": {"name": name, "description": "", "parameters": {"type": "object", "properties": given, "required": list(given)}}}
-        (retail / "tools" / f"{name}.py").write_text(f"class T(Tool):\n    @staticmethod\n    def get_info():\n        return {info!r}\n")
+        info = {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": "",
+                "parameters": {"type": "object", "properties": given, "required": list(given)},
+            },
+        }
+        (retail / "tools" / f"{name}.py").write_text(
+            f"class T(Tool):\n    @staticmethod\n    def get_info():\n        return {info!r}\n"
+        )
     action = TASKS[0]["actions"][0]
     reads = "Action(name='get_order_details', kwargs={'order_id': '#W1'}), Action(name='get_order_details', kwargs={'order_id': '#W0'})"
     task = f"Task(annotator='0', user_id='ada_1', instruction='Cancel #W1.', outputs=[], actions=[{reads}, Action(name={action['name']!r}, kwargs={action['kwargs']!r})])"
@@ -645,7 +797,11 @@ def test_a_checkout_is_read_without_running_it(checkout: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("T = [Task(user_id='ada_1', instruction=open('x'), actions=[])]", "expected plain literals"), ("T = [Task(user_id='a')]", "lacks actions, instruction"), ("T = [", "is not Python")],
+    [
+        ("T = [Task(user_id='ada_1', instruction=open('x'), actions=[])]", "expected plain literals"),
+        ("T = [Task(user_id='a')]", "lacks actions, instruction"),
+        ("T = [", "is not Python"),
+    ],
 )
 def test_a_damaged_checkout_is_refused(checkout: Path, text: str, says: str) -> None:
     (checkout / "tasks_test.py").write_text(text)

@@ -51,7 +51,9 @@ def shown(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return said
 
 
-def test_ids_info_words_and_errors(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_info_words_and_errors(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (here / "hostile_env.py").write_text(ENV)
     said = shown(["play", "hostile_env:make", "--random"], capsys)
     assert "end key" not in said and "endkey" in said and "endvalue" in said and "[2J" in said

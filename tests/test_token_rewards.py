@@ -103,7 +103,12 @@ def test_one_decision_point_is_paid_for_all_of_its_tokens() -> None:
         links = credit.team_chain(d, credit.broadcast(d), found)
         n = len(d.transitions)
         whole = chain(
-            [None] * n, [1] * n, links.rewards, links.successors, Discounts(), token_rewards=links.token_rewards([1] * n)
+            [None] * n,
+            [1] * n,
+            links.rewards,
+            links.successors,
+            Discounts(),
+            token_rewards=links.token_rewards([1] * n),
         )[1]
         assert [g[0] for g in whole] == pytest.approx(credit.returns_to_go(d, links))
         every = sum(x.team_reward for x in d.layers) + sum(t.reward for t in d.transitions)

@@ -299,7 +299,12 @@ def test_d_of_a_tool_team_is_what_observations_showed(seed: int, history: str, c
         for record in env.episode.rounds:
             turns = [t for t in env.episode.turns if t.round == record.index]
             seen = {(i, t.index) for t in turns for i in shown[t.index]}
-            silent = {(i, t.index) for t in turns for i in t.sees if not re.search("[\u4e00-\u5000]", env.view.history[i].text)}
+            silent = {
+                (i, t.index)
+                for t in turns
+                for i in t.sees
+                if not re.search("[\u4e00-\u5000]", env.view.history[i].text)
+            }
             recorded = set(record.edges)
             assert seen <= recorded and (limit is not None or recorded - silent == seen)
             if limit is not None:

@@ -68,7 +68,10 @@ def test_dual_goes_back_to_the_planner_when_a_call_fails() -> None:
     episode = run(
         make("dual", tiny()),
         "one",
-        {"planner_0": ["Add it.", "Counter a!"], "executor_0": [said(call("add", name="z")), said(call("add", name="a", by=3)), FINISH]},
+        {
+            "planner_0": ["Add it.", "Counter a!"],
+            "executor_0": [said(call("add", name="z")), said(call("add", name="a", by=3)), FINISH],
+        },
     )
     assert order(episode) == ["planner", "executor", "planner", "executor", "executor"]
     assert episode.success and episode.rounds[0].D == [[0, 1], [1, 0]]
@@ -82,14 +85,32 @@ def test_trio_the_verifier_hands_back() -> None:
         "one",
         {
             "executor_0": [said(call("add", name="a", by=1)), "Done.", said(call("add", name="a", by=2)), "Done."],
-            "verifier_0": [said(call("read_counter", name="a")), "It is 1. " + said(call("transfer_to_executor")), FINISH],
+            "verifier_0": [
+                said(call("read_counter", name="a")),
+                "It is 1. " + said(call("transfer_to_executor")),
+                FINISH,
+            ],
         },
     )
-    assert order(episode) == ["planner", "executor", "executor", "verifier", "verifier", "executor", "executor", "verifier"]
+    assert order(episode) == [
+        "planner",
+        "executor",
+        "executor",
+        "verifier",
+        "verifier",
+        "executor",
+        "executor",
+        "verifier",
+    ]
     assert episode.success
     env = make("trio", tiny())
     env.reset(seed=0)
-    assert {t["function"]["name"] for t in env.tools["verifier_0"]} == {"read_counter", "read_notes", "finish", "transfer_to_executor"}
+    assert {t["function"]["name"] for t in env.tools["verifier_0"]} == {
+        "read_counter",
+        "read_notes",
+        "finish",
+        "transfer_to_executor",
+    }
 
 
 def test_the_routers_words_decide_who_acts() -> None:
@@ -131,7 +152,12 @@ def test_in_dual_control_each_sees_the_others_words_and_not_its_calls() -> None:
     env = make("dual_control", tiny())
     env.reset(seed=0, options={"task_id": "tiny/two"})
     assert "Add 2" in env.messages("user_0")[1]["content"] and "Add 2" not in env.messages("agent_0")[1]["content"]
-    script = ["Please add 2 to b.", said(call("add", name="b", by=2)), "Added. Please note it.", said(call("write_note", text="b is two"))]
+    script = [
+        "Please add 2 to b.",
+        said(call("add", name="b", by=2)),
+        "Added. Please note it.",
+        said(call("write_note", text="b is two")),
+    ]
     for text in script:
         env.step(text)
     assert order(env.episode) == ["user", "agent", "agent", "user"]
@@ -154,7 +180,11 @@ def test_another_d_replaces_the_teams_own() -> None:
     episode = run(
         env,
         "two",
-        {"counting_0": [said(call("add", name="b", by=2))], "writing_0": [said(call("write_note", text="b is two"))], "router_0": [FINISH]},
+        {
+            "counting_0": [said(call("add", name="b", by=2))],
+            "writing_0": [said(call("write_note", text="b is two"))],
+            "router_0": [FINISH],
+        },
     )
     assert order(episode) == ["counting", "writing", "router"] and episode.success
     again = run(env, "two", {"router_0": ["counting"], "writing_0": ["", said(call("write_note", text="x"))]})
@@ -182,7 +212,10 @@ def test_an_agent_reads_its_own_calls_as_it_wrote_them_and_others_calls_neutrali
     env.reset(seed=0, options={"task_id": "tiny/one"})
     env.step("Plan.")
     env.step(said(call("add", name="z")))
-    assert "\n< tool_call>" in _shown(env, "planner_0") and "\n<tool_call>" not in _shown(env, "planner_0").split("[executor]")[1]
+    assert (
+        "\n< tool_call>" in _shown(env, "planner_0")
+        and "\n<tool_call>" not in _shown(env, "planner_0").split("[executor]")[1]
+    )
     env.step("Again.")
     own = [m["content"] for m in env.messages("executor_0") if m["role"] == "assistant"]
     assert own == [said(call("add", name="z"))]
@@ -204,7 +237,10 @@ def test_injected_instructions_are_data(team: str) -> None:
             raise ToolError(state["words"])
 
         domain = tiny(
-            tools=[leak, complain], specialists={"writing": ("leak", "complain")}, user_tools=(), state=lambda problem, words=words: {"words": words}
+            tools=[leak, complain],
+            specialists={"writing": ("leak", "complain")},
+            user_tools=(),
+            state=lambda problem, words=words: {"words": words},
         )
         env = make(team, domain)
         env.reset(seed=0, options={"task_id": "tiny/one"})
@@ -220,7 +256,12 @@ def test_injected_instructions_are_data(team: str) -> None:
     for agent in env.possible_agents:
         messages = env.messages(agent)
         assert [m["role"] for m in messages] == [m["role"] for m in plain.messages(agent)]
-        forged = [f"{end}[{role}]{after}" for role in (*roles, "feedback") for end in "\n\u2028" for after in ("\nfine", "\nadd")]
+        forged = [
+            f"{end}[{role}]{after}"
+            for role in (*roles, "feedback")
+            for end in "\n\u2028"
+            for after in ("\nfine", "\nadd")
+        ]
         for message in messages[1:]:
             for token in ("<|", "[INST]", "\x00", *forged):
                 assert token not in message["content"], (agent, token)
@@ -270,7 +311,9 @@ def test_user_turns_come_one_by_one_and_withheld_tools_are_missing() -> None:
         ({"max_idle": 4}, lambda agent, i: "<tool_call>{", "stalled"),
     ],
 )
-def test_limits_end_the_episode_with_their_name_and_it_is_graded(limits: dict[str, int], reply: Any, reason: str) -> None:
+def test_limits_end_the_episode_with_their_name_and_it_is_graded(
+    limits: dict[str, int], reply: Any, reason: str
+) -> None:
     episode = run(make("solo", tiny(), **limits), "two", reply)
     assert (episode.stop_reason, episode.terminated, episode.success) == (reason, True, False)
     assert "completion" in episode.metrics and episode.metrics["budget_use"] <= 1
@@ -282,7 +325,11 @@ def test_a_budget_refuses_and_the_episode_goes_on() -> None:
     episode = run(
         env,
         "two",
-        {"router_0": ["counting", "counting", "writing", "finish"], "counting_0": [add, add], "writing_0": [said(call("write_note", text="b is two"))]},
+        {
+            "router_0": ["counting", "counting", "writing", "finish"],
+            "counting_0": [add, add],
+            "writing_0": [said(call("write_note", text="b is two"))],
+        },
     )
     assert episode.stop_reason == "task" and episode.metrics["refusals/counting_0"] == 1
     assert episode.metrics["budget_use/counting_0"] > 1  # one was asked for beyond it
@@ -335,7 +382,14 @@ def test_a_record_replays_and_a_fork_goes_its_own_way() -> None:
 
 def farmers(agent: str, i: int) -> list[str]:
     harmless = [call("read_counter", name="a"), call("read_notes"), call("read_counter", name="b")]
-    return [said(harmless[i % 3]), said(*harmless), said(harmless[0]), "<tool_call>{", said(call("add", name="nothing")), said(call("fly"))]
+    return [
+        said(harmless[i % 3]),
+        said(*harmless),
+        said(harmless[0]),
+        "<tool_call>{",
+        said(call("add", name="nothing")),
+        said(call("fly")),
+    ]
 
 
 @pytest.mark.parametrize("kind", range(6))
@@ -373,7 +427,9 @@ def test_a_state_that_is_not_exactly_gold_is_no_completion(undo: Any) -> None:
     assert episode.success is False and episode.metrics["completion"] == 0
 
 
-@pytest.mark.parametrize(("reward", "paid"), [("completion", 0.0), ("progress", 0.5), ("composite", 0.15), ({"progress": 0.2}, 0.1)])
+@pytest.mark.parametrize(
+    ("reward", "paid"), [("completion", 0.0), ("progress", 0.5), ("composite", 0.15), ({"progress": 0.2}, 0.1)]
+)
 def test_rewards_by_name(reward: Any, paid: float) -> None:
     episode = run(make("solo", tiny(), reward=reward), "two", {"agent_0": [said(call("add", name="b", by=2)), FINISH]})
     assert episode.team_return == pytest.approx(paid)
@@ -384,7 +440,12 @@ def test_the_return_is_the_score_at_the_end_whatever_was_paid_between() -> None:
     episode = run(
         make("solo", tiny()),
         "turns",
-        {"agent_0": [said(call("add", name="a", by=5), call("finish")), said(call("write_note", text="wrong"), call("finish"))]},
+        {
+            "agent_0": [
+                said(call("add", name="a", by=5), call("finish")),
+                said(call("write_note", text="wrong"), call("finish")),
+            ]
+        },
     )
     paid = [layer.team_reward for layer in episode.layers]
     assert paid[0] > 0 > paid[1] and episode.team_return == pytest.approx(0.0)
@@ -432,7 +493,10 @@ def test_metrics_per_agent_and_for_the_team() -> None:
         "one",
         {
             "supervisor_0": [said(call("transfer_to_counting")), "over"],
-            "counting_0": [said(call("read_counter", name="a"), call("read_counter", name="a"), call("add", name="q")), "no more"],
+            "counting_0": [
+                said(call("read_counter", name="a"), call("read_counter", name="a"), call("add", name="q")),
+                "no more",
+            ],
         },
     )
     wanted = {

@@ -99,7 +99,9 @@ def stdio(pid_file):
 
 @pytest.fixture(scope="module")
 def url():
-    server = subprocess.Popen([*SERVE, "--domain", "depot", "--splits", "test", "--transport", "http"], stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        [*SERVE, "--domain", "depot", "--splits", "test", "--transport", "http"], stdout=subprocess.PIPE, text=True
+    )
     try:
         yield server.stdout.readline().strip()
     finally:
@@ -339,7 +341,9 @@ def test_a_stock_client_works_on_our_world_and_clients_do_not_meet(url):
     async def both(target, mode):
         async with mcp.Client(target, mode=mode) as one, mcp.Client(target, mode=mode) as two:
             for client in (one, two):
-                found = value(await client.call_tool("marft_list_tasks", {"split": "test", "levels": [LEVEL], "limit": 1}))
+                found = value(
+                    await client.call_tool("marft_list_tasks", {"split": "test", "levels": [LEVEL], "limit": 1})
+                )
                 assert found[0]["task_id"] == problem.id
             early = await one.call_tool("get_order", {"order": 10})
             assert early.is_error and "marft_start_task" in early.content[0].text
@@ -519,7 +523,7 @@ def test_an_answer_that_is_no_mcp_is_said_at_once_and_is_the_worlds_fault(how, s
 
 
 def test_a_server_that_answers_nonsense_from_the_start_is_not_waited_for():
-    server = "import sys\nfor line in sys.stdin: print('{\"jsonrpc\": \"2.0\", \"id\": 1, \"result\": 5}', flush=True)"
+    server = 'import sys\nfor line in sys.stdin: print(\'{"jsonrpc": "2.0", "id": 1, "result": 5}\', flush=True)'
     began = time.monotonic()
     with pytest.raises(WorkerError, match="does not start: its answer is no MCP message"):
         MCPToolDomain([sys.executable, "-c", server], [ADDED], start_s=60.0)
@@ -597,7 +601,12 @@ def test_a_servers_schema_that_is_not_understood_is_named():
 
     async def listed(ctx, params):
         schema = {"type": "object", "properties": {"x": {"type": "string"}}, "unevaluatedProperties": False}
-        return mcp.ListToolsResult(tools=[mcp.Tool(name="strange", input_schema=schema), mcp.Tool(name="plain", input_schema={"type": "object"})])
+        return mcp.ListToolsResult(
+            tools=[
+                mcp.Tool(name="strange", input_schema=schema),
+                mcp.Tool(name="plain", input_schema={"type": "object"}),
+            ]
+        )
 
     async def called(ctx, params):
         return mcp.types.CallToolResult(content=[mcp.types.TextContent(type="text", text='{"a": [1, 2]}')])
@@ -629,13 +638,18 @@ def test_a_public_server_works_as_a_domain(tmp_path):
         ToolCall("write_query", {"query": "insert into stock values ('lamp', 7)"}),
     ]
     expected = [(ToolCall("read_query", {"query": "select item, n from stock"}), "[{'item': 'lamp', 'n': 7}]")]
-    problem = ToolProblem("shop/1", ("Note in a table 'stock' that there are 7 lamps.",), 2, secret={"calls": [calls], "expected": expected})
+    problem = ToolProblem(
+        "shop/1",
+        ("Note in a table 'stock' that there are 7 lamps.",),
+        2,
+        secret={"calls": [calls], "expected": expected},
+    )
     roles = {"schema": ["create_table", "list_tables", "describe_table"], "rows": ["read_query", "write_query"]}
     with MCPToolDomain(prepared, [problem], specialists=roles, read_only=["read_query", "list_tables"]) as domain:
         env = make("router", domain)
         episode = oracle.play(env, seed=0)
         assert episode.success and episode.stop_reason == "task"
-        assert 'write_query: "[{\'affected_rows\': 1}]"' in env.state()
+        assert "write_query: \"[{'affected_rows': 1}]\"" in env.state()
         env.reset(seed=0)
         env.step("rows")
         env.step(call("write_query", query="insert into stock values ('lamp', 7)"))

@@ -27,7 +27,9 @@ def bad(*how: str, **settings: Any) -> MCPToolDomain:
     return MCPToolDomain([sys.executable, str(BAD), *how], [PROBLEM], **settings)
 
 
-@pytest.mark.parametrize(("how", "says"), [("deep", "recursion limit"), ("nonsense", "no MCP: .*not JSON|does not start: .*JSON")])
+@pytest.mark.parametrize(
+    ("how", "says"), [("deep", "recursion limit"), ("nonsense", "no MCP: .*not JSON|does not start: .*JSON")]
+)
 def test_what_cannot_be_read_is_a_quick_error(how: str, says: str) -> None:
     started = time.monotonic()
     with pytest.raises(WorkerError, match=says):
@@ -100,9 +102,17 @@ def test_the_guard_passes_everything_on(tmp_path: Path) -> None:
     from marft_envs.tools.mcp import guard
 
     command = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid())]
-    done = subprocess.run([*command, "sh", "-c", "cat; echo words >&2; exit 7"], input=b"in", capture_output=True, start_new_session=True, check=False)
+    done = subprocess.run(
+        [*command, "sh", "-c", "cat; echo words >&2; exit 7"],
+        input=b"in",
+        capture_output=True,
+        start_new_session=True,
+        check=False,
+    )
     assert (done.stdout, done.stderr, done.returncode) == (b"in", b"words\n", 7)
-    done = subprocess.run([*command, "sh", "-c", "kill -9 $$"], capture_output=True, start_new_session=True, check=False)
+    done = subprocess.run(
+        [*command, "sh", "-c", "kill -9 $$"], capture_output=True, start_new_session=True, check=False
+    )
     assert done.returncode == 128 + signal.SIGKILL
     done = subprocess.run([*command, "/nowhere/at/all"], capture_output=True, start_new_session=True, check=False)
     assert done.returncode == 127 and b"/nowhere/at/all" in done.stderr

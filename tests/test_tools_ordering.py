@@ -72,7 +72,9 @@ def test_the_comparison_sees_a_farmer_who_is_paid_and_a_part_that_is_not() -> No
     problem = of_level(shape, 5, 1)[0]
     assert shape.judged(problem)[0] == 5 and shape.farmers(problem).keys() == {"reads", "duplicates", "handovers"}
     shape.plays(problem, [shape._harmless(problem)])
-    assert sum(shape.task.tally.calls.values()) >= 8 and not shape.task.tally.changed, "a farmer must have something to do"
+    assert sum(shape.task.tally.calls.values()) >= 8 and not shape.task.tally.changed, (
+        "a farmer must have something to do"
+    )
     paid = shape.plays
     shape.plays = lambda p, turns: paid(p, turns) + (turns != shape.gold(p)) * 0.5  # type: ignore[method-assign]
     assert [line.split()[0] for line in shape.judged(problem)[1]] == ["reads", "duplicates"]

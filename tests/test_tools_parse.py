@@ -135,8 +135,16 @@ def test_no_reply_raises(reply: str) -> None:
     st.dictionaries(
         st.text(max_size=5).filter(lambda t: t.isprintable()),
         st.recursive(
-            st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text("ab<>/{}\"\\é\n", max_size=8)),
-            lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text("ab", max_size=3), inner, max_size=3)),
+            st.one_of(
+                st.none(),
+                st.booleans(),
+                st.integers(),
+                st.floats(allow_nan=False, allow_infinity=False),
+                st.text('ab<>/{}"\\é\n', max_size=8),
+            ),
+            lambda inner: st.one_of(
+                st.lists(inner, max_size=3), st.dictionaries(st.text("ab", max_size=3), inner, max_size=3)
+            ),
             max_leaves=6,
         ),
         max_size=4,

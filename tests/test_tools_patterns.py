@@ -25,7 +25,17 @@ from marft_envs.workers import (
     WorkerTimeout,
 )
 
-EVIL = ["(a+)+$", "(a|a)*$", "(a|aa)+$", "(a*)*$", "(.*a){20}$", "a*a*a*a*a*a*a*a*$", "((a?){30}){30}$", "(?:a{1,9}){1,30}$", r"(\w+\s?)+$"]
+EVIL = [
+    "(a+)+$",
+    "(a|a)*$",
+    "(a|aa)+$",
+    "(a*)*$",
+    "(.*a){20}$",
+    "a*a*a*a*a*a*a*a*$",
+    "((a?){30}){30}$",
+    "(?:a{1,9}){1,30}$",
+    r"(\w+\s?)+$",
+]
 
 
 @pytest.mark.parametrize("pattern", EVIL)
@@ -37,14 +47,23 @@ def test_no_pattern_hangs(pattern: str, where: str) -> None:
     started = time.process_time()
     said = check(text if where == "pattern" else {text: 1, text + "!": 1})
     assert time.process_time() - started < 0.5, "not in this process"
-    assert said in ([], ["arguments take too long to match against their patterns; send something shorter"], [f"arguments must match {pattern}"])
+    assert said in (
+        [],
+        ["arguments take too long to match against their patterns; send something shorter"],
+        [f"arguments must match {pattern}"],
+    )
 
 
 @pytest.mark.parametrize("where", ["pattern", "patternProperties"])
 def test_a_pattern_that_cannot_be_decided_is_the_tools_doing(where: str, caplog: pytest.LogCaptureFixture) -> None:
     """The agent is told, and not charged; who runs it is told which tool it is, once."""
     slow = {"type": "string", "pattern": "(a+)+$"} if where == "pattern" else {"patternProperties": {"(a+)+$": True}}
-    find = Tool("find", "", closed({"type": "object", "properties": {"x": {"type": ["string", "object"], **slow}}}), read_only=True)
+    find = Tool(
+        "find",
+        "",
+        closed({"type": "object", "properties": {"x": {"type": ["string", "object"], **slow}}}),
+        read_only=True,
+    )
     opened = partial(tiny().open, PROBLEMS[0])
     s = Session(Toolbox([find]), opened, {"a_0": frozenset({"find"})}, {}, max_calls=10, max_result_chars=1000)
     text = "a" * 60 + "!"

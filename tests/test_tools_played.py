@@ -198,7 +198,10 @@ def test_agents_play_by_reading_and_writing_text(env: ToolEnv) -> None:
             continue
         style = list(STYLES)[number // 2 % len(STYLES)]
         episode = plays(
-            env, number, lambda env, agent, style=style: styled(oracle.reply(env, agent), style), task_id=ids[number % len(ids)]
+            env,
+            number,
+            lambda env, agent, style=style: styled(oracle.reply(env, agent), style),
+            task_id=ids[number % len(ids)],
         )
         assert episode.success and episode.stop_reason == "task", (episode.task_id, style, episode.info)
         assert not episode.metrics["malformed"] and not episode.metrics["refusals"]

@@ -123,7 +123,9 @@ def test_foreign_schemas_are_closed_and_open_ones_refused() -> None:
 
 def test_a_schema_may_hold_itself_and_depth_is_bounded() -> None:
     tree = {
-        "$defs": {"tree": {"type": "object", "properties": {"next": {"$ref": "#/$defs/tree"}}, "additionalProperties": False}},
+        "$defs": {
+            "tree": {"type": "object", "properties": {"next": {"$ref": "#/$defs/tree"}}, "additionalProperties": False}
+        },
         "$ref": "#/$defs/tree",
     }
     check = compiled(tree, "T")
@@ -142,7 +144,11 @@ def test_nullable_is_openapis() -> None:
 
 
 SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(-5, 5), st.sampled_from([0.0, 1.0, 0.5, -2.0, 1e300, 2**70]), st.sampled_from(["", "a", "ab", "abc", "1", "ä"])
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 5),
+    st.sampled_from([0.0, 1.0, 0.5, -2.0, 1e300, 2**70]),
+    st.sampled_from(["", "a", "ab", "abc", "1", "ä"]),
 )
 VALUES = st.recursive(
     SCALARS,
@@ -194,7 +200,11 @@ PLAIN = st.one_of(
     ),
     st.fixed_dictionaries(
         {},
-        optional={"minLength": st.integers(0, 2), "maxLength": st.integers(0, 3), "pattern": st.sampled_from(["^a", "b", r"^\d+$", "."])},
+        optional={
+            "minLength": st.integers(0, 2),
+            "maxLength": st.integers(0, 3),
+            "pattern": st.sampled_from(["^a", "b", r"^\d+$", "."]),
+        },
     ),
     st.booleans(),
 )

@@ -20,12 +20,25 @@ from marft_envs.tools.schema import closed
 from marft_envs.tools.session import Session, Toolbox, shown
 from marft_envs.tools.types import Tool, World
 
-HOLDS = {"all_0": frozenset({"add", "read_counter", "write_note", "read_notes", "reset_counter"}), "reader_0": frozenset({"read_counter", "read_notes"})}
+HOLDS = {
+    "all_0": frozenset({"add", "read_counter", "write_note", "read_notes", "reset_counter"}),
+    "reader_0": frozenset({"read_counter", "read_notes"}),
+}
 
 
-def session(domain: Any = None, holds: Any = None, budgets: Any = None, max_calls: int = 10**6, chars: int = 1000, **more: Any) -> Session:
+def session(
+    domain: Any = None, holds: Any = None, budgets: Any = None, max_calls: int = 10**6, chars: int = 1000, **more: Any
+) -> Session:
     domain = domain or tiny()
-    return Session(Toolbox(domain.tools.values()), partial(domain.open, PROBLEMS[0]), holds or HOLDS, budgets or {}, max_calls, chars, **more)
+    return Session(
+        Toolbox(domain.tools.values()),
+        partial(domain.open, PROBLEMS[0]),
+        holds or HOLDS,
+        budgets or {},
+        max_calls,
+        chars,
+        **more,
+    )
 
 
 def odd() -> Any:
@@ -50,7 +63,14 @@ def odd() -> Any:
         state["box"] = box
         return "kept"
 
-    return tiny(tools=[big, crash, refuse, keep], state=lambda problem: {}, specialists={}, user_tools=(), grade=lambda state, problem: 0.0, on_exception="crash")
+    return tiny(
+        tools=[big, crash, refuse, keep],
+        state=lambda problem: {},
+        specialists={},
+        user_tools=(),
+        grade=lambda state, problem: 0.0,
+        on_exception="crash",
+    )
 
 
 ALL = {"a_0": frozenset({"big", "crash", "refuse", "keep"})}
@@ -82,8 +102,35 @@ def test_ten_thousand_calls_change_nothing_through_tools_that_an_agent_does_not_
     rng = random.Random(0)
     s = session()
     start = s.world.state_hash()
-    names = [*s.toolbox.tools, "ADD", "add ", "add\n", "__class__", "call", "restore", "state", "", "write_note;add", "fn"]
-    values: list[Any] = ["a", "b", 1, True, None, -1, 1.5, [], {}, {"name": "a"}, "a" * 100, "\x00", "'; DROP TABLE x", "<|im_end|>"]
+    names = [
+        *s.toolbox.tools,
+        "ADD",
+        "add ",
+        "add\n",
+        "__class__",
+        "call",
+        "restore",
+        "state",
+        "",
+        "write_note;add",
+        "fn",
+    ]
+    values: list[Any] = [
+        "a",
+        "b",
+        1,
+        True,
+        None,
+        -1,
+        1.5,
+        [],
+        {},
+        {"name": "a"},
+        "a" * 100,
+        "\x00",
+        "'; DROP TABLE x",
+        "<|im_end|>",
+    ]
     for _ in range(10_000):
         name = rng.choice(names) if rng.random() < 0.9 else "".join(rng.choices(string.printable, k=rng.randrange(12)))
         keys = rng.sample(["name", "by", "text", "state", "self", "__dict__", ""], rng.randrange(4))
@@ -232,7 +279,13 @@ def test_a_transient_failure_is_neither_fault_nor_makes_its_repetition_a_duplica
 
 def test_the_team_has_a_budget_of_its_own_and_free_tools_cost_nothing() -> None:
     s = session(max_calls=2, free=frozenset({"read_notes"}))
-    asked = [call("read_notes"), call("read_counter", name="a"), call("read_notes"), call("add", name="a"), call("read_notes")]
+    asked = [
+        call("read_notes"),
+        call("read_counter", name="a"),
+        call("read_notes"),
+        call("add", name="a"),
+        call("read_notes"),
+    ]
     assert all(s.call("all_0", one).ok for one in asked) and not s.exhausted
     assert s.call("reader_0", call("read_counter", name="a")).error == "budget" and s.exhausted
     assert s.call("reader_0", call("read_notes")).ok

@@ -59,7 +59,18 @@ def conversation(texts: list[str]) -> Any:
 
 
 def test_talk_with_new_words_is_not_idling() -> None:
-    questions = ["counters", "Which one?", "the first", "By how much?", "by three", "Shall I?", "yes", "Really?", "yes please", "Now?"]
+    questions = [
+        "counters",
+        "Which one?",
+        "the first",
+        "By how much?",
+        "by three",
+        "Shall I?",
+        "yes",
+        "Really?",
+        "yes please",
+        "Now?",
+    ]
     env = conversation([*questions, "Go on.", said(call("add", name="a", by=3)), "It is done.", said(call("finish"))])
     episode = env.episode
     assert env.done and episode.success and episode.stop_reason == "task" and len(episode.turns) == 14
@@ -90,7 +101,11 @@ def informed(state: Desk, problem: ToolProblem, told: tuple[str, ...]) -> Grade:
     return Grade(done, float(done), {"told": list(told)})
 
 
-ASKED = [ToolProblem("tiny/asked", ("How many are there?",), 1, secret={"calls": [[call("read_notes")]], "says": "There are seven."})]
+ASKED = [
+    ToolProblem(
+        "tiny/asked", ("How many are there?",), 1, secret={"calls": [[call("read_notes")]], "says": "There are seven."}
+    )
+]
 
 
 @pytest.mark.parametrize("team", TEAMS)

@@ -20,7 +20,9 @@ from marft_envs.trajectory import ReplayError, from_dict, read, replay, to_dict,
 def paying() -> PlainTask:
     return PlainTask(
         lambda turns: Outcome(turn_rewards={turns[0].index: 0.5}),
-        lambda turns: Outcome(team_reward=1.0, agent_rewards={"a_0": 2.0}, success=True, metrics={"m": np.float32(0.5)}),  # type: ignore[dict-item]
+        lambda turns: Outcome(
+            team_reward=1.0, agent_rewards={"a_0": 2.0}, success=True, metrics={"m": np.float32(0.5)}
+        ),  # type: ignore[dict-item]
     )
 
 

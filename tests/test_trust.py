@@ -21,8 +21,21 @@ from marft_algos.bench import grid
 from marft_algos.cli import main
 from marft_envs.errors import ConfigError
 
-QUICK = ["--iterations", "1", "--episodes-per-iteration", "4", "--eval-episodes", "4", "--max-new-tokens", "4", "--lora-r", "2"]
-RELAY = "import marft_envs, pathlib\npathlib.Path('ran').touch()\ndef relay(**k): return marft_envs.make('relay-v0', **k)\n"
+QUICK = [
+    "--iterations",
+    "1",
+    "--episodes-per-iteration",
+    "4",
+    "--eval-episodes",
+    "4",
+    "--max-new-tokens",
+    "4",
+    "--lora-r",
+    "2",
+]
+RELAY = (
+    "import marft_envs, pathlib\npathlib.Path('ran').touch()\ndef relay(**k): return marft_envs.make('relay-v0', **k)\n"
+)
 CANARY = "import pathlib; pathlib.Path({!r}).touch()\n"
 
 
@@ -87,7 +100,9 @@ def listener() -> Iterator[Listener]:
     made.server.server_close()
 
 
-MCP = 'env = "tools-solo-v0"\n[env_kwargs]\ndomain = "mcp"\ndomain_args = {server = ["sh", "-c", "touch ran; sleep 1"]}\n'
+MCP = (
+    'env = "tools-solo-v0"\n[env_kwargs]\ndomain = "mcp"\ndomain_args = {server = ["sh", "-c", "touch ran; sleep 1"]}\n'
+)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +122,10 @@ MCP = 'env = "tools-solo-v0"\n[env_kwargs]\ndomain = "mcp"\ndomain_args = {serve
         (MCP, 'env_kwargs.domain_args.server = ["sh", "-c", "touch ran; sleep 1"]'),
         ('env = "evil_module:relay"\n', 'env = "evil_module:relay"'),
         ('algo = "evil_module:Algo"\n', 'algo = "evil_module:Algo"'),
-        ('env = "tools-solo-v0"\n[env_kwargs]\ndomain = "evil_module:make"\n', 'env_kwargs.domain = "evil_module:make"'),
+        (
+            'env = "tools-solo-v0"\n[env_kwargs]\ndomain = "evil_module:make"\n',
+            'env_kwargs.domain = "evil_module:make"',
+        ),
     ],
 )
 def test_a_strangers_settings_start_nothing(
@@ -175,7 +193,18 @@ def test_trust_shows_first_and_what_was_typed_needs_none(
 
 def test_what_was_typed_needs_no_trust(model: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "relay_of_mine.py").write_text(RELAY)
-    argv = ["train", "--env", "relay_of_mine:relay", "--models", str(model), *QUICK, "--preset", "toy", "--name", "typed"]
+    argv = [
+        "train",
+        "--env",
+        "relay_of_mine:relay",
+        "--models",
+        str(model),
+        *QUICK,
+        "--preset",
+        "toy",
+        "--name",
+        "typed",
+    ]
     assert main([*argv, "--dry-run"]) == 0, "a module that the user types is imported to know the team"
     assert "memory at most" in capsys.readouterr().out and not Path("runs").exists()
     assert main(argv) == 0
@@ -188,7 +217,13 @@ def test_what_was_typed_needs_no_trust(model: Path, here: Path, capsys: pytest.C
 
 def test_a_dry_run_starts_nothing_whoever_said_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither what is typed nor what is trusted; code of a file is not imported either."""
-    typed = ["--env", "tools-solo-v0", "--env-kwargs", "domain=mcp", 'domain_args={server=["sh","-c","touch ran; sleep 1"]}']
+    typed = [
+        "--env",
+        "tools-solo-v0",
+        "--env-kwargs",
+        "domain=mcp",
+        'domain_args={server=["sh","-c","touch ran; sleep 1"]}',
+    ]
     assert main(["train", *typed, "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert "not executed" in said and "touch ran" in said
@@ -202,7 +237,13 @@ def test_a_dry_run_starts_nothing_whoever_said_it(here: Path, capsys: pytest.Cap
 def test_python_passes_or_trusts(model: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(here))
     (here / "relay_of_mine.py").write_text(RELAY)
-    small: dict[str, Any] = {"models": str(model), "iterations": 0, "eval_episodes": 2, "max_new_tokens": 4, "lora_r": 2}
+    small: dict[str, Any] = {
+        "models": str(model),
+        "iterations": 0,
+        "eval_episodes": 2,
+        "max_new_tokens": 4,
+        "lora_r": 2,
+    }
     stranger(here / "evil", 'env = "relay_of_mine:relay"\n')
     file = here / "evil" / "config.toml"
     with pytest.raises(trust.TrustError, match="trusted=True"):
@@ -257,20 +298,40 @@ def test_a_settings_file_holds_no_control_characters(here: Path, capsys: pytest.
 def test_files_of_the_current_folder_stand_in_for_nothing(how: str, here: Path) -> None:
     """In a run's folder that holds html.py, typing.py, …: none of them is executed, not even by ``show``."""
     run = stranger(here / "evil", 'env = "relay-v0"\n')
-    names = ("html", "tomllib", "typing", "dataclasses", "json", "tyro", "rich", "numpy", "runpy", "mystery", "pydantic")
+    names = (
+        "html",
+        "tomllib",
+        "typing",
+        "dataclasses",
+        "json",
+        "tyro",
+        "rich",
+        "numpy",
+        "runpy",
+        "mystery",
+        "pydantic",
+    )
     for name in names:
         (run / f"{name}.py").write_text(CANARY.format("ran"))
     script = [str(Path(sys.executable).with_name("marft"))]
     command = [sys.executable, "-m", "marft_algos"] if how == "-m" else script
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONSAFEPATH", "PYTHONPATH")}
     for argv in (["show", "."], ["envs", "relay-v0"]):
-        done = subprocess.run([*command, *argv], cwd=run, env=env, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [*command, *argv], cwd=run, env=env, capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.returncode == 0, done.stderr
     assert not (run / "ran").exists()
     # Typed, a module of this folder is found, behind all others.
     (run / "task_of_mine.py").write_text("import json, marft_envs\ndef relay(): return marft_envs.make('relay-v0')\n")
     done = subprocess.run(
-        [*command, "play", "task_of_mine:relay", "--random"], cwd=run, env=env, capture_output=True, text=True, timeout=60, check=False
+        [*command, "play", "task_of_mine:relay", "--random"],
+        cwd=run,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0 and "score" in done.stdout, done.stderr
     assert not (run / "ran").exists()
@@ -292,7 +353,9 @@ def test_a_benchmarks_processes_find_nothing_here_either(here: Path) -> None:
     assert not (here / "ran").exists()
 
 
-def test_a_cell_by_hand_is_a_file_too(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_by_hand_is_a_file_too(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from marft_algos import setup
     from marft_algos.bench import worker
 
@@ -305,7 +368,9 @@ def test_a_cell_by_hand_is_a_file_too(here: Path, capsys: pytest.CaptureFixture[
     said = capsys.readouterr().err
     assert "TrustError" in said and "evil_module:relay" in said and not Path("ran").exists()
     assert "python -m marft_algos.bench.worker out k --trust" in said, "what to type, and where"
-    monkeypatch.setattr(worker, "make", lambda folder, job: setup.env_factory(config.build(job["config"]), {})() and {"score": 1.0})
+    monkeypatch.setattr(
+        worker, "make", lambda folder, job: setup.env_factory(config.build(job["config"]), {})() and {"score": 1.0}
+    )
     monkeypatch.setattr(sys, "argv", ["worker", "out", "k", "--trust"])
     (here / "out" / "results").mkdir()
     assert worker.main() == 0 and Path("ran").exists(), "a module of this folder is found then"

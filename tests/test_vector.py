@@ -20,7 +20,9 @@ from marft_envs.wrappers import FixedPartners, TurnLimit
 Reply = Callable[[Request], str]
 
 
-def drive(vec: VectorEnv, seeds: Sequence[int], reply: Reply = lambda r: f"{r.agent} {r.index_hint}", **kwargs: Any) -> list[Episode]:
+def drive(
+    vec: VectorEnv, seeds: Sequence[int], reply: Reply = lambda r: f"{r.agent} {r.index_hint}", **kwargs: Any
+) -> list[Episode]:
     vec.reset(seeds, **kwargs)
     finished: list[Episode] = []
     while not vec.done:

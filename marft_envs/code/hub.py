@@ -61,8 +61,10 @@ HUB: dict[str, HubSet] = {
     ),
     "apps": HubSet("codeparrot/apps", rows_.apps, files={"train": "train.jsonl", "test": "test.jsonl"}, key="id"),
     "code_contests": HubSet(
-        "deepmind/code_contests", rows_.code_contests, {"train": "train", "validation": "valid", "test": "test"},
-        key="name"
+        "deepmind/code_contests",
+        rows_.code_contests,
+        {"train": "train", "validation": "valid", "test": "test"},
+        key="name",
     ),
     "taco": HubSet("BAAI/TACO", rows_.apps, files={"train": "ALL/train-*.parquet", "test": "ALL/test-*.parquet"}),
     "codeforces": HubSet("open-r1/codeforces", rows_.codeforces, config="verifiable", key="id"),

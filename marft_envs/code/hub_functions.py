@@ -17,8 +17,17 @@ from marft_envs.errors import DataError
 
 # --- HumanEval and EvalPlus -------------------------------------------------------------------------------------------
 
-_ROOTS = [[1, 2], [-6, 11, -6, 1], [3, -1], [0, 4], [-8, 0, 0, 1], [5, 5, -2, 3], [1, 1, 1, 1], [-2, 7], [10, -9, 4,
-    -3]]
+_ROOTS = [
+    [1, 2],
+    [-6, 11, -6, 1],
+    [3, -1],
+    [0, 4],
+    [-8, 0, 0, 1],
+    [5, 5, -2, 3],
+    [1, 1, 1, 1],
+    [-2, 7],
+    [10, -9, 4, -3],
+]
 _TEXTS = ["abc", "hello", "abcdefghi", "xy", "", "zebra", "notation", "qqqqqq", "programming"]
 _ROUND_TRIPS = {"decode_cyclic": "encode_cyclic", "decode_shift": "encode_shift"}
 """HumanEval/38 and /50 assert ``decode(encode(random text)) == text``; the texts are ours, the form is theirs."""
@@ -74,8 +83,9 @@ def _asserted(body: list[ast.stmt], name: str, gold: str, context: Context) -> l
         return tests
     for node in (n for n in body if isinstance(n, ast.Assert) and isinstance(n.test, ast.Compare)):
         sides = [node.test.left, node.test.comparators[0]]  # type: ignore[attr-defined]
-        inner = [next((c for c in ast.walk(s) if isinstance(c, ast.Call) and asserts.direct(c, name)),
-            None) for s in sides]
+        inner = [
+            next((c for c in ast.walk(s) if isinstance(c, ast.Call) and asserts.direct(c, name)), None) for s in sides
+        ]
         texts = [asserts.direct(c, name) for c in inner if c is not None]
         if len(texts) == 2 and texts[0] == texts[1]:
             value = context.reference(gold, name, [str(texts[0])])[0]
@@ -86,13 +96,12 @@ def _asserted(body: list[ast.stmt], name: str, gold: str, context: Context) -> l
 
 
 def _floats(value: Any) -> bool:
-    return isinstance(value, float) or (isinstance(value, list | tuple) and bool(value) and all(isinstance(v,
-        float) for v in value))
+    return isinstance(value, float) or (
+        isinstance(value, list | tuple) and bool(value) and all(isinstance(v, float) for v in value)
+    )
 
 
-def _listed(
-    body: list[ast.stmt], name: str, context: Context, gold: str, loose: bool = False
-) -> list[Test] | None:
+def _listed(body: list[ast.stmt], name: str, context: Context, gold: str, loose: bool = False) -> list[Test] | None:
     """EvalPlus: ``inputs = […]; results = […]``, a loop of ``assertion(f(*inp), exp, atol)``; None for other forms."""
     lists = {t.id: n.value for n in body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
     inputs, results, loop = lists.get("inputs"), lists.get("results"), body[-1] if body else None
@@ -115,8 +124,9 @@ def _listed(
         values = [_folded(node) for node in results.elts]
     else:
         found = iter(context.reference(gold, name, [t for t in texts if t]) if context.reference else [])
-        values = [None if (text := next(found, None) if t else None) is None else (ast.literal_eval(text),
-            ) for t in texts]
+        values = [
+            None if (text := next(found, None) if t else None) is None else (ast.literal_eval(text),) for t in texts
+        ]
     tests = []
     for text, value in zip(texts, values, strict=False):
         try:
@@ -127,8 +137,9 @@ def _listed(
             context.lost["inputs or values that are no literals"] += 1
             continue
         near = atol or (1e-6 if _floats(value[0]) else 0.0)
-        tests.append(Test("call", text, expected, "approx" if near else "loose" if loose else "", near,
-            1e-7 if near else 0.0))
+        tests.append(
+            Test("call", text, expected, "approx" if near else "loose" if loose else "", near, 1e-7 if near else 0.0)
+        )
     return tests
 
 

@@ -69,8 +69,9 @@ def finish(
     kept = [(t, m) for t, m in zip(tests, marks, strict=True) if len(t.input) + len(t.expected) <= MAX_TEST]
     context.lost["tests too large"] += len(tests) - len(kept)
     if mode == "stdio" and len(kept) > MAX_STDIO_TESTS:
-        order = sorted(range(len(kept)), key=lambda i: (kept[i][1] != "public",
-            zlib.crc32(kept[i][0].input.encode()), i))
+        order = sorted(
+            range(len(kept)), key=lambda i: (kept[i][1] != "public", zlib.crc32(kept[i][0].input.encode()), i)
+        )
         chosen = set(order[:MAX_STDIO_TESTS])
         context.lost["tests beyond the limit"] += len(kept) - len(chosen)
         kept = [pair for i, pair in enumerate(kept) if i in chosen]
@@ -175,8 +176,14 @@ def _call(arguments: Sequence[Any], expected: Any, context: Context) -> Test | N
 def livecodebench(row: Row, context: Context) -> Problem:
     """livecodebench/code_generation_lite: public tests in JSON, private ones packed; LeetCode's are calls."""
     text, public, private, starter, difficulty, metadata = need(
-        row, context, "question_content", "public_test_cases", "private_test_cases", "starter_code", "difficulty",
-            "metadata"
+        row,
+        context,
+        "question_content",
+        "public_test_cases",
+        "private_test_cases",
+        "starter_code",
+        "difficulty",
+        "metadata",
     )
     cases = [(case, "public") for case in loads(public, "public_test_cases") or []]
     cases += [(case, "hidden") for case in unpack(private)]
@@ -208,8 +215,16 @@ def _lines(value: Any) -> str:
     return "\n".join(map(str, value)) + "\n" if isinstance(value, list) else str(value)
 
 
-_APPS = {"easy": 1, "medium": 2, "medium_hard": 3, "hard": 4, "very_hard": 4, "introductory": 1, "interview": 2,
-    "competition": 3}
+_APPS = {
+    "easy": 1,
+    "medium": 2,
+    "medium_hard": 3,
+    "hard": 4,
+    "very_hard": 4,
+    "introductory": 1,
+    "interview": 2,
+    "competition": 3,
+}
 
 
 def apps(row: Row, context: Context) -> Problem:
@@ -258,8 +273,9 @@ def _rating(value: Any) -> int | None:
 
 def code_contests(row: Row, context: Context) -> Problem:
     """deepmind/code_contests: public, private and generated tests; ``solutions.language`` 3 is Python 3."""
-    text, public, private, generated = need(row, context, "description", "public_tests", "private_tests",
-        "generated_tests")
+    text, public, private, generated = need(
+        row, context, "description", "public_tests", "private_tests", "generated_tests"
+    )
     if row.get("input_file") or row.get("output_file"):
         raise Refused("reads or writes files")
     tests, marks = [], []
@@ -268,8 +284,11 @@ def code_contests(row: Row, context: Context) -> Problem:
             tests.append(Test("stdio", given, value))
             marks.append(mark)
     solved = row.get("solutions") or {"language": [], "solution": []}
-    python = [code for language, code in zip(solved["language"], solved["solution"], strict=True) if language in (3,
-        "PYTHON3")]
+    python = [
+        code
+        for language, code in zip(solved["language"], solved["solution"], strict=True)
+        if language in (3, "PYTHON3")
+    ]
     limit = row.get("time_limit") or {}
     seconds = (limit.get("seconds") or 0) + (limit.get("nanos") or 0) / 1e9
     memory = row.get("memory_limit_bytes")
@@ -285,10 +304,16 @@ def codeforces(row: Row, context: Context) -> Problem:
         raise Refused("is interactive")
     if (row.get("input_mode") or "stdio") != "stdio":
         raise Refused("reads or writes files")
-    parts = [f"# {title}", text, ("Input", row.get("input_format")), ("Output", row.get("output_format")), ("Note",
-        row.get("note"))]
-    prompt = "\n\n".join(p if isinstance(p, str) else f"## {p[0]}\n" \
-           f"{p[1]}" for p in parts if isinstance(p, str) or (p and p[1]))
+    parts = [
+        f"# {title}",
+        text,
+        ("Input", row.get("input_format")),
+        ("Output", row.get("output_format")),
+        ("Note", row.get("note")),
+    ]
+    prompt = "\n\n".join(
+        p if isinstance(p, str) else f"## {p[0]}\n{p[1]}" for p in parts if isinstance(p, str) or (p and p[1])
+    )
     cases = [(case, "public") for case in examples or []] + [(case, "hidden") for case in official or []]
     if not row.get("official_tests_complete"):
         context.lost["official tests that the set itself leaves out (problems)"] += 1

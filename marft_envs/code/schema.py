@@ -233,7 +233,7 @@ def read_test(row: Any, mode: str, where: str) -> tuple[Test, str]:
         raise DataError(f"{where}: no checker '{check}' for a {kind} test. {did_you_mean(check, known[1:])}")
     visibility = _text(row, "visibility", where)
     if visibility not in ("", "public", "hidden"):
-        raise DataError(f"{where}: visibility is {visibility!r}; expected \"public\" or \"hidden\", or no such key.")
+        raise DataError(f'{where}: visibility is {visibility!r}; expected "public" or "hidden", or no such key.')
     atol, rtol = (0.0 if row.get(column) is None else row[column] for column in ("atol", "rtol"))
     check_tolerances(atol, rtol, where)
     if check == "poly_root":
@@ -254,7 +254,7 @@ def read_row(row: Any, where: str, *, fallback_id: str, source: str) -> Problem:
         raise DataError(f"{where}: expected a JSON object with 'mode', 'prompt' and 'tests', got {type(row).__name__}.")
     mode: Any = row.get("mode")
     if mode not in get_args(Mode):
-        raise DataError(f"{where}: mode is {mode!r}; expected \"function\" or \"stdio\".")
+        raise DataError(f'{where}: mode is {mode!r}; expected "function" or "stdio".')
     if not _text(row, "prompt", where).strip():
         raise DataError(f"{where}: the prompt is empty. Expected the statement in 'prompt'.")
     tests = row.get("tests")
@@ -267,7 +267,7 @@ def read_row(row: Any, where: str, *, fallback_id: str, source: str) -> Problem:
     problem_id = str(row["id"]) if row.get("id") not in (None, "") else fallback_id
     public, hidden = split_tests(problem_id, [test for test, _ in read], [mark for _, mark in read])
     if not hidden:
-        raise DataError(f"{where}: every test is public. Mark one \"hidden\": the reward comes from hidden tests.")
+        raise DataError(f'{where}: every test is public. Mark one "hidden": the reward comes from hidden tests.')
     metadata = row.get("metadata") or {}
     if not isinstance(metadata, Mapping):
         raise DataError(f"{where}: 'metadata' is {type(metadata).__name__}; expected an object.")

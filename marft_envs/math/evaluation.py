@@ -24,6 +24,7 @@ MAX_FACTORIAL = 3000
 RELATIVE = 1e-10
 ABSOLUTE = 1e-13
 
+
 class TooBig(ArithmeticError):
     """The value is out of bounds; nobody needs it to grade an answer."""
 

@@ -42,9 +42,7 @@ class Group:
 
 GROUPS = {
     "gymnasium": Group("gymnasium", ("gymnasium==1.4.0",), ("test_gymnasium.py",), torch=False),
-    "pettingzoo": Group(
-        "pettingzoo", ("pettingzoo==1.27.0",), ("test_pettingzoo.py", "test_numeric.py"), torch=False
-    ),
+    "pettingzoo": Group("pettingzoo", ("pettingzoo==1.27.0",), ("test_pettingzoo.py", "test_numeric.py"), torch=False),
     "rllib": Group("ray", ("ray[rllib]==2.60.0", "matplotlib"), ("test_rllib.py",)),
     "torchrl": Group("torchrl", ("torchrl==0.14.0",), ("test_torchrl.py",)),
     # Its torchvision wants another torch and breaks the import of both; neither it nor PyAV is used.

@@ -7,7 +7,9 @@ import functools
 import pytest
 from native_loop import CANDIDATES, Chooser, Say, assert_same, choice
 
-pytest.importorskip("benchmarl", reason="BenchMARL is not installed here; `make test-adapters` makes an environment for it")
+pytest.importorskip(
+    "benchmarl", reason="BenchMARL is not installed here; `make test-adapters` makes an environment for it"
+)
 import torch
 from benchmarl.algorithms import MappoConfig
 from benchmarl.experiment import Callback, Experiment, ExperimentConfig

@@ -92,7 +92,6 @@ def test_building_it_leaves_the_environments_generator_alone() -> None:
     assert drawn[0] == drawn[1]
 
 
-
 def test_a_changing_number_of_replies_is_masked_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     env = marft_envs.make("relay-v0")
     masked, bare = Numeric(env), Numeric(env, mask=False)

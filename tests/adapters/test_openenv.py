@@ -43,7 +43,9 @@ def served(app: Any) -> Iterator[str]:
     thread.join(60)
 
 
-def episode(client: Any, seed: int, say: Callable[[str, Any], str], backwards: bool = False) -> tuple[dict[str, float], Any]:
+def episode(
+    client: Any, seed: int, say: Callable[[str, Any], str], backwards: bool = False
+) -> tuple[dict[str, float], Any]:
     """Plays one episode; returns what each agent was paid, and the session's state at the end."""
     seen = client.reset(seed=seed).observation
     paid: dict[str, float] = dict.fromkeys(seen.rewards, 0.0)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from native_loop import CANDIDATES, CASES, Chooser, Say, assert_same, choice
 
-pytest.importorskip("ray.rllib", reason="Ray RLlib is not installed here; `make test-adapters` makes an environment for it")
+pytest.importorskip(
+    "ray.rllib", reason="Ray RLlib is not installed here; `make test-adapters` makes an environment for it"
+)
 import torch
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.columns import Columns

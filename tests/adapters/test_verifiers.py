@@ -95,10 +95,15 @@ def test_agents_of_a_layer_speak_at_the_same_time(served: Endpoint, monkeypatch:
 def test_only_learners_train(served: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     served.say = lambda agent, messages: "1"
     (episode,) = play(team("math-dual-v0", monkeypatch, ["actor_0"], levels=[0]), served, range(1))
-    assert {trace.agent.name: trace.agent.trainable for trace in episode.traces} == {"reasoner_0": False, "actor_0": True}
+    assert {trace.agent.name: trace.agent.trainable for trace in episode.traces} == {
+        "reasoner_0": False,
+        "actor_0": True,
+    }
 
 
-def test_an_agent_that_fails_ends_its_episode_and_is_recorded(served: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_that_fails_ends_its_episode_and_is_recorded(
+    served: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     served.say = lambda agent, messages: None if agent == "actor_0" else "7+8=15"
     (episode,) = play(team("math-dual-v0", monkeypatch, levels=[0]), served, range(1))
     assert not episode.ok and not episode.traces[-1].ok

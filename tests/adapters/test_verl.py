@@ -109,7 +109,10 @@ def test_episodes_equal_the_native_loop(case: str, tokenizer: Any, verl: None) -
         paid = sum(layer["team_reward"] for layer in found["layers"]) + sum(turn["reward"] for turn in found["turns"])
         assert got.reward_score == paid
         assert got.num_turns == 2 * len(own) and len(got.response_logprobs) == len(got.response_ids) > 0
-        assert (got.extra_fields["success"], got.extra_fields["stop_reason"]) == (found["success"], found["stop_reason"])
+        assert (got.extra_fields["success"], got.extra_fields["stop_reason"]) == (
+            found["success"],
+            found["stop_reason"],
+        )
 
 
 def test_a_row_that_is_full_ends_its_episode(tokenizer: Any, verl: None) -> None:
@@ -130,4 +133,8 @@ def test_clear_answers_to_what_cannot_work(tokenizer: Any, verl: None) -> None:
 def test_without_verl_the_pip_command_is_named(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "verl", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'marft\[verl\]'"):
-        asyncio.run(loop(tokenizer, lambda ids: "1", "math-dual-v0", levels=[0]).run({}, extra_info={"seed": 0, "agent": "actor_0"}))
+        asyncio.run(
+            loop(tokenizer, lambda ids: "1", "math-dual-v0", levels=[0]).run(
+                {}, extra_info={"seed": 0, "agent": "actor_0"}
+            )
+        )

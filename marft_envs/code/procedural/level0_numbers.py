@@ -48,9 +48,7 @@ def larger() -> Items:
     terms += [(_times(k, "{}")[0], f"{k}*{{}}", lambda v, k=k: k * v) for k in range(2, 6)]
     terms += [(f"{{}} plus {k}", f"{{}}+{k}", lambda v, k=k: v + k) for k in range(1, 8)]
     terms += [(f"{{}} minus {k}", f"{{}}-{k}", lambda v, k=k: v - k) for k in range(1, 5)]
-    for (name, best), (one, x, left), (two, y, right) in product(
-        (("larger", max), ("smaller", min)), terms, terms
-    ):
+    for (name, best), (one, x, left), (two, y, right) in product((("larger", max), ("smaller", min)), terms, terms):
         yield Item(
             "a, b", f"the {name} of {one.format('a')} and {two.format('b')}",
             f"{best.__name__}({x.format('a')},{y.format('b')})",

@@ -30,19 +30,25 @@ def digits(dice: Dice, level: int) -> Draft:
                      [(one.code, one.near), ("total = 0", "total = 1"), ("str(n)", "str(n)[1:]")])  # fmt: skip
     d, k = dice.integer(1, 8), dice.integer(11, 40)
     if level == 2:
-        task = f"Add up {one.words.format('d')} for every decimal digit d of n (n >= 0) that is at least {d}, and " \
-               f"subtract {k} for every other digit."
+        task = (
+            f"Add up {one.words.format('d')} for every decimal digit d of n (n >= 0) that is at least {d}, and "
+            f"subtract {k} for every other digit."
+        )
         code = f"{one.code} if v >= {d} else -{k}"
         return Draft(task, "n:int", "int", body.format(code),
                      lambda n: sum(one.apply(v) if v >= d else -k for v in _digits(n)),
                      [(n,) for n in [*_NUMBERS, d, d - 1, 11 * d]],
                      [(f"v >= {d}", f"v > {d}"), (f"else -{k}", f"else {k}"), ("str(n)", "str(n)[1:]")])  # fmt: skip
     b = dice.integer(3, 9)
-    task = f"Write n (n >= 0) in base {b}. The last digit has position 1, the one before it position 2, and so on. " \
-           "Give the " \
-           f"sum over all positions p of p times ({one.words.format('d')}), where d is the digit there."
-    code = f"total = 0\np = 1\nwhile n > 0 or p == 1:\n    v = n % {b}\n    total += p * ({one.code})\n" \
-           f"    n //= {b}\n    p += 1\nreturn total"
+    task = (
+        f"Write n (n >= 0) in base {b}. The last digit has position 1, the one before it position 2, and so on. "
+        "Give the "
+        f"sum over all positions p of p times ({one.words.format('d')}), where d is the digit there."
+    )
+    code = (
+        f"total = 0\np = 1\nwhile n > 0 or p == 1:\n    v = n % {b}\n    total += p * ({one.code})\n"
+        f"    n //= {b}\n    p += 1\nreturn total"
+    )
     return Draft(task, "n:int", "int", code,
                  lambda n: sum(p * one.apply(v) for p, v in enumerate(_digits(n, b), start=1)),
                  [(n,) for n in [*_NUMBERS[:12], b, b - 1, b * b]],
@@ -55,16 +61,21 @@ def divisors(dice: Dice, level: int) -> Draft:
     one = rule(dice, least=3)
     count, k = dice.below(2) == 0, dice.integer(1, 6)
     term = "1" if count else ("v" if level == 2 else f"v + {k}")
-    what = "How many positive divisors of n (n >= 1) are" if count else "Add up the positive divisors of n (n >= 1) " \
-           "that are"
+    what = (
+        "How many positive divisors of n (n >= 1) are"
+        if count
+        else "Add up the positive divisors of n (n >= 1) that are"
+    )
     more = "" if count or level == 2 else f", each increased by {k}"
     skip = ""
     if level == 3:
         skip = " and n // v > 1" if dice.below(2) else " and v > 1"
         more += "; n itself does not count" if "//" in skip else "; 1 does not count"
     task = f"{what} {one.words}{more}{'?' if count else '.'}"
-    body = f"total = 0\nfor v in range(1, n + 1):\n    if n % v == 0 and ({one.code}){skip}:\n        total += " \
-           f"{term}\nreturn total"
+    body = (
+        f"total = 0\nfor v in range(1, n + 1):\n    if n % v == 0 and ({one.code}){skip}:\n        total += "
+        f"{term}\nreturn total"
+    )
 
     def reference(n: int) -> int:
         found = [v for v in range(1, n + 1) if n % v == 0 and one.holds(v)]
@@ -93,7 +104,7 @@ def steps(dice: Dice, level: int) -> Draft:
     what, answer = ("how many steps were made", "count") if level < 4 else ("the largest value met (n included)", "top")
     task += f"Stop as soon as {stop}, or after {limit} steps. Give {what}."
     body = (
-        f"count = 0\ntop = n\nwhile not {test} and count < {limit}:\n    if n % {k} == 0:\n        n //= {k}\n    " \
+        f"count = 0\ntop = n\nwhile not {test} and count < {limit}:\n    if n % {k} == 0:\n        n //= {k}\n    "
         "else:\n"
         f"        n = {a} * n + {b}\n{fold}    count += 1\n    top = max(top, n)\nreturn {answer}"
     )
@@ -120,8 +131,10 @@ def recurrence(dice: Dice, level: int) -> Draft:
     p, q, c = dice.integer(1, 4), dice.integer(1, 4), dice.integer(1, 7)
     first, second, m = dice.integer(0, 6), dice.integer(1, 9), dice.choice((97, 101, 1000, 1009, 10007))
     if level == 1:
-        task = f"A sequence starts with {second} (term 0); each next term is {p + 1} times the one before, plus {c}. " \
-               f"Give term n (n >= 0) as its remainder divided by {m}."
+        task = (
+            f"A sequence starts with {second} (term 0); each next term is {p + 1} times the one before, plus {c}. "
+            f"Give term n (n >= 0) as its remainder divided by {m}."
+        )
         body = f"v = {second}\nfor _ in range(n):\n    v = ({p + 1} * v + {c}) % {m}\nreturn v % {m}"
 
         def simple(n: int) -> int:
@@ -135,11 +148,15 @@ def recurrence(dice: Dice, level: int) -> Draft:
                             f"{c + 1}")])  # fmt: skip
     extra = f" plus {'the number of the new term' if level == 3 else c}"
     add = "i" if level == 3 else str(c)
-    task = f"Terms 0 and 1 of a sequence are {first} and {second}; each next term is {p} times the one before plus " \
-           f"{q} " \
-           f"times the one before that{extra}. Give term n (n >= 0) as its remainder divided by {m}."
-    body = f"u, v = {first}, {second}\nfor i in range(2, n + 2):\n    u, v = v, ({p} * v + {q} * u + {add}) % {m}\n" \
-           f"return u % {m}"
+    task = (
+        f"Terms 0 and 1 of a sequence are {first} and {second}; each next term is {p} times the one before plus "
+        f"{q} "
+        f"times the one before that{extra}. Give term n (n >= 0) as its remainder divided by {m}."
+    )
+    body = (
+        f"u, v = {first}, {second}\nfor i in range(2, n + 2):\n    u, v = v, ({p} * v + {q} * u + {add}) % {m}\n"
+        f"return u % {m}"
+    )
 
     def reference(n: int) -> int:
         values = [first, second]
@@ -162,17 +179,24 @@ def notation(dice: Dice, level: int) -> Draft:
     alphabet = dice.choice(_ALPHABETS)[first:][:b]
     width = dice.integer(2, 8)
     order = ("first", "last")[dice.below(2)]
-    task = f"Write n (n >= 0) in base {b}, most significant digit first, with the characters {alphabet} for the " \
-           "digits " \
-           f"0 to {b - 1}."
+    task = (
+        f"Write n (n >= 0) in base {b}, most significant digit first, with the characters {alphabet} for the "
+        "digits "
+        f"0 to {b - 1}."
+    )
     finish = "out"
     if level == 3:
-        task = task[:-1] + f", padded on the left with {alphabet[0]} to at least {width} characters" \
-               + (", and written backwards." if order == "last" else ".")
+        task = (
+            task[:-1]
+            + f", padded on the left with {alphabet[0]} to at least {width} characters"
+            + (", and written backwards." if order == "last" else ".")
+        )
         finish = f'out.rjust({width}, "{alphabet[0]}")' + ("[::-1]" if order == "last" else "")
-    body = f'out = ""\nwhile True:\n    out = "{alphabet}"[n % {b}] + out\n    n //= {b}\n    if n == 0:\n        ' \
-           'break\n' \
-           f"return {finish}"
+    body = (
+        f'out = ""\nwhile True:\n    out = "{alphabet}"[n % {b}] + out\n    n //= {b}\n    if n == 0:\n        '
+        "break\n"
+        f"return {finish}"
+    )
 
     def reference(n: int) -> str:
         text = "".join(alphabet[d] for d in reversed(_digits(n, b)))

@@ -27,8 +27,9 @@ def rule(dice: Dice, least: int = -5) -> Rule:
     kind = dice.below(6)
     k = dice.integer(2, 9)
     if kind == 0:
-        return Rule(f"divisible by {k}", f"v % {k} == 0", f"v % {k} == 1", (2 * k, 1, k, 0, k + 1),
-            lambda v: v % k == 0)
+        return Rule(
+            f"divisible by {k}", f"v % {k} == 0", f"v % {k} == 1", (2 * k, 1, k, 0, k + 1), lambda v: v % k == 0
+        )
     if kind == 1:
         return Rule(f"not divisible by {k}", f"v % {k} != 0", f"v % {k} != 1", (1, k, k + 1, 0, 2 * k),
                     lambda v: v % k != 0)  # fmt: skip

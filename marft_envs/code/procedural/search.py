@@ -16,23 +16,31 @@ def coins(dice: Dice, level: int) -> Draft:
     names = ", ".join(map(str, values))
     limit = f" Each value may be used at most {cap} times." if level == 4 else ""
     if kind == 0:
-        task = f"Coins have the values {names}. Give the fewest coins that make exactly n (n >= 0), or -1 if no " \
-               f"coins do.{limit}"
+        task = (
+            f"Coins have the values {names}. Give the fewest coins that make exactly n (n >= 0), or -1 if no "
+            f"coins do.{limit}"
+        )
     else:
-        task = f"Coins have the values {names}. In how many ways can n (n >= 0) be made exactly, if order does not " \
-               "matter? Give " \
-               f"the remainder of the number divided by {m}.{limit}"
+        task = (
+            f"Coins have the values {names}. In how many ways can n (n >= 0) be made exactly, if order does not "
+            "matter? Give "
+            f"the remainder of the number divided by {m}.{limit}"
+        )
     times = f"range(min({cap}, r // c) + 1)" if level == 4 else "range(r // c + 1)"
     if kind == 0:
-        body = f"best = {{0: 0}}\nfor c in {values}:\n    new = {{}}\n    for s, k in best.items():\n" \
-               f"        for i in {times.replace('r // c', '(n - s) // c')}:\n" \
-               "            t = s + i * c\n            new[t] = min(new.get(t, n + 1), k + i)\n    best = new\n" \
-               "return best.get(n, -1)"
+        body = (
+            f"best = {{0: 0}}\nfor c in {values}:\n    new = {{}}\n    for s, k in best.items():\n"
+            f"        for i in {times.replace('r // c', '(n - s) // c')}:\n"
+            "            t = s + i * c\n            new[t] = min(new.get(t, n + 1), k + i)\n    best = new\n"
+            "return best.get(n, -1)"
+        )
     else:
-        body = f"ways = {{0: 1}}\nfor c in {values}:\n    new = {{}}\n    for s, k in ways.items():\n" \
-               f"        for i in {times.replace('r // c', '(n - s) // c')}:\n" \
-               f"            t = s + i * c\n            new[t] = new.get(t, 0) + k\n    ways = new\nreturn " \
-               f"ways.get(n, 0) % {m}"
+        body = (
+            f"ways = {{0: 1}}\nfor c in {values}:\n    new = {{}}\n    for s, k in ways.items():\n"
+            f"        for i in {times.replace('r // c', '(n - s) // c')}:\n"
+            f"            t = s + i * c\n            new[t] = new.get(t, 0) + k\n    ways = new\nreturn "
+            f"ways.get(n, 0) % {m}"
+        )
 
     def reference(n: int) -> int:
         @cache
@@ -49,8 +57,9 @@ def coins(dice: Dice, level: int) -> Draft:
 
     a, b = values[0], values[-1]
     top = sum(values) * cap
-    numbers = [(n,) for n in (17, 24, 0, 1, a, b, 2 * a, a + b, a * (cap + 1), b * cap, b * (cap + 1), top, top + 1,
-        41, 58)]
+    numbers = [
+        (n,) for n in (17, 24, 0, 1, a, b, 2 * a, a + b, a * (cap + 1), b * cap, b * (cap + 1), top, top + 1, 41, 58)
+    ]
     wrong = [(f"({', '.join(map(str, values))})", f"{values[1:]}"), (f"({', '.join(map(str, values))})",
         f"{values[:-1]}"),
              ("(n, " \
@@ -64,16 +73,20 @@ def number_line(dice: Dice, level: int) -> Draft:
     """Fewest moves from one number to another."""
     up, down, factor = dice.integer(2, 9), dice.integer(1, 7), dice.integer(2, 3)
     high, bad = dice.integer(40, 90), dice.integer(5, 11)
-    task = f"From a number v one move leads to v + {up}, to v - {down} or to {factor} * v, but never below 0, above " \
-           f"{high}, or to a " \
-           f"positive number divisible by {bad}. Give the fewest moves from a to b (both from 0 to {high}), or -1 if " \
-           "there is no way."
-    body = f"seen, layer, moves = {{a}}, [a], 0\nwhile layer:\n    if b in layer:\n        return moves\n    new = " \
-           "[]\n" \
-           f"    for v in layer:\n        for w in (v + {up}, v - {down}, {factor} * v):\n" \
-           f"            if 0 <= w <= {high} and (w == 0 or w % {bad} != 0) and w not in seen:\n                " \
-           "seen.add(w)\n" \
-           "                new.append(w)\n    layer, moves = new, moves + 1\nreturn -1"
+    task = (
+        f"From a number v one move leads to v + {up}, to v - {down} or to {factor} * v, but never below 0, above "
+        f"{high}, or to a "
+        f"positive number divisible by {bad}. Give the fewest moves from a to b (both from 0 to {high}), or -1 if "
+        "there is no way."
+    )
+    body = (
+        f"seen, layer, moves = {{a}}, [a], 0\nwhile layer:\n    if b in layer:\n        return moves\n    new = "
+        "[]\n"
+        f"    for v in layer:\n        for w in (v + {up}, v - {down}, {factor} * v):\n"
+        f"            if 0 <= w <= {high} and (w == 0 or w % {bad} != 0) and w not in seen:\n                "
+        "seen.add(w)\n"
+        "                new.append(w)\n    layer, moves = new, moves + 1\nreturn -1"
+    )
 
     def reference(a: int, b: int) -> int:
         far, known = {a: 0}, 0
@@ -109,8 +122,9 @@ def _moves(dice: Dice, level: int) -> tuple[list[tuple[int, int]], str]:
     if level == 3:
         return [(1, 0), (0, 1)], "one down or one to the right"
     far = dice.integer(2, 3)
-    words, *extra = dice.choice([("diagonally down right", 1, 1), (f"{far} to the right", 0, far), (f"{far} " \
-           "down", far, 0)])
+    words, *extra = dice.choice(
+        [("diagonally down right", 1, 1), (f"{far} to the right", 0, far), (f"{far} down", far, 0)]
+    )
     return [(1, 0), (0, 1), (int(extra[0]), int(extra[1]))], f"one down, one to the right or {words}"
 
 
@@ -127,12 +141,16 @@ def grid_ways(dice: Dice, level: int) -> Draft:
         (f"of {t} or {t - 2}", f"v in ({t}, {t - 2})", lambda v: abs(v - t + 1) == 1),
         (f"from {t - 1} to {t + 1}", f"{t - 1} <= v <= {t + 1}", lambda v: abs(v - t) < 2),
     ])  # fmt: skip
-    task = f"From the top left cell of the grid g one walks to the bottom right one, each time {how}; cells with a " \
-           "number " \
-           f"{closed} are closed (the first and last too). Give the number of ways as its remainder divided by {m}."
-    body = f"ways = [[0] * len(row) for row in g]\n{_EACH}        if {shut}:\n            continue\n" \
-           f"        before = [ways[r - a][c - b] for a, b in {moves} if r >= a and c >= b]\n" \
-           f"        ways[r][c] = 1 if r == c == 0 else sum(before)\nreturn ways[-1][-1] % {m}"
+    task = (
+        f"From the top left cell of the grid g one walks to the bottom right one, each time {how}; cells with a "
+        "number "
+        f"{closed} are closed (the first and last too). Give the number of ways as its remainder divided by {m}."
+    )
+    body = (
+        f"ways = [[0] * len(row) for row in g]\n{_EACH}        if {shut}:\n            continue\n"
+        f"        before = [ways[r - a][c - b] for a, b in {moves} if r >= a and c >= b]\n"
+        f"        ways[r][c] = 1 if r == c == 0 else sum(before)\nreturn ways[-1][-1] % {m}"
+    )
 
     def reference(g: list[list[int]]) -> int:
         @cache
@@ -158,14 +176,18 @@ def grid_cost(dice: Dice, level: int) -> Draft:
     """The cheapest way through a grid."""
     price, tax, q = dice.integer(1, 9), dice.integer(1, 9), dice.integer(2, 5)
     moves, how = _moves(dice, level)
-    task = f"From the top left cell of the grid g one walks to the bottom right one, each time {how}. Every cell on " \
-           "the " \
-           f"way (the first too) costs its number, and {tax} more if that is divisible by {q}; every move costs " \
-           f"{price}. " \
-           "Give the least cost."
-    body = f"cost = [[0] * len(row) for row in g]\n{_EACH}        if v % {q} == 0:\n            v += {tax}\n" \
-           f"        before = [cost[r - a][c - b] + {price} for a, b in {moves} if r >= a and c >= b]\n" \
-           "        cost[r][c] = v + min(before, default=0)\nreturn cost[-1][-1]"
+    task = (
+        f"From the top left cell of the grid g one walks to the bottom right one, each time {how}. Every cell on "
+        "the "
+        f"way (the first too) costs its number, and {tax} more if that is divisible by {q}; every move costs "
+        f"{price}. "
+        "Give the least cost."
+    )
+    body = (
+        f"cost = [[0] * len(row) for row in g]\n{_EACH}        if v % {q} == 0:\n            v += {tax}\n"
+        f"        before = [cost[r - a][c - b] + {price} for a, b in {moves} if r >= a and c >= b]\n"
+        "        cost[r][c] = v + min(before, default=0)\nreturn cost[-1][-1]"
+    )
 
     def reference(g: list[list[int]]) -> int:
         @cache
@@ -199,13 +221,14 @@ def regions(dice: Dice, level: int) -> Draft:
         ("Give the sum of the squares of the regions' numbers of cells.", "sum(n * n for n in sizes)"),
     ][kind]
     sides = "sides or corners" if eight else "sides"
-    task = f"In the grid g the cells {word} form regions: cells that touch at their {sides} belong to the same one. " \
-           f"{goal}"
+    task = (
+        f"In the grid g the cells {word} form regions: cells that touch at their {sides} belong to the same one. {goal}"
+    )
     near = "abs(p - r) <= 1 and abs(q - c) <= 1" if eight else "abs(p - r) + abs(q - c) == 1"
     body = (
         f"todo = {{(r, c) for r in range(len(g)) for c in range(len(g[0])) if {test}}}\nsizes = []\nwhile todo:\n"
         "    stack, size = [todo.pop()], 0\n    while stack:\n        r, c = stack.pop()\n        size += 1\n"
-        f"        for p, q in [(p, q) for p, q in todo if {near}]:\n            todo.remove((p, q))\n            " \
+        f"        for p, q in [(p, q) for p, q in todo if {near}]:\n            todo.remove((p, q))\n            "
         "stack.append((p, q))\n"
         f"    sizes.append(size)\nreturn {code}"
     )
@@ -228,8 +251,9 @@ def regions(dice: Dice, level: int) -> Draft:
     shape = [[yes if mark == "#" else no for mark in row] for row in ("##.#", "#..#", "..#.", "##..")]
     line = [[yes, yes, no, yes], [no, no, no, yes], [yes, yes, yes, no]]
     diagonal = [[yes if r == c else no for c in range(4)] for r in range(4)]
-    inputs = [(g,) for g in [shape, line, [[yes] * 4] * 3, [[yes, no], [no, yes]], diagonal, [[no] * 4],
-        *_grids(dice, 0, 9)]]
+    inputs = [
+        (g,) for g in [shape, line, [[yes] * 4] * 3, [[yes, no], [no, yes]], diagonal, [[no] * 4], *_grids(dice, 0, 9)]
+    ]
     other = "abs(p - r) + abs(q - c) == 1" if eight else "abs(p - r) <= 1 and abs(q - c) <= 1"
     wrong = [(near, other), (test, test.replace(">= ", "> ") if odd else test.replace("< ", "<= ")), (f"return " \
            f"{code}", f"return {code} + 1"),
@@ -252,16 +276,23 @@ def longest(dice: Dice, level: int) -> Draft:
         (f"different by at least {d}", f"abs(v - u) >= {d}", f"abs(v - u) > {d}", lambda u, v: abs(u - v) > d - 1),
     ]  # fmt: skip
     words, code, near, holds = dice.choice(choices)
-    what = "neighbouring numbers" if level == 3 else "numbers picked from it, in their order and not necessarily " \
-           "neighbours,"
+    what = (
+        "neighbouring numbers"
+        if level == 3
+        else "numbers picked from it, in their order and not necessarily neighbours,"
+    )
     one = dice.below(2) == 1
     start, grow, pick = ("1", "1", "largest number of") if one else ("v", "v", "greatest sum of")
     back = "range(i)" if level == 4 else "range(max(i - 1, 0), i)"
-    task = f"In the list xs find the {pick} {what} of which each is {words} compared with the one picked before it; " \
-           "0 for an empty list."
-    body = f"best = []\nfor i, v in enumerate(xs):\n    top = {start}\n    for j in {back}:\n        u = xs[j]\n" \
-           f"        if {code}:\n" \
-           f"            top = max(top, best[j] + {grow})\n    best.append(top)\nreturn max(best, default=0)"
+    task = (
+        f"In the list xs find the {pick} {what} of which each is {words} compared with the one picked before it; "
+        "0 for an empty list."
+    )
+    body = (
+        f"best = []\nfor i, v in enumerate(xs):\n    top = {start}\n    for j in {back}:\n        u = xs[j]\n"
+        f"        if {code}:\n"
+        f"            top = max(top, best[j] + {grow})\n    best.append(top)\nreturn max(best, default=0)"
+    )
 
     def reference(xs: list[int]) -> int:
         @cache
@@ -289,19 +320,26 @@ def knapsack(dice: Dice, level: int) -> Draft:
     """The best choice of things under a limit."""
     most, bonus, kind = dice.integer(2, 4), dice.integer(1, 9), dice.below(2)
     base = dice.integer(0, 3)
-    rule = f"at most {most} of them" if kind == 0 else f"as many as one likes, but the {most}th and every further " \
-           f"one packed weighs {bonus} more"
-    task = f"Each thing in the list xs has a weight and a worth. Choose things, {rule}, whose weights (each " \
-           f"increased by {base} for wrapping) " \
-           f"add up to at most n; the total worth, plus {bonus} if exactly {most} things are chosen, shall be " \
-           "greatest. Give it; choosing " \
-           "nothing is worth 0."
+    rule = (
+        f"at most {most} of them"
+        if kind == 0
+        else f"as many as one likes, but the {most}th and every further one packed weighs {bonus} more"
+    )
+    task = (
+        f"Each thing in the list xs has a weight and a worth. Choose things, {rule}, whose weights (each "
+        f"increased by {base} for wrapping) "
+        f"add up to at most n; the total worth, plus {bonus} if exactly {most} things are chosen, shall be "
+        "greatest. Give it; choosing "
+        "nothing is worth 0."
+    )
     heavy = "" if kind == 0 else f" + ({bonus} if k + 1 >= {most} else 0)"
     limit = f"k < {most} and " if kind == 0 else ""
-    body = f"best = {{(0, 0): 0}}\nfor a, b in xs:\n    new = dict(best)\n    for (k, w), v in best.items():\n" \
-           f"        t = w + a + {base}{heavy}\n        if {limit}t <= n:\n" \
-           f"            new[k + 1, t] = max(new.get((k + 1, t), v + b), v + b)\n    best = new\n" \
-           f"return max(v + ({bonus} if k == {most} else 0) for (k, w), v in best.items())"
+    body = (
+        f"best = {{(0, 0): 0}}\nfor a, b in xs:\n    new = dict(best)\n    for (k, w), v in best.items():\n"
+        f"        t = w + a + {base}{heavy}\n        if {limit}t <= n:\n"
+        f"            new[k + 1, t] = max(new.get((k + 1, t), v + b), v + b)\n    best = new\n"
+        f"return max(v + ({bonus} if k == {most} else 0) for (k, w), v in best.items())"
+    )
 
     def reference(xs: list[list[int]], n: int) -> int:
         best = 0
@@ -321,6 +359,10 @@ def knapsack(dice: Dice, level: int) -> Draft:
               (some(6), 30), (some(7), 25), ([[3, 5], [3, 5], [3, 5], [3, 5], [3, 5]], 3 * (3 + base)), (some(6), 0),
               (light, 3 + 3 * base),
               (light, most * (1 + base) + bonus), (some(7), 60)]  # fmt: skip
-    wrong = [("t <= n", "t < n"), (f"== {most} else", f"== {most + 9} else"), (f"a + {base}", f"a + " \
-           f"{base + 1}"), ("v + b)", "v + b + 1)")]
+    wrong = [
+        ("t <= n", "t < n"),
+        (f"== {most} else", f"== {most + 9} else"),
+        (f"a + {base}", f"a + {base + 1}"),
+        ("v + b)", "v + b + 1)"),
+    ]
     return Draft(task, "xs:pairs n:int", "int", body, reference, inputs, wrong)

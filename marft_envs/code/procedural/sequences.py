@@ -36,11 +36,15 @@ def sum_map(dice: Dice, level: int) -> Draft:
     g = mapping(dice)
     while g.words == f.words:
         g = mapping(dice)
-    task = f"Go through the list xs. For a number v at an even index (0, 2, …) add {f.words.format('v')}, for one at " \
-           "an odd " \
-           f"index subtract {g.words.format('v')}; skip numbers that are {one.words}. Give the result."
-    body = f"total = 0\nfor i, v in enumerate(xs):\n    if {one.code}:\n        continue\n    if i % 2 == 0:\n" \
-           f"        total += {f.code}\n    else:\n        total -= {g.code}\nreturn total"
+    task = (
+        f"Go through the list xs. For a number v at an even index (0, 2, …) add {f.words.format('v')}, for one at "
+        "an odd "
+        f"index subtract {g.words.format('v')}; skip numbers that are {one.words}. Give the result."
+    )
+    body = (
+        f"total = 0\nfor i, v in enumerate(xs):\n    if {one.code}:\n        continue\n    if i % 2 == 0:\n"
+        f"        total += {f.code}\n    else:\n        total -= {g.code}\nreturn total"
+    )
     return Draft(task, "xs:ints", "int", body,
                  lambda xs: sum(f.apply(v) for v in xs[::2] if not one.holds(v))
                  - sum(g.apply(v) for v in xs[1::2] if not one.holds(v)),
@@ -64,11 +68,15 @@ def filter_map(dice: Dice, level: int) -> Draft:
                      [(xs,) for xs in int_lists(dice, one.edges)],
                      [(f"if {one.code}", "if True"), ("in xs:", "in xs[1:]:"), (f"v = {f.code}",
                      f"v = {f.code} + 1")])  # fmt: skip
-    task = f"From the list xs drop the numbers that are {one.words}; of the others list {f.words.format('v')} for " \
-           "each v, " \
-           "without repetition, in the order in which the results first occur."
-    body = f"out = []\nfor v in xs:\n    if not ({one.code}) and ({f.code}) not in out:\n        " \
-           f"out.append({f.code})\nreturn out"
+    task = (
+        f"From the list xs drop the numbers that are {one.words}; of the others list {f.words.format('v')} for "
+        "each v, "
+        "without repetition, in the order in which the results first occur."
+    )
+    body = (
+        f"out = []\nfor v in xs:\n    if not ({one.code}) and ({f.code}) not in out:\n        "
+        f"out.append({f.code})\nreturn out"
+    )
     kept = sorted((v for v in range(-9, 31) if not one.holds(v)), key=f.apply)
     twice = [kept[-1], kept[0], kept[-1], kept[0]]  # falling results, each twice
     return Draft(task, "xs:ints", "ints", body,
@@ -100,9 +108,11 @@ def extreme(dice: Dice, level: int) -> Draft:
         task += f", looking only at those that are {one.words}"
     task += f". If several are equal in this, take the last one. Give its index, {none} if there is none."
     test = f"({one.code}) and " if level == 3 else ""
-    body = f"best, top = {none}, None\nfor i, v in enumerate(xs):\n    if {test}(top is None or ({f.code}) {op}= " \
-           "top):\n" \
-           f"        best, top = i, {f.code}\nreturn best"
+    body = (
+        f"best, top = {none}, None\nfor i, v in enumerate(xs):\n    if {test}(top is None or ({f.code}) {op}= "
+        "top):\n"
+        f"        best, top = i, {f.code}\nreturn best"
+    )
 
     def reference(xs: list[int]) -> int:
         found = [(key(v), i) for i, v in enumerate(xs) if level == 2 or one.holds(v)]
@@ -122,8 +132,10 @@ def sort_by(dice: Dice, level: int) -> Draft:
     """Sorting by a measure, with a rule for ties."""
     f, one = mapping(dice), rule(dice)
     down, ties_down = dice.below(2) == 1, dice.below(2) == 1
-    task = f"Sort the list xs by {f.words.format('v')} for each number v, {'largest' if down else 'smallest'} first; " \
-           f"numbers with equal results {'largest' if ties_down else 'smallest'} first."
+    task = (
+        f"Sort the list xs by {f.words.format('v')} for each number v, {'largest' if down else 'smallest'} first; "
+        f"numbers with equal results {'largest' if ties_down else 'smallest'} first."
+    )
     if level == 3:
         task += f" Numbers that are {one.words} come after all others, sorted among themselves in the same way."
     first, second = f"{'-' if down else ''}({f.code})", "-v" if ties_down else "v"
@@ -140,8 +152,11 @@ def sort_by(dice: Dice, level: int) -> Draft:
     def safe(xs: list[int]) -> list[int]:
         return reference(list(xs))
 
-    wrong = [(first, f"{'' if down else '-'}({f.code})"), ("sorted(xs", "sorted(set(xs)"), ("sorted(xs",
-        "sorted(xs[1:]")]
+    wrong = [
+        (first, f"{'' if down else '-'}({f.code})"),
+        ("sorted(xs", "sorted(set(xs)"),
+        ("sorted(xs", "sorted(xs[1:]"),
+    ]
     return Draft(task, "xs:ints", "ints", f"return sorted(xs, key=lambda v: ({front}{first}, {second}))", safe,
                  [(xs,) for xs in [*int_lists(dice, one.edges if level == 3 else ()), [8, 20, 8, 14, 2, 26, 8]]],
                  wrong)  # fmt: skip
@@ -165,9 +180,11 @@ def windows(dice: Dice, level: int) -> Draft:
                       (f"default={t}", f"default={t + 1}")])  # fmt: skip
     word, op = (("greater", ">"), ("less", "<"))[most]
     task = f"How many times do {what} have a sum {word} than {t} while the first of the {k} is {one.words}?"
-    body = f"count = 0\nfor i in range(len(xs) - {k - 1}):\n    v = xs[i]\n    if ({one.code}) and sum(xs[i:i + " \
-           f"{k}]) {op} {t}:\n" \
-           "        count += 1\nreturn count"
+    body = (
+        f"count = 0\nfor i in range(len(xs) - {k - 1}):\n    v = xs[i]\n    if ({one.code}) and sum(xs[i:i + "
+        f"{k}]) {op} {t}:\n"
+        "        count += 1\nreturn count"
+    )
 
     def reference(xs: list[int]) -> int:
         found = [xs[i : i + k] for i in range(len(xs) - k + 1) if one.holds(xs[i])]
@@ -201,10 +218,13 @@ def pairs(dice: Dice, level: int) -> Draft:
     far = dice.integer(2, 4)
     near = f" and j - i <= {far}" if level == 3 else ""
     more = f" and the second is at most {far} places after the first" if level == 3 else ""
-    task = f"Count the pairs of numbers in the list xs (a first one and one somewhere after it) such that " \
-           f"{words}{more}."
-    body = f"count = 0\nfor i in range(len(xs)):\n    for j in range(i + 1, len(xs)):\n        if {code}{near}:\n" \
-           "            count += 1\nreturn count"
+    task = (
+        f"Count the pairs of numbers in the list xs (a first one and one somewhere after it) such that {words}{more}."
+    )
+    body = (
+        f"count = 0\nfor i in range(len(xs)):\n    for j in range(i + 1, len(xs)):\n        if {code}{near}:\n"
+        "            count += 1\nreturn count"
+    )
 
     def reference(xs: list[int]) -> int:
         reach = far if level == 3 else len(xs)
@@ -222,17 +242,22 @@ def pairs(dice: Dice, level: int) -> Draft:
 def running(dice: Dice, level: int) -> Draft:
     """A list of running totals that start again."""
     t, back, one = dice.integer(10, 60), dice.integer(0, 9), rule(dice)
-    task = f"Keep a total that starts at {back}. For each number of the list xs add it to the total, note the total, " \
-           "and if " \
-           f"it is {t} or more set it back to {back}. List the totals noted."
+    task = (
+        f"Keep a total that starts at {back}. For each number of the list xs add it to the total, note the total, "
+        "and if "
+        f"it is {t} or more set it back to {back}. List the totals noted."
+    )
     skip = ""
     if level == 3:
-        task = task.replace("For each number of the list xs add", f"For each number of the list xs that is not " \
-               f"{one.words} add")
+        task = task.replace(
+            "For each number of the list xs add", f"For each number of the list xs that is not {one.words} add"
+        )
         skip = f"    if {one.code}:\n        continue\n"
-    body = f"total, out = {back}, []\nfor v in xs:\n{skip}    total += v\n    out.append(total)\n    if total >= " \
-           f"{t}:\n" \
-           f"        total = {back}\nreturn out"
+    body = (
+        f"total, out = {back}, []\nfor v in xs:\n{skip}    total += v\n    out.append(total)\n    if total >= "
+        f"{t}:\n"
+        f"        total = {back}\nreturn out"
+    )
 
     def reference(xs: list[int]) -> list[int]:
         out: list[int] = []

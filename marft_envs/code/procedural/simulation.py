@@ -13,21 +13,27 @@ def robot(dice: Dice, level: int) -> Draft:
     start, step, wall = dice.choice(tuple(_HEADINGS)), dice.integer(1, 4), dice.integer(5, 12)
     left, right, go, jump = list(dice.choice(("LRFJ", "lrgj", "<>^*", "ADWX", "-+.!")))
     far = dice.integer(2, 5)
-    task = f"A robot at (0, 0) looks {start}. Read the string s: {left} turns it left, {right} turns it right, {go} " \
-           "moves it " \
-           f"{step} ahead, {jump} moves it {far} back; north raises y, east raises x. "
-    goals = [("Give x and y at the end.", "ints", "[x, y]"), ("Give abs(x) + abs(y) at the end.", "int", "abs(x) + " \
-           "abs(y)")]
+    task = (
+        f"A robot at (0, 0) looks {start}. Read the string s: {left} turns it left, {right} turns it right, {go} "
+        "moves it "
+        f"{step} ahead, {jump} moves it {far} back; north raises y, east raises x. "
+    )
+    goals = [
+        ("Give x and y at the end.", "ints", "[x, y]"),
+        ("Give abs(x) + abs(y) at the end.", "int", "abs(x) + abs(y)"),
+    ]
     goal, returns, code = goals[dice.below(2)]
     if level == 3:
         task += f"A move that would make abs(x) or abs(y) greater than {wall} is not made. "
     dx, dy = _HEADINGS[start]
     test = f"abs(x + n * dx) <= {wall} and abs(y + n * dy) <= {wall}" if level == 3 else "n != 0"
-    body = f"x, y, dx, dy = 0, 0, {dx}, {dy}\nfor c in s:\n    n = 0\n    if c == '{left}':\n        dx, dy = -dy, " \
-           "dx\n" \
-           f"    elif c == '{right}':\n        dx, dy = dy, -dx\n    elif c == '{go}':\n        n = {step}\n    elif " \
-           f"c == '{jump}':\n" \
-           f"        n = -{far}\n    if {test}:\n        x, y = x + n * dx, y + n * dy\nreturn {code}"
+    body = (
+        f"x, y, dx, dy = 0, 0, {dx}, {dy}\nfor c in s:\n    n = 0\n    if c == '{left}':\n        dx, dy = -dy, "
+        "dx\n"
+        f"    elif c == '{right}':\n        dx, dy = dy, -dx\n    elif c == '{go}':\n        n = {step}\n    elif "
+        f"c == '{jump}':\n"
+        f"        n = -{far}\n    if {test}:\n        x, y = x + n * dx, y + n * dy\nreturn {code}"
+    )
 
     def reference(s: str) -> list[int] | int:
         order = list(_HEADINGS.values())
@@ -59,23 +65,27 @@ def stack_machine(dice: Dice, level: int) -> Draft:
                                                 ("plus", "by", "copy", "out", "turn")))  # fmt: skip
     m, e, base = dice.choice((97, 100, 1000, 10007)), dice.integer(-9, 9), dice.integer(0, 5)
     extra, plus = dice.choice((("", ""), (f", plus {base + 1}", f" + {base + 1}")))
-    task = f"A machine has an empty stack and reads the words of ws. A number is pushed. {add} takes the two topmost " \
-           "numbers off " \
-           f"and pushes their sum{extra}; {times} does so with the remainder of their product divided by {m}; {twin} " \
-           "pushes " \
-           f"the topmost number once more; {drop} takes it off."
+    task = (
+        f"A machine has an empty stack and reads the words of ws. A number is pushed. {add} takes the two topmost "
+        "numbers off "
+        f"and pushes their sum{extra}; {times} does so with the remainder of their product divided by {m}; {twin} "
+        "pushes "
+        f"the topmost number once more; {drop} takes it off."
+    )
     if level == 4:
         task += f" {swap} exchanges the two topmost numbers."
-    task += f" A word for which the stack is too short does nothing. Give the topmost number at the end, or {e} if " \
-           "there is none."
+    task += (
+        f" A word for which the stack is too short does nothing. Give the topmost number at the end, or {e} if "
+        "there is none."
+    )
     more = f"    elif w == '{swap}':\n        if len(st) > 1:\n            st[-1], st[-2] = st[-2], st[-1]\n"
     more = more if level == 4 else ""
     body = (
-        f"st = []\nfor w in ws:\n    if w in ('{add}', '{times}'):\n        if len(st) > 1:\n            b, a = " \
+        f"st = []\nfor w in ws:\n    if w in ('{add}', '{times}'):\n        if len(st) > 1:\n            b, a = "
         "st.pop(), st.pop()\n"
-        f"            st.append(a + b{plus} if w == '{add}' else a * b % {m})\n    elif w == '{twin}':\n        st " \
+        f"            st.append(a + b{plus} if w == '{add}' else a * b % {m})\n    elif w == '{twin}':\n        st "
         "+= st[-1:]\n"
-        f"    elif w == '{drop}':\n        st = st[:-1]\n{more}    else:\n        st.append(int(w))\nreturn st[-1] " \
+        f"    elif w == '{drop}':\n        st = st[:-1]\n{more}    else:\n        st.append(int(w))\nreturn st[-1] "
         f"if st else {e}"
     )
 
@@ -114,23 +124,28 @@ def stack_machine(dice: Dice, level: int) -> Draft:
 def circle(dice: Dice, level: int) -> Draft:
     """People in a circle leave one after the other."""
     k, first, left = dice.integer(2, 9), dice.integer(1, 4), dice.integer(1, 4)
-    task = f"People numbered 1 to n (n >= {left}) stand in a circle. Counting starts with number {first} (if n is " \
-           "smaller, at the " \
-           f"remainder of {first - 1} divided by n, plus 1); every {k}th person counted leaves, and counting goes on " \
-           "with the " \
-           "next one."
+    task = (
+        f"People numbered 1 to n (n >= {left}) stand in a circle. Counting starts with number {first} (if n is "
+        "smaller, at the "
+        f"remainder of {first - 1} divided by n, plus 1); every {k}th person counted leaves, and counting goes on "
+        "with the "
+        "next one."
+    )
     grow = ""
     if level == 3:
-        task = task.replace("and counting goes on", "then one person more is counted off each time, and counting " \
-               "goes on")
+        task = task.replace(
+            "and counting goes on", "then one person more is counted off each time, and counting goes on"
+        )
         grow = "    k += 1\n"
     total = dice.below(2) == 1
     what, code = ("the sum of the numbers", "sum(ring)") if total else ("the smallest number", "min(ring)")
     who = "of those left" if left > 1 else "of the one left"
     task += f" When {left} {'are' if left > 1 else 'is'} left, give {what} {who}."
-    body = f"ring = list(range(1, n + 1))\nk, at = {k}, {first - 1}\nwhile len(ring) > {left}:\n    at = (at + k - " \
-           "1) % len(ring)\n" \
-           f"    ring.pop(at)\n{grow}return {code}"
+    body = (
+        f"ring = list(range(1, n + 1))\nk, at = {k}, {first - 1}\nwhile len(ring) > {left}:\n    at = (at + k - "
+        "1) % len(ring)\n"
+        f"    ring.pop(at)\n{grow}return {code}"
+    )
 
     def reference(n: int) -> int:
         ring = [*range(1, n + 1)]
@@ -164,10 +179,12 @@ def intervals(dice: Dice, level: int) -> Draft:
         (f"how many of those that remain have a length (end minus start) of at least {q}",
          f"sum(1 for a, b in out if b - a >= {q})"),
     ][kind]  # fmt: skip
-    task = f"The list xs holds intervals, each as its start and end (start <= end). Merge any two of which one " \
-           "starts at most " \
-           f"{gap} after the other ends (or before it ends) into one from the smaller start to the greater end, " \
-           "until nothing can be merged."
+    task = (
+        f"The list xs holds intervals, each as its start and end (start <= end). Merge any two of which one "
+        "starts at most "
+        f"{gap} after the other ends (or before it ends) into one from the smaller start to the greater end, "
+        "until nothing can be merged."
+    )
     widen, keep = "", ""
     if level == 4:
         task = task.replace("Merge", f"First widen each by {extra} on both sides. Then merge") if extra else task
@@ -175,8 +192,10 @@ def intervals(dice: Dice, level: int) -> Draft:
         task += f" Drop those then shorter than {least}."
         keep = f"out = [p for p in out if p[1] - p[0] >= {least}]\n"
     task += f" Give {goal}."
-    body = f"{widen}out = []\nfor a, b in sorted(xs):\n    if out and a <= out[-1][1] + {gap}:\n" \
-           f"        out[-1][1] = max(out[-1][1], b)\n    else:\n        out.append([a, b])\n{keep}return {code}"
+    body = (
+        f"{widen}out = []\nfor a, b in sorted(xs):\n    if out and a <= out[-1][1] + {gap}:\n"
+        f"        out[-1][1] = max(out[-1][1], b)\n    else:\n        out.append([a, b])\n{keep}return {code}"
+    )
     grow = extra if level == 4 else 0
 
     def reference(xs: list[list[int]]) -> int:

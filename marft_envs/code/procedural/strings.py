@@ -33,8 +33,10 @@ def _texts(dice: Dice, letters: str = "") -> list[str]:
 def shift(dice: Dice, level: int) -> Draft:
     """A cipher that moves letters along the alphabet."""
     k, left = dice.integer(1, 25), dice.below(2) == 1
-    task = f"Move every small letter of the string s {k} places {'back' if left else 'on'} in the alphabet (" \
-           f"{'before a comes z' if left else 'after z comes a'}); leave all other characters."
+    task = (
+        f"Move every small letter of the string s {k} places {'back' if left else 'on'} in the alphabet ("
+        f"{'before a comes z' if left else 'after z comes a'}); leave all other characters."
+    )
     sign, step = ("-" if left else "+"), (-k if left else k)
     test, moved = "'a' <= c <= 'z'", f"chr((ord(c) - 97 {sign} {k}) % 26 + 97)"
     fixed = ""
@@ -44,8 +46,9 @@ def shift(dice: Dice, level: int) -> Draft:
         test = f"'a' <= c <= 'z' and c not in '{fixed}'"
     n = dice.integer(2, 4)
     if level == 3:
-        task = task[:-1] + f". Characters at an index divisible by {n} (the first has index 0) stay as they are as " \
-               "well."
+        task = (
+            task[:-1] + f". Characters at an index divisible by {n} (the first has index 0) stay as they are as well."
+        )
         test = f"i % {n} != 0 and 'a' <= c <= 'z'"
     body = f"out = ''\nfor i, c in enumerate(s):\n    if {test}:\n        c = {moved}\n    out += c\nreturn out"
     table = {a: _LETTERS[(i + step) % 26] for i, a in enumerate(_LETTERS) if a not in fixed}
@@ -76,9 +79,11 @@ def count_letters(dice: Dice, level: int) -> Draft:
             [(s,) for s in _texts(dice, letters)],
                      [("s.lower()", "s"), ("total = 0", "total = 1"), (f"'{letters}'",
                      f"'{letters[1:]}'")])  # fmt: skip
-    task = f"Give the sum over the letters {', '.join(letters)} of how often each occurs in the string s (small " \
-           "letters only), " \
-           f"where occurrences beyond {k} of the same letter do not count."
+    task = (
+        f"Give the sum over the letters {', '.join(letters)} of how often each occurs in the string s (small "
+        "letters only), "
+        f"where occurrences beyond {k} of the same letter do not count."
+    )
     body = f"total = 0\nfor c in '{letters}':\n    total += min(s.count(c), {k})\nreturn total"
 
     def reference(s: str) -> int:
@@ -114,8 +119,11 @@ def edit_words(dice: Dice, level: int) -> Draft:
     ]  # fmt: skip
     how, code, edit = dice.choice(edits)
     words = [[w] for w in ("stones", "orient", "tin", "ears", "sonata", "iris", "x" * k, "a" * (k + 1), "o" * (k - 1))]
-    lists = [*_word_lists(dice), [w[0] for w in words], ["tent", "noon", "arena", "iii", "session", "ratio", "error",
-        "e"]]
+    lists = [
+        *_word_lists(dice),
+        [w[0] for w in words],
+        ["tent", "noon", "arena", "iii", "session", "ratio", "error", "e"],
+    ]
     if level == 1:
         then, code2, edit2 = dice.choice([e for e in edits if e[0] != how])
         task = f"List the words of ws in the same order, every word first {how}, and the result then {then}."
@@ -131,11 +139,15 @@ def edit_words(dice: Dice, level: int) -> Draft:
                      [(f"w = {code}", f"w = '-' + {code}"), ("in ws:", "in ws[1:]:"), ("in ws:",
                      "in ws[::-1]:")])  # fmt: skip
     sep = dice.choice("-+/.")
-    task = f"Take the words of ws from the last to the first, leave out each that {when}, give the others {how}, " \
-           "joined by " \
-           f"{sep}; if none is left, give the word none."
-    body = f"out = []\nfor w in reversed(ws):\n    if {test}:\n        continue\n    out.append({code})\n" \
-           f"return '{sep}'.join(out) or 'none'"
+    task = (
+        f"Take the words of ws from the last to the first, leave out each that {when}, give the others {how}, "
+        "joined by "
+        f"{sep}; if none is left, give the word none."
+    )
+    body = (
+        f"out = []\nfor w in reversed(ws):\n    if {test}:\n        continue\n    out.append({code})\n"
+        f"return '{sep}'.join(out) or 'none'"
+    )
     return Draft(task, "ws:words", "str", body,
         lambda ws: sep.join(edit(w) for w in ws[::-1] if not holds(w)) or "none",
                  [(ws,) for ws in lists],
@@ -145,24 +157,34 @@ def edit_words(dice: Dice, level: int) -> Draft:
 @cell("run_lengths", (2, 3))
 def run_lengths(dice: Dice, level: int) -> Draft:
     """Compresses runs of equal characters."""
-    k, sep, before = dice.integer(3, 6), dice.choice(("", "-", ".", ":", "*", "=", "_", "/", "+", "x", "~",
-        "^")), dice.below(2) == 1
+    k, sep, before = (
+        dice.integer(3, 6),
+        dice.choice(("", "-", ".", ":", "*", "=", "_", "/", "+", "x", "~", "^")),
+        dice.below(2) == 1,
+    )
     cap = k + dice.integer(1, 4)
-    shape = f"the number of repetitions, {sep}, the character" if before else f"the character, {sep}, the number of " \
-           "repetitions"
+    shape = (
+        f"the number of repetitions, {sep}, the character"
+        if before
+        else f"the character, {sep}, the number of repetitions"
+    )
     shape = shape.replace(", ,", ",")
-    task = f"Shorten the string s: replace every run of {k} or more equal characters by {shape} (without spaces); " \
-           "leave " \
-           "shorter runs."
+    task = (
+        f"Shorten the string s: replace every run of {k} or more equal characters by {shape} (without spaces); "
+        "leave "
+        "shorter runs."
+    )
     code = f"str(n) + '{sep}' + c" if before else f"c + '{sep}' + str(n)"
     if level == 3:
         task = task.replace("replace every", f"split every run of more than {cap} characters into runs of {cap} and " \
                "a rest, "
                                              "then replace every")  # fmt: skip
     limit = f" and n < {cap}" if level == 3 else ""
-    body = f"out, i = '', 0\nwhile i < len(s):\n    c, n = s[i], 1\n    while i + n < len(s) and s[i + n] == " \
-           f"c{limit}:\n" \
-           f"        n += 1\n    out += {code} if n >= {k} else c * n\n    i += n\nreturn out"
+    body = (
+        f"out, i = '', 0\nwhile i < len(s):\n    c, n = s[i], 1\n    while i + n < len(s) and s[i + n] == "
+        f"c{limit}:\n"
+        f"        n += 1\n    out += {code} if n >= {k} else c * n\n    i += n\nreturn out"
+    )
 
     def reference(s: str) -> str:
         out = []
@@ -207,9 +229,11 @@ def brackets(dice: Dice, level: int) -> Draft:
     task = f"{intro}; other characters do nothing{rule}. {goal}"
     clamp = "" if level == 2 else f"    depth = max(0, min(depth, {start + k * d}))\n"
     za, zz = repr(a), repr(z)
-    body = f"depth = top = {start}\nhigh = 0\nfor c in s:\n    if c == {za}:\n        depth += {d}\n    elif c == " \
-           f"{zz}:\n" \
-           f"        depth -= 1\n{clamp}    top = max(top, depth)\n    high += depth >= {start + 1}\nreturn {code}"
+    body = (
+        f"depth = top = {start}\nhigh = 0\nfor c in s:\n    if c == {za}:\n        depth += {d}\n    elif c == "
+        f"{zz}:\n"
+        f"        depth -= 1\n{clamp}    top = max(top, depth)\n    high += depth >= {start + 1}\nreturn {code}"
+    )
 
     def reference(s: str) -> int:
         depths = [start]
@@ -246,11 +270,15 @@ def weave(dice: Dice, level: int) -> Draft:
 
         wrong = [(f"s[{i}::", f"s[{i + 1}::"), (f"::{k}]", f"::{k + 1}]"), (f"s[:{j}]", f"s[{j}:]")]
     else:
-        task += f"; write these backwards, then {mark}, then the rest of the characters of s in order, of these only " \
-               "every " \
-                f"{ {2: 'second', 3: 'third'}[step]} one, beginning with the first."
-        body = f"rest = [c for at, c in enumerate(s) if at < {i} or (at - {i}) % {k} != 0]\n" \
-               f"return s[{i}::{k}][::-1] + '{mark}' + ''.join(rest[::{step}])"
+        task += (
+            f"; write these backwards, then {mark}, then the rest of the characters of s in order, of these only "
+            "every "
+            f"{ {2: 'second', 3: 'third'}[step] } one, beginning with the first."
+        )
+        body = (
+            f"rest = [c for at, c in enumerate(s) if at < {i} or (at - {i}) % {k} != 0]\n"
+            f"return s[{i}::{k}][::-1] + '{mark}' + ''.join(rest[::{step}])"
+        )
 
         def reference(s: str) -> str:
             taken, left = "", ""
@@ -262,6 +290,16 @@ def weave(dice: Dice, level: int) -> Draft:
             return taken + mark + "".join(c for at, c in enumerate(left) if at % step == 0)
 
         wrong = [(f"s[{i}::", f"s[{i + 1}::"), ("[::-1]", ""), (f"rest[::{step}]", "rest")]
-    texts = ["keyboard", "mountain pass", "", "q", "ab", _LETTERS, "abcabcabc", "0123456789", "xyzzy",
-        *_texts(dice)[:2]]
+    texts = [
+        "keyboard",
+        "mountain pass",
+        "",
+        "q",
+        "ab",
+        _LETTERS,
+        "abcabcabc",
+        "0123456789",
+        "xyzzy",
+        *_texts(dice)[:2],
+    ]
     return Draft(task, "s:str", "str", body, reference, [(s,) for s in texts], wrong)

@@ -175,9 +175,7 @@ class Sandbox:
             finally:
                 self._turns.leave(ticket)
 
-    def _in(
-        self, slot: _Slot, ticket: turns.Ticket[_Slot], action: Callable[[Worker, Look], _Result]
-    ) -> _Result:
+    def _in(self, slot: _Slot, ticket: turns.Ticket[_Slot], action: Callable[[Worker, Look], _Result]) -> _Result:
         for attempt in (1, 2):
             if self._closed:
                 raise SandboxError("the sandbox is closed; make a new Sandbox")
