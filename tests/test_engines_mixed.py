@@ -206,7 +206,10 @@ def test_only_adapters_that_a_server_needs_are_written(models: dict[str, str], t
         ({"engines": {"solver_0": "vllm:http://127.0.0.1:9"}}, "No vLLM server answers"),
         ({"engines": {"solver_0": "vllm:http://127.0.0.1:9"}, "full_finetune": True}, "servers swap adapters only"),
         ({"engines": {"solver_0": "openai:m@http://127.0.0.1:9?train=true"}}, "--old-logprobs learner"),
-        ({"engines": {"solver_0": "openai:m?key_env=NO_SUCH_KEY"}}, "NO_SUCH_KEY, which is not set"),
+        (
+            {"engines": {"solver_0": "openai:m?key_env=NO_SUCH_KEY"}, "models": "embedded"},
+            "NO_SUCH_KEY, which is not set",
+        ),
     ],
 )
 def test_what_cannot_work_is_said_before_a_model_is_loaded(
@@ -244,7 +247,7 @@ def test_requests_go_to_the_engine_of_their_policy_in_order() -> None:
 
 def test_evaluation_plays_local_policies_here(models: dict[str, str], tmp_path: Path) -> None:
     """A run's servers may be gone; its weights are not."""
-    made = config(models, tmp_path, None, engines={"solver_0": "vllm:http://127.0.0.1:9"})
+    made = config(models, tmp_path, None, engines={"solver_0": "vllm:http://127.0.0.1:9"}, models="embedded")
     policies = PolicySet.build(models, {name: name for name in models}, device="cpu")
     env = setup.started(made.env, setup.env_factory(made, made.env_kwargs))
     assert isinstance(hosting.make_engine(resolve(made, env), policies, local=True), NativeEngine)

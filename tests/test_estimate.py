@@ -188,7 +188,8 @@ warnings.simplefilter("ignore")
 sys.path.insert(0, sys.argv[1])
 import families, runs
 from pathlib import Path
-from marft_algos import estimate, setup
+from marft_algos import build, estimate, setup
+from marft_algos.resolve import resolve
 from marft_algos.trainer import Trainer
 folder = Path(sys.argv[2])
 model = families.save(folder / "model", "qwen2.5", hidden_size=128, intermediate_size=768, num_hidden_layers=6)
