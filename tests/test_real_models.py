@@ -109,7 +109,9 @@ def test_tools_stand_in_the_template_where_a_setting_asks_for_it(folders: dict[s
     both = policies.renderer.render_many("planner", [ASKED, ASKED], [[tool], []])
     assert "look_up" in decode(both[0]) and "Tools" not in decode(both[1]) and "P" in decode(both[0])
     plain = PolicySet.build(str(folders["qwen3"]), AGENTS, device="cpu")
-    assert "look_up" not in decode(plain.renderer.render("planner", ASKED, [tool])) and not plain.shows_tools("planner")
+    assert "look_up" not in decode(plain.renderer.render("planner", ASKED, [tool])) and not plain.renderer.shows_tools(
+        "planner"
+    )
     with pytest.raises(ConfigError, match=r"shows no tools.*--template-tools"):
         PolicySet.build(str(folders["gemma2"]), AGENTS, device="cpu", settings=with_tools)
 
