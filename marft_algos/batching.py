@@ -278,8 +278,10 @@ def _check(t: Transition, estimates: Estimates, policy: str, level: Level) -> No
         raise BatchError(f"{where} belongs to policy '{t.policy}', the batch to '{policy}'; pack one policy at a time.")
     if not t.prompt_ids:
         raise BatchError(f"{where} has no prompt: its first token has nothing to be predicted from.")
-    if len(estimates.behaviour(t)) != len(t.action_ids):
-        raise BatchError(f"{where} has {len(t.logprobs)} log-probs for {len(t.action_ids)} tokens; expected one each.")
+    for whose, logprobs in (("sampled", t.logprobs), ("recomputed", estimates.behaviour(t))):
+        if len(logprobs) != len(t.action_ids):
+            count = len(t.action_ids)
+            raise BatchError(f"{where} has {len(logprobs)} {whose} log-probs for {count} tokens; expected one each.")
     expected = decision_points(t, level)
     given = len(estimates.advantages[t]) if t in estimates.advantages else expected
     if given != expected:

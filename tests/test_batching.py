@@ -143,7 +143,12 @@ def test_learner_logprobs_win_over_the_samplers() -> None:
     ("change", "message"),
     [
         (lambda t, _: put(t, prompt_ids=[]), "no prompt"),
-        (lambda t, _: say(t, logprobs=np.zeros(1, np.float32)), "log-probs for"),
+        (lambda t, _: say(t, logprobs=np.zeros(1, np.float32)), "1 sampled log-probs for 3 tokens"),
+        (
+            lambda t, estimates: estimates.old_logprobs.update({t: np.zeros(2, np.float32)}),
+            "2 recomputed log-probs for 3",
+        ),
+        (lambda t, estimates: estimates.advantages.update({t: np.zeros(0, np.float32)}), "0 advantages"),
         (lambda t, estimates: estimates.advantages.update({t: np.zeros(9, np.float32)}), "expected 3"),
         (lambda t, _: put(t, policy="q"), "one policy at a time"),
     ],

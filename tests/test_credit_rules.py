@@ -312,6 +312,11 @@ def test_drawn_orders_converge_to_the_exact_value_and_are_efficient_as_they_are(
     assert formulas.shapley_of(again[:2], pairs) == pytest.approx(formulas.shapley(names, pairs))
 
 
+def test_rank_without_its_weights_says_what_to_call() -> None:
+    with pytest.raises(ConfigError, match="rule.prepare"):
+        credit.get("rank")(episode([["a"], ["b"]]))
+
+
 def test_spearman_is_the_correlation_of_ranks() -> None:
     rng = np.random.default_rng(1)
     x, y = rng.permutation(20).astype(float), rng.permutation(20).astype(float)
