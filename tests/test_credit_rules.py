@@ -313,7 +313,7 @@ def test_drawn_orders_converge_to_the_exact_value_and_are_efficient_as_they_are(
 
 
 def test_rank_without_its_weights_says_what_to_call() -> None:
-    with pytest.raises(ConfigError, match="rule.prepare"):
+    with pytest.raises(ConfigError, match=r"rule\.prepare"):
         credit.get("rank")(episode([["a"], ["b"]]))
 
 

@@ -215,8 +215,8 @@ class Rank(Rule):
         """Moves the team's reward to the agents, weighed."""
         if trajectory not in self._weights:
             raise ConfigError(
-                f"Credit rule 'rank' has not weighed episode {trajectory.number}: its weights hang on all episodes of an "
-                "iteration. Call rule.prepare(trajectories) first, as an update does."
+                f"Credit rule 'rank' has not weighed episode {trajectory.number}: its weights hang on all episodes "
+                "of an iteration. Call rule.prepare(trajectories) first, as an update does."
             )
         weights = self._weights[trajectory]
         paid = broadcast(trajectory)
