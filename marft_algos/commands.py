@@ -126,7 +126,7 @@ def _dry_run(argv: list[str]) -> int:
     from marft_algos.resolve import make_algorithm, resolve
 
     trust.check_dry(config.table())
-    env = setup.started(config.env, setup.env_factory(config, config.env_kwargs))
+    env = setup.make_env(config, config.env_kwargs)
     spec = resolve(config, env)
     make_algorithm(spec, setup.sampling(config))
     found = estimate(spec, env)
@@ -251,7 +251,7 @@ def run_eval(argv: list[str]) -> int:
     torch.set_num_threads(config.threads)
     # Everything that was typed is checked before anything is played.
     trained = checkpoint.pick(run.checkpoints, given.checkpoint) if run and not given.untrained else None
-    env, kwargs = setup.started(config.env, setup.env_factory(config, config.env_kwargs)), setup.eval_kwargs(config)
+    env, kwargs = setup.make_env(config, config.env_kwargs), setup.eval_kwargs(config)
     swapped = _agent_called(given.swap, env) if given.swap else ""
     make_held_out = setup.env_factory(config, kwargs)
     held_out = setup.started(config.env, make_held_out)

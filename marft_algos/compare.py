@@ -54,8 +54,8 @@ def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: st
     """
     config = _common(paths.of_run(a), paths.of_run(b), a, b)
     kwargs = setup.eval_kwargs(config)
-    make_env, make_held_out = setup.env_factory(config, config.env_kwargs), setup.env_factory(config, kwargs)
-    env, held_out = setup.started(config.env, make_env), setup.started(config.env, make_held_out)
+    make_held_out = setup.env_factory(config, kwargs)
+    env, held_out = setup.make_env(config, config.env_kwargs), setup.started(config.env, make_held_out)
     panel = setup.problems(config, env, held_out).held_out
     if scenarios is not None:
         panel = frozen(scenarios, config.env, kwargs, panel)

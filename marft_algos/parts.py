@@ -16,7 +16,7 @@ from marft_algos.config import TrainConfig
 from marft_algos.engines.base import RolloutEngine
 from marft_algos.estimate import estimate
 from marft_algos.loggers import Logger
-from marft_algos.modeling import ModelSettings, given_base
+from marft_algos.modeling import given_base
 from marft_algos.policy import PolicySet
 from marft_algos.resolve import RunSpec, make_algorithm, resolve
 from marft_algos.setup import EnvFactory, Problems
@@ -88,7 +88,7 @@ def build(
         hosting.reach(spec)
         if config.check_memory and model is None:
             estimate(spec, first).check()
-        policies = setup.make_policies(spec, _base(config, model))
+        policies = setup.make_policies(spec, given_base(*model, setup.model_settings(config)) if model else None)
         panel = problems.train(config.seed, 0, setup.PROMPTS_CHECKED)
         setup.check_prompts(config, first, policies.renderer, panel)
     return Parts(
@@ -118,14 +118,3 @@ def _factory(env: FlexEnv | EnvFactory | None) -> EnvFactory | None:
             " makes one."
         )
     return env
-
-
-def _base(config: TrainConfig, model: tuple[Any, Any] | None) -> Any:
-    if model is None:
-        return None
-    settings = ModelSettings(
-        gradient_checkpointing=config.gradient_checkpointing,
-        thinking=config.thinking,
-        template_tools=config.template_tools,
-    )
-    return given_base(*model, settings)

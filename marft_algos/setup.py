@@ -70,6 +70,11 @@ def env_factory(config: TrainConfig, kwargs: Mapping[str, Any]) -> EnvFactory:
     return partial(marft_envs.make, config.env, **kwargs)
 
 
+def make_env(config: TrainConfig, kwargs: Mapping[str, Any]) -> FlexEnv:
+    """Builds one environment of the run and starts an episode; see ``started``."""
+    return started(config.env, env_factory(config, kwargs))
+
+
 def started(env_id: str, make: EnvFactory) -> FlexEnv:
     """Builds one environment and starts an episode, so that a bad team, D or data set shows itself.
 
@@ -152,6 +157,11 @@ def eval_panel(n: int, ids: Sequence[str] | None) -> Panel:
     return Panel(drawn, [{} for _ in drawn] if ids is None else [{"task_id": i} for i in ids])
 
 
+def model_settings(config: TrainConfig) -> ModelSettings:
+    """How base models are kept, run and spoken to."""
+    return ModelSettings(config.quantize, config.gradient_checkpointing, config.thinking, config.template_tools)
+
+
 def make_policies(spec: RunSpec, given: BaseModel | None = None) -> PolicySet:
     """Loads the models and puts the adapters on.
 
@@ -170,7 +180,7 @@ def make_policies(spec: RunSpec, given: BaseModel | None = None) -> PolicySet:
         dtype=config.dtype,
         device=config.device,
         full_finetune=config.full_finetune,
-        settings=ModelSettings(config.quantize, config.gradient_checkpointing, config.thinking, config.template_tools),
+        settings=model_settings(config),
         frozen=[*(p for p in config.frozen if p not in spec.endpoints or not spec.endpoints[p].hosted), *spec.past],
         spare=list(spec.past),
         hosted=spec.hosted,

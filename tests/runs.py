@@ -17,6 +17,20 @@ from marft_algos.parts import build
 from marft_algos.runs import RunFolder
 from marft_algos.trainer import Trainer
 
+QUICK = [
+    "--iterations",
+    "2",
+    "--episodes-per-iteration",
+    "6",
+    "--eval-episodes",
+    "12",
+    "--max-new-tokens",
+    "4",
+    "--lora-r",
+    "2",
+]
+"""What makes `marft train` short."""
+
 
 class Letters:
     """Pays the share of small letters in what the last agent says: a random model earns something, and can learn."""

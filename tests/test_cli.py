@@ -14,6 +14,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from runs import QUICK
 from tiny import save_tiny
 
 from marft_algos import commands, evaluate, faults, presets
@@ -22,18 +23,6 @@ from marft_algos.config import SECTIONS, TrainConfig
 from marft_algos.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parent.parent
-QUICK = [
-    "--iterations",
-    "2",
-    "--episodes-per-iteration",
-    "6",
-    "--eval-episodes",
-    "12",
-    "--max-new-tokens",
-    "4",
-    "--lora-r",
-    "2",
-]
 
 
 @pytest.fixture(scope="module")

@@ -249,5 +249,5 @@ def test_evaluation_plays_local_policies_here(models: dict[str, str], tmp_path: 
     """A run's servers may be gone; its weights are not."""
     made = config(models, tmp_path, None, engines={"solver_0": "vllm:http://127.0.0.1:9"}, models="embedded")
     policies = PolicySet.build(models, {name: name for name in models}, device="cpu")
-    env = setup.started(made.env, setup.env_factory(made, made.env_kwargs))
+    env = setup.make_env(made, made.env_kwargs)
     assert isinstance(hosting.make_engine(resolve(made, env), policies, local=True), NativeEngine)

@@ -36,7 +36,7 @@ CARDS = [(name, float(name.split("-")[1].removesuffix("gb")) * GB) for name in p
 
 
 def of(made: TrainConfig, device: str = "cpu") -> Estimate:
-    env = setup.started(made.env, setup.env_factory(made, made.env_kwargs))
+    env = setup.make_env(made, made.env_kwargs)
     return estimate.estimate(resolve(made, env), env, device=torch.device(device))
 
 
@@ -198,7 +198,7 @@ made = runs.settings(
     algorithm={"minibatches": 1, "epochs": 1},
 )
 estimate.CHARS_PER_TOKEN = 1  # of the tiny tokenizer
-env = setup.started(made.env, setup.env_factory(made, {}))
+env = setup.make_env(made, {})
 found = estimate.estimate(resolve(made, env), env)
 trainer = Trainer(build(made))
 run = trainer.start()

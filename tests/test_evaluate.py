@@ -99,9 +99,7 @@ def rows(path: Path, n: int) -> Path:
 
 def problems(model: Path, tmp_path: Path, **changes: object) -> setup.Problems:
     made = settings(model, tmp_path, env="math-dual-v0", **changes)
-    return setup.problems(
-        made, *(setup.started(made.env, setup.env_factory(made, x)) for x in (made.env_kwargs, setup.eval_kwargs(made)))
-    )
+    return setup.problems(made, *(setup.make_env(made, x) for x in (made.env_kwargs, setup.eval_kwargs(made))))
 
 
 def test_one_file_for_training_and_evaluation_is_divided(model: Path, tmp_path: Path) -> None:

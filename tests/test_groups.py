@@ -281,11 +281,11 @@ def test_needs_are_checked_with_what_why_and_what_to_type() -> None:
 
 def test_facts_are_told_without_a_model(model: Path, tmp_path: Path) -> None:
     config = settings(model, tmp_path)
-    env = setup.started(config.env, setup.env_factory(config, {}))
+    env = setup.make_env(config, {})
     assert {"static", "unshared", "groups", "critic"} <= resolve(config, env).facts.offers
     assert "unshared" not in resolve(dataclasses.replace(config, policies="shared"), env).facts.offers
     routed = settings(model, tmp_path, env="test/routed-v0")
-    assert "static" not in resolve(routed, setup.started(routed.env, setup.env_factory(routed, {}))).facts.offers
+    assert "static" not in resolve(routed, setup.make_env(routed, {})).facts.offers
     with pytest.raises(ConfigError, match="magrpo needs a static schedule"):
         Trainer(build(settings(Path("nowhere"), tmp_path, algo="magrpo", env="test/routed-v0", algorithm=PLAIN)))
 

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from runs import settings, train
+from runs import QUICK, settings, train
 from tiny import save_tiny
 
 import marft_algos
@@ -26,18 +26,6 @@ from marft_algos.runs import PanelFacts, RunError, RunFolder, writing
 from marft_envs.errors import ConfigError, DataError
 
 ROOT = Path(__file__).resolve().parent.parent
-QUICK = [
-    "--iterations",
-    "2",
-    "--episodes-per-iteration",
-    "6",
-    "--eval-episodes",
-    "12",
-    "--max-new-tokens",
-    "4",
-    "--lora-r",
-    "2",
-]
 NAME = "ace ü"
 
 

@@ -232,8 +232,7 @@ def _unvotable(cell: Cell) -> str:
     """Why answers to a cell's task cannot be voted on, or nothing."""
     if cell.skipped:
         return ""
-    make_env = setup.env_factory(configs.build(cell.config), cell.config["env_kwargs"])
-    with closing(setup.started(cell.env, make_env)) as env:
+    with closing(setup.make_env(configs.build(cell.config), cell.config["env_kwargs"])) as env:
         votable = hasattr(env.unwrapped.task, "answer_key")
     return "" if votable else f"the task of {cell.config['env']} has no answer_key(text): replies cannot be voted on"
 
@@ -244,7 +243,7 @@ def misfit(config: TrainConfig) -> str:
     Raises:
         ConfigError: The environment cannot be built.
     """
-    with closing(setup.started(config.env, setup.env_factory(config, config.env_kwargs))) as env:
+    with closing(setup.make_env(config, config.env_kwargs)) as env:
         facts = resolve_run(config, env).facts
     try:
         algorithm = algorithms.get(config.algo)(config.algorithm, sampling=setup.sampling(config))

@@ -219,8 +219,7 @@ class _Table:
 
     def __init__(self, config: TrainConfig, episodes: int | None = None) -> None:
         self.config, self.make_env = config, setup.env_factory(config, setup.eval_kwargs(config))
-        training = setup.env_factory(config, config.env_kwargs)
-        env, held_out = (setup.started(config.env, make) for make in (training, self.make_env))
+        env, held_out = setup.make_env(config, config.env_kwargs), setup.started(config.env, self.make_env)
         panel = setup.problems(config, env, held_out).held_out
         self.panel = panel if episodes is None else Panel(panel.seeds[:episodes], panel.options[:episodes])
         self.policies: PolicySet = setup.make_policies(resolve(config, env))
