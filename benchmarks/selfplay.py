@@ -47,8 +47,8 @@ from marft_algos import checkpoint, config, evaluate, hosting, selfplay, setup, 
 from marft_algos.policy import PolicySet
 from marft_algos.resolve import resolve
 from marft_envs import FlexEnv
-from marft_envs.adapters.codecs import Discrete, Grid
-from marft_envs.adapters.foreign import ForeignTask
+from marft_envs.adapters.inward.codecs import Discrete, Grid
+from marft_envs.adapters.inward.foreign import ForeignTask
 
 GAME = "pettingzoo:tictactoe_v3"
 BOARD = {"codec": "benchmarks.selfplay:board"}

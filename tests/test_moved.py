@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -97,3 +98,23 @@ def test_what_is_not_there_or_broken_under_the_new_name_is_so_under_the_old_one(
         "ModuleNotFoundError No module named 'house.other'",
         "ValueError not today",
     ], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("codecs", "inward.codecs"),
+        ("foreign", "inward.foreign"),
+        ("load", "inward.load"),
+        ("parallel", "inward.parallel"),
+        ("gymnasium_env", "outward.gymnasium_env"),
+        ("numeric", "outward.numeric"),
+        ("parallel_play", "outward.parallel_play"),
+        ("verl", "outward.verl"),
+    ],
+)
+def test_adapters_go_by_their_old_names_for_one_release(old: str, new: str) -> None:
+    sys.modules.pop(f"marft_envs.adapters.{old}", None)
+    with pytest.warns(DeprecationWarning, match=f"import marft_envs.adapters.{new}"):
+        module = importlib.import_module(f"marft_envs.adapters.{old}")
+    assert module is importlib.import_module(f"marft_envs.adapters.{new}")
