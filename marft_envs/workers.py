@@ -8,23 +8,21 @@ not depend on what else the machine does. POSIX only (process groups, resource l
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import itertools
 import json
 import os
-import queue
 import select
 import signal
 import subprocess
 import sys
 import time
-import weakref
 from collections.abc import Callable
-from types import TracebackType
+from functools import partial
 from typing import Any
 
 from marft_envs.errors import ConfigError, WorkerError
+from marft_envs.pool import LAST, GaveWay, Process, ProcessPool
 
 START_DEADLINE = 60.0
 """Seconds a worker may take to import its target; its own limit, since a busy machine imports slowly."""
@@ -67,161 +65,16 @@ class WorkerStartError(WorkerError):
     """No worker can start, because its target cannot be imported: a broken installation, not a bad sample."""
 
 
-class WorkerPool:
-    """Calls ``module:function`` in worker processes, with a deadline and a memory limit.
+class WorkerProcess(Process):
+    """One worker process and the pipe to it; its arguments are the pool's."""
 
-    The function takes one JSON value and returns one. Safe to share between threads: at most ``size``
-    calls run at once, further callers wait. Processes start at the first call that needs them. Pickling
-    keeps the settings and drops the processes; a deep copy shares the pool.
-
-    Args:
-        target: ``module:function``, importable in a fresh interpreter.
-        size: Most processes alive at once.
-        deadline: CPU seconds that one call may take, and ``WALL`` times as many of the wall clock; a call that
-            starts a worker waits for it too.
-        memory_mb: Address space of each worker in MiB (Linux enforces it; macOS does not).
-
-    Raises:
-        ConfigError: The target is not ``module:function``, a number makes no sense, or the system is Windows.
-    """
-
-    def __init__(self, target: str, size: int = 1, deadline: float = 2.0, memory_mb: int = 1024) -> None:
-        if os.name != "posix":
-            raise ConfigError("worker processes need a POSIX system; on Windows, run MARFT inside WSL")
-        module, _, function = target.partition(":")
-        if not module or not function:
-            raise ConfigError(f"worker target '{target}' is not 'module:function', e.g. 'json:dumps'")
-        if size < 1 or deadline <= 0 or memory_mb < 1:
-            got = f"{size}, {deadline}, {memory_mb}"
-            raise ConfigError(f"a pool needs size, deadline and memory_mb above 0; got {got}")
-        self.target, self.size, self.deadline, self.memory_mb = target, size, deadline, memory_mb
-        self._reset()
-
-    def _reset(self) -> None:
-        self._closed = False
-        self._slots = [_Slot() for _ in range(self.size)]
-        self._turns = itertools.count()
-        self._free: queue.PriorityQueue[tuple[int, int, _Slot]] = queue.PriorityQueue()
-        for slot in self._slots:
-            self._give_back(slot)
-        _POOLS.add(self)
-
-    def _give_back(self, slot: _Slot) -> None:
-        """Frees a slot. The next caller gets a ready process before one that starts, and that before none."""
-        rank = 2 if slot.process is None else 0 if slot.process.ready else 1
-        self._free.put((rank, next(self._turns), slot))
-
-    def _take_idle(self) -> list[_Slot]:
-        """Takes every slot that is free now, without waiting."""
-        idle = []
-        while True:
-            try:
-                idle.append(self._free.get_nowait()[2])
-            except queue.Empty:
-                return idle
-
-    def call(self, payload: Any) -> Any:
-        """Runs the target on ``payload`` in a worker.
-
-        Raises:
-            WorkerTimeout: No answer within the CPU time; the worker was killed and the pool stays usable.
-            WorkerLate: The same, by the wall clock.
-            WorkerCrashed: The worker died or ran out of memory; the pool stays usable.
-            WorkerStartError: The target cannot be imported.
-            WorkerRaised: The target raised; the message holds its exception.
-            WorkerError: The pool is closed.
-        """
-        line = json.dumps(payload)
-        slot = self._free.get()[2]
-        try:
-            return self._call(slot, line)
-        finally:
-            self._give_back(slot)
-
-    def _call(self, slot: _Slot, line: str) -> Any:
-        if self._closed:
-            raise WorkerError(f"the worker pool for {self.target} is closed; make a new WorkerPool")
-        slot.process = process = slot.process or self._spawn()
-        try:
-            return process.call(line, self.deadline)
-        except (WorkerTimeout, WorkerCrashed):
-            process.kill()
-            # The next one imports while the caller goes on; its readiness is awaited at the next call.
-            slot.process = None if self._closed else self._spawn()
-            raise
-        except BaseException as error:
-            # Interrupted, the stream holds half an exchange; not started, there is no stream.
-            if isinstance(error, WorkerStartError) or not isinstance(error, WorkerError):
-                process.kill()
-                slot.process = None
-            raise
-
-    def warm_up(self) -> None:
-        """Starts the idle workers now and waits until they are ready.
-
-        Raises:
-            WorkerStartError: The target cannot be imported.
-        """
-        idle = self._take_idle()
-        try:
-            for slot in idle:
-                slot.process = slot.process or self._spawn()
-            for slot in idle:
-                if slot.process is not None:
-                    slot.process.wait_ready()
-        finally:
-            for slot in idle:
-                self._give_back(slot)
-
-    def close(self) -> None:
-        """Kills the workers. A call in flight raises ``WorkerCrashed``."""
-        self._closed = True
-        for slot in self._slots:
-            if slot.process is not None:
-                slot.process.signal()  # a busy one is cleared away by its caller
-        for slot in self._take_idle():
-            if slot.process is not None:
-                slot.process.kill()
-                slot.process = None
-            self._give_back(slot)
-
-    def _spawn(self) -> _Process:
-        return _Process(self.target, self.deadline, self.memory_mb)
-
-    def __enter__(self) -> WorkerPool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __getstate__(self) -> tuple[str, int, float, int]:
-        return self.target, self.size, self.deadline, self.memory_mb
-
-    def __setstate__(self, state: tuple[str, int, float, int]) -> None:
-        self.__init__(*state)  # type: ignore[misc]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> WorkerPool:
-        return self
-
-
-class _Slot:
-    """A place for one process; empty until needed."""
-
-    def __init__(self) -> None:
-        self.process: _Process | None = None
-
-
-class _Process:
-    """One worker process and the pipe to it. Used by one thread at a time."""
+    ready = worn = False
 
     def __init__(self, target: str, deadline: float, memory_mb: int) -> None:
         paths = [path or os.getcwd() for path in sys.path]
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self.target = target
         self._ids = itertools.count()
-        self.ready = False
         self._buffer = bytearray()
         self._popen = subprocess.Popen(
             # -P: nothing that lies in the working directory may shadow a module.
@@ -233,7 +86,8 @@ class _Process:
             env={**os.environ, **threads, "PYTHONPATH": os.pathsep.join(paths)},
         )
         assert self._popen.stdin is not None and self._popen.stdout is not None
-        self._in, self._out = self._popen.stdin.fileno(), self._popen.stdout.fileno()
+        self._pipes = self._popen.stdin, self._popen.stdout
+        self._in, self._out = (pipe.fileno() for pipe in self._pipes)
         os.set_blocking(self._in, False)
         os.set_blocking(self._out, False)
 
@@ -265,7 +119,10 @@ class _Process:
         while b"\n" not in self._buffer:
             left = until - time.monotonic()
             if left <= 0:
-                raise WorkerLate(f"{self.target} gave no answer in {deadline:g} s; its worker was replaced")
+                raise WorkerLate(
+                    f"{self.target} gave no answer in {deadline:g} s by the clock, with CPU time left; its worker was"
+                    " replaced. Give the machine less to do if that happens often."
+                )
             for descriptor, _ in poll.poll(left * 1000):
                 try:
                     if descriptor == self._in:
@@ -299,41 +156,68 @@ class _Process:
         return WorkerCrashed(f"the worker for {self.target} died ({cause}); it was replaced")
 
     def signal(self) -> None:
-        """SIGKILL to the worker and everything it started in its process group. Legal from any thread."""
+        """SIGKILL to the worker and everything it started in its process group."""
         try:
             os.killpg(self._popen.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             self._popen.kill()
 
     def kill(self) -> None:
-        """Kills the worker, reaps it and closes the pipes. For the thread that uses it."""
         self.signal()
         self._popen.wait()
-        for pipe in (self._popen.stdin, self._popen.stdout):
-            assert pipe is not None
-            try:
-                pipe.close()
-            except BrokenPipeError:
-                continue
+        for pipe in self._pipes:
+            pipe.close()
 
 
-_POOLS: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+class WorkerPool(ProcessPool[WorkerProcess]):
+    """Calls ``module:function`` in worker processes, with a deadline and a memory limit.
 
+    The function takes one JSON value and returns one. Safe to share between threads: at most ``size``
+    calls run at once, further callers wait. Processes start at the first call that needs them. Pickling
+    keeps the settings and drops the processes; a deep copy shares the pool.
 
-@atexit.register
-def _close_all() -> None:
-    for pool in list(_POOLS):
-        pool.close()
+    Args:
+        target: ``module:function``, importable in a fresh interpreter.
+        size: Most processes alive at once.
+        deadline: CPU seconds that one call may take, and ``WALL`` times as many of the wall clock; a call that
+            starts a worker waits for it too.
+        memory_mb: Address space of each worker in MiB (Linux enforces it; macOS does not).
 
+    Raises:
+        ConfigError: The target is not ``module:function``, a number makes no sense, or the system is Windows.
+    """
 
-def _forget_all() -> None:
-    """In a forked child: the workers are the parent's, and two readers on a pipe would mix answers up."""
-    for pool in list(_POOLS):
-        pool._reset()
+    spoilt_by = (WorkerTimeout, WorkerCrashed)
+    kept_after = (GaveWay, WorkerRaised)
 
+    def __init__(self, target: str, size: int = 1, deadline: float = 2.0, memory_mb: int = 1024) -> None:
+        if os.name != "posix":
+            raise ConfigError("worker processes need a POSIX system; on Windows, run MARFT inside WSL")
+        module, _, function = target.partition(":")
+        if not module or not function:
+            raise ConfigError(f"worker target '{target}' is not 'module:function', e.g. 'json:dumps'")
+        if size < 1 or deadline <= 0 or memory_mb < 1:
+            got = f"{size}, {deadline}, {memory_mb}"
+            raise ConfigError(f"a pool needs size, deadline and memory_mb above 0; got {got}")
+        self.target, self.size, self.deadline, self.memory_mb = target, size, deadline, memory_mb
+        super().__init__(f"worker pool for {target}", partial(WorkerProcess, target, deadline, memory_mb), size)
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
+    def call(self, payload: Any) -> Any:
+        """Runs the target on ``payload`` in a worker.
+
+        Raises:
+            WorkerTimeout: No answer within the CPU time; the worker was killed and the pool stays usable.
+            WorkerLate: The same, by the wall clock.
+            WorkerCrashed: The worker died or ran out of memory, or the pool was closed; it stays usable otherwise.
+            WorkerStartError: The target cannot be imported.
+            WorkerRaised: The target raised; the message holds its exception.
+            WorkerError: The pool is closed.
+        """
+        line = json.dumps(payload)
+        return self._run(lambda process, _: process.call(line, self.deadline), LAST)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WorkerPool, (self.target, self.size, self.deadline, self.memory_mb)
 
 
 def _limit_memory(memory_mb: int) -> None:

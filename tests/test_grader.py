@@ -18,6 +18,7 @@ import pytest
 from hostile_answers import ANSWERS, CODE, GOLD, WHOLE
 
 from marft_envs.errors import DataError
+from marft_envs.faults import fault_of
 from marft_envs.math import grader
 from marft_envs.math.grader import (
     CORRECT,
@@ -38,7 +39,7 @@ from marft_envs.math.grader import (
     grade,
     grade_answer,
 )
-from marft_envs.workers import WALL, WorkerStartError
+from marft_envs.workers import WALL, WorkerLate, WorkerStartError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -409,6 +410,7 @@ def test_a_timeout_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     hurried = grader.WorkerPool("marft_envs.math._verify_worker:verify", deadline=0.001)
     with hurried, monkeypatch.context() as patch:
         patch.setattr(grader, "_pool", lambda: hurried)
+        patch.setattr("marft_envs.workers.WALL", 30_000.0)  # its CPU time is up first
         assert grade(sum_of_seven, "28").status == TIMEOUT
     assert grade(sum_of_seven, "28").status == CORRECT
 
@@ -417,7 +419,7 @@ def test_a_timeout_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_verdict_does_not_depend_on_the_load_of_the_machine() -> None:
     """Workers that get no processor for longer than the deadline say the same."""
     grader.warm_up()
-    workers = [slot.process._popen.pid for slot in grader._pool()._slots if slot.process is not None]
+    workers = [slot.process.pid for slot in grader._pool().slots if slot.process is not None]
     grades: list[Any] = []
     thread = threading.Thread(target=lambda: grades.append(grade("\\boxed{\\sum_{n=1}^{8} n}", "36")))
     for worker in workers:
@@ -430,6 +432,23 @@ def test_the_verdict_does_not_depend_on_the_load_of_the_machine() -> None:
             os.kill(worker, signal.SIGCONT)
     thread.join(30)
     assert [result.status for result in grades] == [CORRECT]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="stops a process")
+def test_what_the_clock_on_the_wall_stops_has_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine kept the worker from its work: that says nothing of the answer, right or wrong."""
+    stopped = grader.WorkerPool("marft_envs.math._verify_worker:verify", deadline=0.2)
+    with stopped, monkeypatch.context() as patch:
+        patch.setattr(grader, "_pool", lambda: stopped)
+        for answer in ("66", "67"):
+            stopped.warm_up()
+            process = stopped.slots[0].process
+            assert process is not None
+            os.kill(process.pid, signal.SIGSTOP)
+            with pytest.raises(WorkerLate, match="less to do") as late:
+                grade("\\boxed{\\sum_{n=1}^{9} n}", answer)
+            assert fault_of(late.value) == "machine"
+    assert grade("\\boxed{\\sum_{n=1}^{11} n}", "66").status == CORRECT
 
 
 def test_a_broken_installation_is_an_error_not_a_score(monkeypatch: pytest.MonkeyPatch) -> None:

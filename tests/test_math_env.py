@@ -155,6 +155,7 @@ def test_a_timeout_of_the_grader_is_counted(monkeypatch: pytest.MonkeyPatch, tmp
     (tmp_path / "sums.jsonl").write_text('{"problem": "Add 1 to 9.", "answer": "45"}\n', encoding="utf-8")
     env = marft_envs.make("math-solo-v0", data=str(tmp_path / "sums.jsonl"))
     counted = []
+    monkeypatch.setattr("marft_envs.workers.WALL", 30_000.0)  # the CPU time is up first
     with grader.WorkerPool("marft_envs.math._verify_worker:verify", deadline=0.001) as hurried:
         for pool in (hurried, grader._pool()):
             monkeypatch.setattr(grader, "_pool", lambda pool=pool: pool)

@@ -497,7 +497,7 @@ def test_workers_die_with_the_host(layer: str) -> None:
 def test_a_worker_that_dies_is_replaced_and_the_run_repeated() -> None:
     with Sandbox() as made:
         one(made, "def f(): return 1")
-        worker = made._slots[0].worker
+        worker = made.slots[0].process
         assert worker is not None
         worker.signal()
         assert one(made, "def f(): return 2").value == 2
@@ -515,11 +515,11 @@ def test_a_sandbox_that_fails_twice_says_so_and_gives_no_verdict(monkeypatch: py
 
 
 def test_workers_are_recycled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "RUNS_PER_WORKER", 2)
+    monkeypatch.setattr("marft_envs.code.sandbox.worker.RUNS_PER_WORKER", 2)
     with Sandbox() as made:
         seen = []
         for _ in range(4):
-            seen.append(made._slots[0].worker)
+            seen.append(made.slots[0].process)
             assert one(made, "def f(): return 1").value == 1
         assert seen[1] is not seen[2] is seen[3]
 

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from marft_envs.code.sandbox import Call, Limits, Sandbox, layers
-from marft_envs.code.sandbox.turns import LOOKS, Ticket, Turns
+from marft_envs.pool import LOOKS, Ticket, Turns
 
 HELD = [layer for layer in layers.LOCAL if not layers.check(layer)]
 needs_layer = pytest.mark.skipif(not HELD, reason="no sandbox layer holds here; see python -m marft_envs.code.sandbox")
@@ -30,7 +30,7 @@ def simulate(workers: int, clients: int, demands: list[float]) -> list[float]:
         Seconds from each run's arrival to its end.
     """
     clock = [0.0]
-    turns: Turns[int] = Turns(list(range(workers)), -1, clock=lambda: clock[0])
+    turns: Turns[int] = Turns(list(range(workers)), [-1], clock=lambda: clock[0])
     number = itertools.count()
     events: list[tuple[float, int, int, Ticket[int]]] = []  # time, order, run, ticket: a look ends, or the run
     waits, todo = [0.0] * len(demands), iter(enumerate(demands))
@@ -93,7 +93,7 @@ def test_long_runs_end_though_short_ones_never_cease() -> None:
 
 
 def test_runs_of_a_kind_take_turns_in_the_order_in_which_they_came() -> None:
-    turns: Turns[int] = Turns([0], 1)
+    turns: Turns[int] = Turns([0], [1])
     tickets = [Ticket[int](look=len(LOOKS)) for _ in range(5)]
     for ticket in tickets:
         turns.arrive(ticket)
@@ -104,7 +104,7 @@ def test_runs_of_a_kind_take_turns_in_the_order_in_which_they_came() -> None:
 
 
 def test_a_run_keeps_its_worker_while_nobody_waits() -> None:
-    turns: Turns[int] = Turns([0], 1)
+    turns: Turns[int] = Turns([0], [1])
     alone = Ticket[int]()
     turns.arrive(alone)
     assert all(turns.goes_on(alone) for _ in LOOKS) and alone.look == len(LOOKS)
@@ -118,7 +118,7 @@ def test_a_run_keeps_its_worker_while_nobody_waits() -> None:
 
 
 def test_who_leaves_while_waiting_is_forgotten() -> None:
-    turns: Turns[int] = Turns([0], 1)
+    turns: Turns[int] = Turns([0], [1])
     tickets = [Ticket[int]() for _ in range(4)]
     for ticket in tickets:
         turns.arrive(ticket)

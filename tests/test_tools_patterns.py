@@ -106,7 +106,7 @@ def test_a_worker_killed_while_it_matches_is_an_outage(monkeypatch: pytest.Monke
     with WorkerPool("marft_envs.tools.patterns:search", deadline=30.0) as pool:
         monkeypatch.setattr(patterns, "_pool", lambda: pool)
         pool.warm_up()
-        process = pool._slots[0].process
+        process = pool.slots[0].process
         assert process is not None
         timer = threading.Timer(0.1, process.signal)
         timer.start()

@@ -173,7 +173,7 @@ def test_threads_share_a_pool() -> None:
 def test_after_a_kill_a_ready_worker_goes_first() -> None:
     with WorkerPool("worker_targets:work", size=2, deadline=0.5) as pool:
         pool.warm_up()
-        ready = {slot.process._popen.pid for slot in pool._slots if slot.process is not None}
+        ready = {slot.process.pid for slot in pool.slots if slot.process is not None}
         with pytest.raises(WorkerTimeout):
             pool.call({"do": "spin"})
         assert len(ready) == 2 and pool.call({"do": "pid"}) in ready
@@ -231,6 +231,36 @@ def test_a_target_that_cannot_be_imported_is_named() -> None:
 def test_settings_that_cannot_work_are_refused(kwargs: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         WorkerPool(**{"target": "json:dumps", **kwargs})  # type: ignore[arg-type]
+
+
+def test_a_pool_that_could_not_start_says_so_every_time_and_starts_when_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    with WorkerPool("comes_later:work") as pool:
+        for start in (pool.warm_up, lambda: pool.call(1), pool.warm_up, lambda: pool.call(1)):
+            with pytest.raises(WorkerStartError, match="No module named 'comes_later'"):
+                start()
+        (tmp_path / "comes_later.py").write_text("def work(value):\n    return value\n", encoding="utf-8")
+        assert pool.call(1) == 1
+
+
+def test_callers_take_turns_in_the_order_in_which_they_came() -> None:
+    order: list[int] = []
+    with WorkerPool("worker_targets:work", deadline=10.0) as pool:
+        pool.warm_up()
+
+        def ask(number: int) -> None:
+            pool.call({"do": "work", "seconds": 0.1})
+            order.append(number)
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.02)
+        for thread in threads:
+            thread.join()
+    assert order == sorted(order)
 
 
 def test_no_worker_outlives_its_parent() -> None:

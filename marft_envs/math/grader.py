@@ -8,7 +8,8 @@
 Verdicts are remembered, but for a timeout and a crash: these say something of the machine, too.
 
 The text is a model's: nothing of it is ever evaluated by Python or by sympy's parser, and whatever it says the answer
-is a ``Grade``, never an exception.
+is a ``Grade``. A ``WorkerError`` speaks of the machine: no worker can start, or the clock on the wall ran out before
+the worker had its CPU time. No score follows from it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from marft_envs.errors import DataError
+from marft_envs.errors import DataError, WorkerError
+from marft_envs.faults import outage
 from marft_envs.math import canonical, structure
 from marft_envs.math.evaluation import TooBig
-from marft_envs.workers import WorkerError, WorkerPool, WorkerStartError, WorkerTimeout
+from marft_envs.workers import WorkerPool, WorkerTimeout
 
 CORRECT = "correct"
 WRONG = "wrong"
@@ -83,6 +85,7 @@ def grade(output: str, gold: str) -> Grade:
 
     Raises:
         DataError: The gold answer is empty: nothing could be right.
+        WorkerError: The machine kept the last tier from its work.
     """
     answer = extract_boxed(output)
     if answer is not None:
@@ -96,6 +99,7 @@ def grade_answer(pred: str, gold: str) -> Grade:
 
     Raises:
         DataError: The gold answer is empty: nothing could be right.
+        WorkerError: The machine kept the last tier from its work.
     """
     check_gold(gold)
     answer = pred.strip()
@@ -214,12 +218,10 @@ def _worth_verifying(text: str) -> bool:
 def _verify(gold: str, pred: str) -> tuple[str, str]:
     try:
         return CORRECT if _asked(gold, pred) else WRONG, MATH_VERIFY
-    except WorkerTimeout:
-        return TIMEOUT, MATH_VERIFY
-    except WorkerStartError:
-        raise
-    except WorkerError:
-        return CRASHED, MATH_VERIFY
+    except WorkerError as error:
+        if outage(error):
+            raise  # no fault of the answer's
+        return TIMEOUT if isinstance(error, WorkerTimeout) else CRASHED, MATH_VERIFY
 
 
 @lru_cache(maxsize=8192)

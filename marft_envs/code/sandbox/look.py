@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from marft_envs.code.sandbox import turns
+from marft_envs import pool
+from marft_envs.pool import GaveWay
 
 if TYPE_CHECKING:
     from marft_envs.code.sandbox.supervise import Child
@@ -14,12 +15,8 @@ GLANCE = 0.003
 """Seconds between readings of a run's clocks while it has a look only."""
 
 
-class GaveWay(Exception):
-    """The look was over and others wait: the run ended without a verdict and has to begin again."""
-
-
 class Look:
-    """Watches how long a run has had its worker, over all of its children; see :mod:`turns`.
+    """Watches how long a run has had its worker, over all of its children; see :mod:`marft_envs.pool`.
 
     Args:
         ticket: The run's; without one it has its worker to the end.
@@ -31,13 +28,13 @@ class Look:
         answered: Whether a test was done since it was last checked.
     """
 
-    def __init__(self, ticket: turns.Ticket[Any] | None = None, queue: turns.Turns[Any] | None = None) -> None:
+    def __init__(self, ticket: pool.Ticket[Any] | None = None, queue: pool.Turns[Any] | None = None) -> None:
         self._ticket, self._queue = ticket, queue
         self._busy = self._seen = 0.0  # when it was last seen at work, and the CPU seconds until then
         self._since = self._mark = 0.0  # the same of the last test that was done
         self.spent = 0.0
         self.answered = True
-        self.again = math.inf if ticket is None or ticket.look >= len(turns.LOOKS) else 0.0
+        self.again = math.inf if ticket is None or ticket.look >= pool.LAST else 0.0
 
     def check(self, child: Child, now: float, silent: bool) -> None:
         """Ends a look that is over.
@@ -58,13 +55,13 @@ class Look:
         if not silent or cpu > self._seen + 1e-3 or not _sleeps(child.pid):
             self._seen, self._busy = cpu, now
         look = self._ticket.look
-        over = cpu >= turns.LOOKS[max(look, 1)] or (look == 0 and cpu - self._mark >= turns.LOOKS[0])
-        if not (over or now - self._busy >= turns.IDLE_S or now - self._since >= turns.WALL * turns.LOOKS[look]):
+        over = cpu >= pool.LOOKS[max(look, 1)] or (look == 0 and cpu - self._mark >= pool.LOOKS[0])
+        if not (over or now - self._busy >= pool.IDLE_S or now - self._since >= pool.WALL * pool.LOOKS[look]):
             return
         if not self._queue.goes_on(self._ticket):
             child.finish()
             raise GaveWay
-        if self._ticket.look >= len(turns.LOOKS):
+        if self._ticket.look >= pool.LAST:
             self.again = math.inf
 
 

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
-import weakref
 from collections.abc import Callable, Sequence
-from types import TracebackType
+from functools import partial
 from typing import Any, TypeVar
 
-from marft_envs.code.sandbox import layers, remote, supervise, turns
-from marft_envs.code.sandbox.look import GaveWay, Look
+from marft_envs.code.sandbox import layers, remote, supervise
+from marft_envs.code.sandbox.look import Look
 from marft_envs.code.sandbox.types import Call, CallResult, Limits, SandboxError, SandboxUnavailable, StdioResult
 from marft_envs.code.sandbox.worker import Lost, StartFailure, Worker
 from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.pool import ProcessPool
 
 UNSAFE_VARIABLE = "MARFT_UNSAFE_SANDBOX"
-RUNS_PER_WORKER = 1000
-"""Runs after which a worker is replaced, so that nothing can add up."""
-
 _Result = TypeVar("_Result")
 _PARTS = frozenset({"namespaces", "landlock", "seccomp", "bubblewrap"})
 
 
-class Sandbox:
+class Sandbox(ProcessPool[Worker]):
     """Runs programs under limits, each in a process of its own that can reach nothing.
 
     Safe to share between threads: at most ``workers`` runs go on at once, further callers wait. Workers start
@@ -47,6 +43,9 @@ class Sandbox:
         SandboxUnavailable: The layer, or any for ``auto``, does not hold here; it says what to do.
         ConfigError: A setting makes no sense.
     """
+
+    spoilt_by = (Lost, StartFailure)
+    failure = SandboxError
 
     def __init__(
         self,
@@ -73,25 +72,18 @@ class Sandbox:
         self._settings = (layer, workers, limits, url, unsafe, _mechanisms)
         self.limits, self.workers = limits, workers
         self._client = remote.Client(url) if url is not None else None
-        self._parts: frozenset[str] = frozenset()
+        parts = frozenset[str]()
         if self._client is not None:
             self.layer, self.guarantees = "remote", self._client.guarantees()
         elif _mechanisms is not None:
-            self.layer, self.guarantees, self._parts = "unsafe", frozenset[str](), _mechanisms & _PARTS
+            self.layer, self.guarantees, parts = "unsafe", frozenset[str](), _mechanisms & _PARTS
         elif layer == "unsafe":
             self.layer, self.guarantees = "unsafe", frozenset[str]()
         else:
             self.layer = layers.choose(layer)
-            self._parts = layers.mechanisms(self.layer)
-            self.guarantees = layers.guarantees(self._parts)
-        self._reset()
-
-    def _reset(self) -> None:
-        self._closed = False
-        self._slots = [_Slot() for _ in range(self.workers + 1)]
-        self._express = self._slots[-1]
-        self._turns = turns.Turns(self._slots[:-1], self._express, _Slot.rank)
-        _SANDBOXES.add(self)
+            parts = layers.mechanisms(self.layer)
+            self.guarantees = layers.guarantees(parts)
+        super().__init__("sandbox", partial(Worker, parts), workers, express=True)
 
     def run_calls(
         self, source: str, entry_point: str, calls: Sequence[Call], *, setup: str = "", limits: Limits | None = None
@@ -124,7 +116,7 @@ class Sandbox:
             return []
         if self._client is not None:
             return self._client.run_calls(source, entry_point, calls, setup, limits)
-        return self._run(lambda to, look: supervise.run_calls(to, look, source, entry_point, calls, setup, limits))
+        return self._look(lambda to, look: supervise.run_calls(to, look, source, entry_point, calls, setup, limits))
 
     def run_stdio(self, source: str, stdin: str | bytes, *, limits: Limits | None = None) -> StdioResult:
         """Runs a program once, as ``python program.py < stdin`` would.
@@ -143,87 +135,25 @@ class Sandbox:
         data = stdin.encode("utf-8", "surrogatepass") if isinstance(stdin, str) else bytes(stdin)
         if self._client is not None:
             return self._client.run_stdio(source, data, limits)
-        return self._run(lambda to, look: supervise.run_stdio(to, look, source, data, limits))
+        return self._look(lambda to, look: supervise.run_stdio(to, look, source, data, limits))
 
     def warm_up(self) -> None:
         """Starts the idle workers now, instead of at the first runs, and waits until they are ready."""
         if self._client is not None:
             return
-        idle = self._turns.take_free()
         try:
-            for worker in [slot.start(self._parts) for slot in idle]:
-                worker.wait_ready()
-            self._express.start(self._parts)
-        except (Lost, StartFailure) as error:
+            super().warm_up()
+        except self.spoilt_by as error:
             raise SandboxError(f"the sandbox ({self.layer}) failed to start: {error}") from error
-        finally:
-            self._turns.put_back(idle)
 
-    def _run(self, action: Callable[[Worker, Look], _Result]) -> _Result:
-        """Runs ``action`` when its turn comes, and again from the start whenever it had to give way."""
-        ticket = turns.Ticket[_Slot]()
-        while True:
-            self._turns.arrive(ticket)
-            try:
-                if not ticket.called.is_set() and not self._closed:
-                    self._express.start(self._parts)  # there are more runs than workers
-                ticket.called.wait()
-                assert ticket.slot is not None
-                return self._in(ticket.slot, ticket, action)
-            except GaveWay:
-                pass  # it queues again, for a longer look
-            finally:
-                self._turns.leave(ticket)
-
-    def _in(self, slot: _Slot, ticket: turns.Ticket[_Slot], action: Callable[[Worker, Look], _Result]) -> _Result:
+    def _look(self, action: Callable[[Worker, Look], _Result]) -> _Result:
         for attempt in (1, 2):
-            if self._closed:
-                raise SandboxError("the sandbox is closed; make a new Sandbox")
             try:
-                result = action(slot.start(self._parts), Look(ticket, self._turns))
-            except (Lost, StartFailure) as error:
-                self._replace(slot)
-                if self._closed or attempt == 2:
+                return self._run(lambda worker, ticket: action(worker, Look(ticket, self._turns)))
+            except self.spoilt_by as error:
+                if self.closed or attempt == 2:
                     raise SandboxError(f"the sandbox ({self.layer}) failed: {error}") from error
-            except GaveWay:
-                self._recycle(slot)
-                raise
-            except BaseException:
-                slot.drop()  # interrupted in the middle of a run
-                raise
-            else:
-                self._recycle(slot)
-                return result
         raise AssertionError("unreachable")
-
-    def _recycle(self, slot: _Slot) -> None:
-        if slot.worker is not None and slot.worker.runs >= RUNS_PER_WORKER:
-            self._replace(slot)
-
-    def _replace(self, slot: _Slot) -> None:
-        """Ends a worker; the next one loads while the caller goes on."""
-        slot.drop()
-        if not self._closed:
-            slot.start(self._parts)
-
-    def close(self) -> None:
-        """Ends the workers. A run that goes on raises ``SandboxError``."""
-        self._closed = True
-        for slot in self._slots:
-            if slot.worker is not None:
-                slot.worker.signal()  # a busy one is cleared away by its caller
-        idle = self._turns.take_free()
-        for slot in (*idle, *self._turns.take_express()):
-            slot.drop()
-        self._turns.put_back(idle)  # whoever waits is told that it is closed
-
-    def __enter__(self) -> Sandbox:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # A shared one is the shared one of the process it arrives in.
@@ -237,9 +167,6 @@ class Sandbox:
         *settings, parts = state
         self.__init__(*settings, _mechanisms=parts)  # type: ignore[misc]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Sandbox:
-        return self
-
 
 def _too_large(text: str, limits: Limits) -> str:
     if not isinstance(text, str):
@@ -249,31 +176,6 @@ def _too_large(text: str, limits: Limits) -> str:
     return ""
 
 
-class _Slot:
-    """A place for one worker; empty until needed."""
-
-    def __init__(self) -> None:
-        self.worker: Worker | None = None
-        self._lock = threading.Lock()
-
-    def start(self, parts: frozenset[str]) -> Worker:
-        """The worker, which starts if there is none."""
-        with self._lock:
-            self.worker = self.worker or Worker(parts)
-            return self.worker
-
-    def rank(self) -> int:
-        """The next run gets a ready worker before one that starts, and that before none."""
-        return 2 if self.worker is None else 0 if self.worker.ready else 1
-
-    def drop(self) -> None:
-        with self._lock:
-            if self.worker is not None:
-                self.worker.kill()
-                self.worker = None
-
-
-_SANDBOXES: weakref.WeakSet[Sandbox] = weakref.WeakSet()
 _SHARED: dict[tuple[Any, ...], Sandbox] = {}
 _SHARED_LOCK = threading.Lock()
 
@@ -288,30 +190,17 @@ def shared(
     """The sandbox with these settings that all of this process share; hundreds of environments use one."""
     key = (layer, workers, limits, url, unsafe)
     with _SHARED_LOCK:
-        if key not in _SHARED or _SHARED[key]._closed:
+        if key not in _SHARED or _SHARED[key].closed:
             _SHARED[key] = Sandbox(*key)
         return _SHARED[key]
 
 
-@atexit.register
-def _close_all() -> None:
-    for sandbox in list(_SANDBOXES):
-        sandbox.close()
-
-
-def _forget_all() -> None:
-    """In a forked child: the workers are the parent's, and so may be the lock."""
+def _forget_locks() -> None:
+    """In a forked child: what the parent holds is never let go of."""
     global _SHARED_LOCK
     _SHARED_LOCK = threading.Lock()
     layers.forget_lock()
-    for sandbox in list(_SANDBOXES):
-        for slot in sandbox._slots:
-            if slot.worker is not None:
-                slot.worker.forget()
-        closed = sandbox._closed
-        sandbox._reset()
-        sandbox._closed = closed
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
+    os.register_at_fork(after_in_child=_forget_locks)

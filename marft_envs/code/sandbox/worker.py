@@ -21,11 +21,14 @@ from typing import IO, Any
 
 from marft_envs.code.sandbox import namespaces
 from marft_envs.errors import WorkerError
+from marft_envs.pool import Process
 
 START_DEADLINE = 60.0
 """Seconds a worker may take to become ready; its own limit, since a busy machine imports slowly."""
 READY_DEADLINE = 20.0
 """Seconds a forked child may take to become ready, and a killed one to be gone."""
+RUNS_PER_WORKER = 1000
+"""Runs after which a worker is replaced, so that nothing can add up."""
 _RUNS = itertools.count(1)
 _CREDENTIALS = struct.Struct("3i")
 
@@ -143,7 +146,7 @@ def _shared_libraries() -> list[str]:
     return fixed + [str(path) for path in Path(own).glob("libpython*")] if os.path.isdir(own) else fixed
 
 
-class Worker:
+class Worker(Process):
     """One worker process. Used by one thread at a time.
 
     Args:
@@ -152,8 +155,7 @@ class Worker:
 
     def __init__(self, mechanisms: frozenset[str]) -> None:
         self.mechanisms = mechanisms
-        self.ready = False
-        self.own_uid = False
+        self.ready = self.worn = self.own_uid = False
         self.runs = 0
         self._pidfd: io.FileIO | None = None
         prefix = _bubblewrap() if "bubblewrap" in mechanisms else []
@@ -227,9 +229,14 @@ class Worker:
         """Forks a child that holds ``descriptors``. Returns the number of the run."""
         self.wait_ready()
         self.runs += 1
+        self.worn = self.runs >= RUNS_PER_WORKER
         number = next(_RUNS)
         self.say(descriptors, op="run", run=number, **order)
         return number
+
+    def forget(self) -> None:
+        super().forget()
+        self._pidfd = None
 
     def kill_child(self, run: int) -> None:
         self.say(op="kill", run=run)
@@ -240,11 +247,6 @@ class Worker:
             message = self.hear(until)
             if message.get("run") == run:
                 return message
-
-    def forget(self) -> None:
-        """In a forked copy of the host: the process is not this one's child."""
-        self._popen.returncode = 0
-        self._pidfd = None
 
     def __del__(self) -> None:
         if hasattr(self, "_popen"):
@@ -264,7 +266,7 @@ class Worker:
         return f"exit status {code}{': ' + text if text else ''}"
 
     def signal(self) -> None:
-        """SIGKILL to the worker. Legal from any thread."""
+        """SIGKILL to the worker, whose end takes all in it along."""
         with contextlib.suppress(OSError):
             if self._pidfd is not None:
                 signal.pidfd_send_signal(self._pidfd.fileno(), signal.SIGKILL)
