@@ -446,7 +446,7 @@ def test_what_the_clock_on_the_wall_stops_has_no_score(monkeypatch: pytest.Monke
             assert process is not None
             os.kill(process.pid, signal.SIGSTOP)
             with pytest.raises(WorkerLate, match="less to do") as late:
-                grade("\\boxed{\\sum_{n=1}^{9} n}", answer)
+                grade("\\boxed{\\sum_{n=1}^{11} n}", answer)
             assert fault_of(late.value) == "machine"
     assert grade("\\boxed{\\sum_{n=1}^{11} n}", "66").status == CORRECT
 
