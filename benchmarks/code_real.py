@@ -54,7 +54,7 @@ def play(env: FlexEnv, task_id: str, script: tuple[str, ...]) -> Episode:
 
 def rounds_of(env: FlexEnv, task_id: str, rounds: float) -> float:
     """Rounds to expect: without public tests, which would end the episode, all are played."""
-    return rounds if task_of(env).problems.get(task_id).public else float(env.max_rounds)
+    return rounds if task_of(env).problems.get(task_id).public else float(env.rules.max_rounds)
 
 
 def canonical(task: CodeTask) -> tuple[list[str], list[str]]:

@@ -222,7 +222,7 @@ class _Work:
         method = algorithms.get(config.algo)(config.algorithm)
         said = max(sum(len(m["content"]) for m in base.messages(agent)) for agent in base.possible_agents)
         most = base.turn_limit
-        each = min(base.max_rounds, most)
+        each = min(base.rules.max_rounds, most)
         others = (most - 1) * new
         prompt = max(min(said // CHARS_PER_TOKEN + others, context - new), 1)
         episodes = config.episodes_per_iteration

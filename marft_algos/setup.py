@@ -22,6 +22,7 @@ from marft_algos.types import SamplingParams
 from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError, MarftError, WorkerError
 from marft_envs.faults import outage
+from marft_envs.types import optional
 
 EnvFactory = Callable[[], FlexEnv]
 PROMPTS_CHECKED = 64
@@ -132,7 +133,7 @@ def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> Problems:
     Raises:
         ConfigError: Nothing would be left to train on.
     """
-    listing = getattr(eval_env.unwrapped.task, "eval_panel", None)
+    listing = optional(eval_env.unwrapped.task, "eval_panel")
     if listing is None:
         return Problems(eval_panel(config.eval_episodes, None), None)
     ids = listing(config.eval_episodes)

@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from pettingzoo import AECEnv
 
 from marft_envs import observation as obs_mod
 from marft_envs import rewards as reward_rules
 from marft_envs.dependency import View, as_dependency
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError
 from marft_envs.faults import check_end
 from marft_envs.rewards import Attribution
-from marft_envs.rounds import Rounds
+from marft_envs.schedule import Rules, Schedule
 from marft_envs.spaces import UnicodeText
-from marft_envs.types import AgentSpec, Episode, Fault, Task, Turn
-
-_HISTORIES = ("deps", "own", "public", "team")
+from marft_envs.types import AgentSpec, Episode, Fault, Task, Turn, optional
 
 
-class FlexEnv(Rounds):
+class FlexEnv(AECEnv):
     """A Flex-POMDP (arXiv 2504.16129, section 3.1): agents N with profiles, a task (S, O, T, R) and D.
 
     Args:
@@ -73,10 +72,9 @@ class FlexEnv(Rounds):
         env_id: str = "custom",
     ) -> None:
         super().__init__()
-        _check_settings(agents, history, on_invalid, render_mode)
-        _check_limits(
-            max_rounds=max_rounds, max_turns=max_turns, max_turns_per_agent=max_turns_per_agent, max_chars=max_chars
-        )
+        _check_team(agents, render_mode)
+        self.rules = Rules(history, max_rounds, max_turns, max_turns_per_agent, on_invalid, max_chars)
+        """Limits, and what of the past is seen; what is put here counts from the next :meth:`reset` on."""
         self.team = tuple(agents)
         self.task = task
         # A copy: dependency functions learn the team and may keep a position in the round.
@@ -84,10 +82,9 @@ class FlexEnv(Rounds):
         self.possible_agents = [agent.name for agent in agents]
         self.dependency.bind(self.possible_agents)
         self.attribution = reward_rules.attribution(attribution)
-        team_history = "own" if self.dependency.is_empty else "public"
-        self.observation_kind, self.history_kind = observation, team_history if history == "team" else history
-        self.max_rounds, self.max_turns, self.max_turns_per_agent = max_rounds, max_turns, max_turns_per_agent
-        self.on_invalid, self.max_chars, self.render_mode = on_invalid, max_chars, render_mode
+        if history == "team":
+            self.rules = replace(self.rules, history="own" if self.dependency.is_empty else "public")
+        self.observation_kind, self.render_mode = observation, render_mode
         self.metadata = {
             "render_modes": ["human", "ansi"],
             "name": env_id,
@@ -95,18 +92,14 @@ class FlexEnv(Rounds):
             "is_parallelizable": self.dependency.is_simultaneous,
         }
         self.env_id, self.env_kwargs = env_id, dict[str, Any]()
-        self._specs = {agent.name: agent for agent in agents}
-        self._order = {name: i for i, name in enumerate(self.possible_agents)}
-        self._tags = obs_mod.role_tags(agents)
-        self._known: dict[str, tuple[str, str]] = {}
         self.observation_spaces = {name: obs_mod.space(observation) for name in self.possible_agents}
         self.action_spaces = {name: UnicodeText(candidates=_Candidates(task, name)) for name in self.possible_agents}
         self.agents: list[str] = []
+        self.agent_selection = self.possible_agents[0]
         self._rng: np.random.Generator | None = None
-        self._view = View(self.possible_agents)
-        self._start()
-        self.done, self._stop_reason, self.agent_selection = True, "not started", self.possible_agents[0]
-        self._seed, self._options = None, {}
+        self._rewarded = False
+        self.schedule = self._new_schedule(None, {})
+        """The episode."""
 
     # PettingZoo's API ------------------------------------------------------------------------------
 
@@ -119,7 +112,7 @@ class FlexEnv(Rounds):
         """
         if seed is not None or self._rng is None:
             self._rng = np.random.default_rng(seed)
-        self._seed, self._options = seed, dict(options or {})
+        given = dict(options or {})
         names = self.possible_agents
         self.agents = names[:]
         self.rewards = dict.fromkeys(names, 0.0)
@@ -127,19 +120,20 @@ class FlexEnv(Rounds):
         self.terminations = dict.fromkeys(names, False)
         self.truncations = dict.fromkeys(names, False)
         self.infos: dict[str, dict[str, Any]] = {name: {} for name in names}
-        self._skip_agent_selection = None
-        self._view = View(names)
-        self._view.rng = self._rng
-        self._start()
-        self.task.reset(self._rng, self._options)
-        self.dependency.reset()
-        self._advance()
+        self._rewarded = False
+        self.schedule = self._new_schedule(seed, given)
+        self.schedule.begin(self._rng, given)
+        self._sync()
+
+    def _new_schedule(self, seed: int | None, options: dict[str, Any]) -> Schedule:
+        record = Episode(self.env_id, seed, self.task.task_id, self.team, [], [], [], options=options)
+        return Schedule(record, self.task, self.dependency, self.rules)
 
     def step(self, action: str | None) -> None:
         """Takes the action of ``agent_selection``; the layer commits when its last action is in."""
         agent = self.agent_selection
         if not self.agents:
-            raise ConfigError(f"Nobody is left to act ({self._stop_reason}). Next: env.reset(seed=…).")
+            raise ConfigError(f"Nobody is left to act ({self.schedule.record.stop_reason}). Next: env.reset(seed=…).")
         if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)
             return
@@ -147,23 +141,48 @@ class FlexEnv(Rounds):
             got = type(action).__name__
             raise ConfigError(f"The action of {agent} must be a string; got {got}. Next: env.step(text).")
         self._cumulative_rewards[agent] = 0.0
-        if self._paid:
+        if self._rewarded:
             self._clear_rewards()
-            self._paid = False
-        pending = self._pending
-        if agent in pending or agent not in self._layer:
-            self.select(agent)  # raises: nobody acts twice in a layer
-        pending[agent] = action
-        if len(pending) < len(self._layer):
-            self.agent_selection = next(name for name in self._layer if name not in pending)
+            self._rewarded = False
+        if not self.schedule.act(agent, action):
+            self.agent_selection = self.schedule.ready[0]
             return
-        self._commit()
-        if self._paid:
+        self._sync()
+        if self._rewarded:
             self._accumulate_rewards()
+
+    def _sync(self) -> None:
+        """Says in PettingZoo's terms what the schedule has done since: rewards, infos, ends, who is on turn."""
+        schedule = self.schedule
+        payments, schedule.payments = schedule.payments, []
+        for paid in payments:
+            shares = self.attribution(paid.team, paid.turns, paid.agents, paid.members, paid.last)
+            for agent, reward in shares.items():
+                self.rewards[agent] += reward
+            self._rewarded = True
+        facts, schedule.facts = schedule.facts, {}
+        flags, record = self.terminations, schedule.record
+        for agent in schedule.view.dead:
+            if agent in flags:
+                flags[agent] = True
+        if schedule.done:
+            facts |= {"stop_reason": record.stop_reason, "success": record.success}
+            flags = self.truncations if record.truncated else self.terminations
+            flags.update(dict.fromkeys(self.agents, True))
+        if facts:
+            for agent in self.agents:
+                self.infos[agent] = {**self.infos[agent], **facts}
+        self._skip_agent_selection = None
+        if schedule.layer:
+            self.agent_selection = next(iter(schedule.layer))
+            if schedule.view.dead:
+                self._deads_step_first()
+        elif self.agents:
+            self.agent_selection = self.agents[0]
 
     def observe(self, agent: str) -> dict[str, Any]:
         """Returns the rollout observation of ``agent``; legal for agents not on turn, and pure."""
-        return obs_mod.render(self.observation_kind, self._observation(agent, self.max_chars), self._view.round)
+        return obs_mod.render(self.observation_kind, self.schedule.observation(agent), self.view.round)
 
     def observation_space(self, agent: str) -> Any:
         """Returns the agent's observation space."""
@@ -178,11 +197,12 @@ class FlexEnv(Rounds):
         if self.render_mode is None:
             return None
         lines = [f"{self.env_id} · task {self.task.task_id}"]
-        for turn in self._view.history:
+        for turn in self.view.history:
             seen = f" (sees {', '.join(map(str, turn.sees))})" if turn.sees else ""
             lines.append(f"#{turn.index} round {turn.round + 1} {turn.agent}{seen}: {turn.text}")
         if self.done:
-            lines.append(f"ended: {self._stop_reason}, success: {self._success}")
+            record = self.schedule.record
+            lines.append(f"ended: {record.stop_reason}, success: {record.success}")
         text = "\n".join(line.encode("utf-8", "replace").decode() for line in lines)
         if self.render_mode == "human":
             print(text)
@@ -191,32 +211,34 @@ class FlexEnv(Rounds):
 
     def close(self) -> None:
         """Releases what the task holds (worker processes), if it has a ``close``."""
-        close = getattr(self.task, "close", None)
-        if close is not None:
-            close()
+        optional(self.task, "close")()
 
     # For drivers -----------------------------------------------------------------------------------
 
     @property
+    def done(self) -> bool:
+        """Whether the episode is over, or none has begun."""
+        return self.schedule.done
+
+    @property
     def ready_agents(self) -> list[str]:
         """Agents of the current layer that have not acted, in canonical order; [] when the episode is over."""
-        return [name for name in self._layer if name not in self._pending]
+        return self.schedule.ready
 
     def select(self, agent: str) -> None:
         """Makes a ready agent the one on turn."""
-        if agent not in self._layer or agent in self._pending:
-            raise ConfigError(f"'{agent}' is not ready to act. Ready: {', '.join(self.ready_agents) or 'nobody'}.")
+        self.schedule.expect_ready(agent)
         self.agent_selection = agent
         self._skip_agent_selection = None
 
     @property
     def layer(self) -> Mapping[str, Turn]:
         """The planned turns of the current layer in canonical agent order, those that have acted among them."""
-        return self._layer
+        return self.schedule.layer
 
     def planned(self, agent: str) -> Turn:
         """Returns the planned turn of a ready agent; its ``sees`` holds what the observation shows."""
-        return self._layer[agent]
+        return self.schedule.layer[agent]
 
     def attach(self, agent: str, extras: Mapping[str, Any] | None = None, max_chars: int | None = None) -> None:
         """Puts a driver's data on the agent's next action.
@@ -226,16 +248,11 @@ class FlexEnv(Rounds):
             extras: Goes to the turn's record (token ids, log-probs); agents never see it.
             max_chars: The limit given to :meth:`messages` for this turn; what it cut is then recorded.
         """
-        if extras is not None:
-            self._extras[agent] = extras
-        if max_chars is not None:
-            self._limits[agent] = max_chars
+        self.schedule.attach(agent, extras, max_chars)
 
     def profile(self, agent: str) -> AgentSpec:
         """Returns the agent's specification."""
-        if agent not in self._specs:
-            raise ConfigError(f"There is no agent '{agent}' in {self.env_id}. {did_you_mean(agent, self._specs)}")
-        return self._specs[agent]
+        return self.schedule.profile(agent)
 
     def messages(self, agent: str, max_chars: int | None = None) -> list[obs_mod.Message]:
         """Returns the rollout observation as chat messages, whatever the ``observation`` setting.
@@ -244,62 +261,46 @@ class FlexEnv(Rounds):
             agent: Any agent of the team.
             max_chars: Cut inputs from the oldest until task text and contributions are this short.
         """
-        limits = [limit for limit in (self.max_chars, max_chars) if limit is not None]
-        return obs_mod.to_messages(self._observation(agent, min(limits, default=None)), self._view.round)
+        return obs_mod.to_messages(self.schedule.observation(agent, max_chars), self.view.round)
 
     def state(self) -> str:
         """Returns the global view as one text: every agent's task observation, all words, and what came of them."""
         shown: dict[str, list[str]] = {}
-        for name in self.possible_agents:
-            shown.setdefault(self._stated(name), []).append(self._specs[name].role)
+        transcript = self.schedule.transcript
+        for agent in self.team:
+            shown.setdefault(transcript.task_text(agent.name), []).append(agent.role)
         state = [f"[{', '.join(roles)}]\n{text}" if len(shown) > 1 else text for text, roles in shown.items()]
-        said = [f"[{part.role}]\n{part.text}" for parts in self._shown for part in parts]
-        return "\n\n".join([*state, *said])
+        return "\n\n".join([*state, *(obs_mod.tagged(part, 0) for part in transcript.everything())])
 
     def team_view(self, agent: str) -> str:
         """Returns what a team critic may see before this layer: the state, and the role of who acts."""
-        return f"{self.state()}\n\n({self._specs[agent].role})"
+        return f"{self.state()}\n\n({self.profile(agent).role})"
 
     @property
     def turn_limit(self) -> int:
         """Most turns that an episode can have if agents act once a round; no more than its task's ``turn_limit``."""
-        each = min(self.max_rounds, self.max_turns_per_agent or self.max_rounds)
-        bounds = (len(self.team) * each, self.max_turns, getattr(self.task, "turn_limit", None))
+        rounds, each = self.rules.max_rounds, self.rules.max_turns_per_agent
+        bounds = (len(self.team) * min(rounds, each or rounds), self.rules.max_turns, optional(self.task, "turn_limit"))
         return min(bound for bound in bounds if bound is not None)
 
     @property
     def tools(self) -> dict[str, list[dict[str, Any]]]:
-        """Agent -> the tools that it can call now, as OpenAI's chat API takes them; here nobody has any."""
-        return {}
+        """Agent -> the tools that it can call now, as OpenAI's chat API takes them."""
+        tools = optional(self.task, "tools")
+        return {name: tools(name) for name in self.possible_agents}
 
     @property
     def view(self) -> View:
         """What the dependency function sees; read-only by convention."""
-        return self._view
+        return self.schedule.view
 
     @property
     def episode(self) -> Episode:
         """The record so far (whole once ``done``)."""
-        return Episode(
-            env_id=self.env_id,
-            seed=self._seed,
-            task_id=self.task.task_id,
-            agents=self.team,
-            turns=self._view.history,
-            layers=self._layers,
-            rounds=self._rounds,
-            terminated=self.done and not self._truncated,
-            truncated=self._truncated,
-            success=self._success,
-            stop_reason=self._stop_reason,
-            metrics=self._metrics,
-            info=self._info,
-            invalid=len(self._invalid),
-            invalid_routes=self._invalid,
-            cuts=self._cuts,
-            env_kwargs=self.env_kwargs,
-            options=self._options,
-            fault=self._fault,
+        record, numbers = self.schedule.record, optional(self.task, "final_metrics")()
+        metrics = {**numbers, **record.metrics} if numbers else record.metrics
+        return replace(
+            record, env_id=self.env_id, task_id=self.task.task_id, metrics=metrics, env_kwargs=self.env_kwargs
         )
 
     def fork(self, n: int = 1) -> list[FlexEnv]:
@@ -319,49 +320,25 @@ class FlexEnv(Rounds):
         if self.done:
             return
         check_end(reason, fault)
-        if fault:
-            self._fail(fault)
-        elif self._layer:
-            start = len(self._view.history)
-            self._info["next"] = [self._upcoming(agent, start + i) for i, agent in enumerate(self._layer)]
-        self._close_round()
-        self._finish(reason, truncated=True)
+        if not fault and self.layer:
+            start = len(self.view.history)
+            upcoming = [self._upcoming(turn, start + i) for i, turn in enumerate(self.layer.values())]
+            self.schedule.record.info["next"] = upcoming
+        self.schedule.truncate(reason, fault)
+        self._sync()
 
-    def _upcoming(self, agent: str, index: int) -> dict[str, Any]:
+    def _upcoming(self, turn: Turn, index: int) -> dict[str, Any]:
+        agent = turn.agent
         return {
             "agent": agent,
-            "role": self._specs[agent].role,
+            "role": self.profile(agent).role,
             "index": index,
-            "sees": list(self._layer[agent].sees),
+            "sees": list(turn.sees),
             "observation": self.task.observe(agent),
             "messages": self.messages(agent),
-            "tools": self.tools.get(agent, []),
+            "tools": optional(self.task, "tools")(agent),
             "team_view": self.team_view(agent),
         }
-
-    # Observations ----------------------------------------------------------------------------------
-
-    def _observation(self, agent: str, max_chars: int | None) -> obs_mod.RolloutObservation:
-        spec = self._specs[agent]
-        turn = self._layer.get(agent)
-        sees = turn.sees if turn is not None else ()
-        if self._feedback:
-            parts = self._with_feedback(agent, sees)
-        else:
-            parts = list(chain.from_iterable(self._seen_by(agent, sees)))
-        task = self._stated(agent)
-        cuts: list[tuple[int, int]] = []
-        if max_chars is not None:
-            task, parts, cuts = obs_mod.fit(task, parts, max_chars)
-        return obs_mod.RolloutObservation(spec, len(self._view.history), task, parts, cuts)
-
-    def _stated(self, agent: str) -> str:
-        """What the task shows an agent, neutralised; most turns it is what it was the turn before."""
-        text = self.task.observe(agent)
-        known = self._known.get(agent)
-        if known is None or known[0] != text:
-            known = self._known[agent] = (text, obs_mod.neutralise(text, self._tags))
-        return known[1]
 
 
 class _Candidates:
@@ -374,23 +351,11 @@ class _Candidates:
         return self.task.sample_actions(self.agent)
 
 
-def _check_settings(
-    agents: Sequence[AgentSpec], history: str, on_invalid: str | float, render_mode: str | None
-) -> None:
+def _check_team(agents: Sequence[AgentSpec], render_mode: str | None) -> None:
     names = [agent.name for agent in agents]
     if not names:
         raise ConfigError("A team needs at least one agent. Next: FlexEnv([AgentSpec('solver_0', 'solver')], task, D).")
     if len(set(names)) < len(names):
         raise ConfigError(f"Agent names must be unique; got {names}. Number them: solver_0, solver_1, …")
-    if history not in _HISTORIES:
-        raise ConfigError(f"There is no history '{history}'. {did_you_mean(history, _HISTORIES)}")
-    if isinstance(on_invalid, str) and on_invalid not in ("fallback", "end_round"):
-        raise ConfigError(f"on_invalid must be 'fallback', 'end_round' or a penalty; got '{on_invalid}'.")
     if render_mode not in (None, "human", "ansi"):
         raise ConfigError(f"render_mode must be None, 'human' or 'ansi'; got '{render_mode}'.")
-
-
-def _check_limits(**limits: int | None) -> None:
-    for name, limit in limits.items():
-        if limit is not None and limit < 1:
-            raise ConfigError(f"{name} must be at least 1; got {limit}.")

@@ -19,7 +19,7 @@ import numpy as np
 
 from marft_envs import rewards, trajectory
 from marft_envs.core import FlexEnv
-from marft_envs.types import Episode
+from marft_envs.types import Episode, optional
 from marft_envs.vector import VectorEnv
 
 Build = Callable[[], FlexEnv]
@@ -184,7 +184,7 @@ def visibility(build: Build) -> str | None:
     for seed in SEEDS:
         env = build()
         env.reset(seed=seed)
-        cut = env.unwrapped.max_chars is not None
+        cut = env.unwrapped.rules.max_chars is not None
         plain, rng = sampled(seed), random.Random(seed)
 
         def reply(env: FlexEnv, agent: str, plain: Reply = plain, rng: random.Random = rng) -> str:
@@ -224,7 +224,7 @@ def _expect_edges(env: FlexEnv) -> None:
     for record in episode.rounds:
         edges = [(i, turn.index) for turn in episode.turns if turn.round == record.index for i in turn.sees]
         left_out = set(edges) - set(record.edges)
-        whole = left_out <= cut or env.unwrapped._selective
+        whole = left_out <= cut or optional(env.task, "show") is not None
         if [edge for edge in edges if edge not in left_out] != record.edges or not whole:
             raise Broken(f"round {record.index} records the edges {record.edges}, its turns saw {edges}")
         pairs = {(order[episode.turns[i].agent], order[episode.turns[j].agent]) for i, j in record.edges}
@@ -368,7 +368,7 @@ def hostile_actions(build: Build) -> str | None:
 def gold_hidden(build: Build) -> str | None:
     """No agent is shown the gold answer, as far as the task names it (an optional method ``gold()``)."""
     env = build()
-    gold = getattr(env.task, "gold", None)
+    gold = optional(env.task, "gold")
     if gold is None:
         return "the task has no gold()"
     # A short gold can stand in a problem by chance ("4" in "2 + 4 = 6 ..."); a leak shows it every time.

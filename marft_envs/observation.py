@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gymnasium import spaces
 
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.spaces import UnicodeText
-from marft_envs.types import AgentSpec
+from marft_envs.types import AgentSpec, TurnRecord
 
 Message = dict[str, str]
 
@@ -74,26 +74,26 @@ def role_tags(agents: Sequence[AgentSpec]) -> re.Pattern[str]:
 
 @dataclass(slots=True)
 class Part:
-    """One piece of what an agent sees: an earlier action, or feedback."""
+    """One piece of what an agent sees: the words of an earlier turn, the turn's result, or feedback."""
 
-    agent: str
-    role: str
-    round: int
     text: str
-    index: int
-    """History index; -1 for feedback."""
+    """Neutralised, and as far as it is shown."""
+    round: int
+    turn: TurnRecord | None = None
+    """The turn whose words or result this is; None for feedback of the task."""
     own: bool = False
-    of: int = -1
-    """History index of the action that this feedback is the result of; -1 if it is none's."""
+    """The words are the reader's own."""
+    result: bool = False
 
+    @property
+    def index(self) -> int:
+        """History index of the turn whose words these are; -1 for results and feedback."""
+        return -1 if self.turn is None or self.result else self.turn.index
 
-def own(part: Part) -> Part:
-    """Returns an action as it is shown to the agent that it comes from.
-
-    Its calls stand there as it wrote them, so that it does not learn to write them otherwise.
-    """
-    text = part.text.replace("< tool_call>", "<tool_call>").replace("< /tool_call>", "</tool_call>")
-    return Part(part.agent, part.role, part.round, text, part.index, own=True)
+    @property
+    def role(self) -> str:
+        """Whose tag it stands under."""
+        return "feedback" if self.turn is None or self.result else self.turn.role
 
 
 @dataclass(slots=True)
@@ -116,9 +116,10 @@ class RolloutObservation:
         cut = {index for index, _ in self.cuts}
         left, silent, gone = set[int](), set[int](), set[int]()
         for part in self.parts:
-            index = part.of if part.index < 0 else part.index
-            (left if part.text else gone if part.index < 0 or index in cut else silent).add(index)
-        return (left | (silent - gone)) - {-1}
+            if part.turn is not None:
+                index = part.turn.index
+                (left if part.text else gone if part.result or index in cut else silent).add(index)
+        return left | (silent - gone)
 
 
 def fit(task: str, parts: list[Part], max_chars: int) -> tuple[str, list[Part], list[tuple[int, int]]]:
@@ -137,7 +138,7 @@ def fit(task: str, parts: list[Part], max_chars: int) -> tuple[str, list[Part], 
             rest = "…" + part.text[gone:] if gone < len(part.text) else ""
             excess -= len(part.text) - len(rest)
             cuts.append((part.index, gone))
-            part = Part(part.agent, part.role, part.round, rest, part.index, part.own, part.of)
+            part = replace(part, text=rest)
         kept.append(part)
     if excess > 0:
         cuts.append((-2, excess))
@@ -181,7 +182,10 @@ def render(kind: str, obs: RolloutObservation, round_: int) -> dict[str, Any]:
         return {"messages": tuple(to_messages(obs, round_)), "turn": obs.turn}
     if kind == "prompt":
         return {"prompt": to_prompt(obs, round_), "turn": obs.turn}
-    seen = tuple({"agent": p.agent, "role": p.role, "round": p.round, "text": p.text} for p in obs.parts)
+    seen = tuple(
+        {"agent": p.turn.agent if p.turn and not p.result else "", "role": p.role, "round": p.round, "text": p.text}
+        for p in obs.parts
+    )
     return {"profile": obs.agent.prompt, "seen": seen, "task": obs.task, "turn": obs.turn}
 
 

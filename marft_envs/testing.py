@@ -18,6 +18,7 @@ from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError, MarftError
 from marft_envs.invariants import Build
 from marft_envs.registry import make
+from marft_envs.types import optional
 
 
 class CheckError(MarftError, AssertionError):
@@ -58,7 +59,7 @@ def check_env(env: str | FlexEnv | Build) -> CheckReport:
         for check in PETTINGZOO:
             _run(check, build, report)
         # The invariants build dozens of environments; copies of an unused one save loading its data each time.
-        copyable = getattr(first.unwrapped.task, "copyable", True)
+        copyable = optional(first.unwrapped.task, "copyable")
         for check in invariants.CHECKS:
             if check in (invariants.pickling, invariants.forking) and not copyable:
                 report.remarks[check.__name__] = "left out: its worlds cannot be copied"

@@ -6,7 +6,7 @@ what happened, ``Outcome`` is what a task says about it, ``Episode`` is the whol
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -184,9 +184,7 @@ class Episode:
 class Task(Protocol):
     """What the work is; nothing about who acts when (see ``docs/architecture.md``).
 
-    A task may also have ``worst_return``, the lowest return that an episode can have: it is what an episode is paid
-    that an agent's text broke off. Without it, that is 0, or the lowest return of the episodes played together if
-    lower.
+    These members a task must have. :class:`TaskDefaults` lists those that it may have beside them.
     """
 
     task_id: str
@@ -211,3 +209,56 @@ class Task(Protocol):
 
     def validate(self) -> None:
         """Raises unless the gold answer scores 1 and the null team scores what the documentation says."""
+
+
+Show = Callable[[TurnRecord, str, Sequence[int]], tuple[str, str] | None]
+
+
+class TaskDefaults:
+    """What a task may have beside the members of :class:`Task`, each with what holds for a task without it.
+
+    A task has such a member by defining it, as an attribute, a property or a method; there is nothing to derive from.
+    Whoever asks for one goes through :func:`optional`.
+    """
+
+    turn_limit: int | None = None
+    """Most turns of an episode on the present problem, where the task itself ends episodes; memory is estimated by it.
+    None: as many as the environment allows."""
+    worst_return: float | None = None
+    """The lowest return that an episode can have: what an episode is paid that an agent's text broke off. None: that is
+    0, or the lowest return of the episodes played together if lower."""
+    copyable: bool = True
+    """Whether an episode can be forked and pickled half-way."""
+    show: Show | None = None
+    """``show(turn, reader, sees)``: how a turn stands in the observation of another agent that sees these turns: its
+    words, and what came of it ("" for nothing; both empty: the turn is left out). The environment neutralises them.
+    None, or a return value of None: words and result as they are. Pure; an agent's own turns are not asked for."""
+    answer_key: Callable[[str], str] | None = None
+    """``answer_key(text)``: what a reply answers; equal keys are equal votes. None: replies cannot be voted on."""
+    eval_panel: Callable[[int | None], list[str]] | None = None
+    """``eval_panel(n)``: n task ids without replacement for evaluation (all when n is None), the same in every run.
+    None: evaluation draws problems by seeds."""
+    gold: Callable[[], str] | None = None
+    """``gold()``: the gold answer of the present problem; ``check_env`` looks for it in observations. None: unknown."""
+
+    def tools(self, agent: str) -> list[dict[str, Any]]:
+        """Returns the tools that an agent can call now, as OpenAI's chat API and chat templates take them."""
+        return []
+
+    def final_metrics(self) -> Mapping[str, float]:
+        """Returns numbers of the episode that are worked out when its record is asked for.
+
+        The numbers that outcomes bring (``metrics``) go before these.
+        """
+        return {}
+
+    def close(self) -> None:
+        """Releases what the task holds (worker processes, worlds)."""
+
+
+_DEFAULTS = TaskDefaults()
+
+
+def optional(task: Task, name: str) -> Any:
+    """Returns the member of a task that :class:`TaskDefaults` lists under this name, or its default."""
+    return getattr(task, name, getattr(_DEFAULTS, name))

@@ -18,7 +18,7 @@ from marft_envs.core import FlexEnv
 from marft_envs.dependency import View
 from marft_envs.errors import ConfigError, DataError, DependencyError, MissingExtraError
 from marft_envs.faults import fault_of, outage, show
-from marft_envs.types import AgentSpec, Episode, Fault, Turn
+from marft_envs.types import AgentSpec, Episode, Fault, Turn, optional
 
 _CONFIGURATION = (ConfigError, DataError, DependencyError, MissingExtraError)
 """Faults of the set-up: raised. Anything else that goes wrong in an episode is that episode's record."""
@@ -117,7 +117,7 @@ class Request:
     @property
     def tools(self) -> list[dict[str, Any]]:
         """Tools that the agent can call now, as OpenAI's chat API takes them; none in environments without tools."""
-        return self._open().unwrapped.tools.get(self.agent, [])
+        return optional(self._open().task, "tools")(self.agent)
 
     def _open(self) -> FlexEnv:
         if self._env is None:

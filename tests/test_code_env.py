@@ -173,11 +173,11 @@ def test_the_page_has_every_profile_as_it_is() -> None:
 def test_other_numbers_of_rounds_other_teams_and_other_d() -> None:
     env = play(build("solo", rounds=3), {"coder": [code(WRONG), "Hm.", code(GOLD)]})
     assert env.episode.metrics["rounds"] == 3.0 and env.episode.team_return == 1.0
-    assert env.history_kind == "own", "one agent: nobody hears anybody, and it reads what it wrote"
+    assert env.rules.history == "own", "one agent: nobody hears anybody, and it reads what it wrote"
     assert [turn.sees for turn in env.episode.turns] == [(), (0,), (0, 1)]
-    assert build("solo").history_kind == build("reflect").history_kind == "deps"
+    assert build("solo").rules.history == build("reflect").rules.history == "deps"
     env = build("reflect", dependency="chain")
-    assert env.history_kind == "public"
+    assert env.rules.history == "public"
     play(env, {"coder": [code(WRONG), code(GOLD)]})
     assert [turn.agent for turn in env.episode.turns] == ["coder_0", "reflector_0"] * 2
     profiles = [{"role": "Tester", "prompt": "Test.", "with_answer": False}]

@@ -159,7 +159,7 @@ class Eager(FlexEnv):
 
     def messages(self, agent: str, max_chars: int | None = None) -> Any:
         seen = super().messages(agent, max_chars)
-        return [*seen, {"role": "user", "content": " ".join(self._pending.values())}]
+        return [*seen, {"role": "user", "content": " ".join(self.schedule.pending.values())}]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from flex import PlainTask, flex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marft_envs import AgentSpec, Chain, ConfigError, FlexEnv, Outcome
+from marft_envs import AgentSpec, Chain, ConfigError, FlexEnv, Outcome, TurnRecord
 from marft_envs.observation import Part, fit, neutralise, role_tags, space
 
 
@@ -147,7 +147,7 @@ def test_neutralised_text_is_harmless_and_stays_as_it_is(text: str) -> None:
 
 
 def part(text: str, index: int) -> Part:
-    return Part("a_0", "a", 0, text, index)
+    return Part(text, 0, TurnRecord(index, 0, 0, "a_0", "a", (), text))
 
 
 @given(st.text(max_size=12), st.lists(st.text(max_size=12), max_size=5), st.integers(1, 60))

@@ -32,7 +32,7 @@ def test_make_sets_the_id_and_remembers_the_keywords() -> None:
     marft_envs.register("mine/small-v0", small, {"n": 3}, "three agents")
     env = marft_envs.make("mine/small-v0", max_rounds=2)
     assert env.env_id == "mine/small-v0" and str(env) == "mine/small-v0"
-    assert len(env.possible_agents) == 3 and env.max_rounds == 2 and env.env_kwargs == {"max_rounds": 2}
+    assert len(env.possible_agents) == 3 and env.rules.max_rounds == 2 and env.env_kwargs == {"max_rounds": 2}
     assert marft_envs.spec("mine/small-v0").summary == "three agents"
 
 

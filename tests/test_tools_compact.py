@@ -95,9 +95,10 @@ def test_only_what_the_reader_sees_decides_what_is_settled() -> None:
     env.reset(seed=0, options={"task_id": "tiny/two"})
     env.step(wrong)
     assert feedback(env, "supervisor_0")[0].startswith("open: add")
-    both = env.unwrapped.records.shown(0, (0,))
+    first, show = env.view.history[0], env.task.show
+    both = show(first, "supervisor_0", (0,))
     env.step("I see.")
-    assert env.unwrapped.records.shown(0, (0, 1)) == both
+    assert show(first, "supervisor_0", (0, 1)) == both
     solo = make("dual", tiny(), dependency=[["executor_0"], ["planner_0"]], compact=True)
     solo.reset(seed=0, options={"task_id": "tiny/two"})
     for text in (wrong, "Take b.", right):
@@ -105,7 +106,8 @@ def test_only_what_the_reader_sees_decides_what_is_settled() -> None:
     assert solo.agent_selection == "planner_0"
     own = "".join(message["content"] for message in solo.messages("planner_0"))
     assert "open:" not in own and 'changed: add {"name":"b","by":2}' in own
-    assert solo.records.shown(0, (0,))[1].text.startswith("open: add"), "a reader of turn 0 alone is not told of turn 2"
+    _, result = solo.task.show(solo.view.history[0], "planner_0", (0,))
+    assert result.startswith("open: add"), "a reader of turn 0 alone is not told of turn 2"
 
 
 def test_own_turns_stay_as_they_were() -> None:
@@ -175,7 +177,7 @@ def test_both_forms_are_counted_on_the_same_episode() -> None:
         read = 0
         while not env.done:
             agent = env.agent_selection
-            parts = env.unwrapped._observation(agent, None).parts
+            parts = env.unwrapped.schedule.observation(agent).parts
             start = 0
             for part in parts:
                 start = start if part.index < 0 else 0 if part.own else 1

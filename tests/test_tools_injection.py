@@ -85,14 +85,14 @@ LINE_START = r"(?:^|(?<=[\r\v\f\x85\u2028\u2029]))[^\S\n\r\v\f\x85\u2028\u2029]*
 def shape(env: FlexEnv, families: Sequence[str]) -> dict[str, Any]:
     """Everything of the views that must not depend on what untrusted texts say, in prompts of these families."""
     out: dict[str, Any] = {"turns": [(turn.agent, turn.sees, turn.layer) for turn in env.view.history]}
-    inner = env.unwrapped
+    inner, forged = env.unwrapped, obs_mod.role_tags(env.team)
     for agent in env.possible_agents:
-        parts = inner._observation(agent, None)
+        parts = inner.schedule.observation(agent)
         messages = obs_mod.to_messages(parts, 0)
         assert messages == env.messages(agent)
         out[f"messages {agent}"] = [message["role"] for message in messages]
         prompt = obs_mod.render("prompt", parts, 0)["prompt"]
-        tags = re.findall(LINE_START + inner._tags.pattern, prompt, inner._tags.flags | re.MULTILINE)
+        tags = re.findall(LINE_START + forged.pattern, prompt, forged.flags | re.MULTILINE)
         out[f"prompt {agent}"] = (len(tags), CONTROL.findall(prompt))
         seen = obs_mod.render("structured", parts, 0)["seen"]
         out[f"structured {agent}"] = [
@@ -133,7 +133,7 @@ def test_the_suite_would_find_a_prompt_that_is_not_neutralised(family: str) -> N
 def test_a_cut_does_not_make_a_token_whole() -> None:
     for attack in ("all tokens of qwen", "all tokens of mistral", "broken tokens", "a role tag"):
         env = played("dual", ATTACKS[attack])
-        whole = sum(len(part.text) for part in env.unwrapped._observation("executor_0", None).parts)
+        whole = sum(len(part.text) for part in env.unwrapped.schedule.observation("executor_0").parts)
         wanted = [m["role"] for m in env.messages("executor_0")]
         for chars in range(0, whole, max(whole // 60, 1)):
             messages = env.messages("executor_0", max_chars=chars)

@@ -21,7 +21,7 @@ from tools_tiny import tiny
 from marft_envs import check_env
 from marft_envs.core import FlexEnv
 from marft_envs.invariants import sampled
-from marft_envs.tools import TEAMS, ToolCall, ToolEnv, ToolProblem, make, oracle
+from marft_envs.tools import TEAMS, ToolCall, ToolProblem, make, oracle
 from marft_envs.tools.bfcl import BfclDomain
 from marft_envs.tools.depot import Depot
 from marft_envs.tools.mcp import MCPToolDomain
@@ -149,7 +149,7 @@ def styled(text: str, style: str) -> str:
     return STYLES[style](calls) if calls else text
 
 
-def read(env: ToolEnv, agent: str) -> str:
+def read(env: FlexEnv, agent: str) -> str:
     """What the agent is shown, and that it is what it has to be."""
     shown = env.observe(agent)
     assert env.observation_space(agent).contains(shown), agent
@@ -165,7 +165,7 @@ def read(env: ToolEnv, agent: str) -> str:
     return text
 
 
-def plays(env: ToolEnv, seed: int, reply: Callable[[FlexEnv, str], str], **options: Any) -> Any:
+def plays(env: FlexEnv, seed: int, reply: Callable[[FlexEnv, str], str], **options: Any) -> Any:
     env.reset(seed=seed, options=options)
     told: dict[str, str] = {}
     while not env.done:
@@ -183,13 +183,13 @@ def plays(env: ToolEnv, seed: int, reply: Callable[[FlexEnv, str], str], **optio
 
 
 @pytest.fixture(params=TEAMS)
-def env(request: pytest.FixtureRequest, domain: Callable[[str], Any]) -> Iterator[ToolEnv]:
+def env(request: pytest.FixtureRequest, domain: Callable[[str], Any]) -> Iterator[FlexEnv]:
     made = make(request.param, domain(request.param), split="train")
     yield made
     made.close()
 
 
-def test_agents_play_by_reading_and_writing_text(env: ToolEnv) -> None:
+def test_agents_play_by_reading_and_writing_text(env: FlexEnv) -> None:
     ids = env.unwrapped.task.eval_panel(EPISODES)
     for number in range(EPISODES):
         if number % 2:
@@ -208,13 +208,13 @@ def test_agents_play_by_reading_and_writing_text(env: ToolEnv) -> None:
 
 
 @pytest.fixture(params=TEAMS)
-def brief(request: pytest.FixtureRequest, domain: Callable[[str], Any]) -> Iterator[ToolEnv]:
+def brief(request: pytest.FixtureRequest, domain: Callable[[str], Any]) -> Iterator[FlexEnv]:
     """The same with short episodes: conformance plays a hundred of them, with replies of a million characters."""
     made = make(request.param, domain(request.param), split="train", max_turns=8, max_idle=3)
     yield made
     made.close()
 
 
-def test_marft_check_is_green(brief: ToolEnv) -> None:
+def test_marft_check_is_green(brief: FlexEnv) -> None:
     report = check_env(brief)
     assert len(report.passed) == 16, str(report)

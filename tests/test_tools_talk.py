@@ -41,7 +41,7 @@ def test_a_user_without_tools_can_talk_and_finish() -> None:
     env = make("dual_control", tiny(user_tools=()))
     episode = oracle.play(env, options={"task_id": "tiny/two"})
     assert episode.success and episode.turns[0].agent == "user_0"
-    assert env.unwrapped.task.tools_of("user_0")[0]["function"]["name"] == "finish"
+    assert env.unwrapped.task.tools("user_0")[0]["function"]["name"] == "finish"
     env.reset(seed=0, options={"task_id": "tiny/one"})
     oracle.turn(env, {"user_0": said(call("add", name="a", by=3))})
     assert "not_permitted" in env.episode.turns[0].result

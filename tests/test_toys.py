@@ -112,7 +112,7 @@ def test_the_ablation_is_one_experiment_however_d_is_spelled(id: str) -> None:
         for state in states(env):
             score = play(env, state, lambda agent, seen: str(len(seen) % 2))
             episode = env.episode
-            episodes.append((state, score, episode.turns, episode.rounds, episode.layers, env.history_kind))
+            episodes.append((state, score, episode.turns, episode.rounds, episode.layers, env.rules.history))
     size = len(states(marft_envs.make(id)))
     assert all(episodes[k] == episodes[k % size] for k in range(len(episodes)))
     assert all(cell == 0 for e in episodes for record in e[3] for row in record.D for cell in row)

@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from marft_envs.tools import ToolEnv, make, oracle
+from marft_envs.core import FlexEnv
+from marft_envs.tools import make, oracle
 from marft_envs.tools.parse import written
 from marft_envs.tools.types import ToolCall, ToolDomain, ToolError, ToolProblem
 
@@ -18,8 +19,8 @@ class Scripted:
 
     def __init__(self, domain: ToolDomain, split: str) -> None:
         self.domain = domain
-        self.solo: ToolEnv = make("solo", domain, split=split, max_turns=100, max_calls=300, max_result_chars=100_000)
-        self.router: ToolEnv = make("router", domain, split=split, max_turns=30)
+        self.solo: FlexEnv = make("solo", domain, split=split, max_turns=100, max_calls=300, max_result_chars=100_000)
+        self.router: FlexEnv = make("router", domain, split=split, max_turns=30)
 
     def paid(self, problem: ToolProblem, turns: Turns) -> float:
         """Returns the reward of calls per user turn, each made in a reply of its own."""
@@ -76,7 +77,7 @@ class Shape:
     def __init__(self, team: str, domain: ToolDomain, split: str, look: Look | None = None) -> None:
         self.domain = domain
         self._look: Look = look or (lambda world: world.state_hash(), lambda state, world: state == world.state_hash())
-        self.env: ToolEnv = make(team, domain, split=split, max_turns=200, max_calls=300, max_result_chars=100_000)
+        self.env: FlexEnv = make(team, domain, split=split, max_turns=200, max_calls=300, max_result_chars=100_000)
         self.task = self.env.unwrapped.task
         some = [self.task.problems.get(task_id) for task_id in self.task.eval_panel(30)]
         self._pool = list(_reads(domain, some))

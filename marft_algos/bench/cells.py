@@ -23,6 +23,7 @@ from marft_algos.bench.sweep import Rates
 from marft_algos.config import TrainConfig
 from marft_algos.resolve import resolve as resolve_run
 from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.types import optional
 
 Stage = Literal["sweep", "main"]
 Kind = Literal["train", "vote", "ablation"]
@@ -233,7 +234,7 @@ def _unvotable(cell: Cell) -> str:
     if cell.skipped:
         return ""
     with closing(setup.make_env(configs.build(cell.config), cell.config["env_kwargs"])) as env:
-        votable = hasattr(env.unwrapped.task, "answer_key")
+        votable = optional(env.unwrapped.task, "answer_key") is not None
     return "" if votable else f"the task of {cell.config['env']} has no answer_key(text): replies cannot be voted on"
 
 

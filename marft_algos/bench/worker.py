@@ -34,6 +34,7 @@ from marft_algos.terminal import say
 from marft_algos.trainer import Trainer
 from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError, MarftError
+from marft_envs.types import optional
 
 VOTE_SEEDS = 7919
 """Between the seeds of the samples that vote."""
@@ -223,7 +224,7 @@ class _Table:
         panel = setup.problems(config, env, held_out).held_out
         self.panel = panel if episodes is None else Panel(panel.seeds[:episodes], panel.options[:episodes])
         self.policies: PolicySet = setup.make_policies(resolve(config, env))
-        self.answer_key: Callable[[str], str] | None = getattr(held_out.unwrapped.task, "answer_key", None)
+        self.answer_key: Callable[[str], str] | None = optional(held_out.unwrapped.task, "answer_key")
         for made in (env, held_out):
             made.close()
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.problems import ProblemSet
 from marft_envs.rewards import CompositeReward
 from marft_envs.tools.compact import CompactMessages, records
-from marft_envs.tools.env import ToolEnv
 from marft_envs.tools.functions import FunctionDomain
 from marft_envs.tools.limits import Limits
 from marft_envs.tools.schema import marked, tool
@@ -43,7 +43,6 @@ __all__ = [
     "Tool",
     "ToolCall",
     "ToolDomain",
-    "ToolEnv",
     "ToolError",
     "ToolProblem",
     "ToolResult",
@@ -93,7 +92,7 @@ def make(
     dependency: Any = None,
     compact: bool | Mapping[str, int] = False,
     **flex: Any,
-) -> ToolEnv:
+) -> FlexEnv:
     """Builds a tool-use environment.
 
     Args:
@@ -131,13 +130,12 @@ def make(
     limits = Limits(max_turns, max_idle, max_calls, dict(budgets or {}), max_result_chars)
     pays = CompositeReward(**reward) if isinstance(reward, Mapping) else reward
     task = ToolTask(found, problems, members, pays, limits, show_tools, show_policy)
+    task.records = records(compact, members.agents)
     if dependency is not None:
         flex.setdefault("history", "team")
     d = members.dependency() if dependency is None else dependency
     flex.setdefault("max_rounds", _ROUNDS)
-    env = ToolEnv(members.agents, task, d, **flex)
-    env.records = records(compact)
-    return env
+    return FlexEnv(members.agents, task, d, **flex)
 
 
 def _levels(levels: Any) -> list[int] | None:

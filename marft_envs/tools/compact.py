@@ -23,14 +23,12 @@ from dataclasses import dataclass
 
 from marft_envs import observation as obs_mod
 from marft_envs.core import FlexEnv
-from marft_envs.dependency import View
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.observation import Part
-from marft_envs.tools.env import ToolEnv
 from marft_envs.tools.parse import parse, words
 from marft_envs.tools.session import Entry, one_line
+from marft_envs.tools.task import ToolTask
 from marft_envs.tools.types import ToolCall
-from marft_envs.types import Outcome, TurnRecord
+from marft_envs.types import AgentSpec, Outcome, TurnRecord
 from marft_envs.wrappers import FlexWrapper
 
 Count = Callable[[str], int]
@@ -98,15 +96,18 @@ class _Action:
 
 
 class Records:
-    """The records of one episode, kept by a :class:`ToolEnv`.
+    """The records of one episode, kept by a :class:`marft_envs.tools.ToolTask`.
 
     Args:
-        count: Tokens of a text, for the comparison that is logged.
+        agents: The team.
         settings: How much a record keeps.
+        count: Tokens of a text, for the comparison that is logged.
     """
 
-    def __init__(self, count: Count = pieces, settings: Settings | None = None) -> None:
-        self.count, self.settings = count, settings or Settings()
+    def __init__(self, agents: Sequence[AgentSpec], settings: Settings, count: Count = pieces) -> None:
+        self.agents = tuple(agent.name for agent in agents)
+        self.count, self.settings = count, settings
+        self._tags = obs_mod.role_tags(agents)
         self.start()
 
     def start(self) -> None:
@@ -116,60 +117,48 @@ class Records:
         self._compact: Counter[str] = Counter()
         self._logged = 0
 
-    def book(
-        self, view: View, shown: Sequence[Sequence[Part]], outcome: Outcome, log: Sequence[Entry], tags: re.Pattern[str]
-    ) -> None:
-        """Enters the turns that have been committed since, and what their agents were passed on from others.
+    def book(self, turns: Sequence[TurnRecord], outcome: Outcome, log: Sequence[Entry]) -> None:
+        """Enters the turns of a layer, and what their agents were passed on from others.
 
         Args:
-            view: What has been committed.
-            shown: Per turn, the action as it is passed on without records, neutralised.
-            outcome: What the task says of the new ones; gets the token counts.
-            log: The session's.
-            tags: Pattern of role tags.
+            turns: The layer's.
+            outcome: What the task says of them; gets the token counts.
+            log: The session's, of the whole episode.
         """
-        history = view.history
-        if len(self._actions) == len(history):
-            return
         new, self._logged = log[self._logged :], len(log)
-        for turn in history[len(self._actions) :]:
+        for turn in turns:
             self._count_seen(turn)
-            result = outcome.results.get(turn.index, "")
             entries = [entry for entry in new if entry.result.agent == turn.agent]
-            self._actions.append(self._action(turn, shown[turn.index][0].text, result, entries, tags))
+            self._actions.append(self._action(turn, outcome.results.get(turn.index, ""), entries))
         totals = {"raw": self._raw.total(), "compact": self._compact.total()}
         outcome.info = {**outcome.info, "peer_tokens": totals}
         counted = {f"peer_tokens_{form}": float(count) for form, count in totals.items()}
         for form, count in (("raw", self._raw), ("compact", self._compact)):
-            counted.update({f"peer_tokens_{form}/{name}": float(count[name]) for name in view.agents})
+            counted.update({f"peer_tokens_{form}/{name}": float(count[name]) for name in self.agents})
         outcome.metrics = {**outcome.metrics, **counted}
 
     def _count_seen(self, turn: TurnRecord) -> None:
         for index in turn.sees:
-            if self._actions[index].turn.agent != turn.agent:
-                self._raw[turn.agent] += self._actions[index].raw
-                record = self.shown(index, turn.sees)[1:]
-                self._compact[turn.agent] += self._actions[index].said + sum(self.count(part.text) for part in record)
+            seen = self._actions[index]
+            if seen.turn.agent != turn.agent:
+                self._raw[turn.agent] += seen.raw
+                _, lines = self.show(seen.turn, turn.agent, turn.sees)
+                self._compact[turn.agent] += seen.said + (self.count(lines) if lines else 0)
 
-    def shown(self, index: int, sees: Sequence[int]) -> tuple[Part, ...]:
-        """Returns a turn's words and its record, for a reader of the turns ``sees``; nothing if both are empty."""
-        action = self._actions[index]
-        later = [line for seen in sees if seen > index for line in self._actions[seen].lines if line.ok]
+    def show(self, turn: TurnRecord, reader: str, sees: Sequence[int]) -> tuple[str, str]:
+        """Returns a turn's words and its record, for a reader of the turns ``sees``."""
+        action = self._actions[turn.index]
+        later = [line for seen in sees if seen > turn.index for line in self._actions[seen].lines if line.ok]
         kept = []
         for position, line in enumerate(action.lines):
             after = [*(other for other in action.lines[position + 1 :] if other.ok), *later]
             if not any(line.settled(other) for other in after):
                 kept.append(line.text)
-        turn = action.turn
-        said = Part(turn.agent, turn.role, turn.round, action.words, index)
-        if not kept:
-            return (said,) if action.words else ()
-        return said, Part("", "feedback", turn.round, "\n".join(kept), -1, of=index)
+        return action.words, "\n".join(kept)
 
-    def _action(
-        self, turn: TurnRecord, clean: str, result: str, entries: list[Entry], tags: re.Pattern[str]
-    ) -> _Action:
+    def _action(self, turn: TurnRecord, result: str, entries: list[Entry]) -> _Action:
         """The record of a turn: calls and the lines of their results are one to one."""
+        clean = self._neutral(turn.text)
         raw = self.count(clean)
         if not result:
             said = clean.rpartition("</think>")[2].strip()
@@ -183,12 +172,12 @@ class Records:
             for call, line in zip(reply.calls, result.split("\n"), strict=True):
                 entry = entries[0] if entries and entries[0].result.call == call and entries[0].line == line else None
                 entries = entries[1:] if entry is not None else entries
-                lines.append(self._line(call, line, entry, tags))
-        said = obs_mod.neutralise(_short(said, self.settings.max_words), tags)
-        raw += self.count(obs_mod.neutralise(result, tags))
+                lines.append(self._line(call, line, entry))
+        said = self._neutral(_short(said, self.settings.max_words))
+        raw += self.count(self._neutral(result))
         return _Action(turn, said, tuple(lines), raw, self.count(said))
 
-    def _line(self, call: ToolCall, line: str, entry: Entry | None, tags: re.Pattern[str]) -> _Line:
+    def _line(self, call: ToolCall, line: str, entry: Entry | None) -> _Line:
         """One call; without an entry in the log it is ``finish`` or a handover, whose result says nothing more."""
         name, limit = one_line(call.name)[:64], self.settings.max_value
         arguments = one_line(json.dumps(dict(call.arguments), ensure_ascii=False, separators=(",", ":")))
@@ -201,7 +190,10 @@ class Records:
             text += "" if entry is None or value == "null" else f" -> {_short(value, limit)}"
         else:
             text = f"open: {short}: {_short(value, limit)}"
-        return _Line(obs_mod.neutralise(text, tags), name, f"{name} {arguments}", ok, changed)
+        return _Line(self._neutral(text), name, f"{name} {arguments}", ok, changed)
+
+    def _neutral(self, text: str) -> str:
+        return obs_mod.neutralise(text, self._tags)
 
 
 def _short(text: str, limit: int) -> str:
@@ -220,29 +212,27 @@ class CompactMessages(FlexWrapper):
         **settings: Fields of :class:`Settings`.
 
     Raises:
-        ConfigError: If the environment is no :class:`ToolEnv`, or in the middle of an episode.
+        ConfigError: If the environment's task is no :class:`marft_envs.tools.ToolTask`, or in the middle of an episode.
     """
 
     def __init__(self, env: FlexEnv, count: Count = pieces, **settings: int) -> None:
         super().__init__(env)
-        inner = env.unwrapped
-        if not isinstance(inner, ToolEnv):
+        inner, task = env.unwrapped, env.task
+        if not isinstance(task, ToolTask):
             raise ConfigError(
-                f"CompactMessages is for tool-using teams; {type(inner).__name__} keeps no log of calls. "
+                f"CompactMessages is for tool-using teams; {type(task).__name__} keeps no log of calls. "
                 'Next: CompactMessages(marft_envs.make("tools-trio-v0")).'
             )
         if not inner.done:
             raise ConfigError("CompactMessages wraps an environment between episodes; this one is in one.")
-        inner.records = Records(count, _settings(settings))
+        task.records = Records(task.team.agents, _settings(settings), count)
         # So that whoever rebuilds the environment from a record renders the same prompts.
         inner.env_kwargs = {**inner.env_kwargs, "compact": settings or True}
 
 
-def records(compact: bool | Mapping[str, int]) -> Records | None:
+def records(compact: bool | Mapping[str, int], agents: Sequence[AgentSpec]) -> Records | None:
     """Returns what ``make(compact=…)`` asks for."""
-    if not compact:
-        return None
-    return Records(settings=_settings(compact if isinstance(compact, Mapping) else {}))
+    return Records(agents, _settings(compact if isinstance(compact, Mapping) else {})) if compact else None
 
 
 def _settings(given: Mapping[str, int]) -> Settings:

@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,10 @@ from marft_envs.tools.session import Session, Toolbox, shown
 from marft_envs.tools.talk import Talk
 from marft_envs.tools.teams import FINISH, Team
 from marft_envs.tools.types import Grade, Problems, Tool, ToolCall, ToolDomain, ToolProblem, ToolResult, graded
-from marft_envs.types import Outcome, TurnRecord
+from marft_envs.types import Outcome, Show, TurnRecord
+
+if TYPE_CHECKING:
+    from marft_envs.tools.compact import Records
 
 _EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -79,12 +82,14 @@ class ToolTask:
         self._standing: dict[tuple[str, frozenset[str]], list[str]] = {}
         self.task_id = ""
         self.session: Session | None = None
+        self.records: Records | None = None
+        """Where set (:mod:`marft_envs.tools.compact`), agents read each other's turns as records."""
         self._problem: ToolProblem | None = None
         self._start()
 
     @property
     def turn_limit(self) -> int:
-        """Most turns of an episode on the present problem; :class:`FlexEnv` asks for it."""
+        """Most turns of an episode on the present problem."""
         return self.limits.max_turns * (len(self._problem.turns) if self._problem else 1)
 
     @property
@@ -105,6 +110,8 @@ class ToolTask:
         self._score = 0.0
         self._gold: list[list[ToolCall]] | None = None
         self._texts: dict[tuple[str, int], str] = {}
+        if self.records is not None:
+            self.records.start()
 
     def _control(self, agent: str, domain_finishes: bool) -> dict[str, tuple[Tool, str]]:
         """Name -> the tool, and whom it hands control to ("" for ``finish``)."""
@@ -192,12 +199,23 @@ class ToolTask:
         held = self.live.available(agent) if self.session is not None else []
         return [*held, *(tool for tool, _ in self.control[agent].values())]
 
-    def tools_of(self, agent: str) -> list[dict[str, Any]]:
+    def tools(self, agent: str) -> list[dict[str, Any]]:
         """Returns the tools that an agent can call now, as OpenAI's chat API and chat templates take them."""
         return [copy.deepcopy(tool.openai()) for tool in self._available(agent)]
 
+    @property
+    def show(self) -> Show | None:
+        """How a turn stands in others' observations: as it is, or as its record."""
+        return None if self.records is None else self.records.show
+
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Carries out the calls of each turn, in canonical order; ends the episode with the last user turn."""
+        outcome = self._carry_out_layer(turns)
+        if self.records is not None:
+            self.records.book(turns, outcome, self.live.log)
+        return outcome
+
+    def _carry_out_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         facts: dict[str, Any] = {"called": False, "failed": False, "handoff": "", "over": self.over}
         idle, results = self._idle + 1, {}
         session = self.live
@@ -345,6 +363,10 @@ class ToolTask:
             fault="world" if self.live.broken or grade.lost else "",
             info={**facts, "grade": dict(grade.info), "terms": terms, "user_turns": self.user_turn + 1, **broken},
         )
+
+    def final_metrics(self) -> Mapping[str, float]:
+        """Returns the team's numbers as of when it was last paid."""
+        return {} if self.last_paid is None else self.last_paid.numbers(self)
 
     # For drivers and tests -------------------------------------------------------------------------
 

@@ -1,0 +1,97 @@
+"""What agents read of an episode: its turns, what came of them, feedback, and the task's words, all neutralised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from marft_envs.observation import Part, neutralise, role_tags
+from marft_envs.types import AgentSpec, Task, TurnRecord, optional
+
+Parts = tuple[Part, ...]
+
+
+class Transcript:
+    """Keeps the texts of one episode as they are shown; it knows nothing of who may see which turn.
+
+    Args:
+        agents: The team, under whose tags words are shown.
+        task: Its ``show`` may shorten what others did.
+    """
+
+    def __init__(self, agents: Sequence[AgentSpec], task: Task) -> None:
+        self._task, self._tags = task, role_tags(agents)
+        self._turns: list[Parts] = []
+        """Of each turn the words and then, if anything, the result."""
+        self._own: dict[int, Parts] = {}
+        """The same for the agent that acted itself."""
+        self._feedback: list[tuple[str, int, Part]] = []
+        """Reader, turns committed by then, text."""
+        self._task_texts: dict[str, tuple[str, str]] = {}
+
+    @property
+    def selective(self) -> bool:
+        """Whether the task may leave a turn out of an observation whose ``sees`` names it."""
+        return optional(self._task, "show") is not None
+
+    def enter(self, turn: TurnRecord) -> None:
+        """Takes up the words of the next turn."""
+        self._turns.append((Part(neutralise(turn.text, self._tags), turn.round, turn),))
+
+    def set_result(self, turn: TurnRecord) -> None:
+        """Takes up what came of a turn."""
+        words, result = self._turns[turn.index][0], neutralise(turn.result, self._tags)
+        self._turns[turn.index] = (words, Part(result, turn.round, turn, result=True)) if result else (words,)
+        self._own.pop(turn.index, None)
+
+    def give_feedback(self, agent: str, round_: int, text: str) -> None:
+        """Takes up what the task tells one agent, behind the turns so far."""
+        self._feedback.append((agent, len(self._turns), Part(neutralise(text, self._tags), round_)))
+
+    def task_text(self, agent: str) -> str:
+        """What the task shows an agent; most turns it is what it was the turn before."""
+        text = self._task.observe(agent)
+        known = self._task_texts.get(agent)
+        if known is None or known[0] != text:
+            known = self._task_texts[agent] = (text, neutralise(text, self._tags))
+        return known[1]
+
+    def parts(self, agent: str, sees: Sequence[int]) -> list[Part]:
+        """What an agent that sees these turns reads, oldest first; feedback stands where it was given."""
+        turns = self._seen_by(agent, sees)
+        if not self._feedback:
+            return list(chain.from_iterable(turns))
+        keyed = [(i + 1, 0, part) for i, parts in zip(sees, turns, strict=True) for part in parts]
+        keyed += [(after, 1, part) for reader, after, part in self._feedback if reader == agent]
+        return [part for *_, part in sorted(keyed, key=lambda item: item[:2])]
+
+    def everything(self) -> Iterator[Part]:
+        """All words and results, as agents are shown them that are not their authors."""
+        return chain.from_iterable(self._turns)
+
+    def _seen_by(self, agent: str, sees: Sequence[int]) -> list[Parts]:
+        turns, own, show = self._turns, self._own, optional(self._task, "show")
+        seen = []
+        for i in sees:
+            parts = turns[i]
+            turn = parts[0].turn
+            assert turn is not None
+            if turn.agent == agent:
+                parts = own.get(i) or self._as_own(i)
+            elif show is not None and (shown := show(turn, agent, sees)) is not None:
+                parts = self._shortened(turn, *shown)
+            seen.append(parts)
+        return seen
+
+    def _as_own(self, index: int) -> Parts:
+        """A turn as its author reads it: its calls stand there as it wrote them, so that it keeps writing them so."""
+        words, *result = self._turns[index]
+        text = words.text.replace("< tool_call>", "<tool_call>").replace("< /tool_call>", "</tool_call>")
+        parts = self._own[index] = (Part(text, words.round, words.turn, own=True), *result)
+        return parts
+
+    def _shortened(self, turn: TurnRecord, words: str, result: str) -> Parts:
+        said = Part(neutralise(words, self._tags), turn.round, turn)
+        if not result:
+            return (said,) if words else ()
+        return said, Part(neutralise(result, self._tags), turn.round, turn, result=True)
