@@ -6,12 +6,16 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
+from operator import index
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 import numpy as np
 
-from marft_envs.errors import DataError, did_you_mean
+from marft_envs.errors import ConfigError, DataError, did_you_mean
+
+if TYPE_CHECKING:
+    from marft_envs.generators import Generators
 
 
 class Identified(Protocol):
@@ -132,6 +136,22 @@ def dealt(panels: Iterable[Sequence[P]]) -> tuple[P, ...]:
     return tuple(p for p in chain.from_iterable(zip_longest(*panels)) if p is not None)
 
 
+def whole(levels: Any) -> tuple[int, ...] | None:
+    """Returns levels as users write them, one by itself or several in a list; None: all.
+
+    Raises:
+        ConfigError: They are no whole numbers.
+    """
+    try:
+        several = (levels,) if isinstance(levels, int) else levels
+        return None if levels is None else tuple(index(level) for level in several)
+    except TypeError:
+        raise ConfigError(
+            f"levels is {levels!r}; expected whole numbers, like 0 or [0, 1]. For all levels leave it out "
+            "(on the command line: levels=null)."
+        ) from None
+
+
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """Which problems are wanted; equal ones give the same set."""
@@ -151,25 +171,21 @@ class Conditions:
         cls,
         name: str | Path,
         split: str,
-        kinds: Sequence[str] | None,
-        levels: Sequence[int] | None,
+        kinds: str | Sequence[str] | None,
+        levels: int | Sequence[int] | None,
         limit: int | None,
     ) -> Conditions:
-        """As users write them, with lists."""
-        as_tuple = None if kinds is None else tuple(kinds), None if levels is None else tuple(levels)
-        return cls(str(name), split, *as_tuple, limit)
+        """As users write them, one by itself or several in a list."""
+        as_tuple = (kinds,) if isinstance(kinds, str) else None if kinds is None else tuple(kinds)
+        return cls(str(name), split, as_tuple, whole(levels), limit)
 
 
 @dataclass(frozen=True)
 class Catalogue(Generic[L]):
     """A family's problems by name: made here (``procedural``), a set on the hub, or a file."""
 
-    procedural: Callable[[str, tuple[int, ...] | None], Sequence[L]]
-    """(split, levels, None: all) -> the problems that are made here."""
-    from_id: Callable[[str], L]
-    """Makes one of these from its id."""
-    levels: str
-    """Which levels these have, in words."""
+    made: Generators[Any, L]
+    """The problems that are made here."""
     hub: Mapping[str, str]
     """Name -> id on the hub."""
     fetch: Callable[[str, str], Sequence[L]]
@@ -254,14 +270,14 @@ class Catalogue(Generic[L]):
 
     def _regenerate(self, problem_id: str) -> L | None:
         """An id of a procedural problem works in every set."""
-        return self.from_id(problem_id) if problem_id.startswith("procedural/") else None
+        return self.made.from_id(problem_id) if problem_id.startswith("procedural/") else None
 
     def _everything(self, wanted: Conditions) -> Sequence[L]:
         """All of a split; ``levels`` only saves the procedural set from making what is dropped anyway."""
         name, split = wanted.name, wanted.split
         by_hub_id = {hub_id: short for short, hub_id in self.hub.items()}
         if name == "procedural":
-            return self.procedural(split, wanted.levels)
+            return self.made.deal(split, wanted.levels)
         if name in self.hub or name in by_hub_id:
             return self.fetch(by_hub_id.get(name, name), split)
         path = Path(name.replace("{split}", split)).expanduser()
@@ -281,6 +297,6 @@ class Catalogue(Generic[L]):
                 return f"'{name}' ({split}) has no problem of the {self.kind} '{kind}'. {did_you_mean(kind, known)}"
         has = sorted({p.level for p in had if p.level is not None})
         if levels is not None and not set(levels) & set(has):
-            there = has or (self.levels if name == "procedural" else "none at all")
+            there = has or (self.made.levels if name == "procedural" else "none at all")
             return f"'{name}' ({split}) has no problem of levels {list(levels)}. Levels there: {there}."
         return f"No problem of '{name}' ({split}) meets all the conditions. Loosen {self.kind}s, levels or filter."

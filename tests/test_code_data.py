@@ -210,7 +210,7 @@ BAD = {
     ),
     "negative memory": (bad(memory_limit_mb=-1), "'memory_limit_mb' is -1"),
     "memory that is text": (bad(memory_limit_mb="64"), "'memory_limit_mb' is '64'"),
-    "deep JSON": ("[" * 50_000, "not JSON"),
+    "deep JSON": ("[" * 50_000, "nested too deeply"),
     "an int of 5,000 digits": ('{"difficulty": ' + "9" * 5000 + "}", "not JSON"),
     "a problem in a list": (bad(prompt=["x"]), "'prompt' is list"),
     "tests that are numbers": (bad(tests=[3]), "a test is int"),

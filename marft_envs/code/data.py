@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 from marft_envs import problems
 from marft_envs.code import hub, procedural
 from marft_envs.code.hub import HUB, rows_to_problems
 from marft_envs.code.problem import Problem, Test
-from marft_envs.code.schema import read_jsonl
+from marft_envs.code.schema import NEEDS, read_jsonl
 
 __all__ = ["NAMES", "Problem", "ProblemSet", "Test", "load", "read_jsonl", "rows_to_problems"]
 
@@ -45,10 +44,9 @@ def load(
         DataError: unknown name, no file, a bad row, an unreachable hub, or nothing left.
         MissingExtraError: a hub set without the ``data`` extra.
     """
-    tags = (tags,) if isinstance(tags, str) else tags
-    levels = (levels,) if isinstance(levels, int) else levels
-    again = (load, (str(name_or_path), split, levels, tags, None, limit))
-    return CATALOGUE.select(problems.Conditions.of(name_or_path, split, tags, levels, limit), filter, again)
+    wanted = problems.Conditions.of(name_or_path, split, tags, levels, limit)
+    again = (wanted.name, split, wanted.levels, wanted.kinds, None, limit)
+    return CATALOGUE.select(wanted, filter, (load, again))
 
 
 def _tags(problem: Problem) -> set[str]:
@@ -57,25 +55,12 @@ def _tags(problem: Problem) -> set[str]:
     return {problem.mode, parts[1]} if parts[0] == "procedural" else {problem.mode}
 
 
-@lru_cache(maxsize=16)  # hundreds of environments share one set
-def _procedural(split: str, levels: tuple[int, ...] | None) -> tuple[Problem, ...]:
-    """The panels of all cells."""
-    procedural.check_split(split)
-    return problems.dealt(
-        [p for p in procedural.panel(*cell) if split in ("all", procedural.split_of(p))]
-        for cell in procedural.cells()
-        if levels is None or cell[2] in levels
-    )
-
-
 CATALOGUE = problems.Catalogue[Problem](
-    procedural=_procedural,
-    from_id=procedural.from_id,
-    levels="0 to 4",
+    made=procedural.SET,
     hub={name: known.hub_id for name, known in HUB.items()},
     fetch=hub.fetch,
     read=read_jsonl,
-    row="'mode', 'prompt', 'entry_point' and 'tests'",
+    row=NEEDS,
     kind="tag",
     kinds_of=_tags,
     kinds=("function", "stdio", *procedural.GENERATORS),

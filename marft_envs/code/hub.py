@@ -8,13 +8,15 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from marft_envs.code import hub_functions as functions
 from marft_envs.code import hub_rows as rows_
 from marft_envs.code.hub_rows import Context, Reference, Refused
 from marft_envs.code.problem import Problem
-from marft_envs.errors import ConfigError, DataError, MissingExtraError
+from marft_envs.code.schema import NEEDS
+from marft_envs.errors import ConfigError, DataError
+from marft_envs.rows import of_hub
 
 _LOG = logging.getLogger(__name__)
 
@@ -140,25 +142,13 @@ def fetch(name: str, split: str) -> list[Problem]:
     known = HUB[name]
     if split == "all":
         return [problem for each in known.splits for problem in fetch(name, each)]
-    if split not in known.splits:
-        raise DataError(f"'{name}' has no split '{split}'. It has: {', '.join(known.splits)}, and all.")
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingExtraError(f"The data set '{name}'", "data") from error
-    try:
-        rows: Iterable[Mapping[str, Any]]
+
+    def load(datasets: Any) -> Iterable[Mapping[str, Any]]:
         if known.files:
-            rows = _read_files(_download(known.hub_id, known.files[split]))
-        else:
-            rows = datasets.load_dataset(known.hub_id, known.config, split=known.splits[split])
-    except Exception as error:  # the hub's clients raise errors of four unrelated families
-        raise DataError(
-            f"Could not load '{name}' ({known.hub_id}) from the hub: {type(error).__name__}: {error}\n"
-            "There are three ways to give data: a hub name while online (the cache serves it afterwards), "
-            "the path of a local JSONL file with 'mode', 'prompt', 'entry_point' and 'tests' in each row, "
-            "or the built-in 'procedural' set, which needs no network."
-        ) from error
+            return _read_files(_download(known.hub_id, known.files[split]))
+        return cast("Iterable[Any]", datasets.load_dataset(known.hub_id, known.config, split=known.splits[split]))
+
+    rows = of_hub(name, known.hub_id, {**known.splits, "all": ""}, split, NEEDS, load)
     problems = rows_to_problems(name, rows, split, in_sandbox)
     if not problems:
         raise DataError(f"No row of '{name}' ({split}) could be used: {dict(last_tally(name, split))}.")

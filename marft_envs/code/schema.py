@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from marft_envs.code import split
 from marft_envs.code.problem import Mode, Problem, Test
 from marft_envs.code.setup_code import DecidedInside
 from marft_envs.errors import DataError, did_you_mean
+from marft_envs.rows import of_file
 
 LEVELS = {
     "easy": 1, "introductory": 1, "medium": 2, "interview": 2, "medium_hard": 3, "hard": 3, "competition": 3,
@@ -28,6 +28,9 @@ OUTPUT_CHECKS = ("", "tokens", "yesno", "lines", "set", "approx", "exact")
 """Checks that a test can name: of the value of a call or an expression, and of standard output. ``poly_root``: the
 value is a root of the polynomial given as the only argument; ``loose``: lists and tuples are alike, and sets compare
 without order or repetition."""
+
+NEEDS = "'mode', 'prompt', 'entry_point' and 'tests'"
+"""What a row needs."""
 
 MAX_TIME_S = 3_600.0
 """Most seconds that a row may ask for; the judge gives a test at most ``judge.MAX_CPU_S`` of them."""
@@ -297,29 +300,6 @@ def read_row(row: Any, where: str, *, fallback_id: str, source: str) -> Problem:
     return problem
 
 
-def parse_line(raw: bytes, where: str) -> Any:
-    """One line of JSON.
-
-    Raises:
-        DataError: not UTF-8, not JSON, or text that no file can hold (half a surrogate pair).
-    """
-    try:
-        line = raw.decode("utf-8")
-        row = json.loads(line)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: not UTF-8 text ({error}). Save the file as UTF-8.") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON ({error}). Expected one object per line.") from error
-    if "\\ud" in line.lower():
-        try:
-            json.dumps(row, ensure_ascii=False).encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise DataError(f"{where}: half a surrogate pair ({error.reason}). Write the character itself.") from error
-        except RecursionError as error:
-            raise DataError(f"{where}: JSON nested too deep. Expected strings, numbers and tests.") from error
-    return row
-
-
 def read_jsonl(path: Path, split: str | None = None) -> tuple[Problem, ...]:
     """Reads a JSONL file in the unified schema: one problem per line.
 
@@ -352,19 +332,11 @@ def _read(path: Path, mtime_ns: int, size: int) -> tuple[tuple[Problem, str], ..
     """Every row of a file, with the split that it names."""
     rows: list[tuple[Problem, str]] = []
     lines: dict[str, int] = {}
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-            if not raw.strip():
-                continue
-            where = f"{path}, line {number}"
-            row = parse_line(raw, where)
-            problem = read_row(row, where, fallback_id=f"{path.stem}/{number}", source=path.stem)
-            own = _text(row, "split", where)
-            if problem.id in lines:
-                raise DataError(f"{where}: the id '{problem.id}' is that of line {lines[problem.id]} too. Change one.")
-            lines[problem.id] = number
-            rows.append((problem, own))
-    if not rows:
-        raise DataError(f"{path} holds no rows. Expected one JSON object per line with 'mode', 'prompt' and 'tests'.")
+    for number, where, row in of_file(path, f"with {NEEDS}"):
+        problem = read_row(row, where, fallback_id=f"{path.stem}/{number}", source=path.stem)
+        own = _text(row, "split", where)
+        if problem.id in lines:
+            raise DataError(f"{where}: the id '{problem.id}' is that of line {lines[problem.id]} too. Change one.")
+        lines[problem.id] = number
+        rows.append((problem, own))
     return tuple(rows)

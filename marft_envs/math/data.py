@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from marft_envs import problems
+from marft_envs import problems, rows
 from marft_envs.errors import DataError
 from marft_envs.math import hub, procedural
 from marft_envs.math.hub import HUB, Columns, after_hashes, number, plain, rows_to_problems, short
@@ -45,21 +45,9 @@ def load(
         DataError: unknown name, no file, a bad row, an unreachable hub, or nothing left.
         MissingExtraError: a hub set without the ``data`` extra.
     """
-    subjects = (subjects,) if isinstance(subjects, str) else subjects
-    levels = (levels,) if isinstance(levels, int) else levels
-    again = (load, (str(name_or_path), split, subjects, levels, None, limit))
-    return CATALOGUE.select(problems.Conditions.of(name_or_path, split, subjects, levels, limit), filter, again)
-
-
-@lru_cache(maxsize=16)  # hundreds of environments share one set
-def _procedural(split: str, levels: tuple[int, ...] | None) -> tuple[Problem, ...]:
-    """The panels of all cells."""
-    procedural.check_split(split)
-    return problems.dealt(
-        [p for p in procedural.panel(name, level) if procedural.split_of(p.problem) == split]
-        for name, level in procedural.cells()
-        if levels is None or level in levels
-    )
+    wanted = problems.Conditions.of(name_or_path, split, subjects, levels, limit)
+    again = (wanted.name, split, wanted.kinds, wanted.levels, None, limit)
+    return CATALOGUE.select(wanted, filter, (load, again))
 
 
 def _read(path: Path, split: str | None) -> tuple[Problem, ...]:
@@ -69,9 +57,7 @@ def _read(path: Path, split: str | None) -> tuple[Problem, ...]:
 
 
 CATALOGUE = problems.Catalogue[Problem](
-    procedural=_procedural,
-    from_id=procedural.from_id,
-    levels="0 to 5",
+    made=procedural.SET,
     hub={name: known.hub_id for name, known in HUB.items()},
     fetch=hub.fetch,
     read=_read,
@@ -95,29 +81,12 @@ def read_jsonl(path: Path, mtime_ns: int = 0, size: int = 0) -> tuple[Problem, .
         DataError: not UTF-8, not JSON, or a row without statement or gold answer, or with something else than text
             and numbers in its fields; names file, line and field.
     """
-    found = []
-    with path.open(encoding="utf-8-sig") as file:
-        try:
-            for line_number, line in enumerate(file, start=1):
-                if line.strip():
-                    found.append(_parse_line(line, line_number, path))
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path} is not UTF-8 text: {error}. Save it as UTF-8.") from error
-    if not found:
-        raise DataError(f"{path} holds no rows. Expected one JSON object per line with 'problem' and 'answer'.")
-    return tuple(found)
+    return tuple(
+        _problem(row, number, where, path) for number, where, row in rows.of_file(path, f"with {CATALOGUE.row}")
+    )
 
 
-def _parse_line(line: str, line_number: int, path: Path) -> Problem:
-    where = f"{path}, line {line_number}"
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        said = "nested too deeply" if isinstance(error, RecursionError) else f"not JSON ({error})"
-        raise DataError(f"{where}: {said}. Expected one object per line.") from error
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: expected a JSON object with 'problem' and 'answer', got {type(row).__name__}.")
-
+def _problem(row: dict[str, Any], line_number: int, where: str, path: Path) -> Problem:
     def optional(column: str) -> str | None:
         return column if row.get(column) is not None else None
 

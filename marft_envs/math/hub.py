@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from marft_envs.errors import DataError, MissingExtraError
+from marft_envs.errors import DataError
 from marft_envs.math.grader import MAX_ANSWER, check_gold
 from marft_envs.math.problem import Problem
+from marft_envs.rows import of_hub
 
 
 def last_boxed(text: str) -> str:
@@ -254,21 +255,12 @@ def fetch(name: str, split: str) -> list[Problem]:
         MissingExtraError: ``datasets`` is not installed.
     """
     known = HUB[name]
-    if split not in known.splits:
-        raise DataError(f"'{name}' has no split '{split}'. It has: {', '.join(known.splits)}.")
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingExtraError(f"The data set '{name}'", "data") from error
-    rows: list[Mapping[str, Any]] = []
-    try:
+
+    def load(datasets: Any) -> list[Mapping[str, Any]]:
+        rows: list[Mapping[str, Any]] = []
         for config in known.configs:
             rows.extend(datasets.load_dataset(known.hub_id, config, split=known.splits[split]))
-    except Exception as error:  # the hub's clients raise errors of four unrelated families
-        raise DataError(
-            f"Could not load '{name}' ({known.hub_id}) from the hub: {type(error).__name__}: {error}\n"
-            "There are three ways to give data: a hub name while online (the cache serves it afterwards), "
-            "the path of a local JSONL file with 'problem' and 'answer' in each row, "
-            "or the built-in 'procedural' set, which needs no network."
-        ) from error
-    return rows_to_problems(name, rows, split)
+        return rows
+
+    found = of_hub(name, known.hub_id, known.splits, split, "'problem' and 'answer'", load)
+    return rows_to_problems(name, found, split)

@@ -10,7 +10,7 @@ from typing import Any
 
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.problems import ProblemSet
+from marft_envs.problems import ProblemSet, whole
 from marft_envs.rewards import CompositeReward
 from marft_envs.tools.compact import CompactMessages, records
 from marft_envs.tools.functions import FunctionDomain
@@ -126,7 +126,7 @@ def make(
     if isinstance(team_name, Team):
         team_name.check(found)
     members = _profiled(team_name if isinstance(team_name, Team) else team(team_name, found), profiles or {})
-    problems = found.problems(split, _levels(levels), limit)
+    problems = found.problems(split, whole(levels), limit)
     limits = Limits(max_turns, max_idle, max_calls, dict(budgets or {}), max_result_chars)
     pays = CompositeReward(**reward) if isinstance(reward, Mapping) else reward
     task = ToolTask(found, problems, members, pays, limits, show_tools, show_policy)
@@ -136,18 +136,6 @@ def make(
     d = members.dependency() if dependency is None else dependency
     flex.setdefault("max_rounds", _ROUNDS)
     return FlexEnv(members.agents, task, d, **flex)
-
-
-def _levels(levels: Any) -> list[int] | None:
-    found = [levels] if isinstance(levels, int) else levels
-    if found is None:
-        return None
-    if isinstance(found, Sequence) and not isinstance(found, str) and all(type(level) is int for level in found):
-        return list(found)
-    raise ConfigError(
-        f"levels is {levels!r}; expected whole numbers, like 0 or [0, 1]. For all levels leave it out "
-        "(on the command line: levels=null)."
-    )
 
 
 def _profiled(members: Team, profiles: Mapping[str, str]) -> Team:

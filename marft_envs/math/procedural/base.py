@@ -1,8 +1,7 @@
-"""What every generator shares: reproducible dice, the registry, the split rule."""
+"""What every generator shares: reproducible dice, the registry."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -55,8 +54,3 @@ def cell(name: str, subject: str, level: int, keys: int = 2**32) -> Callable[[Bu
         return build
 
     return add
-
-
-def split_of(problem: str) -> str:
-    """``"test"`` for a quarter of all problem texts, else ``"train"``: by content, so none is in both."""
-    return "test" if hashlib.sha256(problem.encode()).digest()[0] % 4 == 0 else "train"

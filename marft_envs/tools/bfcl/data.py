@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from marft_envs.errors import DataError, did_you_mean
+from marft_envs.rows import of_file
 from marft_envs.tools.bfcl.package import CLASSES
 from marft_envs.tools.types import Tool, ToolCall
 
@@ -110,14 +111,18 @@ def read(folder: Path, upstream: bool) -> Suite:
 def _read(folder: Path, upstream: bool, stamp: tuple[tuple[str, int, int], ...]) -> Suite:
     if upstream:
         docs = {
-            name: [entry for _, entry in _rows(folder / "multi_turn_func_doc" / f"{module}.json")]
+            name: [entry for _, _, entry in of_file(folder / "multi_turn_func_doc" / f"{module}.json")]
             for name, module in CLASSES.items()
         }
         files = {category: _upstream(folder, category) for category in CATEGORIES}
     else:
         docs = _docs(folder)
         found = {category: folder / f"multi_turn_{category}.jsonl" for category in CATEGORIES}
-        files = {category: list(_rows(file)) for category, file in found.items() if file.is_file()}
+        files = {
+            category: [(where, row) for _, where, row in of_file(file)]
+            for category, file in found.items()
+            if file.is_file()
+        }
     tools, owner = _tools(docs, folder)
     tasks = {
         category: tuple(_task(row, where, category, tools, owner) for where, row in rows)
@@ -146,30 +151,13 @@ def _upstream(folder: Path, category: str) -> list[tuple[str, dict[str, Any]]]:
     files = sorted(folder.glob(f"BFCL_v*_{name}"))
     if not files:
         raise DataError(f"{folder} has no BFCL_v…_{name}. Expected the data of bfcl-eval.")
-    answers = {row["id"]: row["ground_truth"] for _, row in _rows(folder / "possible_answer" / files[-1].name)}
+    answers = {row["id"]: row["ground_truth"] for _, _, row in of_file(folder / "possible_answer" / files[-1].name)}
     rows = []
-    for where, row in _rows(files[-1]):
+    for _, where, row in of_file(files[-1]):
         if row.get("id") not in answers:
             raise DataError(f"{where}: no ground truth for '{row.get('id')}' in possible_answer/.")
         rows.append((where, {**row, "ground_truth": answers[row["id"]]}))
     return rows
-
-
-def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file} cannot be read: {error}.") from error
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip():
-            where = f"{file}, line {number}"
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise DataError(f"{where}: not JSON ({error}). Expected one object per line.") from error
-            if not isinstance(row, dict):
-                raise DataError(f"{where}: expected a JSON object, got {type(row).__name__}.")
-            yield where, row
 
 
 # -- tools -----------------------------------------------------------------------------------------------------------

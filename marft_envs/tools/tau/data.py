@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from marft_envs.errors import DataError, did_you_mean
+from marft_envs.rows import of_file
 from marft_envs.tools.tau import upstream
 from marft_envs.tools.tau.store import Change
 from marft_envs.tools.tau.world import READS, WRITES, Index
@@ -92,7 +93,10 @@ def _load(folder: Path, checkout: bool, stamp: tuple[tuple[str, int, int], ...])
     else:
         tables, tools = read_json(folder / FILES[0]), read_json(folder / FILES[1])
         policy = _text(folder / FILES[2])
-        tasks = {file.stem.removeprefix("retail_"): _jsonl(file) for file in sorted(folder.glob("retail_*.jsonl"))}
+        tasks = {
+            file.stem.removeprefix("retail_"): [(where, row) for _, where, row in of_file(file)]
+            for file in sorted(folder.glob("retail_*.jsonl"))
+        }
     _check_tables(tables, folder)
     index = Index(tables)
     known = read_tools(tools, folder)
@@ -117,18 +121,6 @@ def read_json(file: Path) -> Any:
         return json.loads(_text(file))
     except ValueError as error:
         raise DataError(f"{file} is not JSON: {error}.") from error
-
-
-def _jsonl(file: Path) -> list[tuple[str, Any]]:
-    rows = []
-    for number, line in enumerate(_text(file).splitlines(), start=1):
-        if line.strip():
-            where = f"{file}, line {number}"
-            try:
-                rows.append((where, json.loads(line)))
-            except ValueError as error:
-                raise DataError(f"{where}: not JSON ({error}). Expected one task per line.") from error
-    return rows
 
 
 def _check_tables(tables: Any, folder: Path) -> None:
