@@ -24,10 +24,12 @@ from marft_envs.dependency import (
     as_dependency,
 )
 from marft_envs.errors import ConfigError, DataError, DependencyError, MarftError, MissingExtraError
+from marft_envs.moved import moved
 from marft_envs.registry import EnvSpec, list_envs, make, make_vec, register, spec
 from marft_envs.rewards import CompositeReward
 from marft_envs.routing import Orchestrator, Router, Scheduled
 from marft_envs.spaces import UnicodeText
+from marft_envs.teams import Team
 from marft_envs.types import AgentSpec, Episode, Outcome, Task, Turn, TurnRecord
 
 __version__ = "0.1.0"
@@ -54,6 +56,7 @@ __all__ = [
     "Scheduled",
     "StaticDAG",
     "Task",
+    "Team",
     "Turn",
     "TurnRecord",
     "UnicodeText",
@@ -66,6 +69,9 @@ __all__ = [
     "register",
     "spec",
 ]
+
+
+moved({"marft_envs.profiles": "marft_envs.teams"})
 
 
 def check_env(*args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError, DataError
 from marft_envs.math import grader
 from marft_envs.math.teams import TEAMS
-from marft_envs.profiles import load_profiles
+from marft_envs.teams import load_profiles
 
 LEVEL0 = {"levels": [0], "split": "test"}
 
@@ -163,3 +163,31 @@ def test_a_timeout_of_the_grader_is_counted(monkeypatch: pytest.MonkeyPatch, tmp
             env.step(r"\boxed{\sum_{n=1}^{9} n}")
             counted.append((env.episode.metrics["timeout"], env.episode.success))
     assert counted == [(1.0, False), (0.0, True)]
+
+
+def test_profiles_by_agent_or_role_replace_what_agents_are_told() -> None:
+    env = marft_envs.make("math-debate-v0", profiles={"solver": "Solve.", "solver_1": "Doubt."}, **LEVEL0)
+    assert [agent.prompt for agent in env.team[:3]] == ["Solve.", "Doubt.", "Solve."]
+    assert env.team[3].prompt == TEAMS["debate"].agents[3].prompt and env.team[3].with_answer
+    assert [len(layer) for layer in rounds_of(env)] == [3, 1], "D stays"
+    with pytest.raises(ConfigError, match=r"no agent or role 'sovler'.*'solver'"):
+        marft_envs.make("math-debate-v0", profiles={"sovler": "x"}, **LEVEL0)
+
+
+def rounds_of(env: FlexEnv) -> list[list[str]]:
+    """The layers of a first round, by who acts in them."""
+    env.reset(seed=0)
+    layers = []
+    while not env.done:
+        layers.append(list(env.ready_agents))
+        for agent in layers[-1]:
+            env.select(agent)
+            env.step(r"\boxed{1}")
+    return layers
+
+
+def test_one_class_of_teams_serves_every_family() -> None:
+    from marft_envs import code, math, tools
+
+    assert math.Team is code.Team is tools.Team is marft_envs.Team
+    assert all(isinstance(team, marft_envs.Team) for team in (*math.TEAMS.values(), *code.TEAMS.values()))

@@ -521,6 +521,7 @@ def test_metrics_per_agent_and_for_the_team() -> None:
         ({"reward": 3}, "CompositeReward"),
         ({"show_tools": "jsn"}, "openai"),
         ({"max_calls": 0}, "max_calls"),
+        ({"profiles": [{"role": "agnt", "prompt": "x", "with_answer": True}]}, "not in the team"),
         ({"profiles": {"agnt": "x"}}, "agent"),
         ({"domain_args": {"x": 1}}, "by name"),
         ({"team_name": "router", "domain": tiny(specialists={})}, "no specialists"),

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,9 @@ from marft_envs.code.problem import Problem, Test
 from marft_envs.code.rewards import pass_at_k
 from marft_envs.code.sandbox import Limits, Sandbox, shared
 from marft_envs.code.task import CodeTask
-from marft_envs.code.teams import TEAMS, Team, team
+from marft_envs.code.teams import TEAMS
 from marft_envs.core import FlexEnv
-from marft_envs.dependency import Chain, DependencyFunction
-from marft_envs.profiles import load_profiles
+from marft_envs.teams import Profiles, Team, named
 
 __all__ = [
     "TEAMS",
@@ -43,7 +42,7 @@ def make(
     tags: str | Sequence[str] | None = None,
     filter: Callable[[Problem], bool] | None = None,
     limit: int | None = None,
-    profiles: str | Path | Sequence[Mapping[str, Any]] | None = None,
+    profiles: Profiles | None = None,
     dependency: Any = None,
     rounds: int | None = None,
     reward: str = "mixed",
@@ -70,8 +69,8 @@ def make(
         tags: Only these kinds: ``function``, ``stdio``, or a generator's name.
         filter: Keep a problem when this is true of it.
         limit: At most so many problems, spread evenly.
-        profiles: Replaces the team: a JSON file or list of ``role``, ``prompt``, ``with_answer``, acting in
-            the order listed unless ``dependency`` says otherwise.
+        profiles: Agent or role -> another profile. Or, to replace the team, a JSON file or list of ``role``,
+            ``prompt``, ``with_answer``, acting in the order listed unless ``dependency`` says otherwise.
         dependency: Replaces the team's D: anything :func:`marft_envs.dependency.as_dependency` takes.
         rounds: Most rounds in an episode; by default 3 for the reflecting team, else 1. An episode ends with the
             round after which all public tests pass.
@@ -94,21 +93,13 @@ def make(
         SandboxUnavailable: If no sandbox, or not the named one, can be had on this machine.
         DataError: If the data cannot be loaded.
     """
-    shape = team(team_name)
-    agents = shape.agents
-    default: DependencyFunction = shape.dependency()
-    if profiles is not None:
-        agents, default = load_profiles(profiles), Chain()
+    team = named("coding", team_name, TEAMS).changed(profiles, dependency)
     rewards_mod.check(reward, format_penalty)
-    own = profiles is None and dependency is None and shape.remembers
-    rounds = rounds if rounds is not None else shape.rounds
-    if rounds > 1 and not own:
-        flex.setdefault("history", "team")
     limits = Limits(cpu_s, 3 * cpu_s, 10 * cpu_s, memory_mb)
     if isinstance(sandbox, str):
         sandbox = shared(sandbox, workers=workers, url=url, unsafe=unsafe)
     from marft_envs.code import data as data_mod  # the generators load with the first environment
 
     problems = data_mod.load(data, split, levels, tags, filter, limit)
-    task = CodeTask(problems, agents, sandbox, limits, reward, format_penalty, code_block)
-    return FlexEnv(agents, task, default if dependency is None else dependency, max_rounds=rounds, **flex)
+    task = CodeTask(problems, team.agents, sandbox, limits, reward, format_penalty, code_block)
+    return team.on(task, rounds, **flex)

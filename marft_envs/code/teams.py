@@ -6,30 +6,17 @@ programs, and the last program counts; an agent with the role ``tester`` propose
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
-from marft_envs.dependency import Chain, DependencyFunction, View
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.dependency import Chain, View
 from marft_envs.routing import Router
-from marft_envs.types import AgentSpec, Turn
+from marft_envs.teams import Team, member
+from marft_envs.types import Turn
 
 TESTER = "tester"
 """The role whose words are read as tests."""
 
 _BLOCK = "Give the whole program in one ```python block."
-
-
-@dataclass(frozen=True)
-class Team:
-    """Agents in canonical order, their default D, and how many rounds they have."""
-
-    agents: tuple[AgentSpec, ...]
-    dependency: Callable[[], DependencyFunction]
-    rounds: int = 1
-    remembers: bool = False
-    """Whether D itself says what is seen of earlier rounds."""
 
 
 def reflecting(view: View) -> list[str | Turn]:
@@ -52,11 +39,7 @@ def testing(view: View) -> list[str | Turn]:
     return ["coder_0"] if view.layer == 1 else []
 
 
-def _agent(role: str, prompt: str, writes: bool = False) -> AgentSpec:
-    return AgentSpec(f"{role}_0", role, prompt, writes)
-
-
-_PLANNER = _agent(
+_PLANNER = member(
     "planner",
     "You are the Planner. Name the steps of a Python program that solves the problem, and the cases that are easily "
     "missed, in a few lines. Do not write the program.",
@@ -64,12 +47,12 @@ _PLANNER = _agent(
 
 TEAMS: dict[str, Team] = {
     "solo": Team(
-        (_agent("coder", f"You are the Coder. You solve the programming problem in Python. {_BLOCK}", True),), Chain
+        (member("coder", f"You are the Coder. You solve the programming problem in Python. {_BLOCK}", True),), Chain
     ),
     "dual": Team(
         (
             _PLANNER,
-            _agent(
+            member(
                 "coder",
                 "You are the Coder in a team of two: Planner, then Coder. Follow the plan where it is right, and solve "
                 f"the problem in Python. {_BLOCK}",
@@ -80,13 +63,13 @@ TEAMS: dict[str, Team] = {
     ),
     "reflect": Team(
         (
-            _agent(
+            member(
                 "coder",
                 "You are the Coder in a team with a Reflector. Solve the problem in Python. If a program of yours has "
                 f"failed, mend it by the feedback and the Reflector's words. {_BLOCK}",
                 True,
             ),
-            _agent(
+            member(
                 "reflector",
                 "You are the Reflector. The Coder's program has failed public tests. Say what is wrong with it and how "
                 "to mend it, in a few lines. Do not write the program.",
@@ -99,12 +82,12 @@ TEAMS: dict[str, Team] = {
     "trio": Team(
         (
             _PLANNER,
-            _agent(
+            member(
                 "coder",
                 f"You are the Coder. Follow the plan where it is right, and solve the problem in Python. {_BLOCK}",
                 True,
             ),
-            _agent(
+            member(
                 "reviewer",
                 "You are the Reviewer. Your program is the team's answer: repeat the Coder's if it is right, mend it "
                 f"if it is not. {_BLOCK}",
@@ -115,13 +98,13 @@ TEAMS: dict[str, Team] = {
     ),
     "tester": Team(
         (
-            _agent(
+            member(
                 "coder",
                 "You are the Coder in a team with a Tester. Solve the problem in Python. Your second turn comes after "
                 f"your program has been run: mend it, or repeat it if it is right. {_BLOCK}",
                 True,
             ),
-            _agent(
+            member(
                 TESTER,
                 "You are the Tester. Propose up to 8 tests, one a line, of cases that are easily missed: "
                 '`f(2, 3) == 7` with literals for the arguments and the value; or `"2 3\\n" == "5\\n"`, input and '
@@ -131,10 +114,3 @@ TEAMS: dict[str, Team] = {
         partial(Router, testing),
     ),
 }
-
-
-def team(name: str) -> Team:
-    """Returns the team of that name, or raises a ConfigError that names the nearest."""
-    if name not in TEAMS:
-        raise ConfigError(f"There is no coding team '{name}'. {did_you_mean(name, TEAMS)}")
-    return TEAMS[name]

@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from marft_envs.core import FlexEnv
-from marft_envs.dependency import Chain, DependencyFunction
 from marft_envs.math import data as data_mod
 from marft_envs.math.problem import Problem
 from marft_envs.math.task import MathTask
-from marft_envs.math.teams import TEAMS, Team, team
-from marft_envs.profiles import check_answerer, load_profiles
+from marft_envs.math.teams import TEAMS
+from marft_envs.teams import Profiles, Team, check_answerer, load_profiles, named
 
 __all__ = ["TEAMS", "MathTask", "Problem", "Team", "load_profiles", "make"]
 
@@ -28,7 +27,7 @@ def make(
     levels: int | Sequence[int] | None = None,
     filter: Callable[[Problem], bool] | None = None,
     limit: int | None = None,
-    profiles: str | Path | Sequence[Mapping[str, Any]] | None = None,
+    profiles: Profiles | None = None,
     dependency: Any = None,
     rounds: int = 1,
     oracle: bool = False,
@@ -44,8 +43,8 @@ def make(
         levels: Only these (0 to 5).
         filter: Keep a problem when this is true of it.
         limit: At most so many problems, spread evenly.
-        profiles: Replaces the team: a JSON file or list of ``role``, ``prompt``, ``with_answer``, acting in
-            the order listed unless ``dependency`` says otherwise.
+        profiles: Agent or role -> another profile. Or, to replace the team, a JSON file or list of ``role``,
+            ``prompt``, ``with_answer``, acting in the order listed unless ``dependency`` says otherwise.
         dependency: Replaces the team's D: anything :func:`marft_envs.dependency.as_dependency` takes.
         rounds: Rounds in an episode; the return is the score of the last answer.
         oracle: Tell the agents whether they were right after each round.
@@ -56,14 +55,8 @@ def make(
         ConfigError: If the team, profiles or D cannot work.
         DataError: If the data cannot be loaded.
     """
-    shape = team(team_name)
-    agents = shape.agents
-    default: DependencyFunction = shape.dependency()
-    if profiles is not None:
-        agents, default = load_profiles(profiles), Chain()
-    check_answerer(agents, "the team")
+    team = named("math", team_name, TEAMS).changed(profiles, dependency)
+    check_answerer(team.agents, "the team")
     problems = data_mod.load(data, split, subjects, levels, filter, limit)
-    task = MathTask(problems, [agent.name for agent in agents if agent.with_answer], oracle)
-    if rounds > 1:
-        flex.setdefault("history", "team")
-    return FlexEnv(agents, task, default if dependency is None else dependency, max_rounds=rounds, **flex)
+    task = MathTask(problems, [agent.name for agent in team.agents if agent.with_answer], oracle)
+    return team.on(task, rounds, **flex)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.problems import ProblemSet, whole
 from marft_envs.rewards import CompositeReward
+from marft_envs.teams import Team
 from marft_envs.tools.compact import CompactMessages, records
 from marft_envs.tools.functions import FunctionDomain
 from marft_envs.tools.limits import Limits
 from marft_envs.tools.schema import marked, tool
 from marft_envs.tools.task import ToolTask
-from marft_envs.tools.teams import TEAMS, Team, team
+from marft_envs.tools.teams import TEAMS, check, team
 from marft_envs.tools.types import (
     Grade,
     Problems,
@@ -123,9 +123,8 @@ def make(
         DataError: If the problems cannot be had.
     """
     found = _domain(domain, domain_args, team_name)
-    if isinstance(team_name, Team):
-        team_name.check(found)
-    members = _profiled(team_name if isinstance(team_name, Team) else team(team_name, found), profiles or {})
+    members = (team_name if isinstance(team_name, Team) else team(team_name, found)).changed(profiles, dependency)
+    check(members, found)
     problems = found.problems(split, whole(levels), limit)
     limits = Limits(max_turns, max_idle, max_calls, dict(budgets or {}), max_result_chars)
     pays = CompositeReward(**reward) if isinstance(reward, Mapping) else reward
@@ -133,19 +132,8 @@ def make(
     task.records = records(compact, members.agents)
     if dependency is not None:
         flex.setdefault("history", "team")
-    d = members.dependency() if dependency is None else dependency
     flex.setdefault("max_rounds", _ROUNDS)
-    return FlexEnv(members.agents, task, d, **flex)
-
-
-def _profiled(members: Team, profiles: Mapping[str, str]) -> Team:
-    """The team with other profiles, by agent or role."""
-    known = {name for agent in members.agents for name in (agent.name, agent.role)}
-    for name in profiles:
-        if name not in known:
-            raise ConfigError(f"There is no agent or role '{name}' to have a profile. {did_you_mean(name, known)}")
-    agents = (replace(a, prompt=profiles.get(a.name, profiles.get(a.role, a.prompt))) for a in members.agents)
-    return replace(members, agents=tuple(agents))
+    return FlexEnv(members.agents, task, members.dependency(), **flex)
 
 
 def domain_of(domain: str, args: Mapping[str, Any] | None = None) -> ToolDomain:

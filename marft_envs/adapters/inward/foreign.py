@@ -293,7 +293,7 @@ def deliberating(
     Raises:
         ConfigError: A setting that cannot work.
     """
-    from marft_envs.profiles import numbered
+    from marft_envs.teams import numbered
 
     if len(game.seats) != 1:
         raise ConfigError(f"{game.name} has {len(game.seats)} seats; a deliberating team plays one. Use team().")

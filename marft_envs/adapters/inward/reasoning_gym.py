@@ -16,7 +16,7 @@ from marft_envs.core import FlexEnv
 from marft_envs.dependency import Chain, DependencyFunction, as_dependency
 from marft_envs.errors import ConfigError
 from marft_envs.math.grader import extract_boxed, grade_answer
-from marft_envs.profiles import numbered
+from marft_envs.teams import numbered
 from marft_envs.types import Outcome, TurnRecord
 
 MINIMUM = "0.1.19"

@@ -1,0 +1,165 @@
+"""Teams: who is in one, what they are told, how they depend on each other. A team is data, and so are profiles."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from marft_envs.core import FlexEnv
+from marft_envs.dependency import Chain
+from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.types import AgentSpec, Task
+
+Profiles = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, str]
+"""Agent or role -> what it is told; or a list of profiles, or the path of one (see :func:`load_profiles`)."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Team:
+    """Agents, their D, and what a task with tools wants to know of them."""
+
+    agents: tuple[AgentSpec, ...]
+    """In canonical order."""
+    dependency: Callable[[], Any]
+    """Makes their D: anything that :func:`marft_envs.dependency.as_dependency` takes."""
+    rounds: int = 1
+    """Most rounds of an episode, where the task does not end it."""
+    remembers: bool = False
+    """Whether D itself says what is seen of earlier rounds."""
+    holds: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Agent -> tools of the domain."""
+    enders: frozenset[str] = frozenset()
+    """Who holds ``finish``; a reply of theirs without a call ends the user's turn too."""
+    transfers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Agent -> whom it can hand control to, by a tool ``transfer_to_…``."""
+    routers: frozenset[str] = frozenset()
+    """Enders whose words, where they name another agent, hand over to it instead of ending."""
+    user: str = ""
+    """The agent that plays the user: it alone is told what the user wants, and what it says goes to the others."""
+    policies: Mapping[str, str] = field(default_factory=dict)
+    """Agent -> the policy that it reads in place of the domain's; "" for none."""
+
+    def changed(self, profiles: Profiles | None = None, dependency: Any = None) -> Team:
+        """Returns the team with other profiles and another D.
+
+        Args:
+            profiles: By agent or role, they replace what is told; as a list, they replace the agents, who then act in
+                the order listed. None: as they are.
+            dependency: Anything that :func:`marft_envs.dependency.as_dependency` takes; None: as it is.
+
+        Raises:
+            ConfigError: A profile is for nobody, or is malformed.
+        """
+        team = self
+        if isinstance(profiles, Mapping):
+            known = {name for agent in self.agents for name in (agent.name, agent.role)}
+            for name in profiles:
+                if name not in known:
+                    hint = did_you_mean(name, known)
+                    raise ConfigError(f"There is no agent or role '{name}' to have a profile. {hint}")
+            told = (replace(a, prompt=profiles.get(a.name, profiles.get(a.role, a.prompt))) for a in self.agents)
+            team = replace(team, agents=tuple(told))
+        elif profiles is not None:
+            team = replace(team, agents=load_profiles(profiles), dependency=Chain, remembers=False)
+        return team if dependency is None else replace(team, dependency=lambda: dependency, remembers=False)
+
+    def on(self, task: Task, rounds: int | None = None, **flex: Any) -> FlexEnv:
+        """Sets the team to a task.
+
+        Args:
+            task: What it works on.
+            rounds: Most rounds of an episode; None: the team's own number.
+            **flex: Settings of :class:`FlexEnv`. With several rounds everybody reads the earlier ones by default
+                (``history="team"``), unless D = 0 or D says itself what is seen of them.
+        """
+        rounds = self.rounds if rounds is None else rounds
+        if rounds > 1 and not self.remembers:
+            flex.setdefault("history", "team")
+        return FlexEnv(self.agents, task, self.dependency(), max_rounds=rounds, **flex)
+
+
+def named(kind: str, name: str, teams: Mapping[str, _T]) -> _T:
+    """Returns the team of that name, or raises a ConfigError that names the nearest."""
+    if name not in teams:
+        raise ConfigError(f"There is no {kind} team '{name}'. {did_you_mean(name, teams)}")
+    return teams[name]
+
+
+def member(role: str, prompt: str, with_answer: bool = False, number: int = 0) -> AgentSpec:
+    """Returns an agent that is named by its role and number: ``solver_0``."""
+    return AgentSpec(f"{role}_{number}", role, prompt, with_answer)
+
+
+def numbered(*members: tuple[str, str, bool]) -> tuple[AgentSpec, ...]:
+    """Names the members (role, profile, answers) of a team: ``solver_0``, ``solver_1`` and so on."""
+    seen: Counter[str] = Counter()
+    out = []
+    for role, prompt, with_answer in members:
+        out.append(member(role, prompt, with_answer, seen[role]))
+        seen[role] += 1
+    return tuple(out)
+
+
+_CHATML = re.compile(r"^<\|im_start\|>\s*system\s*:?\s*|\s*<\|im_end\|>\s*$")
+
+
+def load_profiles(source: str | Path | Sequence[Mapping[str, Any]]) -> tuple[AgentSpec, ...]:
+    r"""Returns the agents of a profile list in the released format, acting in the order listed.
+
+    Hand-written ChatML around a prompt is taken off (the model's own chat template puts it on), and
+    doubled braces become single ones: ``\boxed{{}}`` is a leftover of Python formatting.
+
+    Args:
+        source: Path of a JSON file, or the list itself: ``role``, ``prompt``, ``with_answer``, and, for several
+            agents alike, ``count``.
+
+    Raises:
+        ConfigError: If the file or an entry is malformed, or no agent answers.
+    """
+    where = "profiles"
+    entries: Any = source
+    if isinstance(source, str | Path):
+        where = str(source)
+        try:
+            entries = json.loads(Path(source).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"Cannot read profiles from {source}: {error}. Expected a JSON list of profiles."
+            ) from error
+    if not isinstance(entries, Sequence) or isinstance(entries, str) or not entries:
+        raise ConfigError(f'{where}: expected a list of {{"role", "prompt", "with_answer"}}.')
+    members = []
+    for i, entry in enumerate(entries):
+        if (
+            not isinstance(entry, Mapping)
+            or not isinstance(entry.get("role"), str)
+            or not isinstance(entry.get("prompt"), str)
+        ):
+            raise ConfigError(
+                f'{where}, entry {i}: expected {{"role": text, "prompt": text, "with_answer": true or false}}.'
+            )
+        count = entry.get("count", 1)
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise ConfigError(f"{where}, entry {i}: count is {count!r}; expected how many agents, 1 or more.")
+        role = re.sub(r"[^a-z]+", "_", entry["role"].lower()).strip("_") or "agent"
+        prompt = _CHATML.sub("", entry["prompt"]).replace("{{", "{").replace("}}", "}").strip()
+        members += [(role, prompt, bool(entry.get("with_answer", False)))] * count
+    agents = numbered(*members)
+    check_answerer(agents, where)
+    return agents
+
+
+def check_answerer(agents: Sequence[AgentSpec], where: str) -> None:
+    """Raises a ConfigError unless somebody's action is the team's answer."""
+    if not any(agent.with_answer for agent in agents):
+        roles = ", ".join(agent.role for agent in agents)
+        raise ConfigError(
+            f'{where}: no agent answers ({roles}). Set "with_answer": true on the one whose action is the answer.'
+        )
