@@ -10,7 +10,7 @@ from marft_envs.started import leave_current_folder
 if sys.argv[:1] == ["-m"]:  # Python is looking for the module that it will start; nothing else is imported before
     leave_current_folder(__name__)
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from marft_envs.core import FlexEnv
 from marft_envs.dependency import (
@@ -28,7 +28,11 @@ from marft_envs.registry import EnvSpec, list_envs, make, make_vec, register, sp
 from marft_envs.rewards import CompositeReward
 from marft_envs.routing import Orchestrator, Router, Scheduled
 from marft_envs.spaces import UnicodeText
+from marft_envs.teams import Team
 from marft_envs.types import AgentSpec, Episode, Outcome, Task, Turn, TurnRecord
+
+if TYPE_CHECKING:
+    from marft_envs.tools import ToolTask as ToolTask
 
 __version__ = "0.1.0"
 
@@ -54,6 +58,8 @@ __all__ = [
     "Scheduled",
     "StaticDAG",
     "Task",
+    "Team",
+    "ToolTask",
     "Turn",
     "TurnRecord",
     "UnicodeText",
@@ -66,6 +72,14 @@ __all__ = [
     "register",
     "spec",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "ToolTask":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from marft_envs.tools import ToolTask  # a family is loaded when it is asked for
+
+    return ToolTask
 
 
 def check_env(*args: Any, **kwargs: Any) -> Any:

@@ -6,11 +6,11 @@ programs, and the last program counts; an agent with the role ``tester`` propose
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from marft_envs.dependency import Chain, DependencyFunction, View
+from marft_envs import teams
+from marft_envs.dependency import Chain, View
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.routing import Router
 from marft_envs.types import AgentSpec, Turn
@@ -22,11 +22,9 @@ _BLOCK = "Give the whole program in one ```python block."
 
 
 @dataclass(frozen=True)
-class Team:
-    """Agents in canonical order, their default D, and how many rounds they have."""
+class Team(teams.Team):
+    """A coding team: how many rounds it has."""
 
-    agents: tuple[AgentSpec, ...]
-    dependency: Callable[[], DependencyFunction]
     rounds: int = 1
     remembers: bool = False
     """Whether D itself says what is seen of earlier rounds."""

@@ -6,27 +6,16 @@ data: profiles and a dependency function.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from marft_envs.dependency import Chain, DependencyFunction, Layered
+from marft_envs.dependency import Chain, Layered
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.profiles import numbered
 from marft_envs.routing import Orchestrator
-from marft_envs.types import AgentSpec
+from marft_envs.teams import Team
 
 _BOX = "End with the final answer in \\boxed{}."
 
 _SOLVER = f"You are a Solver. You solve the math problem on your own, step by step. {_BOX}"
 _JUDGE = f"You are the Judge. Compare the solutions of the others, settle where they differ, and answer. {_BOX}"
-
-
-@dataclass(frozen=True)
-class Team:
-    """Agents in canonical order and their default D."""
-
-    agents: tuple[AgentSpec, ...]
-    dependency: Callable[[], DependencyFunction]
 
 
 def _specialist(role: str, field: str) -> tuple[str, str, bool]:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from marft_envs import teams
 from marft_envs.dependency import DependencyFunction, View
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.routing import Router, parse_names
-from marft_envs.tools.types import ToolDomain
+from marft_envs.tools.types import Tool, ToolDomain
 from marft_envs.types import AgentSpec, Turn
 
 FACTS = ("called", "failed", "handoff", "over")
@@ -25,15 +26,15 @@ for nobody); the user's turn is over."""
 FINISH = "finish"
 """The tool that ends the user's turn."""
 
+_EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}
 
-@dataclass(frozen=True)
-class Team:
-    """Agents in canonical order, what they hold, and their default D."""
 
-    agents: tuple[AgentSpec, ...]
+@dataclass(frozen=True, kw_only=True)
+class Team(teams.Team):
+    """A team that uses tools: what its agents hold, and who ends the user's turn."""
+
     holds: Mapping[str, frozenset[str]]
     """Agent -> tools of the domain."""
-    dependency: Callable[[], DependencyFunction]
     enders: frozenset[str]
     """Who holds ``finish``; a reply of theirs without a call ends the user's turn too."""
     transfers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -66,6 +67,29 @@ class Team:
                 raise ConfigError(f"'{agent}' holds '{tool}', which is no tool of '{domain.name}'. {near}")
         if not self.enders:
             raise ConfigError(f"Nobody can end the user's turn. Name one of {', '.join(names)} in enders=.")
+
+    def held(self, agent: str, domain: ToolDomain) -> frozenset[str]:
+        """Returns the tools of the domain that an agent can call; a ``finish`` of the domain's is for enders."""
+        finish = frozenset({FINISH} & set(domain.tools) if agent in self.enders else ())
+        return (self.holds.get(agent, frozenset()) - {FINISH}) | finish
+
+    def control(self, agent: str, domain: ToolDomain) -> dict[str, tuple[Tool, str]]:
+        """Returns an agent's tools that are no domain's: name -> the tool, and whom it hands over to ("": ``finish``).
+
+        Raises:
+            ConfigError: If a tool of the domain has the name of a handover.
+        """
+        out = {}
+        if agent in self.enders and FINISH not in domain.tools:
+            out[FINISH] = (Tool(FINISH, "Ends the work on the user's request.", _EMPTY), "")
+        roles = {member.name: member.role for member in self.agents}
+        for other in self.transfers.get(agent, ()):
+            role = roles[other]
+            name = f"transfer_to_{role if list(roles.values()).count(role) == 1 else other}"
+            if name in domain.tools:
+                raise ConfigError(f"The domain's tool '{name}' has the name of a handover. Rename one of the two.")
+            out[name] = (Tool(name, f"Hands control over to {role}.", _EMPTY), other)
+        return out
 
 
 # Who acts next ------------------------------------------------------------------------------------------
@@ -188,7 +212,7 @@ def _team(
     """A team whose holders hold everything and whose answering agent ends the user's turn."""
     tools = frozenset(domain.tools)
     enders = frozenset(agent.name for agent in agents if agent.with_answer)
-    return Team(agents, dict.fromkeys(holders, tools), dependency, enders)
+    return Team(agents, dependency, holds=dict.fromkeys(holders, tools), enders=enders)
 
 
 def solo(domain: ToolDomain) -> Team:
@@ -238,10 +262,10 @@ def trio(domain: ToolDomain) -> Team:
     looking = frozenset(name for name, tool in domain.tools.items() if tool.read_only)
     return Team(
         (planner, executor, verifier),
-        {"executor_0": tools, "verifier_0": looking},
         partial(Router, verified),
-        frozenset({"verifier_0"}),
-        {"verifier_0": ("executor_0",)},
+        holds={"executor_0": tools, "verifier_0": looking},
+        enders=frozenset({"verifier_0"}),
+        transfers={"verifier_0": ("executor_0",)},
     )
 
 
@@ -297,7 +321,7 @@ def router(domain: ToolDomain) -> Team:
     others, holds = _specialists(domain, boss.name, "Then the Router decides who goes on.")
     dependency = partial(Router, partial(routed, boss=boss.name))
     enders = frozenset({boss.name})
-    return Team((boss, *others), holds, dependency, enders, routers=enders)
+    return Team((boss, *others), dependency, holds=holds, enders=enders, routers=enders)
 
 
 def supervisor(domain: ToolDomain) -> Team:
@@ -312,7 +336,8 @@ def supervisor(domain: ToolDomain) -> Team:
     names = (boss.name, *(agent.name for agent in others))
     transfers = {name: tuple(other for other in names if other != name) for name in names}
     dependency = partial(Router, partial(handed_over, boss=boss.name))
-    return Team((boss, *others), holds, dependency, frozenset({boss.name}), transfers)
+    enders = frozenset({boss.name})
+    return Team((boss, *others), dependency, holds=holds, enders=enders, transfers=transfers)
 
 
 def dual_control(domain: ToolDomain) -> Team:
@@ -334,9 +359,9 @@ def dual_control(domain: ToolDomain) -> Team:
     holds = {"user_0": frozenset(domain.user_tools), "agent_0": frozenset(domain.tools) - domain.user_tools}
     return Team(
         (user, agent),
-        holds,
         partial(Talk, "user_0", "agent_0"),
-        frozenset({"user_0"}),
+        holds=holds,
+        enders=frozenset({"user_0"}),
         user="user_0",
         policies={"user_0": getattr(domain, "user_policy", "")},  # the domain's is the agent's
     )
