@@ -10,7 +10,7 @@ from marft_envs.started import leave_current_folder
 if sys.argv[:1] == ["-m"]:  # Python is looking for the module that it will start; nothing else is imported before
     leave_current_folder(__name__)
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from marft_envs.core import FlexEnv
 from marft_envs.dependency import (
@@ -31,6 +31,9 @@ from marft_envs.routing import Orchestrator, Router, Scheduled
 from marft_envs.spaces import UnicodeText
 from marft_envs.teams import Team
 from marft_envs.types import AgentSpec, Episode, Outcome, Task, Turn, TurnRecord
+
+if TYPE_CHECKING:
+    from marft_envs.tools import ToolTask as ToolTask
 
 __version__ = "0.1.0"
 
@@ -57,6 +60,7 @@ __all__ = [
     "StaticDAG",
     "Task",
     "Team",
+    "ToolTask",
     "Turn",
     "TurnRecord",
     "UnicodeText",
@@ -72,6 +76,14 @@ __all__ = [
 
 
 moved({"marft_envs.profiles": "marft_envs.teams"})
+
+
+def __getattr__(name: str) -> Any:
+    if name != "ToolTask":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from marft_envs.tools import ToolTask  # a family is loaded when it is asked for
+
+    return ToolTask
 
 
 def check_env(*args: Any, **kwargs: Any) -> Any:

@@ -156,8 +156,7 @@ class FlexEnv(AECEnv):
         schedule = self.schedule
         payments, schedule.payments = schedule.payments, []
         for paid in payments:
-            shares = self.attribution(paid.team, paid.turns, paid.agents, paid.members, paid.last)
-            for agent, reward in shares.items():
+            for agent, reward in self.attribution(*paid).items():
                 self.rewards[agent] += reward
             self._rewarded = True
         facts, schedule.facts = schedule.facts, {}

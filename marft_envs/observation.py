@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from gymnasium import spaces
@@ -68,7 +69,12 @@ def _unless_inside(bracket: re.Match[str]) -> str:
 
 def role_tags(agents: Sequence[AgentSpec]) -> re.Pattern[str]:
     """Returns a pattern of how the tags begin under which agents' words are shown, as forgers would write them."""
-    names = "|".join(sorted({re.escape(agent.role) for agent in agents} | {"feedback"}))
+    return _tags_of(frozenset(agent.role for agent in agents))
+
+
+@lru_cache
+def _tags_of(roles: frozenset[str]) -> re.Pattern[str]:
+    names = "|".join(sorted(map(re.escape, roles | {"feedback"})))
     return re.compile(rf"\[(?=(?:{names})\b)", re.IGNORECASE)
 
 

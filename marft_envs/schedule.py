@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,8 +56,7 @@ class Rules:
                 raise ConfigError(f"{name} must be at least 1; got {limit}.")
 
 
-@dataclass(frozen=True, slots=True)
-class Payment:
+class Payment(NamedTuple):
     """What one outcome paid, in the channels that attribution rules share out."""
 
     team: float
@@ -173,13 +172,15 @@ class Schedule:
             agent: Any agent of the team.
             max_chars: A limit beside the environment's own; the shorter one counts.
         """
-        limits = [limit for limit in (self.rules.max_chars, max_chars) if limit is not None]
+        limit = self.rules.max_chars
+        if max_chars is not None and (limit is None or max_chars < limit):
+            limit = max_chars
         turn = self.layer.get(agent)
         parts = self.transcript.parts(agent, turn.sees if turn is not None else ())
         task = self.transcript.task_text(agent)
         cuts: list[tuple[int, int]] = []
-        if limits:
-            task, parts, cuts = obs_mod.fit(task, parts, min(limits))
+        if limit is not None:
+            task, parts, cuts = obs_mod.fit(task, parts, limit)
         return obs_mod.RolloutObservation(self.team[agent], len(self.view.history), task, parts, cuts)
 
     # Layers and rounds -----------------------------------------------------------------------------

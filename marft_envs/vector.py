@@ -11,7 +11,7 @@ import queue
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from marft_envs.core import FlexEnv
@@ -65,11 +65,6 @@ def _enter(fork: Callable[[], FlexEnv], own: FlexEnv) -> FlexEnv:
 class Request:
     """One turn that can be generated now. What is rendered is rendered when asked for, and only once."""
 
-    __slots__ = (
-        "_env", "_messages", "_observation", "_team_view",
-        "agent", "episode", "index_hint", "layer", "limit", "role", "round", "slot", "turn",
-    )  # fmt: skip
-
     def __init__(self, env: FlexEnv, view: View, slot: _Slot, turn: Turn, index: int) -> None:
         self._env: FlexEnv | None = env
         self.slot = slot.index
@@ -86,8 +81,6 @@ class Request:
         self.limit: int | None = None
         """Characters to which :meth:`render` cut the prompt; what that took is recorded with the turn."""
         self._messages: list[dict[str, str]] | None = None
-        self._team_view: str | None = None
-        self._observation: str | None = None
 
     @property
     def messages(self) -> list[dict[str, str]]:
@@ -100,19 +93,15 @@ class Request:
         self._messages = self._open().messages(self.agent, max_chars)
         return self._messages
 
-    @property
+    @cached_property
     def team_view(self) -> str:
         """What a team critic may see: the task's state, the role, all words committed before this layer."""
-        if self._team_view is None:
-            self._team_view = self._open().team_view(self.agent)
-        return self._team_view
+        return self._open().team_view(self.agent)
 
-    @property
+    @cached_property
     def observation(self) -> str:
         """The task's observation of this agent alone, without what others said."""
-        if self._observation is None:
-            self._observation = self._open().task.observe(self.agent)
-        return self._observation
+        return self._open().task.observe(self.agent)
 
     @property
     def tools(self) -> list[dict[str, Any]]:

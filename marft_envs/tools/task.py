@@ -14,20 +14,19 @@ from marft_envs.errors import ConfigError, DataError, did_you_mean
 from marft_envs.faults import show as show_fault
 from marft_envs.rewards import CompositeReward
 from marft_envs.routing import parse_names
+from marft_envs.teams import Team
 from marft_envs.tools import oracle, scoring, show
 from marft_envs.tools.limits import Limits
 from marft_envs.tools.parse import parse
 from marft_envs.tools.scoring import Step, Tally
 from marft_envs.tools.session import Session, Toolbox, shown
 from marft_envs.tools.talk import Talk
-from marft_envs.tools.teams import FINISH, Team
+from marft_envs.tools.teams import FINISH, control, held
 from marft_envs.tools.types import Grade, Problems, Tool, ToolCall, ToolDomain, ToolProblem, ToolResult, graded
 from marft_envs.types import Outcome, Show, TurnRecord
 
 if TYPE_CHECKING:
     from marft_envs.tools.compact import Records
-
-_EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 class ToolTask:
@@ -67,17 +66,12 @@ class ToolTask:
         self.show_tools, self.show_policy = show_tools, show_policy
         self.slow = bool(getattr(domain, "may_block", False))
         self.copyable = bool(getattr(domain, "copyable", True))
-        """Whether episodes can be forked and pickled half-way; ``check_env`` asks it."""
         self.agents = tuple(agent.name for agent in team.agents)
         self.roles = {agent.name: agent.role for agent in team.agents}
         self.toolbox = Toolbox(domain.tools.values())
-        finish = frozenset({FINISH}) & set(domain.tools)
-        self.holds = {
-            name: (team.holds.get(name, frozenset()) - {FINISH}) | (finish if name in team.enders else frozenset())
-            for name in self.agents
-        }
+        self.holds = {name: held(team, name, domain) for name in self.agents}
         self.budgets = self.limits.of_agents(self.roles)
-        self.control = {name: self._control(name, bool(finish)) for name in self.agents}
+        self.control = {name: control(team, name, domain) for name in self.agents}
         """Agent -> tools of the environment's own: ``finish`` (unless the domain has one) and handovers."""
         self._standing: dict[tuple[str, frozenset[str]], list[str]] = {}
         self.task_id = ""
@@ -112,19 +106,6 @@ class ToolTask:
         self._texts: dict[tuple[str, int], str] = {}
         if self.records is not None:
             self.records.start()
-
-    def _control(self, agent: str, domain_finishes: bool) -> dict[str, tuple[Tool, str]]:
-        """Name -> the tool, and whom it hands control to ("" for ``finish``)."""
-        out = {}
-        if agent in self.team.enders and not domain_finishes:
-            out[FINISH] = (Tool(FINISH, "Ends the work on the user's request.", _EMPTY), "")
-        for other in self.team.transfers.get(agent, ()):
-            role = self.roles[other]
-            name = f"transfer_to_{role if list(self.roles.values()).count(role) == 1 else other}"
-            if name in self.toolbox.tools:
-                raise ConfigError(f"The domain's tool '{name}' has the name of a handover. Rename one of the two.")
-            out[name] = (Tool(name, f"Hands control over to {role}.", _EMPTY), other)
-        return out
 
     @property
     def problem(self) -> ToolProblem:

@@ -15,7 +15,7 @@ from marft_envs.dependency import DependencyFunction, View
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.routing import Router, parse_names
 from marft_envs.teams import Team, member, named
-from marft_envs.tools.types import ToolDomain
+from marft_envs.tools.types import Tool, ToolDomain
 from marft_envs.types import AgentSpec, Turn
 
 FACTS = ("called", "failed", "handoff", "over")
@@ -24,6 +24,8 @@ for nobody); the user's turn is over."""
 
 FINISH = "finish"
 """The tool that ends the user's turn."""
+
+_EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def check(team: Team, domain: ToolDomain) -> None:
@@ -47,6 +49,31 @@ def check(team: Team, domain: ToolDomain) -> None:
             raise ConfigError(f"'{name}' holds '{tool}', which is no tool of '{domain.name}'. {near}")
     if not team.enders:
         raise ConfigError(f"Nobody can end the user's turn. Name one of {', '.join(names)} in enders=.")
+
+
+def held(team: Team, agent: str, domain: ToolDomain) -> frozenset[str]:
+    """Returns the tools of the domain that an agent can call; a ``finish`` of the domain's is for enders."""
+    finish = frozenset({FINISH} & set(domain.tools) if agent in team.enders else ())
+    return (team.holds.get(agent, frozenset()) - {FINISH}) | finish
+
+
+def control(team: Team, agent: str, domain: ToolDomain) -> dict[str, tuple[Tool, str]]:
+    """Returns an agent's tools that are no domain's: name -> the tool, and whom it hands over to ("": ``finish``).
+
+    Raises:
+        ConfigError: If a tool of the domain has the name of a handover.
+    """
+    out = {}
+    if agent in team.enders and FINISH not in domain.tools:
+        out[FINISH] = (Tool(FINISH, "Ends the work on the user's request.", _EMPTY), "")
+    roles = {member.name: member.role for member in team.agents}
+    for other in team.transfers.get(agent, ()):
+        role = roles[other]
+        name = f"transfer_to_{role if list(roles.values()).count(role) == 1 else other}"
+        if name in domain.tools:
+            raise ConfigError(f"The domain's tool '{name}' has the name of a handover. Rename one of the two.")
+        out[name] = (Tool(name, f"Hands control over to {role}.", _EMPTY), other)
+    return out
 
 
 # Who acts next ------------------------------------------------------------------------------------------
