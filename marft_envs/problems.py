@@ -37,6 +37,7 @@ class Levelled(Identified, Protocol):
 _SETS_KEPT = 16
 """Sets of a catalogue that are kept for the next environment that asks for them."""
 P = TypeVar("P", bound=Identified)
+P_co = TypeVar("P_co", bound=Identified, covariant=True)
 L = TypeVar("L", bound=Levelled)
 
 
@@ -108,9 +109,46 @@ class ProblemSet(Sequence[P], Generic[P]):
         """Returns one problem, uniformly."""
         return self._problems[int(rng.integers(len(self._problems)))]
 
-    def panel(self, n: int | None = None) -> list[str]:
-        """Returns n ids without replacement, in the set's order spread evenly (all when n is None)."""
-        return [problem.id for problem in evenly(self._problems, n)]
+
+class Problems(Protocol[P_co]):
+    """Problems in a fixed order; :class:`ProblemSet` is the usual one."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> P_co: ...
+    def get(self, problem_id: str) -> P_co:
+        """Returns the problem of that id; raises :class:`marft_envs.errors.DataError` if there is none."""
+
+    def draw(self, rng: np.random.Generator) -> P_co:
+        """Returns one problem."""
+
+
+class Drawn(Generic[P]):
+    """What tasks share that draw a problem for each episode."""
+
+    problems: Problems[P]
+    """Where problems come from."""
+    task_id = ""
+    _problem: P | None = None
+
+    @property
+    def problem(self) -> P:
+        """The current problem, gold included; never shown to agents."""
+        if self._problem is None:
+            raise ConfigError("No problem has been drawn yet. Next: env.reset(seed=0).")
+        return self._problem
+
+    def draw(self, rng: np.random.Generator, options: Mapping[str, Any]) -> P:
+        """Takes the problem ``options["task_id"]``, else draws one."""
+        task_id = options.get("task_id")
+        self._problem = problem = self.problems.get(task_id) if task_id is not None else self.problems.draw(rng)
+        self.task_id = problem.id
+        return problem
+
+    def eval_panel(self, n: int | None = None) -> list[str]:
+        """Returns n task ids without replacement, in the set's order spread evenly (all when n is None)."""
+        size = len(self.problems)
+        n = size if n is None else min(n, size)
+        return [self.problems[i * size // n].id for i in range(n)]
 
 
 def spread(items: Sequence[P], limit: int | None) -> Sequence[P]:

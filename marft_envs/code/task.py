@@ -14,6 +14,7 @@ from marft_envs.code.problem import Problem, Test
 from marft_envs.code.sandbox import Limits, Sandbox
 from marft_envs.code.teams import TESTER
 from marft_envs.errors import ConfigError, DataError, did_you_mean
+from marft_envs.problems import Drawn
 from marft_envs.types import AgentSpec, Outcome, TurnRecord
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 CODE_BLOCKS = ("lenient", "strict")
 
 
-class CodeTask:
+class CodeTask(Drawn[Problem]):
     """Draws a problem; runs every program on the public tests, and the last program of a round on the hidden ones.
 
     What public tests say is feedback to all agents, and the episode ends with the round after which all of them pass.
@@ -64,8 +65,6 @@ class CodeTask:
         self.testers = frozenset(agent.name for agent in agents if agent.role == TESTER and not agent.with_answer)
         self.judge = Judge(sandbox, limits)
         self.reward, self.format_penalty, self.code_block = reward, format_penalty, code_block
-        self.task_id = ""
-        self._problem: Problem | None = None
         self._start()
 
     def _start(self) -> None:
@@ -78,24 +77,15 @@ class CodeTask:
         self._advised: dict[str, None] = {}  # who has spoken since the last program, in order
         self._written = self._formatted = 0
 
-    @property
-    def problem(self) -> Problem:
-        """The current problem, hidden tests included; never shown to agents."""
-        if self._problem is None:
-            raise ConfigError("No problem has been drawn yet. Next: env.reset(seed=0).")
-        return self._problem
-
     def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
         """Takes the problem ``options["task_id"]``, else draws one.
 
         Raises:
             DataError: The problem has no hidden test.
         """
-        task_id = options.get("task_id")
-        problem = self.problems.get(task_id) if task_id is not None else self.problems.draw(rng)
+        problem = self.draw(rng, options)
         if not problem.hidden:
             raise DataError(f"'{problem.id}' has no hidden test, and those pay the reward. Give it at least one test.")
-        self._problem, self.task_id = problem, problem.id
         self._start()
 
     def observe(self, agent: str) -> str:
@@ -207,10 +197,6 @@ class CodeTask:
     def gold(self) -> str:
         """Returns the canonical solution, for conformance tests; where there is none, the hidden tests."""
         return self.problem.solution or "\n".join(f"{test.input}\n{test.expected}" for test in self.problem.hidden)
-
-    def eval_panel(self, n: int | None = None) -> list[str]:
-        """Returns n task ids without replacement, in the data's order spread evenly (all when n is None)."""
-        return self.problems.panel(n)
 
     def validate(self) -> None:
         """Checks on a sample of problems that the canonical solution passes every test, and that silence scores 0.

@@ -11,12 +11,13 @@ from marft_envs.errors import ConfigError
 from marft_envs.math.data import ProblemSet
 from marft_envs.math.grader import extract_boxed, grade
 from marft_envs.math.problem import Problem
+from marft_envs.problems import Drawn
 from marft_envs.types import Outcome, TurnRecord
 
 _VERDICT = {True: "Your team's answer was right.", False: "Your team's answer was wrong. Try again."}
 
 
-class MathTask:
+class MathTask(Drawn[Problem]):
     """Draws a problem; the last action of an answering agent is graded at the end of each round.
 
     A round pays ``score - previous score``, so however many rounds are played and whichever limit ends
@@ -35,22 +36,11 @@ class MathTask:
         self.problems = problems
         self.answerers = frozenset(answerers)
         self.oracle = oracle
-        self.task_id = ""
-        self._problem: Problem | None = None
         self._score = 0.0
-
-    @property
-    def problem(self) -> Problem:
-        """The current problem, gold answer included; never shown to agents."""
-        if self._problem is None:
-            raise ConfigError("No problem has been drawn yet. Next: env.reset(seed=0).")
-        return self._problem
 
     def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
         """Takes the problem ``options["task_id"]``, else draws one."""
-        task_id = options.get("task_id")
-        self._problem = self.problems.get(task_id) if task_id is not None else self.problems.draw(rng)
-        self.task_id = self._problem.id
+        self.draw(rng, options)
         self._score = 0.0
 
     def observe(self, agent: str) -> str:
@@ -97,10 +87,6 @@ class MathTask:
     def gold(self) -> str:
         """Returns the gold answer, for conformance tests; no observation may hold it."""
         return self.problem.answer
-
-    def eval_panel(self, n: int | None = None) -> list[str]:
-        """Returns n task ids without replacement, in the data's order spread evenly (all when n is None)."""
-        return self.problems.panel(n)
 
     def validate(self) -> None:
         """Checks on a sample of problems that the boxed gold scores 1 and silence scores 0.

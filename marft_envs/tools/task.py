@@ -12,6 +12,7 @@ import numpy as np
 
 from marft_envs.errors import ConfigError, DataError, did_you_mean
 from marft_envs.faults import show as show_fault
+from marft_envs.problems import Drawn
 from marft_envs.rewards import CompositeReward
 from marft_envs.routing import parse_names
 from marft_envs.teams import Team
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from marft_envs.tools.compact import Records
 
 
-class ToolTask:
+class ToolTask(Drawn[ToolProblem]):
     """Draws a problem, opens its world, and carries out what agents call.
 
     The team is paid by the state that it leaves behind, graded by the domain, never by the text of its calls. After
@@ -74,11 +75,9 @@ class ToolTask:
         self.control = {name: control(team, name, domain) for name in self.agents}
         """Agent -> tools of the environment's own: ``finish`` (unless the domain has one) and handovers."""
         self._standing: dict[tuple[str, frozenset[str]], list[str]] = {}
-        self.task_id = ""
         self.session: Session | None = None
         self.records: Records | None = None
         """Where set (:mod:`marft_envs.tools.compact`), agents read each other's turns as records."""
-        self._problem: ToolProblem | None = None
         self._start()
 
     @property
@@ -108,13 +107,6 @@ class ToolTask:
             self.records.start()
 
     @property
-    def problem(self) -> ToolProblem:
-        """The current problem, gold included; never shown to agents."""
-        if self._problem is None:
-            raise ConfigError("No problem has been drawn yet. Next: env.reset(seed=0).")
-        return self._problem
-
-    @property
     def live(self) -> Session:
         """The current session."""
         if self.session is None:
@@ -126,9 +118,7 @@ class ToolTask:
     def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
         """Takes the problem ``options["task_id"]``, else draws one, and opens its world."""
         self.close()
-        task_id = options.get("task_id")
-        self._problem = problem = self.problems.get(task_id) if task_id is not None else self.problems.draw(rng)
-        self.task_id = problem.id
+        problem = self.draw(rng, options)
         self._start()
         self.session = self._opened(problem)
         self._begin(0)
@@ -366,12 +356,6 @@ class ToolTask:
         """Returns the oracle's calls as text, for conformance tests; no observation may hold it."""
         calls = [[{"name": c.name, "arguments": dict(c.arguments)} for c in turn] for turn in self.gold_calls]
         return json.dumps(calls, ensure_ascii=False)
-
-    def eval_panel(self, n: int | None = None) -> list[str]:
-        """Returns n task ids without replacement, in the data's order spread evenly (all when n is None)."""
-        size = len(self.problems)
-        n = size if n is None else min(n, size)
-        return [self.problems[i * size // n].id for i in range(n)]
 
     def validate(self) -> None:
         """Checks on a sample of problems that the oracle's calls are graded as complete, and silence as no progress.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-import numpy as np
+from marft_envs import problems
 
 
 class ToolError(Exception):
@@ -175,16 +175,8 @@ class ToolProblem:
 
 
 @runtime_checkable
-class Problems(Protocol):
+class Problems(problems.Problems[ToolProblem], Protocol):
     """Problems in a fixed order; :class:`marft_envs.problems.ProblemSet` is the usual one."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int) -> ToolProblem: ...
-    def get(self, problem_id: str) -> ToolProblem:
-        """Returns the problem of that id; raises :class:`marft_envs.errors.DataError` if there is none."""
-
-    def draw(self, rng: np.random.Generator) -> ToolProblem:
-        """Returns one problem."""
 
 
 class ToolDomain(Protocol):
