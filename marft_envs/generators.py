@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -19,12 +20,14 @@ from marft_envs.problems import Identified, dealt
 SPLITS = ("train", "test")
 
 
-class Cell(Protocol):
-    """What can be asked of a family's cell."""
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What writes a cell's problems; it is pure, so a key names a problem for ever."""
 
-    @property
-    def keys(self) -> int:
-        """Keys run from 0 to ``keys - 1``; a small number means that a key is an index into all the problems."""
+    build: Callable[..., Any]
+    keys: int = 2**32
+    """Keys run from 0 to ``keys - 1``; a small number means that a key is an index into all the problems."""
+    subject: str = ""
 
 
 C = TypeVar("C", bound=tuple[Any, ...])

@@ -26,6 +26,8 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from marft_envs.errors import WorkerError
 
+START_DEADLINE = 60.0
+"""Seconds a process may take to become ready; its own limit, since a busy machine imports slowly."""
 LOOKS = (0.005, 0.06, 0.4)
 """CPU seconds of the looks before the last. The first is counted anew whenever a test is done, up to the second in all:
 a program that answers goes on, one that does not is known to be slow. What gave way three times has cost less than a

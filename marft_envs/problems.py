@@ -162,6 +162,25 @@ def spread(items: Sequence[P], limit: int | None) -> Sequence[P]:
     return evenly(items, limit)
 
 
+def of_split(
+    name: str,
+    given: Mapping[str, Sequence[L]] | Sequence[L],
+    split: str,
+    levels: Sequence[int] | None,
+    limit: int | None,
+) -> ProblemSet[L]:
+    """Returns those of a user's problems, given by split or for every split, that have these levels (None: all).
+
+    Raises:
+        DataError: There is no such split, or nothing is left.
+    """
+    if isinstance(given, Mapping):
+        if split not in given:
+            raise DataError(f"'{name}' has no split '{split}'. There is: {', '.join(given)}.")
+        given = given[split]
+    return ProblemSet(spread([p for p in given if levels is None or p.level in levels], limit), f"{name} ({split})")
+
+
 def evenly(items: Sequence[P], n: int | None) -> Sequence[P]:
     """Returns at most n of these (all when n is None), evenly spaced, so that each part of a set is represented."""
     if n is None or n >= len(items):

@@ -22,10 +22,7 @@ from functools import partial
 from typing import Any
 
 from marft_envs.errors import ConfigError, WorkerError
-from marft_envs.pool import LAST, GaveWay, Process, ProcessPool
-
-START_DEADLINE = 60.0
-"""Seconds a worker may take to import its target; its own limit, since a busy machine imports slowly."""
+from marft_envs.pool import LAST, START_DEADLINE, GaveWay, Process, ProcessPool
 
 WALL = 5.0
 """Seconds of the wall clock for each of a deadline: the cap on a worker that waits or is kept from the processor."""

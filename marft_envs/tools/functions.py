@@ -18,9 +18,9 @@ from typing import Any, Literal, get_args
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from marft_envs.errors import ConfigError, DataError, did_you_mean
+from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.faults import outage, show
-from marft_envs.problems import ProblemSet, spread
+from marft_envs.problems import ProblemSet, of_split
 from marft_envs.tools.schema import model_of, tool
 from marft_envs.tools.serving import Servable
 from marft_envs.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, graded
@@ -225,14 +225,7 @@ class FunctionDomain(Servable):
         self, split: str, levels: Sequence[int] | None = None, limit: int | None = None
     ) -> ProblemSet[ToolProblem]:
         """Returns the problems of a split."""
-        if isinstance(self._problems, Mapping):
-            if split not in self._problems:
-                raise DataError(f"'{self.name}' has no split '{split}'. There is: {', '.join(self._problems)}.")
-            found = self._problems[split]
-        else:
-            found = self._problems
-        kept = [p for p in found if levels is None or p.level in levels]
-        return ProblemSet(spread(kept, limit), f"{self.name} ({split})")
+        return of_split(self.name, self._problems, split, levels, limit)
 
     def open(self, problem: ToolProblem) -> FunctionWorld:
         """Returns a world with a fresh state.
@@ -262,11 +255,8 @@ class FunctionDomain(Servable):
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns gold calls."""
-        if self._oracle is not None:
-            return self._oracle(problem)
-        if (calls := problem.gold_calls) is not None:
-            return calls
-        raise ConfigError(f"'{self.name}' has no oracle. Give oracle=…, or a problem with secret={{'calls': [[…]]}}.")
+        missing = f"'{self.name}' has no oracle. Give oracle=…, or a problem with secret={{'calls': [[…]]}}."
+        return problem.asked(self._oracle, missing)
 
 
 def _maker(state: Any) -> Callable[[ToolProblem], Any] | None:

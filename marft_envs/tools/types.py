@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from marft_envs import problems
+from marft_envs.errors import ConfigError
 
 
 class ToolError(Exception):
@@ -167,6 +168,13 @@ class ToolProblem:
     def gold_calls(self) -> list[list[ToolCall]] | None:
         """Gold calls per user turn, where the secret is a mapping that has ``calls``."""
         return self.secret.get("calls") if isinstance(self.secret, Mapping) else None
+
+    def asked(self, oracle: Callable[[ToolProblem], list[list[ToolCall]]] | None, missing: str) -> list[list[ToolCall]]:
+        """Returns an oracle's calls, else those of the secret; with neither it raises a ConfigError that says this."""
+        calls = self.gold_calls if oracle is None else oracle(self)
+        if calls is None:
+            raise ConfigError(missing)
+        return calls
 
     @property
     def gold_words(self) -> str:

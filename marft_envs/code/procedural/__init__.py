@@ -34,8 +34,8 @@ _ATTEMPTS = 20
 def _draft(generator: str, level: int, key: int) -> Draft:
     """A key names the same task in both modes."""
     cell = next(c for (name, _, at), c in CELLS.items() if (name, at) == (generator, level))
-    assert cell.build is not None
-    return cell.build(Dice(f"code/{generator}/{level}", key), level)
+    draft: Draft = cell.build(Dice(f"code/{generator}/{level}", key), level)
+    return draft
 
 
 def build(generator: str, mode: Mode, level: int, key: int) -> Problem:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marft_envs import generators
 from marft_envs.code.problem import Mode, Problem, Test
 from marft_envs.dice import Dice
+from marft_envs.generators import Cell
+from marft_envs.generators import split_of as split_of_text
 
 __all__ = ["CELLS", "Cell", "Dice", "Draft", "Item", "Items", "cell", "split_of", "write"]
 
@@ -135,19 +136,6 @@ def write(
 Build = Callable[[Dice, int], Draft]
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One generator in one mode at one level."""
-
-    generator: str
-    mode: Mode
-    level: int
-    build: Build | None
-    """None for level 0, whose families list their items."""
-    keys: int
-    """Keys run from 0 to ``keys - 1``; a small number means that a key is an index into all the problems."""
-
-
 CELLS: dict[tuple[str, Mode, int], Cell] = {}
 """(generator, mode, level) -> cell, in the order in which the modules register them."""
 
@@ -158,7 +146,7 @@ def cell(name: str, levels: Sequence[int], modes: Sequence[Mode] = ("function", 
     def add(build: Build) -> Build:
         for level in levels:
             for mode in modes:
-                CELLS[name, mode, level] = Cell(name, mode, level, build, 2**32)
+                CELLS[name, mode, level] = Cell(build)
         return build
 
     return add
@@ -166,4 +154,4 @@ def cell(name: str, levels: Sequence[int], modes: Sequence[Mode] = ("function", 
 
 def split_of(problem: Problem) -> str:
     """``"test"`` for a quarter of all tasks, else ``"train"``: by the task's text: no task is in both, in any mode."""
-    return generators.split_of(problem.prompt.split("\n")[0])
+    return split_of_text(problem.prompt.split("\n")[0])

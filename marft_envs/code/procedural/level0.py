@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from difflib import SequenceMatcher
-from functools import cache
+from functools import cache, partial
 from itertools import combinations
 from typing import Any
 
@@ -171,4 +171,4 @@ def mutants(name: str, key: int) -> list[str]:
 
 
 for _name in FAMILIES:
-    CELLS[_name, "function", 0] = Cell(_name, "function", 0, None, sum(1 for _ in FAMILIES[_name]()))
+    CELLS[_name, "function", 0] = Cell(partial(build, _name), sum(1 for _ in FAMILIES[_name]()))

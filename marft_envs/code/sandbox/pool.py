@@ -75,10 +75,8 @@ class Sandbox(ProcessPool[Worker]):
         parts = frozenset[str]()
         if self._client is not None:
             self.layer, self.guarantees = "remote", self._client.guarantees()
-        elif _mechanisms is not None:
-            self.layer, self.guarantees, parts = "unsafe", frozenset[str](), _mechanisms & _PARTS
-        elif layer == "unsafe":
-            self.layer, self.guarantees = "unsafe", frozenset[str]()
+        elif layer == "unsafe" or _mechanisms is not None:
+            self.layer, self.guarantees, parts = "unsafe", frozenset(), (_mechanisms or parts) & _PARTS
         else:
             self.layer = layers.choose(layer)
             parts = layers.mechanisms(self.layer)
@@ -155,17 +153,11 @@ class Sandbox(ProcessPool[Worker]):
                     raise SandboxError(f"the sandbox ({self.layer}) failed: {error}") from error
         raise AssertionError("unreachable")
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
+        *settings, parts = self._settings
         # A shared one is the shared one of the process it arrives in.
-        key = self._settings[:5]
-        return (shared, key) if _SHARED.get(key) is self else super().__reduce_ex__(protocol)
-
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self._settings
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        *settings, parts = state
-        self.__init__(*settings, _mechanisms=parts)  # type: ignore[misc]
+        again = shared if _SHARED.get(tuple(settings)) is self else partial(Sandbox, _mechanisms=parts)
+        return again, tuple(settings)
 
 
 def _too_large(text: str, limits: Limits) -> str:

@@ -21,10 +21,8 @@ from typing import IO, Any
 
 from marft_envs.code.sandbox import namespaces
 from marft_envs.errors import WorkerError
-from marft_envs.pool import Process
+from marft_envs.pool import START_DEADLINE, Process
 
-START_DEADLINE = 60.0
-"""Seconds a worker may take to become ready; its own limit, since a busy machine imports slowly."""
 READY_DEADLINE = 20.0
 """Seconds a forked child may take to become ready, and a killed one to be gone."""
 RUNS_PER_WORKER = 1000

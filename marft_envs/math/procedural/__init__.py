@@ -22,7 +22,7 @@ from marft_envs.math.procedural import (  # noqa: F401  (importing a module regi
     trigonometry,
     two_step,
 )
-from marft_envs.math.procedural.base import CELLS, SUBJECTS
+from marft_envs.math.procedural.base import CELLS, SUBJECTS, Draft
 
 __all__ = ["GENERATORS", "SUBJECTS", "cells", "enumerate_level0", "from_id", "generate", "panel", "split_of"]
 
@@ -35,7 +35,7 @@ _ATTEMPTS = 50
 def build(generator: str, level: int, key: int) -> Problem:
     """The problem of one key. Same arguments, same problem, in every process."""
     cell = CELLS[generator, level]
-    draft = cell.build(Dice(f"{generator}/{level}", key))
+    draft: Draft = cell.build(Dice(f"{generator}/{level}", key))
     name = f"procedural/{generator}/{level}/{key}"
     return Problem(name, draft.problem, draft.solution, draft.answer, cell.subject, level, "procedural")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from marft_envs.dice import Dice
+from marft_envs.generators import Cell
 
 SUBJECTS = (
     "Prealgebra", "Algebra", "Intermediate Algebra", "Number Theory",
@@ -30,18 +31,6 @@ class Draft:
 Build = Callable[[Dice], Draft]
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One generator at one level: ``build`` is pure, so a key names a problem for ever."""
-
-    generator: str
-    subject: str
-    level: int
-    build: Build
-    keys: int
-    """Keys run from 0 to ``keys - 1``; a small number means that a key is an index into all the problems."""
-
-
 CELLS: dict[tuple[str, int], Cell] = {}
 """(generator, level) -> cell, in the order in which the modules register them."""
 
@@ -50,7 +39,7 @@ def cell(name: str, subject: str, level: int, keys: int = 2**32) -> Callable[[Bu
     """Registers a builder. Name and level are part of every id, so they never change."""
 
     def add(build: Build) -> Build:
-        CELLS[name, level] = Cell(name, subject, level, build, keys)
+        CELLS[name, level] = Cell(build, keys, subject)
         return build
 
     return add

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from marft_envs.errors import ConfigError, DataError, MarftError, WorkerError
-from marft_envs.problems import ProblemSet, spread
+from marft_envs.problems import ProblemSet, of_split
 from marft_envs.tools.mcp.client import Connection, named
 from marft_envs.tools.mcp.wire import DOMAIN, check_size, chosen
 from marft_envs.tools.mcp.worlds import LIST, ForeignWorld, MarftWorld, controlled
@@ -151,13 +151,7 @@ class MCPToolDomain:
         if self.ours:
             wanted = {"split": split, "levels": None if levels is None else list(levels), "limit": limit}
             return ProblemSet(self._asked(wanted), f"{self.name} ({split})", partial(self._one, wanted))
-        given = self._given
-        if isinstance(given, Mapping):
-            if split not in given:
-                raise DataError(f"'{self.name}' has no split '{split}'. There is: {', '.join(given)}.")
-            given = given[split]
-        kept = [p for p in given or () if levels is None or p.level in levels]
-        return ProblemSet(spread(kept, limit), f"{self.name} ({split})")
+        return of_split(self.name, self._given or (), split, levels, limit)
 
     def _asked(self, wanted: dict[str, Any]) -> list[ToolProblem]:
         given = {key: value for key, value in wanted.items() if value is not None}
@@ -212,11 +206,8 @@ class MCPToolDomain:
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns gold calls, if they were given here; a server does not tell them."""
-        if self._oracle is not None:
-            return self._oracle(problem)
-        if (calls := problem.gold_calls) is not None:
-            return calls
-        raise ConfigError(f"'{self.name}' has no oracle here: gold calls stay on the server. Give oracle=….")
+        missing = f"'{self.name}' has no oracle here: gold calls stay on the server. Give oracle=…."
+        return problem.asked(self._oracle, missing)
 
     def close(self) -> None:
         """Leaves the server and ends its processes; the next use starts it again."""
