@@ -3,6 +3,7 @@
 ``env = marft_envs.make("math-dual-v0")`` gives a PettingZoo AEC environment. No torch, no transformers.
 """
 
+import importlib
 import sys
 
 from marft_envs.started import leave_current_folder
@@ -33,64 +34,28 @@ from marft_envs.teams import Team
 from marft_envs.types import AgentSpec, Episode, Outcome, Task, Turn, TurnRecord
 
 if TYPE_CHECKING:
+    from marft_envs.testing import check_env as check_env
     from marft_envs.tools import ToolTask as ToolTask
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "AgentSpec",
-    "Chain",
-    "CompositeReward",
-    "ConfigError",
-    "DataError",
-    "DependencyError",
-    "DependencyFunction",
-    "EnvSpec",
-    "Episode",
-    "FlexEnv",
-    "Independent",
-    "InvalidRouting",
-    "Layered",
-    "MarftError",
-    "MissingExtraError",
-    "Orchestrator",
-    "Outcome",
-    "Router",
-    "Scheduled",
-    "StaticDAG",
-    "Task",
-    "Team",
-    "ToolTask",
-    "Turn",
-    "TurnRecord",
-    "UnicodeText",
-    "View",
-    "as_dependency",
-    "check_env",
-    "list_envs",
-    "make",
-    "make_vec",
-    "register",
-    "spec",
-]
+    "AgentSpec", "Chain", "CompositeReward", "ConfigError", "DataError", "DependencyError", "DependencyFunction",
+    "EnvSpec", "Episode", "FlexEnv", "Independent", "InvalidRouting", "Layered", "MarftError", "MissingExtraError",
+    "Orchestrator", "Outcome", "Router", "Scheduled", "StaticDAG", "Task", "Team", "ToolTask", "Turn", "TurnRecord",
+    "UnicodeText", "View", "as_dependency", "check_env", "list_envs", "make", "make_vec", "register", "spec",
+]  # fmt: skip
+_LAZY = {"ToolTask": "marft_envs.tools", "check_env": "marft_envs.testing"}
+"""What is loaded when it is asked for."""
 
 
 moved({"marft_envs.profiles": "marft_envs.teams"})
 
 
 def __getattr__(name: str) -> Any:
-    if name != "ToolTask":
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from marft_envs.tools import ToolTask  # a family is loaded when it is asked for
-
-    return ToolTask
-
-
-def check_env(*args: Any, **kwargs: Any) -> Any:
-    """Runs PettingZoo's own tests and the Flex invariants; see :func:`marft_envs.testing.check_env`."""
-    from marft_envs.testing import check_env as check
-
-    return check(*args, **kwargs)
+    return getattr(importlib.import_module(_LAZY[name]), name)
 
 
 for _team, _summary in {

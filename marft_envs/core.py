@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,8 +53,6 @@ class FlexEnv(AECEnv):
         DependencyError: If D does not fit the team.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["human", "ansi"], "name": "flex"}  # noqa: RUF012
-
     def __init__(
         self,
         agents: Sequence[AgentSpec],
@@ -85,15 +84,16 @@ class FlexEnv(AECEnv):
         if history == "team":
             self.rules = replace(self.rules, history="own" if self.dependency.is_empty else "public")
         self.observation_kind, self.render_mode = observation, render_mode
-        self.metadata = {
+        self.metadata: dict[str, Any] = {
             "render_modes": ["human", "ansi"],
             "name": env_id,
             # Only a cast that acts all at once fits PettingZoo's one-step-for-everybody parallel view.
             "is_parallelizable": self.dependency.is_simultaneous,
         }
         self.env_id, self.env_kwargs = env_id, dict[str, Any]()
-        self.observation_spaces = {name: obs_mod.space(observation) for name in self.possible_agents}
-        self.action_spaces = {name: UnicodeText(candidates=_Candidates(task, name)) for name in self.possible_agents}
+        names, replies = self.possible_agents, task.sample_actions
+        self.observation_spaces = {name: obs_mod.space(observation) for name in names}
+        self.action_spaces = {name: UnicodeText(candidates=partial(replies, name)) for name in names}
         self.agents: list[str] = []
         self.agent_selection = self.possible_agents[0]
         self._rng: np.random.Generator | None = None
@@ -232,12 +232,8 @@ class FlexEnv(AECEnv):
 
     @property
     def layer(self) -> Mapping[str, Turn]:
-        """The planned turns of the current layer in canonical agent order, those that have acted among them."""
+        """The planned turns of the current layer, those that have acted among them; ``sees``: what is shown."""
         return self.schedule.layer
-
-    def planned(self, agent: str) -> Turn:
-        """Returns the planned turn of a ready agent; its ``sees`` holds what the observation shows."""
-        return self.schedule.layer[agent]
 
     def attach(self, agent: str, extras: Mapping[str, Any] | None = None, max_chars: int | None = None) -> None:
         """Puts a driver's data on the agent's next action.
@@ -338,16 +334,6 @@ class FlexEnv(AECEnv):
             "tools": optional(self.task, "tools")(agent),
             "team_view": self.team_view(agent),
         }
-
-
-class _Candidates:
-    """The plausible replies of one agent, asked of the task when they are needed (picklable)."""
-
-    def __init__(self, task: Task, agent: str) -> None:
-        self.task, self.agent = task, agent
-
-    def __call__(self) -> Sequence[str]:
-        return self.task.sample_actions(self.agent)
 
 
 def _check_team(agents: Sequence[AgentSpec], render_mode: str | None) -> None:

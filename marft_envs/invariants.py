@@ -184,7 +184,7 @@ def visibility(build: Build) -> str | None:
     for seed in SEEDS:
         env = build()
         env.reset(seed=seed)
-        cut = env.unwrapped.rules.max_chars is not None
+        cut = env.unwrapped.rules.max_chars is not None or optional(env.task, "show") is not None
         plain, rng = sampled(seed), random.Random(seed)
 
         def reply(env: FlexEnv, agent: str, plain: Reply = plain, rng: random.Random = rng) -> str:

@@ -14,19 +14,15 @@ from marft_envs.errors import ConfigError, did_you_mean
 
 Turns = Sequence[tuple[str, float]]
 """``(agent, reward)`` of every paid turn."""
+Names = Sequence[str]
+Shares = Mapping[str, float]
+"""Agent -> reward."""
 
 
 class Attribution(Protocol):
     """Shares what one outcome paid among the agents still in the episode."""
 
-    def __call__(
-        self,
-        team: float,
-        turns: Turns,
-        agents: Mapping[str, float],
-        members: Sequence[str],
-        last: Sequence[str],
-    ) -> dict[str, float]:
+    def __call__(self, team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
         """Returns agent -> reward.
 
         Args:
@@ -38,7 +34,7 @@ class Attribution(Protocol):
         """
 
 
-def _own(turns: Turns, agents: Mapping[str, float], members: Sequence[str]) -> dict[str, float]:
+def _own(turns: Turns, agents: Shares, members: Names) -> dict[str, float]:
     out = {name: float(agents.get(name, 0.0)) for name in members}
     for name, reward in turns:
         if name in out:
@@ -46,24 +42,18 @@ def _own(turns: Turns, agents: Mapping[str, float], members: Sequence[str]) -> d
     return out
 
 
-def team(
-    team: float, turns: Turns, agents: Mapping[str, float], members: Sequence[str], last: Sequence[str]
-) -> dict[str, float]:
+def team(team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
     """Every agent gets the whole team reward, plus what is its own. Summed over n agents: Σturn + Σagent + n·Σteam."""
     return {name: own + team for name, own in _own(turns, agents, members).items()}
 
 
-def split(
-    team: float, turns: Turns, agents: Mapping[str, float], members: Sequence[str], last: Sequence[str]
-) -> dict[str, float]:
+def split(team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
     """The team reward in equal parts, plus what is the agent's own."""
     share = team / max(len(members), 1)
     return {name: own + share for name, own in _own(turns, agents, members).items()}
 
 
-def last(
-    team: float, turns: Turns, agents: Mapping[str, float], members: Sequence[str], last: Sequence[str]
-) -> dict[str, float]:
+def last(team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
     """The team reward to whoever acted last (as the paper's released code does), plus what is the agent's own."""
     out = _own(turns, agents, members)
     takers = [name for name in last if name in out]
@@ -72,9 +62,7 @@ def last(
     return out
 
 
-def per_agent(
-    team: float, turns: Turns, agents: Mapping[str, float], members: Sequence[str], last: Sequence[str]
-) -> dict[str, float]:
+def per_agent(team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
     """Only what is the agent's own; the team channel is left to the records."""
     return _own(turns, agents, members)
 

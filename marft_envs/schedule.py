@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from marft_envs import observation as obs_mod
 from marft_envs.dependency import DependencyFunction, InvalidRouting, View
 from marft_envs.errors import ConfigError, DependencyError, did_you_mean
 from marft_envs.planner import Planner
+from marft_envs.rewards import Turns
 from marft_envs.transcript import Transcript
 from marft_envs.types import (
     AgentSpec,
@@ -56,17 +57,8 @@ class Rules:
                 raise ConfigError(f"{name} must be at least 1; got {limit}.")
 
 
-class Payment(NamedTuple):
-    """What one outcome paid, in the channels that attribution rules share out."""
-
-    team: float
-    turns: list[tuple[str, float]]
-    """Agent of a turn, its reward."""
-    agents: Mapping[str, float]
-    members: list[str]
-    """Who was alive when the layer committed, whether or not a driver steps the dead."""
-    last: list[str]
-    """Who acted in that layer."""
+Payment = tuple[float, Turns, Mapping[str, float], list[str], list[str]]
+"""What one outcome paid, as attribution rules take it; its members are those alive when the layer committed."""
 
 
 @lru_cache(maxsize=4096)
@@ -91,8 +83,8 @@ class Schedule:
         self.record, self.task, self.dependency, self.rules = record, task, dependency, rules
         record.stop_reason = "not started"
         self.done = True
-        self.team = {agent.name: agent for agent in record.agents}
-        self.view = View(list(self.team))
+        self.agents = {agent.name: agent for agent in record.agents}
+        self.view = View(list(self.agents))
         self.view.history = record.turns
         self.planner = Planner(dependency, self.view, rules.history)
         self.transcript = Transcript(record.agents, task)
@@ -103,8 +95,8 @@ class Schedule:
         self.payments: list[Payment] = []
         self.facts: dict[str, Any] = {}
         """What the task has said in ``info``, until the driver takes it."""
-        self._order = {name: i for i, name in enumerate(self.team)}
-        self._members = list(self.team)
+        self._order = {name: i for i, name in enumerate(self.agents)}
+        self._members = list(self.agents)
         self._speakers: list[int] = []  # who took each turn of the history, as a position in the team
         # Of the current layer: what drivers attached, and the lengths to which they cut its prompts.
         self._extras: dict[str, Mapping[str, Any]] = {}
@@ -161,9 +153,9 @@ class Schedule:
 
     def profile(self, agent: str) -> AgentSpec:
         """Returns an agent's specification."""
-        if agent not in self.team:
-            raise ConfigError(f"There is no agent '{agent}' in the team. {did_you_mean(agent, self.team)}")
-        return self.team[agent]
+        if agent not in self.agents:
+            raise ConfigError(f"There is no agent '{agent}' in the team. {did_you_mean(agent, self.agents)}")
+        return self.agents[agent]
 
     def observation(self, agent: str, max_chars: int | None = None) -> obs_mod.RolloutObservation:
         """Returns what an agent sees now; of whoever is not on turn, no turns.
@@ -181,7 +173,7 @@ class Schedule:
         cuts: list[tuple[int, int]] = []
         if limit is not None:
             task, parts, cuts = obs_mod.fit(task, parts, limit)
-        return obs_mod.RolloutObservation(self.team[agent], len(self.view.history), task, parts, cuts)
+        return obs_mod.RolloutObservation(self.agents[agent], len(self.view.history), task, parts, cuts)
 
     # Layers and rounds -----------------------------------------------------------------------------
 
@@ -193,7 +185,7 @@ class Schedule:
         turns: list[TurnRecord] = []
         partial = self._limits or self.rules.max_chars is not None or self.transcript.selective
         for agent, plan in self.layer.items():
-            role, extras = self.team[agent].role, self._extras.pop(agent, None)
+            role, extras = self.agents[agent].role, self._extras.pop(agent, None)
             turn = TurnRecord(index, round_, number, agent, role, plan.sees, self.pending[agent], 0.0, extras)
             turns.append(turn)
             if partial:
@@ -203,7 +195,7 @@ class Schedule:
             index += 1
         view.history += turns
         if view.dead:
-            self._members = [name for name in self.team if name not in view.dead]
+            self._members = [name for name in self.agents if name not in view.dead]
         if asked := self.planner.asked:
             self._asked += [(i, turn.index) for turn in turns for i in asked[turn.agent]]
         layers.append(LayerRecord(number, round_, tuple(range(start, index))))
@@ -227,7 +219,7 @@ class Schedule:
     def _advance(self) -> None:
         """Plans the next layer, closing rounds that are over; ends the episode at a guard."""
         while not self.done:
-            layer = self._next_layer() if len(self.view.dead) < len(self.team) else []
+            layer = self._next_layer() if len(self.view.dead) < len(self.agents) else []
             guard = self._guard(layer)
             if layer and not guard:
                 self.layer = {turn.agent: turn for turn in layer}
@@ -276,7 +268,7 @@ class Schedule:
         """Names the limit that the next layer would break, or ''."""
         view = self.view
         each, most = self.rules.max_turns_per_agent, self.rules.max_turns
-        if len(view.dead) == len(self.team):
+        if len(view.dead) == len(self.agents):
             return "all_dead"
         if most is not None and len(view.history) + max(len(layer), 1) > most:
             return "max_turns"
@@ -355,7 +347,7 @@ class Schedule:
         for agent, reward in outcome.agent_rewards.items():
             layer.agent_rewards[agent] = layer.agent_rewards.get(agent, 0.0) + float(reward)
         last = [history[i].agent for i in layer.turns]
-        self.payments.append(Payment(float(outcome.team_reward), turns, outcome.agent_rewards, self._members, last))
+        self.payments.append((float(outcome.team_reward), turns, outcome.agent_rewards, self._members, last))
 
     def _fail(self, fault: Fault) -> None:
         """Notes whose fault it is that the episode cannot go on, and lets a text that broke it pay the worst."""

@@ -38,7 +38,7 @@ def test_a_layer_commits_together_in_canonical_order() -> None:
     assert "from c" not in str(env.observe("a_0"))
     env.step("from a")
     assert [(t.agent, t.text) for t in env.episode.turns] == [("a_0", "from a"), ("c_0", "from c")]
-    assert env.planned("b_0").sees == (0, 1)
+    assert env.layer["b_0"].sees == (0, 1)
     assert env.messages("b_0")[-1]["content"].endswith("[a]\nfrom a\n\n[c]\nfrom c")
 
 

@@ -161,7 +161,7 @@ def test_in_dual_control_each_sees_the_others_words_and_not_its_calls() -> None:
     for text in script:
         env.step(text)
     assert order(env.episode) == ["user", "agent", "agent", "user"]
-    seen = [turn.sees for turn in env.episode.turns] + [env.planned("user_0").sees]
+    seen = [turn.sees for turn in env.episode.turns] + [env.layer["user_0"].sees]
     assert seen == [(), (0,), (0, 1), (0, 2), (0, 2, 3)]
     assert "Please add" in env.messages("agent_0")[-1]["content"] or env.ready_agents == ["user_0"]
     env.step(FINISH)

@@ -31,29 +31,10 @@ from marft_envs.tools.types import (
 )
 
 __all__ = [
-    "DOMAINS",
-    "TEAMS",
-    "CompactMessages",
-    "FunctionDomain",
-    "Grade",
-    "Limits",
-    "ProblemSet",
-    "Problems",
-    "Team",
-    "Tool",
-    "ToolCall",
-    "ToolDomain",
-    "ToolError",
-    "ToolProblem",
-    "ToolResult",
-    "ToolTask",
-    "World",
-    "domain_of",
-    "make",
-    "marked",
-    "team",
-    "tool",
-]
+    "DOMAINS", "TEAMS", "CompactMessages", "FunctionDomain", "Grade", "Limits", "ProblemSet", "Problems", "Team",
+    "Tool", "ToolCall", "ToolDomain", "ToolError", "ToolProblem", "ToolResult", "ToolTask", "World", "domain_of",
+    "make", "marked", "team", "tool",
+]  # fmt: skip
 
 DOMAINS = {
     "depot": "marft_envs.tools.depot:Depot",

@@ -122,5 +122,5 @@ def play(env_id: str, form: Format, rng: random.Random) -> list[tuple[Messages, 
 
 
 def _scene(env: FlexEnv, agent: str, rng: random.Random) -> Scene:
-    heard = [env.episode.turns[i].text for i in env.planned(agent).sees]
+    heard = [env.episode.turns[i].text for i in env.layer[agent].sees]
     return Scene(rng, agent, env.task.observe(agent), heard, env.task)
