@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from marft_algos.algorithms import base
+from benchmarks.correctness import rooms
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("marft_envs", "marft_algos")
@@ -138,7 +138,8 @@ def test_marft_algos_keeps_its_layers() -> None:
 
 
 def test_the_trainer_names_no_algorithm_and_nobody_an_environment() -> None:
-    algorithms = set(base.names())
+    pages = (ROOT / "marft_algos/algorithms").glob("[!_]*.py")
+    algorithms = {file.stem for file in pages if re.search(r"^@register\(", file.read_text(), re.MULTILINE)}
     assert algorithms
     for file in map(ROOT.joinpath, ("marft_algos/training/trainer.py", "marft_algos/algorithms/base.py")):
         assert not algorithms & set(strings(file)), f"{file.name} names an algorithm"
@@ -151,12 +152,12 @@ def test_the_trainer_names_no_algorithm_and_nobody_an_environment() -> None:
             assert not named, f"{module_of(file)} names an environment: {named}"
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_the_page_on_architecture_names_every_room(package: str) -> None:
-    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    rooms = [f.name for f in (ROOT / package).glob("[!_]*.py")]
-    rooms += [f"{f.parent.name}/" for f in (ROOT / package).glob("[!_]*/__init__.py")]
-    assert [room for room in sorted(rooms) if f"`{room}`" not in page and f"`{room.rstrip('/')}`" not in page] == []
+def test_the_page_on_architecture_names_every_module_as_its_docstring_does() -> None:
+    assert rooms.page() == rooms.PAGE.read_text(encoding="utf-8"), "type: python -m benchmarks rooms --write"
+    for package in PACKAGES:
+        named = set(re.findall(r"[`/](\w+)(?:\.py)?`|`(\w+)/`", rooms.table(package)))
+        missing = {f.stem for f in sources(package) if f.stem[0] != "_"} - {a or b for a, b in named}
+        assert not missing
 
 
 @pytest.mark.parametrize("package", PACKAGES)
