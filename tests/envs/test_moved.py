@@ -118,3 +118,48 @@ def test_adapters_go_by_their_old_names_for_one_release(old: str, new: str) -> N
     with pytest.warns(DeprecationWarning, match=f"import marft_envs.adapters.{new}"):
         module = importlib.import_module(f"marft_envs.adapters.{old}")
     assert module is importlib.import_module(f"marft_envs.adapters.{new}")
+
+
+INSIDE = """
+from marft_envs.moved import inside
+
+__getattr__ = inside(__name__, {"Box": "upper"})
+"""
+
+
+def test_a_package_that_was_a_module_says_where_its_names_are(house: Path) -> None:
+    (house / "house/rooms/__init__.py").write_text(INSIDE)
+    code = (
+        "import house.rooms\nfrom house.rooms import Box\nfrom house.rooms.upper import Box as same\n"
+        "assert Box is same\n"
+        "try:\n    house.rooms.Hat\nexcept AttributeError as error:\n    print(error)"
+    )
+    done = run(house, "-W", "always", "-c", code)
+    assert done.stdout == "module 'house.rooms' has no attribute 'Hat'\n"
+    assert "<string>:2: DeprecationWarning: house.rooms.Box has moved: import it from house.rooms.upper." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("marft_algos.algorithm:Algorithm", "marft_algos.algorithms.base"),
+        ("marft_algos.algos.grpo:GRPO", "marft_algos.algorithms.grpo"),
+        ("marft_algos.estimate:estimate", "marft_algos.training.estimate"),
+        ("marft_algos.loggers:Display", "marft_algos.runs.loggers"),
+        ("marft_algos.modeling:load_base", "marft_algos.models.loading"),
+        ("marft_algos.policy:PolicySet", "marft_algos.models.policy"),
+        ("marft_algos.presets:get", "marft_algos.config.presets"),
+        ("marft_algos.resolve:resolve", "marft_algos.training.resolve"),
+        ("marft_algos.config:build", "marft_algos.config.settings"),
+        ("marft_algos.rollout:Collector", "marft_algos.rollout.collector"),
+        ("marft_algos.runs:RunFolder", "marft_algos.runs.folder"),
+    ],
+)
+def test_names_of_the_trainer_that_documents_gave_work_for_one_release(old: str, new: str) -> None:
+    pytest.importorskip("torch", reason="training is not installed")
+    module, _, name = old.partition(":")
+    if not new.startswith(f"{module}."):
+        sys.modules.pop(module, None)  # as if it were imported for the first time
+    with pytest.warns(DeprecationWarning, match=new.replace(".", r"\.")):
+        found = getattr(importlib.import_module(module), name)
+    assert found is getattr(importlib.import_module(new), name)
