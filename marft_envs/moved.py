@@ -10,7 +10,7 @@ Then ``import marft_algos.native``, ``from marft_algos.native import NativeEngin
 ``importlib.import_module``, pickles that hold the old name, and ``python -m marft_algos.native`` work as before. The
 module itself stands under both names, so its classes and its state exist once. It is imported when the old name is
 first asked for, and the warning names the new one. A module in a package that has moved needs no line of its own. The
-old name must be free: a module that became a package of the same name exports its names there.
+old name must be free: a module that became a package of the same name says there where its names are (:func:`inside`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import importlib
 import importlib.util
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
@@ -38,6 +38,28 @@ def moved(table: Mapping[str, str]) -> None:
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         # First: the folder of a package that has moved would be searched for its modules, and hold a second copy.
         sys.meta_path.insert(0, _Finder())
+
+
+def inside(package: str, table: Mapping[str, str]) -> Callable[[str], Any]:
+    """Returns a ``__getattr__`` for a package that was a module: its names are in modules of the package now.
+
+    Args:
+        package: Its name.
+        table: ``{name: module of the package}``.
+    """
+
+    def look(name: str) -> Any:
+        if name not in table:
+            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+        new = f"{package}.{table[name]}"
+        warnings.warn(
+            f"{package}.{name} has moved: import it from {new}. The old name works for one more release.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return getattr(importlib.import_module(new), name)
+
+    return look
 
 
 class _Finder(MetaPathFinder):

@@ -44,6 +44,7 @@ class CodeTask(Drawn[Problem]):
         ConfigError: If a setting does not exist.
     """
 
+    problems: ProblemSet
     slow = True  # Programs run in the sandbox's processes.
 
     def __init__(

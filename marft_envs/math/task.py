@@ -30,6 +30,7 @@ class MathTask(Drawn[Problem]):
             default: a verdict from the gold answer is an oracle that no deployed team has.
     """
 
+    problems: ProblemSet
     slow = True  # What the grader's fast tiers leave open waits for a worker process.
 
     def __init__(self, problems: ProblemSet, answerers: Sequence[str], oracle: bool = False) -> None:
