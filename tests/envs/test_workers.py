@@ -247,7 +247,7 @@ def test_a_pool_that_could_not_start_says_so_every_time_and_starts_when_it_can(
 
 def test_callers_take_turns_in_the_order_in_which_they_came() -> None:
     order: list[int] = []
-    with WorkerPool("worker_targets:work", deadline=10.0) as pool:
+    with WorkerPool("helpers.worker_targets:work", deadline=10.0) as pool:
         pool.warm_up()
 
         def ask(number: int) -> None:
