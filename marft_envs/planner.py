@@ -85,12 +85,14 @@ class Planner:
             DependencyError: It is no list of turns, or an agent is unknown or dead.
         """
         kind, team = type(self.dependency).__name__, self._order
-        if not isinstance(asked, Sequence) or not all(isinstance(turn, Turn) for turn in asked):
+        if not isinstance(asked, Sequence) or isinstance(asked, str):
             raise DependencyError(
-                f"{kind}.next_layer gave {asked!r}; expected a list of Turn(agent, sees) objects, [] to end the round. "
-                "Next: let every branch of it return one."
+                f"{kind}.next_layer gave {asked!r}; expected a list of Turn objects, [] to end the round. Next: let "
+                "every branch of it return one."
             )
         for turn in asked:
+            if not isinstance(turn, Turn):
+                raise DependencyError(f"{kind}.next_layer gave {turn!r}; expected Turn(agent, sees) objects.")
             if turn.agent in team and turn.agent not in self.view.dead:
                 continue
             if turn.agent in team:

@@ -362,7 +362,7 @@ def test_ones_own_kind_of_d_is_held_to_the_same() -> None:
         def next_layer(self, view: View) -> list[Turn]:
             return [Turn("a_0")] if view.layer == 0 else self.answer  # type: ignore[return-value]
 
-    for answer, words in ((None, "Mine.next_layer gave None"), (["b_0"], "Mine.next_layer gave ['b_0']"),
+    for answer, words in ((None, "Mine.next_layer gave None"), (["b_0"], "Mine.next_layer gave 'b_0'"),
                           ([Turn("z_0")], "Mine names the agent 'z_0', which is not in the team.")):  # fmt: skip
         with pytest.raises(DependencyError, match=re.escape(words)):
             play(flex(2, Mine(answer)))
