@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from marft_algos.engines.base import RolloutEngine as RolloutEngine
     from marft_algos.engines.conformance import check_engine as check_engine
     from marft_algos.learner.learner import Learner as Learner
-    from marft_algos.models.renderer import Renderer as Renderer
+    from marft_algos.models.chat import Renderer as Renderer
     from marft_algos.rollout.collector import Collector as Collector
     from marft_algos.training.api import train as train
     from marft_algos.training.parts import Parts as Parts
@@ -35,7 +35,7 @@ _LAZY = {
     "Collector": "rollout.collector",
     "Learner": "learner.learner",
     "Parts": "training.parts",
-    "Renderer": "models.renderer",
+    "Renderer": "models.chat",
     "RolloutEngine": "engines.base",
     "TrainConfig": "config.settings",
     "Trainer": "training.trainer",

@@ -1,21 +1,26 @@
-"""How a model is spoken to: its chat template, what that takes, and which token closes a reply."""
+"""How models are spoken to: chat templates, which token closes a reply, and which agent plays which policy.
+
+No weights are needed: whatever plays episodes needs this and an engine, so it can run where no model is loaded.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from jinja2 import TemplateError
 
 from marft_algos.models import markers
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, did_you_mean
 
 Tools = Sequence[Mapping[str, Any]]
 """Tools in the form of OpenAI's chat API."""
+Messages = Sequence[Mapping[str, str]]
+"""A conversation, with roles system, user and assistant."""
 _MARK = "zqx{}zqx"
 """Text that no template holds by itself."""
 _MARKED = re.compile(r"zqx\d+zqx")
@@ -93,16 +98,19 @@ class Chat:
         Raises:
             ConfigError: the template refuses a conversation.
         """
-        chats = [
-            self._folded([{**m, "content": self._breaker(m["role"]).broken(m["content"])} for m in messages])
-            for messages in conversations
-        ]
+        chats = []
+        for messages in conversations:
+            chat = []
+            for message in messages:
+                breaker = self.others if message["role"] in _OTHERS else self.own
+                chat.append({**message, "content": breaker.broken(message["content"])})
+            chats.append(self._folded(chat))
         try:
             if not self.tools or tools is None:
                 return self._apply(chats, tokenize=True)
             return [
-                self._apply(chat, tokenize=True, tools=self._described(own) or None)
-                for chat, own in zip(chats, tools, strict=True)
+                self._apply(chat, tokenize=True, tools=self._described(callable_tools) or None)
+                for chat, callable_tools in zip(chats, tools, strict=True)
             ]
         except TemplateError as error:
             roles = [m["role"] for m in conversations[0]]
@@ -114,9 +122,6 @@ class Chat:
     def neutralise(self, text: str) -> str:
         """Returns what others say with every marker broken up (:mod:`.markers`), the rest as it was."""
         return self.others.broken(text)
-
-    def _breaker(self, role: str) -> markers.Breaker:
-        return self.others if role in _OTHERS else self.own
 
     def _described(self, value: Any) -> Any:
         """Tools with the words of their descriptions neutralised."""
@@ -196,3 +201,76 @@ def _framing(roles: Sequence[str], gaps: Sequence[str], closes: str) -> Iterator
         opens = lines[-2:] if after in theirs else []
         ends = lines[:2] if before in theirs and after != "assistant" else []
         yield gap, "".join([*opens, *ends]), gap if after else ""
+
+
+class Renderer:
+    """Turns what agents are told into prompts.
+
+    Args:
+        chats: Policy id -> chat template of its model. Hosted policies have none: they read the messages themselves.
+        agents: Agent -> the policy that plays it.
+        trained: Policies that are updated.
+    """
+
+    def __init__(self, chats: Mapping[str, Chat], agents: Mapping[str, str], trained: Collection[str] = ()) -> None:
+        self._chats, self._agents, self._trained = dict(chats), dict(agents), frozenset(trained)
+
+    @property
+    def policies(self) -> list[str]:
+        """Policies with a template, in the order the agents name them."""
+        return list(self._chats)
+
+    @property
+    def agents(self) -> list[str]:
+        """Agents whose policy has a template: hosted ones are left out."""
+        return [agent for agent, policy in self._agents.items() if policy in self._chats]
+
+    def policy_of(self, agent: str) -> str:
+        """Returns the policy an agent plays with, hosted or local."""
+        if agent not in self._agents:
+            raise ConfigError(f"No policy for agent '{agent}'. {did_you_mean(agent, self._agents)}")
+        return self._agents[agent]
+
+    def trains(self, policy: str) -> bool:
+        """Returns whether this policy is updated; frozen and hosted ones are not."""
+        return policy in self._trained
+
+    def chat(self, policy: str) -> Chat:
+        """Returns the chat template of a policy's model, with its tokenizer, context and end tokens."""
+        if policy not in self._chats:
+            raise ConfigError(f"Unknown policy '{policy}'. {did_you_mean(policy, self._chats)}")
+        return self._chats[policy]
+
+    def tokenizer(self, policy: str) -> Any:
+        """Returns the tokenizer of a policy's model."""
+        return self.chat(policy).tokenizer
+
+    def shows_tools(self, policy: str) -> bool:
+        """Returns whether the policy's prompts hold its agent's tools in the template's own form."""
+        return self.chat(policy).tools
+
+    def render(self, policy: str, messages: Messages, tools: Tools = ()) -> list[int]:
+        """Returns the prompt of one conversation as token ids, by the model's chat template.
+
+        Args:
+            policy: Whose template.
+            messages: What the agent is told.
+            tools: What the agent can call; shown if ``shows_tools``.
+        """
+        return self.render_many(policy, [messages], [tools])[0]
+
+    def render_many(
+        self, policy: str, conversations: Sequence[Messages], tools: Sequence[Tools] | None = None
+    ) -> list[list[int]]:
+        """Returns the prompts of many conversations; see ``render``."""
+        return self.chat(policy).render(conversations, tools) if conversations else []
+
+    def check_context(self, policy: str, messages: Messages, max_new_tokens: int, tools: Tools = ()) -> None:
+        """Raises ``ConfigError`` if this prompt and its reply do not fit the model's context."""
+        chat, length = self.chat(policy), len(self.render(policy, messages, tools))
+        if length + max_new_tokens > chat.context:
+            raise ConfigError(
+                f"A prompt of policy '{policy}' has {length} tokens and its reply may have {max_new_tokens}, but"
+                f" '{chat.spec}' has a context of {chat.context}. Lower --max-new-tokens, shorten the profiles, cut"
+                " long inputs with the environment's max_chars, or choose a model with a longer context."
+            )
