@@ -90,12 +90,12 @@ class NativeEngine(EngineBase):
         chat, kernel = policies[0].base.chat, self._policies.kernel(requests[0].policy)
         capacity = max(len(request.prompt_ids) for request in requests) + params.max_new_tokens
         seeds = [request.seed for request in requests]
-        draws = torch.from_numpy(uniforms(seeds, params.max_new_tokens)).to(policies[0].base.device)
+        streams = torch.from_numpy(uniforms(seeds, params.max_new_tokens)).to(policies[0].base.device)
         with kernel.autocast():
             cache = kernel.cache(policies, len(requests), capacity)
             hidden = cache.prefill(list(prompts.values()))
             sampler = _Sampler(policies[0].model, params, chat.end_ids)
-            ids, logprobs = sampler.run(cache, hidden, draws)
+            ids, logprobs = sampler.run(cache, hidden, streams)
         texts = chat.tokenizer.batch_decode(ids, skip_special_tokens=True)
         generations = []
         for row, scores, text in zip(ids, logprobs, texts, strict=True):

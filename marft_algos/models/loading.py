@@ -79,8 +79,8 @@ class BaseModel:
 def share(model: PreTrainedModel) -> PreTrainedModel:
     """Returns a copy of the modules over the same tensors: adapters put on one leave the other plain."""
     states = (getattr(module, "quant_state", None) for module in model.modules())  # scales of 4-bit weights
-    kept = (*model.parameters(), *model.buffers(), *(state for state in states if state is not None))
-    return copy.deepcopy(model, {id(held): held for held in kept})
+    shared = (*model.parameters(), *model.buffers(), *(state for state in states if state is not None))
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
 
 
 def pick_device(device: str) -> torch.device:
@@ -161,7 +161,7 @@ def _describe(chat: Chat, generation: GenerationConfig, described: Any) -> None:
 
 
 def _generation(location: str, described: Any) -> GenerationConfig:
-    """A model's own settings of generation, or what its configuration says of them."""
+    """Returns a model's own settings of generation, or what its configuration says of them."""
     try:
         return GenerationConfig.from_pretrained(location)
     except OSError:

@@ -216,18 +216,18 @@ class FusedCache:
         width = max(len(row) for rows in prompts for row in rows)
         hidden, first, numbers = [], 0, []
         mask = self._layers[0].kv.new_zeros(self._rows, 1, 1, self._layers[0].kv.shape[2])
-        for number, (policy, own) in enumerate(zip(self._policies, prompts, strict=True)):
-            longest, rows = max(map(len, own)), slice(first, first + len(own))
-            part = FusedCache(self._decoder, [policy], len(own), longest)
-            hidden.append(part._prefill(own))
+        for number, (policy, its_prompts) in enumerate(zip(self._policies, prompts, strict=True)):
+            longest, rows = max(map(len, its_prompts)), slice(first, first + len(its_prompts))
+            part = FusedCache(self._decoder, [policy], len(its_prompts), longest)
+            hidden.append(part._prefill(its_prompts))
             columns = slice(width - longest, width)
-            for layer, its in zip(self._layers, part._layers, strict=True):
-                layer.kv[rows, :, columns] = its.kv
+            for layer, source in zip(self._layers, part._layers, strict=True):
+                layer.kv[rows, :, columns] = source.kv
             mask[rows, ..., : width - longest] = -torch.inf
             if part._mask is not None:
                 mask[rows, ..., columns] = part._mask
             self._position[rows] = part._position
-            numbers += [number] * len(own)
+            numbers += [number] * len(its_prompts)
             first = rows.stop
         self._column = width
         self._mask = mask if bool(mask.any()) else None
