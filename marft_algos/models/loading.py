@@ -206,8 +206,8 @@ def load_base(
     return BaseModel(spec=spec, model=model, dtype=dtype, device=device, chat=chat)
 
 
-def given_base(model: PreTrainedModel, tokenizer: Any, settings: ModelSettings | None = None) -> BaseModel:
-    """A base model that somebody has loaded, on the device and in the dtype that it has.
+def wrap_base(model: PreTrainedModel, tokenizer: Any, settings: ModelSettings | None = None) -> BaseModel:
+    """Wraps a model that the caller has loaded, on its device and in its dtype, as a base model.
 
     Args:
         model: A causal language model of ``transformers``; its weights are frozen.

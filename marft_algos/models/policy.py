@@ -95,7 +95,7 @@ class PolicySet:
         spare: Sequence[str] = (),
         hosted: Mapping[str, str] | None = None,
         seed: int = 0,
-        given: BaseModel | None = None,
+        loaded: BaseModel | None = None,
     ) -> PolicySet:
         """Loads the base models and puts fresh adapters on them.
 
@@ -111,23 +111,26 @@ class PolicySet:
             spare: further policy ids, that no agent plays with by itself.
             hosted: agent -> policy id that a model elsewhere plays, and that has no weights here.
             seed: of the adapters' initial weights.
-            given: a base model that is loaded already, for all policies, whatever ``models`` says.
+            loaded: a base model that is loaded already, for all policies, whatever ``models`` says.
 
         Raises:
             ConfigError: unknown names, or a base model that cannot be used.
         """
         names = list(dict.fromkeys([*policies.values(), *spare]))
-        specs = dict.fromkeys(names, given.spec) if given else base_specs(models, names)
+        specs = dict.fromkeys(names, loaded.spec) if loaded else base_specs(models, names)
         frozen = _known(frozen, names, "frozen")
         where = pick_device(device)
         compute = pick_dtype(dtype, where)
         settings = settings or ModelSettings()
         if settings.quantize != "none" and full_finetune:
             raise ConfigError("Weights of 4 bits cannot be trained. Leave out --full-finetune, or say --quantize none.")
-        bases, checkpointing = dict.fromkeys(specs.values()), settings.gradient_checkpointing
-        loaded = {spec: given or load_base(spec, dtype=compute, device=where, settings=settings) for spec in bases}
+        bases = {
+            spec: loaded or load_base(spec, dtype=compute, device=where, settings=settings)
+            for spec in dict.fromkeys(specs.values())
+        }
+        checkpointing = settings.gradient_checkpointing
         built: dict[str, Weights] = {}
-        for spec, base in loaded.items():
+        for spec, base in bases.items():
             members = [name for name in names if specs[name] == spec]
             if full_finetune:
                 for name in members:

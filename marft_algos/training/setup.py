@@ -186,7 +186,7 @@ def make_policies(spec: RunSpec, given: BaseModel | None = None) -> PolicySet:
         spare=list(spec.past),
         hosted=spec.hosted,
         seed=config.seed,
-        given=given,
+        loaded=given,
     )
     for policy, folder in config.adapters.items():
         policies.load_adapter(policy, folder)
