@@ -137,15 +137,15 @@ MUTATIONS = [
     Mutation(
         "... (adapters that never reach the sampler)",
         "marft_algos/models/weights.py",
-        "base_layer().weight + layer.get_delta_weight(self._policy.adapter)",
-        "base_layer().weight + 0 * layer.get_delta_weight(self._policy.adapter)",
+        "base_layer().weight + module.get_delta_weight(self._policy.adapter)",
+        "base_layer().weight + 0 * module.get_delta_weight(self._policy.adapter)",
         "algorithms/test_defects.py::test_an_update_reaches_the_sampler_of_the_trained_agent_only",
     ),
     Mutation(
         "... a frozen agent's does not",
         "marft_algos/models/weights.py",
-        "name not in frozen, peft, _adapter(name), layers, merge",
-        "name not in frozen, peft, _adapter(names[0]), layers, merge",
+        "name not in frozen, peft, _adapter(name), modules, merge",
+        "name not in frozen, peft, _adapter(names[0]), modules, merge",
         "algorithms/test_defects.py::test_an_update_reaches_the_sampler_of_the_trained_agent_only",
     ),
     Mutation(

@@ -61,12 +61,12 @@ class Weights:
     trainable: bool
     peft: PeftModel | None = None
     adapter: str = ""
-    layers: dict[str, Any] = field(default_factory=dict)
-    """Name in the trunk -> layer that has the adapter."""
+    modules: dict[str, Any] = field(default_factory=dict)
+    """Name in the trunk -> module that has the adapter."""
     merged: bool = False
     """Whether adapters are added to the weights before the forward pass (see ``SMALL_MODEL``)."""
     blocks: Sequence[nn.Module] = ()
-    """Layers that are computed again on the way back instead of being kept."""
+    """Modules that are computed again on the way back instead of being kept."""
     siblings: Sequence[Weights] = field(default=(), repr=False)
     """The policies with an adapter on the same modules."""
 
@@ -88,11 +88,11 @@ class Weights:
         return self.model.base_model
 
     def factors(self, name: str) -> tuple[Tensor, Tensor, float] | None:
-        """Returns the adapter on the layer of that name: first factor [r, in], second factor [out, r], scale."""
-        layer = self.layers.get(name)
-        if layer is None:
+        """Returns the adapter on the linear layer of that name: first factor [r, in], second factor [out, r], scale."""
+        module = self.modules.get(name)
+        if module is None:
             return None
-        return layer.lora_A[self.adapter].weight, layer.lora_B[self.adapter].weight, layer.scaling[self.adapter]
+        return module.lora_A[self.adapter].weight, module.lora_B[self.adapter].weight, module.scaling[self.adapter]
 
     def restore_grad(self) -> None:
         """Undoes what peft does to adapters that are not active: it freezes them, but an optimiser may hold them."""
@@ -142,8 +142,8 @@ class _MergedLora:
     def __call__(self, **kwargs: Any) -> Any:
         if not self._merged:
             self._merged = {
-                f"{name}.weight": layer.get_base_layer().weight + layer.get_delta_weight(self._policy.adapter)
-                for name, layer in self._policy.layers.items()
+                f"{name}.weight": module.get_base_layer().weight + module.get_delta_weight(self._policy.adapter)
+                for name, module in self._policy.modules.items()
             }
         return functional_call(self._policy.base.model.base_model, self._merged, (), kwargs)
 
@@ -183,7 +183,7 @@ def adapters(
         lora: the adapters' shape.
         frozen: policies that are not trained.
         seed: of the initial weights.
-        gradient_checkpointing: compute layers again on the way back.
+        gradient_checkpointing: keep the blocks' inputs only, and compute the rest again on the way back.
     """
     targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
     model = share(base.model)
@@ -214,7 +214,7 @@ def adapters(
                 " supported. Expected names of layers inside the model, or 'all-linear'."
             )
     peft.eval()
-    layers = {n: m for n, m in model.base_model.named_modules() if isinstance(m, LoraLayer)}
+    modules = {n: m for n, m in model.base_model.named_modules() if isinstance(m, LoraLayer)}
     blocks = _checkpointed(model) if gradient_checkpointing else ()
     policies: dict[str, Weights] = {}
     siblings: list[Weights] = []
@@ -224,7 +224,7 @@ def adapters(
         for tensor in tensors.values():
             tensor.data = tensor.data.float()
         policies[name] = Weights(
-            base, model, tensors, name not in frozen, peft, _adapter(name), layers, merge, blocks, siblings
+            base, model, tensors, name not in frozen, peft, _adapter(name), modules, merge, blocks, siblings
         )
         policies[name].restore_grad()
     siblings += policies.values()
@@ -236,7 +236,7 @@ def _adapter(policy: str) -> str:
 
 
 def _checkpointed(model: PreTrainedModel) -> list[nn.Module]:
-    """Returns the layers that are computed again on the way back, while they are in training mode."""
+    """Returns the modules that are computed again on the way back, while they are in training mode."""
     newer = getattr(model, "activation_checkpointing_enable", None)  # its name since transformers 5.2x
     (newer or model.gradient_checkpointing_enable)({"use_reentrant": False})
     return [module for module in model.modules() if getattr(module, "gradient_checkpointing", False)]

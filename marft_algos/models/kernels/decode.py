@@ -69,22 +69,22 @@ class _AdaptedLinear:
 
 
 @dataclass(slots=True)
-class _Layer:
-    qkv: _AdaptedLinear
-    out: _AdaptedLinear
-    gate_up: _AdaptedLinear
-    down: _AdaptedLinear
+class _Block:
     norms: tuple[Tensor, Tensor]
     head_norms: tuple[Tensor, Tensor] | None
     """Of queries and keys, before the rotation (Qwen3)."""
     kv: Tensor
     """[b, 2 * kv_heads, capacity, head_dim]: keys, then values."""
+    qkv: _AdaptedLinear
+    out: _AdaptedLinear
+    gate_up: _AdaptedLinear
+    down: _AdaptedLinear
 
 
 class FusedDecoder(FusedModel):
     """What all caches over one model share.
 
-    The weights of layers that read the same input are laid end to end once; the modules keep views of them, so
+    The weights of linear layers that read the same input are laid end to end once; the modules keep views of them, so
     nothing is held twice and an optimiser's step is seen at once.
 
     Args:
@@ -104,33 +104,27 @@ class FusedDecoder(FusedModel):
         super().__init__(model, dtype)
         self._eps = float(self.eps)
         self._linears = [
-            [_fuse(f"layers.{i}", layer, parts) for parts in _SAME_INPUT] for i, layer in enumerate(self.module.layers)
+            [_fuse(f"layers.{i}", block, parts) for parts in _SAME_INPUT] for i, block in enumerate(self.module.layers)
         ]
         cache = FusedCache(self, [], 1, len(PROBE))
         last = cache.prefill([[list(PROBE[:-1])]])
         states = torch.stack([last, cache.decode(ids[:, -1])], dim=1)
         check_same(states, expected[:, -2:], 0.05 if dtype == torch.bfloat16 else 1e-4)
 
-    def layers(self, policies: Sequence[Weights], rows: int, capacity: int) -> list[_Layer]:
-        """Returns the layers at the policies' present weights, with memory for keys and values (zeros)."""
+    def blocks(self, policies: Sequence[Weights], rows: int, capacity: int) -> list[_Block]:
+        """Returns the blocks at the policies' present weights, with memory for keys and values (zeros)."""
         shape = (rows, 2 * self.kv_heads, capacity, self.head_dim)
-        layers = []
-        for linears, layer in zip(self._linears, self.module.layers, strict=True):
-            attention, head_norms = layer.self_attn, None
+        blocks = []
+        for linears, block in zip(self._linears, self.module.layers, strict=True):
+            attention, head_norms, adapted = block.self_attn, None, []
             if hasattr(attention, "q_norm"):
                 head_norms = (self.scale(attention.q_norm), self.scale(attention.k_norm))
-            layers.append(
-                _Layer(
-                    self._adapted(linears[0], policies),
-                    self._adapted(linears[1], policies),
-                    self._adapted(linears[2], policies),
-                    self._adapted(linears[3], policies),
-                    (self.scale(layer.input_layernorm), self.scale(layer.post_attention_layernorm)),
-                    head_norms,
-                    torch.zeros(shape, dtype=self.dtype, device=self.device),
-                )
-            )
-        return layers
+            for linear in linears:
+                adapted.append(self._adapted(linear, policies))
+            norms = (self.scale(block.input_layernorm), self.scale(block.post_attention_layernorm))
+            kv = torch.zeros(shape, dtype=self.dtype, device=self.device)
+            blocks.append(_Block(norms, head_norms, kv, *adapted))
+        return blocks
 
     def norm(self, x: Tensor, scale: Tensor) -> Tensor:
         """Returns the RMS norm over the last dimension."""
@@ -178,7 +172,7 @@ class FusedCache:
 
     def __init__(self, decoder: FusedDecoder, policies: Sequence[Weights], rows: int, capacity: int) -> None:
         self._decoder, self._policies, self._rows = decoder, policies, rows
-        self._layers = decoder.layers(policies, rows, capacity)
+        self._blocks = decoder.blocks(policies, rows, capacity)
         self._last_norm = decoder.scale(decoder.module.norm)
         self._angles = decoder.angles(capacity)
         self._policy_of_row: Tensor | None = None
@@ -198,9 +192,9 @@ class FusedCache:
     def compact(self, rows: Tensor) -> None:
         """Drops all rows but these."""
         n, end = len(rows), self._column
-        for layer in self._layers:
-            layer.kv[:n, :, :end] = layer.kv[rows, :, :end]
-            layer.kv = layer.kv[:n]
+        for block in self._blocks:
+            block.kv[:n, :, :end] = block.kv[rows, :, :end]
+            block.kv = block.kv[:n]
         self._position = self._position[rows]
         self._mask = None if self._mask is None else self._mask[rows]
         self._policy_of_row = None if self._policy_of_row is None else self._policy_of_row[rows]
@@ -215,14 +209,14 @@ class FusedCache:
             return self._prefill(prompts[0])
         width = max(len(row) for rows in prompts for row in rows)
         hidden, first, numbers = [], 0, []
-        mask = self._layers[0].kv.new_zeros(self._rows, 1, 1, self._layers[0].kv.shape[2])
+        mask = self._blocks[0].kv.new_zeros(self._rows, 1, 1, self._blocks[0].kv.shape[2])
         for number, (policy, its_prompts) in enumerate(zip(self._policies, prompts, strict=True)):
             longest, rows = max(map(len, its_prompts)), slice(first, first + len(its_prompts))
             part = FusedCache(self._decoder, [policy], len(its_prompts), longest)
             hidden.append(part._prefill(its_prompts))
             columns = slice(width - longest, width)
-            for layer, source in zip(self._layers, part._layers, strict=True):
-                layer.kv[rows, :, columns] = source.kv
+            for block, source in zip(self._blocks, part._blocks, strict=True):
+                block.kv[rows, :, columns] = source.kv
             mask[rows, ..., : width - longest] = -torch.inf
             if part._mask is not None:
                 mask[rows, ..., columns] = part._mask
@@ -240,14 +234,14 @@ class FusedCache:
         device = self._decoder.device
         shared = prefix_length(prompts, limit=min(map(len, prompts)) - 1)
         if shared:
-            stores = [layer.kv for layer in self._layers]
-            for layer in self._layers:
-                layer.kv = torch.zeros_like(layer.kv[:1, :, :shared])
+            stores = [block.kv for block in self._blocks]
+            for block in self._blocks:
+                block.kv = torch.zeros_like(block.kv[:1, :, :shared])
             self._column = shared
             self._forward(torch.tensor([prompts[0][:shared]], device=device), None, None)
-            for layer, store in zip(self._layers, stores, strict=True):
-                store[:, :, :shared] = layer.kv
-                layer.kv = store
+            for block, store in zip(self._blocks, stores, strict=True):
+                store[:, :, :shared] = block.kv
+                block.kv = store
         rest = [prompt[shared:] for prompt in prompts]
         width = max(map(len, rest))
         ids = torch.tensor([[0] * (width - len(row)) + row for row in rest], device=device)
@@ -257,7 +251,7 @@ class FusedCache:
         causal = torch.ones(width, width, dtype=torch.bool, device=device).tril()[None]
         ragged = not bool(real.all())
         if ragged:
-            self._mask = self._layers[0].kv.new_zeros(len(rest), 1, 1, self._layers[0].kv.shape[2])
+            self._mask = self._blocks[0].kv.new_zeros(len(rest), 1, 1, self._blocks[0].kv.shape[2])
             self._mask[:, 0, 0, shared : shared + width].masked_fill_(~real, -torch.inf)
             # A pad looks at itself: a softmax over nothing is not a number.
             causal = (causal & real[:, None]) | torch.eye(width, dtype=torch.bool, device=device)
@@ -276,7 +270,7 @@ class FusedCache:
             mask: of attention; None: causal.
 
         Returns:
-            The final hidden states [b, d] of the last column, for which alone the last layer goes beyond keys and
+            The final hidden states [b, d] of the last column, for which alone the last block goes beyond keys and
             values.
         """
         decoder, policy_of_row, end = self._decoder, self._policy_of_row, self._column
@@ -284,25 +278,25 @@ class FusedCache:
         places = slice(end - w, end) if positions is None else positions
         cos, sin = (table[places].unsqueeze(-2) for table in self._angles)
         x = decoder.module.embed_tokens(ids.flatten()).to(decoder.dtype)
-        for layer, module in zip(self._layers, decoder.module.layers, strict=True):
-            qkv = layer.qkv(decoder.norm(x, layer.norms[0]), policy_of_row).view(b, w, -1, decoder.head_dim)
+        for block, module in zip(self._blocks, decoder.module.layers, strict=True):
+            qkv = block.qkv(decoder.norm(x, block.norms[0]), policy_of_row).view(b, w, -1, decoder.head_dim)
             qk = qkv[:, :, : decoder.heads + decoder.kv_heads]
-            if layer.head_norms is not None:
+            if block.head_norms is not None:
                 parts = qk.split([decoder.heads, decoder.kv_heads], dim=2)
-                for part, scale in zip(parts, layer.head_norms, strict=True):
+                for part, scale in zip(parts, block.head_norms, strict=True):
                     part.copy_(decoder.norm(part, scale))
             rolled = qk.roll(decoder.head_dim // 2, -1)
             qk.mul_(cos).addcmul_(rolled, sin)
             heads = qkv.transpose(1, 2)
-            layer.kv[:, :, end - w : end] = heads[:, decoder.heads :]
+            block.kv[:, :, end - w : end] = heads[:, decoder.heads :]
             queries = heads[:, : decoder.heads]
-            if layer is self._layers[-1]:
+            if block is self._blocks[-1]:
                 queries, x = queries[:, :, -1:], x.view(b, w, -1)[:, -1]
                 mask = None if mask is None else mask[:, :, -1:]
-            attended = _attend(queries, layer.kv[:, :, :end], mask).reshape(len(x), -1)
-            x = layer.out(attended, policy_of_row, x)
-            gate, up = layer.gate_up(decoder.norm(x, layer.norms[1]), policy_of_row).chunk(2, dim=-1)
-            x = layer.down(module.mlp.act_fn(gate).mul_(up), policy_of_row, x)
+            attended = _attend(queries, block.kv[:, :, :end], mask).reshape(len(x), -1)
+            x = block.out(attended, policy_of_row, x)
+            gate, up = block.gate_up(decoder.norm(x, block.norms[1]), policy_of_row).chunk(2, dim=-1)
+            x = block.down(module.mlp.act_fn(gate).mul_(up), policy_of_row, x)
         return decoder.norm(x, self._last_norm)
 
 
@@ -321,13 +315,13 @@ def _attend(queries: Tensor, kv: Tensor, mask: Tensor | None) -> Tensor:
     return attended.transpose(1, 2)
 
 
-def _fuse(prefix: str, layer: nn.Module, parts: tuple[str, ...]) -> _FusedLinear:
-    modules: list[Any] = [layer.get_submodule(part) for part in parts]
+def _fuse(prefix: str, block: nn.Module, parts: tuple[str, ...]) -> _FusedLinear:
+    modules: list[Any] = [block.get_submodule(part) for part in parts]
     if any(type(module) is not nn.Linear for module in modules):
         raise Unsupported("has layers of another kind than torch.nn.Linear")
     biases = [module.bias for module in modules if module.bias is not None]
     if biases and len(biases) < len(modules):
-        raise Unsupported("has a bias in some of the layers that read the same input")
+        raise Unsupported("has a bias in some of the linear layers that read the same input")
     weight = _lay_end_to_end([module.weight for module in modules])
     names = tuple(f"{prefix}.{part}" for part in parts)
     sizes = tuple(len(module.weight) for module in modules)

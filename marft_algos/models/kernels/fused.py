@@ -1,9 +1,9 @@
 """A fused forward pass over whole texts for scoring, training and the critics' features, with gradients of its own.
 
-It computes what transformers' modules compute, and less of it: the last layer's output and feed-forward run at the
+It computes what transformers' modules compute, and less of it: the last block's output and feed-forward run at the
 positions whose hidden states are wanted, and nowhere else; keys are not repeated for the queries that share them; an
 RMS norm is one node of the graph; adapters are added to the weights, and the gradient of a weight is never formed:
-those of an adapter's factors come from thin products with the layer's input and the gradient of its output. For float32
+those of an adapter's factors come from thin products with the linear layer's input and the gradient of its output. For float32
 models of the families below; ``FusedForward`` compares itself with transformers on the very model before it is used.
 """
 
@@ -131,27 +131,27 @@ class FusedForward(FusedModel):
         cos, sin = self.angles(length)
         rotary = cos[positions][:, None], sin[positions][:, None]
         x = self.module.embed_tokens(torch.cat([ids[0, :shared], rest.flatten()]))
-        for i, layer in enumerate(self.module.layers):
-            last, name, mlp = i == len(self.module.layers) - 1, f"layers.{i}.", layer.mlp
-            queries, keys, values = self._project(weights, f"{name}self_attn.", layer, x, rotary)
+        for i, block in enumerate(self.module.layers):
+            last, name, mlp = i == len(self.module.layers) - 1, f"layers.{i}.", block.mlp
+            queries, keys, values = self._project(weights, f"{name}self_attn.", block, x, rotary)
             before, attended = _attend(queries, keys, values, batch, shared, first if last else 0)
             if last:
                 attended, x = attended[keep[:, first:]], x[shared:].view(*rest.shape, -1)[keep]
             else:
                 attended = torch.cat([before, attended.flatten(0, 1)]) if shared else attended.flatten(0, 1)
-            x = _linear(weights, f"{name}self_attn.o_proj", layer.self_attn.o_proj, attended.flatten(1), x)
-            y = self._norm(x, layer.post_attention_layernorm)
+            x = _linear(weights, f"{name}self_attn.o_proj", block.self_attn.o_proj, attended.flatten(1), x)
+            y = self._norm(x, block.post_attention_layernorm)
             gate = _linear(weights, f"{name}mlp.gate_proj", mlp.gate_proj, y)
             up = _linear(weights, f"{name}mlp.up_proj", mlp.up_proj, y)
             x = _linear(weights, f"{name}mlp.down_proj", mlp.down_proj, _gated(mlp.act_fn, gate, up), x)
         return self._norm(x, self.module.norm)
 
     def _project(
-        self, weights: Weights | None, name: str, layer: Any, x: Tensor, rotary: tuple[Tensor, Tensor]
+        self, weights: Weights | None, name: str, block: Any, x: Tensor, rotary: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Returns rotated queries and keys, and values: [tokens, heads, head_dim] each."""
-        attention, (cos, sin) = layer.self_attn, rotary
-        y = self._norm(x, layer.input_layernorm)
+        attention, (cos, sin) = block.self_attn, rotary
+        y = self._norm(x, block.input_layernorm)
         q = _linear(weights, f"{name}q_proj", attention.q_proj, y).unflatten(-1, (-1, self.head_dim))
         k = _linear(weights, f"{name}k_proj", attention.k_proj, y).unflatten(-1, (-1, self.head_dim))
         v = _linear(weights, f"{name}v_proj", attention.v_proj, y).unflatten(-1, (-1, self.head_dim))
@@ -195,11 +195,11 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     return attended.transpose(1, 2)
 
 
-def _linear(weights: Weights | None, name: str, layer: nn.Linear, x: Tensor, residual: Tensor | None = None) -> Tensor:
+def _linear(weights: Weights | None, name: str, linear: nn.Linear, x: Tensor, residual: Tensor | None = None) -> Tensor:
     factors = None if weights is None else weights.factors(name)
     if factors is None:
-        return residual_linear(x, layer.weight, layer.bias, residual)
-    adapted: Tensor = _Adapted.apply(x, layer.weight, layer.bias, residual, *factors)
+        return residual_linear(x, linear.weight, linear.bias, residual)
+    adapted: Tensor = _Adapted.apply(x, linear.weight, linear.bias, residual, *factors)
     return adapted
 
 
@@ -295,8 +295,8 @@ def _check(trunk: Any, config: Any) -> None:
     if rope not in ROPES:
         raise Unsupported(f"has rotary embeddings of the kind '{rope}'")
     window = getattr(config, "sliding_window", None) if name == "MistralModel" else None
-    for layer in trunk.layers:
-        if window or getattr(layer.self_attn, "sliding_window", None):
+    for block in trunk.layers:
+        if window or getattr(block.self_attn, "sliding_window", None):
             raise Unsupported("attends to a sliding window")
-        if abs(layer.self_attn.scaling * layer.self_attn.head_dim**0.5 - 1) > 1e-6:
+        if abs(block.self_attn.scaling * block.self_attn.head_dim**0.5 - 1) > 1e-6:
             raise Unsupported("scales its attention in a way of its own")

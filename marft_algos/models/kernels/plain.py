@@ -27,7 +27,7 @@ def hidden_states(
         model: the model it belongs to (for its configuration).
         ids: [B, T], right-padded with any id.
         wanted: bool [B, T], n of them true.
-        share_prefix: False where layers are computed again on the way back, which cannot add to a cache twice.
+        share_prefix: False under gradient checkpointing, which cannot add to a cache twice.
     """
     first = first_column(wanted)
     may_share = share_prefix or not torch.is_grad_enabled()
