@@ -20,6 +20,7 @@ from marft_algos.models import weights as weights_module
 from marft_algos.models.kernels.decode import FusedDecoder, Unsupported
 from marft_algos.models.policy import LoraSettings, PolicySet
 from marft_algos.types import GenerationRequest
+from marft_envs.errors import ConfigError
 
 
 @pytest.mark.parametrize("limit", [weights_module.SMALL_MODEL, 0])
@@ -123,3 +124,22 @@ def test_another_architecture_is_decoded_by_transformers_and_one_line_says_so(tm
     assert len(said) == 1
     for request, reply in zip(asked, replies, strict=True):
         np.testing.assert_allclose(reply.logprobs, rescore(policies, request, reply, 1.0).numpy(), rtol=0, atol=1e-5)
+
+
+def test_an_environment_variable_leaves_fused_passes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save_tiny(tmp_path / "qwen")
+    policies = build(folder)
+    asked = requests(policies)
+    expected = NativeEngine(policies).generate(asked, PARAMS)
+    monkeypatch.setenv("MARFT_KERNELS", "none")
+    plain = build(folder)
+    with pytest.warns(UserWarning, match="decoded by transformers"):
+        replies = NativeEngine(plain).generate(asked, PARAMS)
+    assert [reply.action_ids for reply in replies] == [reply.action_ids for reply in expected]
+    ids, mask = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[False, False, True, True]])
+    torch.testing.assert_close(
+        plain.logprobs("actor", ids, mask)[0], policies.logprobs("actor", ids, mask)[0], rtol=0, atol=1e-5
+    )
+    monkeypatch.setenv("MARFT_KERNELS", "decode,foward")
+    with pytest.raises(ConfigError, match="Did you mean 'forward'"):
+        build(folder)

@@ -3,8 +3,8 @@
 It computes what transformers' modules compute, and less of it: the last block's output and feed-forward run at the
 positions whose hidden states are wanted, and nowhere else; keys are not repeated for the queries that share them; an
 RMS norm is one node of the graph; adapters are added to the weights, and the gradient of a weight is never formed:
-those of an adapter's factors come from thin products with the linear layer's input and the gradient of its output. For float32
-models of the families below; ``FusedForward`` compares itself with transformers on the very model before it is used.
+those of an adapter's factors come from thin products with the linear layer's input and the gradient of its output. It
+is for float32 models of the families below; ``FusedForward`` compares itself with transformers on the very model first.
 """
 
 from __future__ import annotations
