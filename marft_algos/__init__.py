@@ -41,7 +41,7 @@ _MOVED = {
     "learner.learner": "update",
     "models.loading": "modeling",
     "models.policy": "policy",
-    "models.renderer": "renderer",
+    "models.chat": "renderer",
     "rollout.selfplay": "selfplay",
     "runs.checkpoint": "checkpoint",
     "runs.loggers": "loggers",
