@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from marft_algos.engines.base import RolloutEngine as RolloutEngine
     from marft_algos.engines.conformance import check_engine as check_engine
     from marft_algos.learner.learner import Learner as Learner
-    from marft_algos.models.renderer import Renderer as Renderer
+    from marft_algos.models.chat import Renderer as Renderer
     from marft_algos.rollout.collector import Collector as Collector
     from marft_algos.training.api import train as train
     from marft_algos.training.parts import Parts as Parts
@@ -39,9 +39,9 @@ _MOVED = {
     "algorithms.ppo": "ppo",
     "config.presets": "presets",
     "learner.learner": "update",
+    "models.chat": "renderer",
     "models.loading": "modeling",
     "models.policy": "policy",
-    "models.renderer": "renderer",
     "rollout.selfplay": "selfplay",
     "runs.checkpoint": "checkpoint",
     "runs.loggers": "loggers",
@@ -59,7 +59,7 @@ _LAZY = {
     "Collector": "rollout.collector",
     "Learner": "learner.learner",
     "Parts": "training.parts",
-    "Renderer": "models.renderer",
+    "Renderer": "models.chat",
     "RolloutEngine": "engines.base",
     "TrainConfig": "config.settings",
     "Trainer": "training.trainer",

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
 
 from marft_algos.lazy import torch
 from marft_envs.errors import MarftError
 
-T = TypeVar("T")
 PASS_TOKENS = 256
 """Pads that may cost less than a pass of its own for what would be padded."""
 
@@ -29,20 +27,26 @@ def passes(lengths: Sequence[int], budget: int) -> list[list[int]]:
     Returns:
         Numbers of rows, pass by pass.
     """
-    found: list[list[int]] = []
+    rows: list[list[int]] = []
     longest = pads = 0
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         pads += longest - lengths[i]
-        size = longest * (len(found[-1]) + 1) if found else 0
-        if not found or size > budget or pads > max(PASS_TOKENS, size // 8):
-            found.append([])
+        size = longest * (len(rows[-1]) + 1) if rows else 0
+        if not rows or size > budget or pads > max(PASS_TOKENS, size // 8):
+            rows.append([])
             longest, pads = lengths[i], 0
-        found[-1].append(i)
-    return found
+        rows[-1].append(i)
+    return rows
 
 
 class Budget:
     """How much of something is computed at once.
+
+    The work stands in a loop over the sizes to try, so that it can be repeated; in most cases there is one::
+
+        for size in budget.sizes(len(rows)):
+            with budget:
+                replies = decode(rows, size)
 
     Args:
         size: to start with.
@@ -52,37 +56,46 @@ class Budget:
 
     def __init__(self, size: int, unit: str, flag: str) -> None:
         self.size, self._unit, self._flag = size, unit, flag
-        self._halved = False
+        self._tried, self._halved = size, False
 
-    def run(self, work: Callable[[int], T], wanted: int) -> T:
-        """Returns ``work(size)``; if memory runs out, once in this object's life, ``work`` runs again at half.
+    def sizes(self, wanted: int) -> Iterator[int]:
+        """Yields the size to compute with; a second one, half as large, if memory runs out within ``with budget``.
 
         Args:
-            work: what to do with at most that much at once; must stand to be repeated.
             wanted: how much there is in all: half of what was really tried is half of the smaller of both.
+        """
+        size = self.size
+        self._tried = min(size, wanted)
+        yield size
+        if self.size == size:
+            return
+        gc.collect()  # here, because the error with all that its frames held is gone by now
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        warnings.warn(
+            f"Memory ran out with {self._tried} {self._unit} at once; going on with {self.size} (set {self._flag} to"
+            " that).",
+            stacklevel=3,
+        )
+        yield from self.sizes(wanted)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """Halves the size if memory ran out for the first time in this object's life.
 
         Raises:
             OutOfMemory: it was halved before, or cannot be.
         """
-        try:
-            return work(self.size)
-        except (MemoryError, RuntimeError) as error:
-            if not out_of_memory(error):
-                raise
-            tried = min(self.size, wanted)
-            if self._halved or tried < 2:
-                raise OutOfMemory(
-                    f"Memory ran out with {tried} {self._unit} at once. Lower {self._flag} below {tried}."
-                ) from error
-        self._halved, self.size = True, tried // 2
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        warnings.warn(
-            f"Memory ran out with {tried} {self._unit} at once; going on with {self.size} (set {self._flag} to that).",
-            stacklevel=3,
-        )
-        return self.run(work, wanted)
+        if error is None or not out_of_memory(error):
+            return False
+        if self._halved or self._tried < 2:
+            raise OutOfMemory(
+                f"Memory ran out with {self._tried} {self._unit} at once. Lower {self._flag} below {self._tried}."
+            ) from error
+        self._halved, self.size = True, self._tried // 2
+        return True
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -109,8 +109,8 @@ MUTATIONS = [
     Mutation(
         "sampler's and trainer's log-probs agree",
         "marft_algos/engines/native.py",
-        "scores = torch.log_softmax(self.to_logits(hidden) / self.params.temperature, dim=-1)",
-        "scores = torch.log_softmax(self.to_logits(hidden), dim=-1)",
+        "logprobs = torch.log_softmax(raw / self._params.temperature, dim=-1)",
+        "logprobs = torch.log_softmax(raw, dim=-1)",
         "algorithms/test_defects.py::test_sampler_and_trainer_agree_and_the_first_ratio_is_1",
     ),
     Mutation(
@@ -137,15 +137,15 @@ MUTATIONS = [
     Mutation(
         "... (adapters that never reach the sampler)",
         "marft_algos/models/weights.py",
-        "base_layer().weight + layer.get_delta_weight(self._held.adapter)",
-        "base_layer().weight + 0 * layer.get_delta_weight(self._held.adapter)",
+        "base_layer().weight + module.get_delta_weight(self._policy.adapter)",
+        "base_layer().weight + 0 * module.get_delta_weight(self._policy.adapter)",
         "algorithms/test_defects.py::test_an_update_reaches_the_sampler_of_the_trained_agent_only",
     ),
     Mutation(
         "... a frozen agent's does not",
         "marft_algos/models/weights.py",
-        "name not in frozen, peft, _adapter(name), layers, merge",
-        "name not in frozen, peft, _adapter(names[0]), layers, merge",
+        "name not in frozen, peft, _adapter(name), modules, merge",
+        "name not in frozen, peft, _adapter(names[0]), modules, merge",
         "algorithms/test_defects.py::test_an_update_reaches_the_sampler_of_the_trained_agent_only",
     ),
     Mutation(
@@ -180,7 +180,7 @@ MUTATIONS = [
         "resume: adapters stay trainable",
         "marft_algos/models/weights.py",
         "                tensor.copy_(saved[name])",
-        "                own[name] = torch.nn.Parameter(saved[name])",
+        "                tensors[name] = torch.nn.Parameter(saved[name])",
         "algorithms/test_defects.py::test_resume_keeps_adapters_trainable_and_continues",
     ),
     Mutation(
@@ -236,8 +236,8 @@ MUTATIONS = [
     Mutation(
         "... (a sample depends on the batch around it)",
         "marft_algos/engines/native.py",
-        "uniforms([r.seed for r in requests]",
-        "uniforms(list(range(len(requests)))",
+        "seeds = [request.seed for request in requests]",
+        "seeds = list(range(len(requests)))",
         "algorithms/test_defects.py::test_equal_seeds_give_equal_problems_for_1_2_and_8_workers",
     ),
     Mutation(

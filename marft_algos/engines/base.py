@@ -113,8 +113,8 @@ class Publisher:
 
     def __init__(self, engine: RolloutEngine, policies: AdapterSource, folder: Path | str | None = None) -> None:
         self._engine, self._policies = engine, policies
-        self._given = None if folder is None else Path(folder).expanduser().absolute()
-        self._made: Path | None = None
+        self._parent = None if folder is None else Path(folder).expanduser().absolute()
+        self._temporary: Path | None = None
         self._last: dict[str, Path] = {}
 
     def publish(self, names: Iterable[str], version: int) -> None:
@@ -133,17 +133,17 @@ class Publisher:
 
     def close(self) -> None:
         """Deletes what was written."""
-        if self._made is not None:
-            shutil.rmtree(self._made, ignore_errors=True)
-        self._made, self._last = None, {}
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+        self._temporary, self._last = None, {}
 
     def _folder(self) -> Path:
-        if self._made is None:
-            if self._given is not None:
-                self._given.mkdir(parents=True, exist_ok=True)
-            self._made = Path(tempfile.mkdtemp(prefix="marft-adapters-", dir=self._given))
-            self._made.chmod(0o755)  # a server may run as another user
-        return self._made
+        if self._temporary is None:
+            if self._parent is not None:
+                self._parent.mkdir(parents=True, exist_ok=True)
+            self._temporary = Path(tempfile.mkdtemp(prefix="marft-adapters-", dir=self._parent))
+            self._temporary.chmod(0o755)  # a server may run as another user
+        return self._temporary
 
 
 def failure(message: str, version: int) -> Generation:

@@ -48,13 +48,13 @@ class Bench:
     def requests(self, n: int | None = None, policy: str | None = None) -> list[GenerationRequest]:
         """Ragged prompts; by turns of all policies, or of one."""
         names = self.policies.policies if policy is None else [policy]
-        made = []
+        requests = []
         for i in range(n or self.rows):
             name = names[i % len(names)]
             text = "7 + " * (i % 5) + str(i * 37 % 11)
             prompt = self.policies.renderer.render(name, [{"role": "user", "content": text}])
-            made.append(GenerationRequest(name, prompt, seed=row_seed(1, 2, i, 0), agent=name))
-        return made
+            requests.append(GenerationRequest(name, prompt, seed=row_seed(1, 2, i, 0), agent=name))
+        return requests
 
     def params(self, temperature: float = 1.0) -> SamplingParams:
         """How the checks sample."""
@@ -148,8 +148,8 @@ def check_engine(
 def logprobs_are_the_learners(bench: Bench) -> None:
     """What is sampled from is what is scored, at every temperature."""
     for temperature in (1.0, 0.7):
-        asked = bench.requests()
-        for request, reply in zip(asked, bench.engine.generate(asked, bench.params(temperature)), strict=True):
+        requests = bench.requests()
+        for request, reply in zip(requests, bench.engine.generate(requests, bench.params(temperature)), strict=True):
             scores = bench.scores(request, reply, temperature)
             _close(bench, reply, scores, f"at temperature {temperature} the learner", bench.tolerance / temperature)
 
@@ -157,8 +157,10 @@ def logprobs_are_the_learners(bench: Bench) -> None:
 def samples_follow_the_distribution(bench: Bench) -> None:
     """Surprise of one-token replies is, on average, the entropy."""
     first = bench.requests(1)[0]
-    asked = [GenerationRequest(first.policy, first.prompt_ids, row_seed(3, 0, i, 0), first.agent) for i in range(DRAWS)]
-    surprise = np.array([-float(r.logprobs[0]) for r in bench.engine.generate(asked, SamplingParams(1))])
+    requests = [
+        GenerationRequest(first.policy, first.prompt_ids, row_seed(3, 0, i, 0), first.agent) for i in range(DRAWS)
+    ]
+    surprise = np.array([-float(r.logprobs[0]) for r in bench.engine.generate(requests, SamplingParams(1))])
     ids, mask = _row(first.prompt_ids, [0])
     with torch.no_grad():
         _, entropies = bench.policies.logprobs(
@@ -175,41 +177,44 @@ def samples_follow_the_distribution(bench: Bench) -> None:
 
 def mixed_policies_equal_one_at_a_time(bench: Bench) -> None:
     """A batch of several policies gives each what it gets alone."""
-    asked = bench.requests()
-    together = bench.engine.generate(asked, bench.params())
+    requests = bench.requests()
+    together = bench.engine.generate(requests, bench.params())
     for policy in bench.policies.policies:
-        rows = [i for i, request in enumerate(asked) if request.policy == policy]
-        alone = bench.engine.generate([asked[i] for i in rows], bench.params())
+        rows = [i for i, request in enumerate(requests) if request.policy == policy]
+        alone = bench.engine.generate([requests[i] for i in rows], bench.params())
         _same(bench, [together[i] for i in rows], alone, f"policy '{policy}' in a mixed batch and alone")
 
 
 def a_publish_changes_one_policy(bench: Bench) -> None:
     """``publish`` changes the distribution of its policy and of no other, and replies carry the version."""
-    asked = bench.requests()
-    before = bench.engine.generate(asked, bench.params())
+    requests = bench.requests()
+    before = bench.engine.generate(requests, bench.params())
     changed = bench.policies.policies[0]
     with bench.disturbed(changed):
-        after = bench.engine.generate(asked, bench.params())
-        for request, reply in zip(asked, after, strict=True):
+        after = bench.engine.generate(requests, bench.params())
+        for request, reply in zip(requests, after, strict=True):
             _close(bench, reply, bench.scores(request, reply), f"after a publish the learner ('{request.policy}')")
-    rows = {own: [i for i, r in enumerate(asked) if (r.policy == changed) is own] for own in (True, False)}
+    rows = {
+        is_changed: [i for i, r in enumerate(requests) if (r.policy == changed) is is_changed]
+        for is_changed in (True, False)
+    }
     _same(bench, [before[i] for i in rows[False]], [after[i] for i in rows[False]], "others before and after a publish")
     if not any(_differ(before[i], after[i], 100 * bench.tolerance) for i in rows[True]):
         raise EngineCheckError(f"Publishing other weights of policy '{changed}' changed nothing of what it says.")
     if not all(after[i].version > before[i].version for i in rows[True]):
         raise EngineCheckError("Replies carry the same version before and after a publish. Expected the published one.")
-    _same(bench, before, bench.engine.generate(asked, bench.params()), "before a publish and after its return")
+    _same(bench, before, bench.engine.generate(requests, bench.params()), "before a publish and after its return")
 
 
 def seeds_fix_samples_in_any_batch(bench: Bench) -> None:
     """Equal seeds give equal samples, whatever the batch; other seeds give others."""
-    asked = bench.requests()
-    together = bench.engine.generate(asked, bench.params())
-    _same(bench, together, bench.engine.generate(asked[::-1], bench.params())[::-1], "a batch and its reverse")
-    few = asked[:4]
+    requests = bench.requests()
+    together = bench.engine.generate(requests, bench.params())
+    _same(bench, together, bench.engine.generate(requests[::-1], bench.params())[::-1], "a batch and its reverse")
+    few = requests[:4]
     alone = [bench.engine.generate([request], bench.params())[0] for request in few]
     _same(bench, together[:4], alone, "rows in a batch and alone")
-    first = asked[0]
+    first = requests[0]
     seeds = [GenerationRequest(first.policy, first.prompt_ids, row_seed(5, 0, i, 0), first.agent) for i in range(8)]
     if len({tuple(reply.action_ids) for reply in bench.engine.generate(seeds, bench.params())}) < 2:
         raise EngineCheckError("Eight seeds gave one sample. Expected the request's seed to decide.")
@@ -218,12 +223,12 @@ def seeds_fix_samples_in_any_batch(bench: Bench) -> None:
 def greedy_is_the_most_likely_token(bench: Bench) -> None:
     """Greedy replies do not depend on seeds, and no token has a better alternative by sampling."""
     first = bench.requests(1)[0]
-    asked = [GenerationRequest(first.policy, first.prompt_ids, seed, first.agent) for seed in range(16)]
-    greedy = bench.engine.generate(asked, SamplingParams(1, greedy=True))
+    requests = [GenerationRequest(first.policy, first.prompt_ids, seed, first.agent) for seed in range(16)]
+    greedy = bench.engine.generate(requests, SamplingParams(1, greedy=True))
     if len({tuple(reply.action_ids) for reply in greedy}) != 1:
         raise EngineCheckError("Greedy replies to one prompt differ by seed.")
     best = bench.scores(first, greedy[0])[0]
-    for reply in bench.engine.generate(asked, SamplingParams(1)):
+    for reply in bench.engine.generate(requests, SamplingParams(1)):
         if bench.scores(first, reply)[0] > best + bench.tolerance:
             raise EngineCheckError(f"A sampled token is likelier than the greedy one, {greedy[0].action_ids}.")
 
@@ -232,8 +237,8 @@ def replies_stop_at_the_end_or_the_limit(bench: Bench) -> None:
     """A reply ends with the end token (``eos``) or after as many tokens as allowed (``length``); text is its ids'."""
     seen = set()
     for params in (bench.params(), SamplingParams(1)):
-        asked = bench.requests()
-        for request, reply in zip(asked, bench.engine.generate(asked, params), strict=True):
+        requests = bench.requests()
+        for request, reply in zip(requests, bench.engine.generate(requests, params), strict=True):
             base = bench.policies.base(request.policy)
             inside, last = reply.action_ids[:-1], reply.action_ids[-1:]
             ended = bool(last) and last[0] in base.chat.end_ids
@@ -276,9 +281,9 @@ def a_long_prompt_fails_alone(bench: Bench) -> None:
     fine = bench.requests(1)[0]
     token = fine.prompt_ids[-1]
     long = GenerationRequest(policy, [token] * bench.policies.base(policy).chat.context, 1)
-    whole, failed = bench.engine.generate([fine, long], bench.params())
-    if whole.stop_reason is StopReason.ERROR:
-        raise EngineCheckError(f"A prompt that fits failed beside one that does not: {whole.error}")
+    answered, failed = bench.engine.generate([fine, long], bench.params())
+    if answered.stop_reason is StopReason.ERROR:
+        raise EngineCheckError(f"A prompt that fits failed beside one that does not: {answered.error}")
     if failed.stop_reason is not StopReason.ERROR or failed.action_ids or "context" not in failed.error:
         raise EngineCheckError(
             f"A prompt as long as the context came back as '{failed.stop_reason}' ({failed.error or failed.text!r})."
@@ -290,19 +295,19 @@ def one_by_one_equals_together(bench: Bench) -> None:
     """An engine that answers ``one_by_one`` says the same to requests that several threads bring one at a time."""
     if not bench.engine.one_by_one:
         return
-    asked = bench.requests()
-    with ThreadPoolExecutor(len(asked)) as pool:
-        single = pool.map(lambda request: bench.engine.generate([request], bench.params())[0], asked)
-        _same(bench, bench.engine.generate(asked, bench.params()), list(single), "one call and one by one")
+    requests = bench.requests()
+    with ThreadPoolExecutor(len(requests)) as pool:
+        single = pool.map(lambda request: bench.engine.generate([request], bench.params())[0], requests)
+        _same(bench, bench.engine.generate(requests, bench.params()), list(single), "one call and one by one")
 
 
 def sleep_changes_nothing(bench: Bench) -> None:
-    """After ``sleep`` and ``wake`` it says what it said."""
-    asked = bench.requests()
-    before = bench.engine.generate(asked, bench.params())
+    """After ``sleep`` and ``wake`` it gives the same replies."""
+    requests = bench.requests()
+    before = bench.engine.generate(requests, bench.params())
     bench.engine.sleep()
     bench.engine.wake()
-    _same(bench, before, bench.engine.generate(asked, bench.params()), "before and after sleep")
+    _same(bench, before, bench.engine.generate(requests, bench.params()), "before and after sleep")
 
 
 CHECKS: tuple[Callable[[Bench], None], ...] = (

@@ -1,4 +1,4 @@
-"""JSON over HTTP to a server of one's own: two kinds of failure, and nothing else."""
+"""JSON over HTTP to a server of the user's own; a request fails as ``ServerDown`` or as ``ServerRefused``."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Server:
             raise ServerDown(f"{self.url} answered what cannot be decoded: {error}") from error
 
     def _read(self, answer: Any, until: float) -> bytes:
-        """The whole answer; in pieces, for a timeout of the socket begins anew with each byte."""
+        """Returns the whole answer, read in pieces, for a timeout of the socket begins anew with each byte."""
         data = bytearray()
         while piece := answer.read1(_CHUNK):
             data += piece
@@ -114,10 +114,10 @@ class Server:
 
     def _refusal(self, error: urllib.error.HTTPError) -> ServerDown | ServerRefused:
         try:
-            said = error.read(4 * _MESSAGE).decode("utf-8", "replace")[:_MESSAGE].strip()
+            text = error.read(4 * _MESSAGE).decode("utf-8", "replace")[:_MESSAGE].strip()
         except (OSError, http.client.HTTPException):
-            said = ""
-        message = f"{error.code} {said or error.reason}"
+            text = ""
+        message = f"{error.code} {text or error.reason}"
         if error.code == 429 or error.code >= 500:
             return ServerDown(f"{self.url} said {message}")
         if 300 <= error.code < 400:

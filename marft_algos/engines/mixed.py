@@ -47,13 +47,13 @@ class MixedEngine(EngineBase):
             engine = self._get(self._route(request))
             engines[id(engine)] = engine
             rows.setdefault(id(engine), []).append(i)
-        found: dict[int, Generation] = {}
+        generations: dict[int, Generation] = {}
         with ThreadPoolExecutor(max(len(rows), 1)) as pool:
             parts = [[requests[i] for i in part] for part in rows.values()]
             replies = pool.map(lambda engine, part: engine.generate(part, params), engines.values(), parts)
-            for part, made in zip(rows.values(), replies, strict=True):
-                found |= zip(part, made, strict=True)
-        return [found[i] for i in range(len(requests))]
+            for part, answers in zip(rows.values(), replies, strict=True):
+                generations |= zip(part, answers, strict=True)
+        return [generations[i] for i in range(len(requests))]
 
     def needs_adapter(self, policy: str) -> bool:
         """As the policy's engine."""
@@ -75,11 +75,11 @@ class MixedEngine(EngineBase):
 
     def metrics(self) -> dict[str, float]:
         """Returns the numbers of all engines; equal names are added up."""
-        found: dict[str, float] = {}
+        totals: dict[str, float] = {}
         for engine in self._distinct():
             for key, number in engine.metrics().items():
-                found[key] = found.get(key, 0.0) + number
-        return found
+                totals[key] = totals.get(key, 0.0) + number
+        return totals
 
     def close(self) -> None:
         """Closes every engine."""

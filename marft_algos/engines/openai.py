@@ -18,7 +18,7 @@ from marft_algos.config.endpoints import Endpoint
 from marft_algos.engines.base import EngineBase, EngineError, failure
 from marft_algos.engines.http import ANSWER_BYTES, NONSENSE
 from marft_algos.engines.usage import Meter, Usage
-from marft_algos.models.renderer import Renderer
+from marft_algos.models.chat import Renderer
 from marft_algos.types import FOREIGN, Generation, GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError, MissingExtraError
 
@@ -53,7 +53,7 @@ class OpenAIEngine(EngineBase):
         url = endpoint.urls[0] if endpoint.urls else None
         if url and url.count("/") == 2:
             url += "/v1"
-        self._own = url is None or "api.openai.com" in url
+        self._is_openai = url is None or "api.openai.com" in url
         self._client = openai.OpenAI(
             api_key=endpoint.key(),
             base_url=url,
@@ -120,19 +120,21 @@ class OpenAIEngine(EngineBase):
         return reply
 
     def _read(self, request: GenerationRequest, answer: Any) -> tuple[Generation, dict[str, int]]:
-        """The reply, and its tokens by direction; nonsense is this request's failure."""
+        """Returns the reply, and its tokens by direction; an answer of another shape is this request's failure."""
         try:
-            found = answer.parse()
-            used = found.usage
+            completion = answer.parse()
+            used = completion.usage
             usage = {"tokens_in": int(used.prompt_tokens), "tokens_out": int(used.completion_tokens)} if used else {}
-            return self._read_tokens(request, found) if self._endpoint.train else self._read_chat(found), usage
+            if self._endpoint.train:
+                return self._read_tokens(request, completion), usage
+            return self._read_chat(completion), usage
         except ConfigError:
             raise
         except (self._errors.OpenAIError, RecursionError, *NONSENSE) as error:
             return failure(f"the endpoint's answer is no completion: {type(error).__name__}: {error}", 0), {}
 
     def _chat(self, request: GenerationRequest, params: SamplingParams) -> Any:
-        limit = "max_completion_tokens" if self._own else "max_tokens"
+        limit = "max_completion_tokens" if self._is_openai else "max_tokens"
         settings: dict[str, Any] = {limit: params.max_new_tokens, "seed": request.seed & _SEED}
         if params.greedy or params.temperature != 1.0:  # some models know no other than 1, and refuse the setting
             settings["temperature"] = 0.0 if params.greedy else params.temperature
@@ -197,7 +199,7 @@ class OpenAIEngine(EngineBase):
 
 
 def _careful(api: Any, timeout: float) -> Any:
-    """An HTTP client that follows no redirect, so that a key stays with its host, and reads no endless answer."""
+    """Makes an HTTP client that follows no redirect, so that a key stays with its host, and reads no endless answer."""
 
     class Careful(api.DefaultHttpxClient):
         def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
@@ -209,8 +211,8 @@ def _careful(api: Any, timeout: float) -> Any:
                 for piece in answer.iter_bytes():
                     data += piece
                     if len(data) > ANSWER_BYTES:
-                        said = f"more than {ANSWER_BYTES >> 20} MiB came"
-                        raise api.APIConnectionError(message=said, request=request)
+                        problem = f"more than {ANSWER_BYTES >> 20} MiB came"
+                        raise api.APIConnectionError(message=problem, request=request)
                     if time.monotonic() > until:
                         raise api.APIConnectionError(message="the answer did not end in time", request=request)
             finally:
@@ -218,8 +220,8 @@ def _careful(api: Any, timeout: float) -> Any:
             dropped = ("content-encoding", "content-length")  # of what came over the wire
             headers = [(key, value) for key, value in answer.headers.multi_items() if key not in dropped]
             extensions = {k: v for k, v in answer.extensions.items() if k != "network_stream"}
-            whole = type(answer)(answer.status_code, headers=headers, content=bytes(data), extensions=extensions)
-            whole.request = request
-            return whole
+            response = type(answer)(answer.status_code, headers=headers, content=bytes(data), extensions=extensions)
+            response.request = request
+            return response
 
     return Careful(timeout=timeout)

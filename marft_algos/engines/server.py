@@ -94,8 +94,8 @@ def environment() -> dict[str, str]:
 def install(settings: ServerSettings) -> list[list[str]]:
     """Returns the commands that make the virtual environment."""
     pip = [str(settings.python), "-m", "pip"]
-    made = [[sys.executable, "-m", "venv", settings.venv], [*pip, "install", settings.install]]
-    return [*made, [*pip, "uninstall", "-y", *UNUSED]] if "cpu" in settings.install else made
+    commands = [[sys.executable, "-m", "venv", settings.venv], [*pip, "install", settings.install]]
+    return [*commands, [*pip, "uninstall", "-y", *UNUSED]] if "cpu" in settings.install else commands
 
 
 def shown(argv: list[str], extra: Mapping[str, str] | None = None) -> str:
@@ -158,8 +158,8 @@ def main(argv: list[str] | None = None) -> int:
         # Whoever ends this process (a scheduler, `kill`) means the server, which would stay and keep its memory.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         with serving(settings) as process:
-            given = f"?key_env={keys.VLLM}" if os.environ.get(keys.VLLM) else ""  # a drawn key is found without a word
-            say(f"ready. In another terminal: marft train … --engines POLICY=vllm:{settings.url}{given}")
+            query = f"?key_env={keys.VLLM}" if os.environ.get(keys.VLLM) else ""  # a drawn key is found without a word
+            say(f"ready. In another terminal: marft train … --engines POLICY=vllm:{settings.url}{query}")
             status = process.wait()
         raise EngineError(f"The server at {settings.url} ended with status {status}; what it said stands above.")
 

@@ -129,7 +129,7 @@ class VLLMEngine(EngineBase):
         if adapter is None or not (adapter / "adapter_config.json").is_file():
             raise EngineError(f"Policy '{policy}' has no adapter to load. Expected a folder in peft's format.")
         versions = self._loaded.setdefault(policy, [])
-        versions[:] = [held for held in versions if held[0] != version] + [(version, adapter)]
+        versions[:] = [loaded for loaded in versions if loaded[0] != version] + [(version, adapter)]
         taken = 0
         for server in self._servers:
             try:
@@ -164,7 +164,7 @@ class VLLMEngine(EngineBase):
         self._pool.shutdown()
 
     def _one(self, request: GenerationRequest, params: SamplingParams, start: int) -> Generation:
-        """One reply: from a replica that is up, else from the next; else a recorded failure."""
+        """Returns one reply: from a replica that is up, else from the next; else a recorded failure."""
         version, adapter = self._loaded[request.policy][-1]
         length = len(request.prompt_ids)
         if length + params.max_new_tokens > self._context:
@@ -178,7 +178,7 @@ class VLLMEngine(EngineBase):
         body = self._body(request, params, version)
         order = self._servers[start % len(self._servers) :] + self._servers[: start % len(self._servers)]
         order.sort(key=lambda server: server.down)
-        said = ""
+        problem = ""
         for attempt in range(1 + self._retries):
             server = order[attempt % len(order)]
             if attempt and attempt % len(order) == 0:
@@ -192,16 +192,16 @@ class VLLMEngine(EngineBase):
                     self._load(server, request.policy, version, adapter)  # it was started again, and knows nothing
                     answer = server.post("/v1/completions", body)
             except ServerRefused as error:
-                said = str(error)
+                problem = str(error)
                 break
             except ServerDown as error:
-                server.down, said = True, str(error)
+                server.down, problem = True, str(error)
                 continue
-            made, usage = self._read(request, answer, version)
-            self._meter.count(retries=attempt, failed=made.stop_reason is StopReason.ERROR, **usage)
-            return made
+            reply, usage = self._read(request, answer, version)
+            self._meter.count(retries=attempt, failed=reply.stop_reason is StopReason.ERROR, **usage)
+            return reply
         self._meter.count(retries=attempt, failed=True)
-        return failure(f"no vLLM server answered for policy '{request.policy}': {said}", version)
+        return failure(f"no vLLM server answered for policy '{request.policy}': {problem}", version)
 
     def _body(self, request: GenerationRequest, params: SamplingParams, version: int) -> dict[str, Any]:
         """Every setting that could bend the distribution is stated: servers have defaults of the model's own."""
@@ -224,7 +224,7 @@ class VLLMEngine(EngineBase):
         }
 
     def _read(self, request: GenerationRequest, answer: Any, version: int) -> tuple[Generation, dict[str, int]]:
-        """The reply, and its tokens by direction; nonsense is this request's failure."""
+        """Returns the reply, and its tokens by direction; an answer of another shape is this request's failure."""
         try:
             usage = (answer.get("usage") if isinstance(answer, dict) else None) or {}
             counted = {f"tokens_{way}": int(usage.get(f"{what}_tokens", 0)) for way, what in _DIRECTIONS.items()}
@@ -298,8 +298,8 @@ class VLLMEngine(EngineBase):
                     top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
                     tops.append(sorted(map(float, top.values()), reverse=True)[:5])
                 except NONSENSE as error:
-                    said = str(answer)[:200]
-                    raise EngineError(f"The vLLM server at {server.url} gives no log-probs, but: {said}") from error
+                    text = str(answer)[:200]
+                    raise EngineError(f"The vLLM server at {server.url} gives no log-probs, but: {text}") from error
             if len(tops) == 2 and np.ptp(tops[0]) > 1e-3 and np.allclose(tops[0], tops[1], atol=1e-6):
                 raise ConfigError(
                     f"The vLLM server at {server.url} gives log-probs at temperature 1 whatever the temperature is:"
@@ -333,7 +333,7 @@ def check_slots(server: Server, needed: int) -> None:
         ConfigError: Too few.
     """
     try:
-        held = server.get("/server_info?config_format=json")["vllm_config"]["lora_config"]["max_loras"]
+        slots = server.get("/server_info?config_format=json")["vllm_config"]["lora_config"]["max_loras"]
     except (ServerDown, ServerRefused, *NONSENSE):
         warnings.warn(
             f"The vLLM server at {server.url} does not say how many adapters it holds (VLLM_SERVER_DEV_MODE=1 lets"
@@ -341,8 +341,8 @@ def check_slots(server: Server, needed: int) -> None:
             stacklevel=3,
         )
         return
-    if held < needed:
+    if slots < needed:
         raise ConfigError(
-            f"The vLLM server at {server.url} holds {held} adapters at once; this team needs {needed}: one per"
+            f"The vLLM server at {server.url} holds {slots} adapters at once; this team needs {needed}: one per"
             f" policy for each version in use, and one to come. Start it with --max-loras {needed}"
         )

@@ -157,7 +157,10 @@ class Learner:
 
     def rescore(self, rows: Sequence[Transition], reference: bool = False) -> list[np.ndarray]:
         """[L] log-probs of each turn's tokens under its policy as it is now (or as it started), in ``rows``' order."""
-        return self.pieces.run(lambda tokens: self._rescore(rows, reference, tokens), context_tokens(rows))
+        for tokens in self.pieces.sizes(context_tokens(rows)):
+            with self.pieces:
+                scored = self._rescore(rows, reference, tokens)
+        return scored
 
     def _rescore(self, rows: Sequence[Transition], reference: bool, tokens: int) -> list[np.ndarray]:
         scored: dict[Transition, np.ndarray] = {}
@@ -225,7 +228,10 @@ class Learner:
 
     def _gradient(self, policy: str, part: Sequence[Transition], size: Totals, first: bool) -> dict[str, float]:
         """As ``_accumulate``, in smaller pieces if memory runs out."""
-        return self.pieces.run(lambda tokens: self._accumulate(policy, part, size, first, tokens), context_tokens(part))
+        for tokens in self.pieces.sizes(context_tokens(part)):
+            with self.pieces:
+                stats = self._accumulate(policy, part, size, first, tokens)
+        return stats
 
     def _accumulate(
         self, policy: str, part: Sequence[Transition], size: Totals, first: bool, tokens: int

@@ -1,21 +1,26 @@
-"""How a model is spoken to: its chat template, what that takes, and which token closes a reply."""
+"""How models are spoken to: chat templates, which token closes a reply, and which agent plays which policy.
+
+No weights are needed: whatever plays episodes needs this and an engine, so it can run where no model is loaded.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from jinja2 import TemplateError
 
 from marft_algos.models import markers
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, did_you_mean
 
 Tools = Sequence[Mapping[str, Any]]
 """Tools in the form of OpenAI's chat API."""
+Messages = Sequence[Mapping[str, str]]
+"""A conversation, with roles system, user and assistant."""
 _MARK = "zqx{}zqx"
 """Text that no template holds by itself."""
 _MARKED = re.compile(r"zqx\d+zqx")
@@ -44,9 +49,9 @@ class Chat:
     """Most tokens of prompt and reply together."""
     end_ids: tuple[int, ...] = ()
     """Tokens that close a reply."""
-    others: markers.Breaker = field(init=False)
+    content_breaker: markers.Breaker = field(init=False)
     """Breaks all markers up, in what others say."""
-    own: markers.Breaker = field(init=False)
+    profile_breaker: markers.Breaker = field(init=False)
     """Breaks up what would end the message, in profiles and in an agent's own words: calls and thoughts stay."""
     system: bool = field(init=False)
     """Whether the template shows a system message."""
@@ -63,8 +68,8 @@ class Chat:
             framing |= markers.tags(frame)
             lines |= markers.heads(opening)
         everything = special | markers.added(self.tokenizer) | framing | written
-        self.others = markers.Breaker(self.tokenizer, everything, lines)
-        self.own = markers.Breaker(self.tokenizer, special | framing, lines)
+        self.content_breaker = markers.Breaker(self.tokenizer, everything, lines)
+        self.profile_breaker = markers.Breaker(self.tokenizer, special | framing, lines)
         profile, task = _MARK.format(1), _MARK.format(2)
         probe = [{"role": "system", "content": profile}, {"role": "user", "content": task}]
         shown = self._text(probe)
@@ -93,16 +98,19 @@ class Chat:
         Raises:
             ConfigError: the template refuses a conversation.
         """
-        chats = [
-            self._folded([{**m, "content": self._breaker(m["role"]).broken(m["content"])} for m in messages])
-            for messages in conversations
-        ]
+        chats = []
+        for messages in conversations:
+            chat = []
+            for message in messages:
+                breaker = self.content_breaker if message["role"] in _OTHERS else self.profile_breaker
+                chat.append({**message, "content": breaker.broken(message["content"])})
+            chats.append(self._folded(chat))
         try:
             if not self.tools or tools is None:
                 return self._apply(chats, tokenize=True)
             return [
-                self._apply(chat, tokenize=True, tools=self._described(own) or None)
-                for chat, own in zip(chats, tools, strict=True)
+                self._apply(chat, tokenize=True, tools=self._described(own_tools) or None)
+                for chat, own_tools in zip(chats, tools, strict=True)
             ]
         except TemplateError as error:
             roles = [m["role"] for m in conversations[0]]
@@ -113,13 +121,10 @@ class Chat:
 
     def neutralise(self, text: str) -> str:
         """Returns what others say with every marker broken up (:mod:`.markers`), the rest as it was."""
-        return self.others.broken(text)
-
-    def _breaker(self, role: str) -> markers.Breaker:
-        return self.others if role in _OTHERS else self.own
+        return self.content_breaker.broken(text)
 
     def _described(self, value: Any) -> Any:
-        """Tools with the words of their descriptions neutralised."""
+        """Returns tools with the words of their descriptions neutralised."""
         if isinstance(value, str):
             return self.neutralise(value)
         if isinstance(value, Mapping):
@@ -127,28 +132,29 @@ class Chat:
         return [self._described(below) for below in value] if isinstance(value, list | tuple) else value
 
     def _written(self) -> Iterator[tuple[str, str, str]]:
-        """What the template writes around messages: all of it, what frames a system or user message, what opens one."""
-        profile, task, said, more, name = (_MARK.format(i) for i in range(5))
+        """Yields what the template writes around the messages of many conversations, text by text.
+
+        Each text comes with the part of it that frames a system or user message, and the part that opens a message.
+        """
+        profile, task, answer, more, name = (_MARK.format(i) for i in range(5))
         system, user = {"role": "system", "content": profile}, {"role": "user", "content": task}
-        reply: Mapping[str, Any] = {"role": "assistant", "content": said}
-        again, result = (
-            {"role": "user", "content": more},
-            {"role": "tool", "content": more, "name": name, "tool_call_id": "call00000"},
-        )
-        schema = {"name": name, "description": said, "parameters": {"type": "object", "properties": {}}}
+        reply: Mapping[str, Any] = {"role": "assistant", "content": answer}
+        question = {"role": "user", "content": more}
+        result = {"role": "tool", "content": more, "name": name, "tool_call_id": "call00000"}
+        schema = {"name": name, "description": answer, "parameters": {"type": "object", "properties": {}}}
         calls: list[Mapping[str, Any]] = []
-        for arguments in ({name: said}, json.dumps({name: said})):
+        for arguments in ({name: answer}, json.dumps({name: answer})):
             call = {"id": "call00000", "type": "function", "function": {"name": name, "arguments": arguments}}
             calls.append({**reply, "tool_calls": [call]})
-        rests: list[list[Mapping[str, Any]]] = [[], [again], [reply, again]]
+        rests: list[list[Mapping[str, Any]]] = [[], [question], [reply, question]]
         heads: list[list[Mapping[str, Any]]] = [[system, user], [user]]
-        shown = (None, [{"type": "function", "function": schema}])
-        ways: list[dict[str, Any]] = [{}, {"add_generation_prompt": False}, {"enable_thinking": not self.thinking}]
+        tool_lists = (None, [{"type": "function", "function": schema}])
+        variants: list[dict[str, Any]] = [{}, {"add_generation_prompt": False}, {"enable_thinking": not self.thinking}]
         for head in heads:
-            talks = [head, [*head, reply, again]]
+            talks = [head, [*head, reply, question]]
             uses = [[*head, call, result, *rest] for call in calls for rest in rests]
             thoughts = [[*head, {**reply, "reasoning_content": more}], [*head, reply]]
-            for chat, tools, options in itertools.product([*talks, *thoughts, *uses], shown, ways):
+            for chat, tools, options in itertools.product([*talks, *thoughts, *uses], tool_lists, variants):
                 gaps = _MARKED.split(self._text(chat, tools=tools, **options) or "")
                 yield from ((gap, "", "") for gap in gaps)
                 if chat in talks and tools is None and len(gaps) == len(chat) + 1:
@@ -166,8 +172,8 @@ class Chat:
         tokens = markers.special(self.tokenizer) | markers.added(self.tokenizer)
         if shown is None or reply not in shown or not tokens:
             return None
-        found = re.match(markers.pattern_of(tokens), shown.split(reply)[-1].lstrip())
-        return None if found is None else int(self.tokenizer.convert_tokens_to_ids(found[0]))
+        match = re.match(markers.pattern_of(tokens), shown.split(reply)[-1].lstrip())
+        return None if match is None else int(self.tokenizer.convert_tokens_to_ids(match[0]))
 
     def _folded(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:
         if self.system or not messages or messages[0]["role"] != "system":
@@ -182,7 +188,7 @@ class Chat:
         return self.tokenizer.apply_chat_template(chat, **{**settings, **options})
 
     def _text(self, chat: Sequence[Mapping[str, Any]], **options: Any) -> str | None:
-        """A conversation as text; None if the template refuses it."""
+        """Returns a conversation as text; None if the template refuses it."""
         try:
             return str(self._apply(chat, tokenize=False, **options))
         except _CANNOT_RENDER:
@@ -190,9 +196,82 @@ class Chat:
 
 
 def _framing(roles: Sequence[str], gaps: Sequence[str], closes: str) -> Iterator[tuple[str, str, str]]:
-    """The gaps of a plain conversation, with the two lines next to each system or user message."""
+    """Yields the gaps of a plain conversation, with the two lines next to each system or user message."""
     for before, gap, after in zip(["", *roles], gaps, [*roles, closes], strict=True):
         lines, theirs = gap.splitlines(keepends=True), ("system", "user")
         opens = lines[-2:] if after in theirs else []
         ends = lines[:2] if before in theirs and after != "assistant" else []
         yield gap, "".join([*opens, *ends]), gap if after else ""
+
+
+class Renderer:
+    """Turns what agents are told into prompts.
+
+    Args:
+        chats: Policy id -> chat template of its model. Hosted policies have none: they read the messages themselves.
+        agents: Agent -> the policy that plays it.
+        trained: Policies that are updated.
+    """
+
+    def __init__(self, chats: Mapping[str, Chat], agents: Mapping[str, str], trained: Collection[str] = ()) -> None:
+        self._chats, self._agents, self._trained = dict(chats), dict(agents), frozenset(trained)
+
+    @property
+    def policies(self) -> list[str]:
+        """Policies with a template, in the order the agents name them."""
+        return list(self._chats)
+
+    @property
+    def agents(self) -> list[str]:
+        """Agents whose policy has a template: hosted ones are left out."""
+        return [agent for agent, policy in self._agents.items() if policy in self._chats]
+
+    def policy_of(self, agent: str) -> str:
+        """Returns the policy an agent plays with, hosted or local."""
+        if agent not in self._agents:
+            raise ConfigError(f"No policy for agent '{agent}'. {did_you_mean(agent, self._agents)}")
+        return self._agents[agent]
+
+    def trains(self, policy: str) -> bool:
+        """Returns whether this policy is updated; frozen and hosted ones are not."""
+        return policy in self._trained
+
+    def chat(self, policy: str) -> Chat:
+        """Returns the chat template of a policy's model, with its tokenizer, context and end tokens."""
+        if policy not in self._chats:
+            raise ConfigError(f"Unknown policy '{policy}'. {did_you_mean(policy, self._chats)}")
+        return self._chats[policy]
+
+    def tokenizer(self, policy: str) -> Any:
+        """Returns the tokenizer of a policy's model."""
+        return self.chat(policy).tokenizer
+
+    def shows_tools(self, policy: str) -> bool:
+        """Returns whether the policy's prompts hold its agent's tools in the template's own form."""
+        return self.chat(policy).tools
+
+    def render(self, policy: str, messages: Messages, tools: Tools = ()) -> list[int]:
+        """Returns the prompt of one conversation as token ids, by the model's chat template.
+
+        Args:
+            policy: Whose template.
+            messages: What the agent is told.
+            tools: What the agent can call; shown if ``shows_tools``.
+        """
+        return self.render_many(policy, [messages], [tools])[0]
+
+    def render_many(
+        self, policy: str, conversations: Sequence[Messages], tools: Sequence[Tools] | None = None
+    ) -> list[list[int]]:
+        """Returns the prompts of many conversations; see ``render``."""
+        return self.chat(policy).render(conversations, tools) if conversations else []
+
+    def check_context(self, policy: str, messages: Messages, max_new_tokens: int, tools: Tools = ()) -> None:
+        """Raises ``ConfigError`` if this prompt and its reply do not fit the model's context."""
+        chat, length = self.chat(policy), len(self.render(policy, messages, tools))
+        if length + max_new_tokens > chat.context:
+            raise ConfigError(
+                f"A prompt of policy '{policy}' has {length} tokens and its reply may have {max_new_tokens}, but"
+                f" '{chat.spec}' has a context of {chat.context}. Lower --max-new-tokens, shorten the profiles, cut"
+                " long inputs with the environment's max_chars, or choose a model with a longer context."
+            )

@@ -64,7 +64,7 @@ class Critics:
             level: of the values.
         """
         # Policies on one base share the pass: the features are the base's, without any adapter.
-        found: dict[Transition, Tensor] = {}
+        features: dict[Transition, Tensor] = {}
         teams: dict[int, list[str]] = {}
         for policy in self._policies.policies:
             teams.setdefault(id(self._policies.base(policy)), []).append(policy)
@@ -82,8 +82,8 @@ class Critics:
             rows = [[*p, *t.action_ids[: n - 1]] for p, t, n in zip(prompts, turns, counts, strict=True)]
             self._check_length(policy, rows)
             spans = [range(len(row) - n, len(row)) for row, n in zip(rows, counts, strict=True)]
-            found |= zip(turns, self._policies.features(policy, rows, spans), strict=True)
-        return found
+            features |= zip(turns, self._policies.features(policy, rows, spans), strict=True)
+        return features
 
     def values(self, policy: str, features: Tensor) -> Tensor:
         """Returns V of each feature row, float32: [N, d] -> [N]."""
@@ -100,14 +100,14 @@ class Critics:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restores what ``state_dict`` gave."""
         for policy, head in self._heads.items():
-            own = {k.removeprefix(f"{policy}/"): v for k, v in state.items() if k.startswith(f"{policy}/")}
+            tensors = {k.removeprefix(f"{policy}/"): v for k, v in state.items() if k.startswith(f"{policy}/")}
             shapes = {name: tensor.shape for name, tensor in head.state_dict().items()}
-            if {name: tensor.shape for name, tensor in own.items()} != shapes:
+            if {name: tensor.shape for name, tensor in tensors.items()} != shapes:
                 raise ConfigError(
                     f"The saved value head of policy '{policy}' does not fit. Expected the base model, policies and"
                     " critic widths it was trained with."
                 )
-            head.load_state_dict(own)
+            head.load_state_dict(tensors)
 
     def _get(self, policy: str) -> nn.Module:
         if policy not in self._heads:

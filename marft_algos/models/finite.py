@@ -25,10 +25,10 @@ def check(state: Any, what: str) -> None:
     Raises:
         NotFiniteError: Some hold infinity or NaN.
     """
-    found = [name for name, tensor in _tensors(state, "") if not bool(torch.isfinite(tensor).all())]
-    if found:
+    names = [name for name, tensor in _tensors(state, "") if not bool(torch.isfinite(tensor).all())]
+    if names:
         raise NotFiniteError(
-            f"{what} hold infinity or NaN ({len(found)} tensors; the first: {found[0]}), so they are not saved; "
+            f"{what} hold infinity or NaN ({len(names)} tensors; the first: {names[0]}), so they are not saved; "
             "earlier checkpoints are as they were. Go on from the last one, with smaller steps: "
             "marft train --resume RUN --lr …"
         )

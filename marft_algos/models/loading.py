@@ -5,37 +5,32 @@ from __future__ import annotations
 import copy
 import importlib.util
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     BitsAndBytesConfig,
-    DynamicCache,
     GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
-from transformers.cache_utils import DynamicLayer
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging
 
 from marft_algos.models import EMBEDDED, embedded_path
 from marft_algos.models.chat import Chat
+from marft_algos.models.scoring import head_of, logits, softcap_of
 from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
 
 _GENERIC_TOKENIZERS = {"PreTrainedTokenizerFast", "TokenizersBackend"}
-MIN_PREFIX = 8
-"""Shared tokens from which a pass of their own pays."""
-Trunk = Callable[..., Any]
-"""Runs a model without its head: keyword arguments of ``forward`` -> output with ``last_hidden_state``."""
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -84,8 +79,8 @@ class BaseModel:
 def share(model: PreTrainedModel) -> PreTrainedModel:
     """Returns a copy of the modules over the same tensors: adapters put on one leave the other plain."""
     states = (getattr(module, "quant_state", None) for module in model.modules())  # scales of 4-bit weights
-    kept = (*model.parameters(), *model.buffers(), *(state for state in states if state is not None))
-    return copy.deepcopy(model, {id(held): held for held in kept})
+    shared = (*model.parameters(), *model.buffers(), *(state for state in states if state is not None))
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
 
 
 def pick_device(device: str) -> torch.device:
@@ -166,7 +161,7 @@ def _describe(chat: Chat, generation: GenerationConfig, described: Any) -> None:
 
 
 def _generation(location: str, described: Any) -> GenerationConfig:
-    """A model's own settings of generation, or what its configuration says of them."""
+    """Returns a model's own settings of generation, or what its configuration says of them."""
     try:
         return GenerationConfig.from_pretrained(location)
     except OSError:
@@ -211,8 +206,8 @@ def load_base(
     return BaseModel(spec=spec, model=model, dtype=dtype, device=device, chat=chat)
 
 
-def given_base(model: PreTrainedModel, tokenizer: Any, settings: ModelSettings | None = None) -> BaseModel:
-    """A base model that somebody has loaded, on the device and in the dtype that it has.
+def wrap_base(model: PreTrainedModel, tokenizer: Any, settings: ModelSettings | None = None) -> BaseModel:
+    """Wraps a model that the caller has loaded, on its device and in its dtype, as a base model.
 
     Args:
         model: A causal language model of ``transformers``; its weights are frozen.
@@ -286,111 +281,3 @@ def _check_head(spec: str, model: PreTrainedModel) -> None:
             f"The model '{spec}' changes its logits after the output head in a way of its own (such as a scale),"
             " which is not supported. Choose a model of another family, such as Qwen, Llama, Gemma or Mistral."
         )
-
-
-def head_of(model: PreTrainedModel) -> nn.Linear:
-    """Returns the output head: hidden states [..., d] to logits [..., V]."""
-    return model.get_output_embeddings()
-
-
-def softcap_of(model: PreTrainedModel) -> float | None:
-    """Returns the bound c of logits that are capped smoothly, to c tanh(logit / c) (Gemma 2); None for others."""
-    return getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-
-
-def logits(head: nn.Module, hidden: Tensor, softcap: float | None) -> Tensor:
-    """Returns float32 logits [..., V] of final hidden states [..., d]."""
-    raw: Tensor = head(hidden).float()
-    return raw if softcap is None else raw.div_(softcap).tanh_().mul_(softcap)
-
-
-def first_column(wanted: Tensor) -> int:
-    """Returns the first column of [B, T] in which anything is wanted; 0 where nothing is."""
-    columns = wanted.any(0).nonzero()
-    return int(columns[0]) if len(columns) else 0
-
-
-def prefix_length(rows: Sequence[list[int]], limit: int) -> int:
-    """Returns how many first tokens all rows share, at most ``limit``; 0 where sharing would save nothing."""
-    low, high = min(rows), max(rows)  # in lexicographic order: what these two share, all share
-    shared = 0
-    for a, b in zip(low[:limit], high[:limit], strict=False):
-        if a != b:
-            break
-        shared += 1
-    return shared if len(rows) > 1 and shared >= MIN_PREFIX else 0
-
-
-class _RoomyLayer(DynamicLayer):
-    """Keys and values written into room allocated ahead: appending a token copies that token, not the past."""
-
-    def __init__(self, room: int) -> None:
-        super().__init__()
-        self._room = room
-        self._stores: list[Tensor] = []
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        old = self.get_seq_length()
-        end = old + key_states.shape[-2]
-        assert self.keys is not None and self.values is not None
-        if not self._stores or self.keys.data_ptr() != self._stores[0].data_ptr():  # first use, or rows were dropped
-            shapes = [(*new.shape[:-2], self._room, new.shape[-1]) for new in (key_states, value_states)]
-            self._stores = [key_states.new_empty(shape) for shape in shapes]
-            for store, past in zip(self._stores, (self.keys, self.values), strict=True):
-                if old:
-                    store[..., :old, :] = past
-        for store, new in zip(self._stores, (key_states, value_states), strict=True):
-            store[..., old:end, :] = new
-        self.keys, self.values = (store[..., :end, :] for store in self._stores)
-        return self.keys, self.values
-
-
-def run_prefix(
-    run: Trunk, ids: Sequence[int], batch: int, model: PreTrainedModel, room: int | None = None
-) -> DynamicCache:
-    """Runs the first tokens that every row shares once; returns their cache, repeated for the batch.
-
-    Args:
-        run: the trunk.
-        ids: the shared tokens; may be none.
-        batch: rows.
-        model: the model that the trunk belongs to.
-        room: tokens to allocate room for (without gradients only); else the cache grows by copying.
-    """
-    cache = DynamicCache(config=model.config)
-    if room is not None and all(type(layer) is DynamicLayer for layer in cache.layers):
-        cache.layers = [_RoomyLayer(room) for _ in cache.layers]
-    if ids:
-        run(input_ids=torch.tensor([ids], device=model.device), past_key_values=cache, use_cache=True)
-        cache.batch_repeat_interleave(batch)
-    return cache
-
-
-def checkpointed(model: nn.Module) -> list[nn.Module]:
-    """Returns the layers that are computed again on the way back, while they are in training mode."""
-    return [module for module in model.modules() if getattr(module, "gradient_checkpointing", False)]
-
-
-def states(run: Trunk, model: PreTrainedModel, input_ids: Tensor, wanted: Tensor) -> Tensor:
-    """Returns the trunk's final states [n, d] at the wanted positions, row by row.
-
-    Turns of one policy start with the same profile; that shared prefix runs once, not once a row, unless layers are
-    computed again on the way back, which cannot add to a cache twice. Right pads need no mask: attention is causal,
-    and what pads see is not read.
-
-    Args:
-        run: the trunk.
-        model: the model it belongs to (for its configuration).
-        input_ids: [B, T], right-padded with any id.
-        wanted: bool [B, T], n of them true.
-    """
-    first = first_column(wanted)
-    again = torch.is_grad_enabled() and bool(checkpointed(model))
-    shared = 0 if again else prefix_length(input_ids[:, : first or 1].tolist(), limit=first)
-    if not shared:
-        return run(input_ids=input_ids, use_cache=False).last_hidden_state[wanted]
-    cache = run_prefix(run, input_ids[0, :shared].tolist(), len(input_ids), model)
-    output = run(input_ids=input_ids[:, shared:], past_key_values=cache, use_cache=True)
-    return output.last_hidden_state[wanted[:, shared:]]

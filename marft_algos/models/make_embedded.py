@@ -29,7 +29,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 import marft_envs
 from marft_algos.models import EMBEDDED, recipes
-from marft_algos.models.recipes import Messages, Panel, Recipe, play
+from marft_algos.models.recipes import Messages, Recipe, ScoreSet, play
 from marft_algos.terminal import say
 from marft_envs.types import Episode
 
@@ -46,7 +46,7 @@ TEMPLATE = (
 )
 
 Pair = tuple[Messages, str]
-Row = tuple[list[int], list[int]]
+TokenPair = tuple[list[int], list[int]]
 """Token ids of a prompt and of its reply."""
 
 
@@ -114,16 +114,16 @@ def _merges(backend: Tokenizer) -> list[tuple[str, str]]:
 
 def phrases(recipe: Recipe, prompts: Sequence[Messages]) -> list[str]:
     """Returns the fixed texts of the prompts: the recipe's, sentences of profiles, tags of roles."""
-    found = dict.fromkeys(recipe.phrases)
+    texts = dict.fromkeys(recipe.phrases)
     tags = re.compile(rf"(?:\n\n)?{recipe.tag}\n")
     for messages in prompts:
         for message in messages:
             if message["role"] == "system":
                 first, *rest = re.split(r"(?<=[.!?])(?= )", message["content"])
-                found.update(dict.fromkeys([first, *rest]))
+                texts.update(dict.fromkeys([first, *rest]))
             elif message["role"] == "user":
-                found.update(dict.fromkeys(tags.findall(message["content"])))
-    return sorted(found)  # not in the order of appearance, which depends on the episodes shown
+                texts.update(dict.fromkeys(tags.findall(message["content"])))
+    return sorted(texts)  # not in the order of appearance, which depends on the episodes shown
 
 
 # The warm start --------------------------------------------------------------------------------------------
@@ -155,7 +155,9 @@ def render(tokenizer: Qwen2Tokenizer, conversations: Sequence[Messages]) -> list
     return tokenizer(texts, add_special_tokens=False)["input_ids"]
 
 
-def batches(tokenizer: Qwen2Tokenizer, pairs: Sequence[Pair], rng: random.Random, recipe: Recipe) -> list[list[Row]]:
+def batches(
+    tokenizer: Qwen2Tokenizer, pairs: Sequence[Pair], rng: random.Random, recipe: Recipe
+) -> list[list[TokenPair]]:
     """Tokenises the demonstrations once and batches them, in random order."""
     prompts = render(tokenizer, [messages for messages, _ in pairs])
     replies = tokenizer([text + END for _, text in pairs], add_special_tokens=False)["input_ids"]
@@ -169,11 +171,11 @@ def batches(tokenizer: Qwen2Tokenizer, pairs: Sequence[Pair], rng: random.Random
     return out
 
 
-def _length(row: Row) -> int:
+def _length(row: TokenPair) -> int:
     return len(row[0]) + len(row[1])
 
 
-def train(model: Qwen2ForCausalLM, data: Sequence[Sequence[Row]], steps: int) -> None:
+def train(model: Qwen2ForCausalLM, data: Sequence[Sequence[TokenPair]], steps: int) -> None:
     """Fits the replies (not the prompts) with AdamW, ``steps`` batches, the rate falling to 0."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.98), weight_decay=0.01)
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1, (i + 1) / 50) * (1 - i / steps))
@@ -191,7 +193,7 @@ def train(model: Qwen2ForCausalLM, data: Sequence[Sequence[Row]], steps: int) ->
             say(f"step {step + 1}: loss {loss.item():.3f}")
 
 
-def _padded(rows: Sequence[Row], pad: Any) -> tuple[Tensor, Tensor]:
+def _padded(rows: Sequence[TokenPair], pad: Any) -> tuple[Tensor, Tensor]:
     """Pads on the right; returns ids [B, T] and the mask of reply tokens [B, T]."""
     width = max(map(_length, rows))
     ids = torch.full((len(rows), width), pad)
@@ -239,19 +241,21 @@ def reply(
 
 
 def report(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, recipe: Recipe) -> Iterator[str]:
-    """Yields the scores of the warm start on the recipe's panels."""
+    """Yields the scores of the warm start on the recipe's score_sets."""
     model.eval()
     torch.manual_seed(SEED)
-    for panel in recipe.panels():
+    for score_set in recipe.score_sets():
 
-        def episodes(options: Sequence[Mapping[str, Any]], sample: bool, panel: Panel = panel) -> list[Episode]:
-            return run_team(model, tokenizer, panel.env_id, options, sample, recipe.new_tokens, **panel.kwargs)
+        def episodes(
+            options: Sequence[Mapping[str, Any]], sample: bool, score_set: ScoreSet = score_set
+        ) -> list[Episode]:
+            return run_team(model, tokenizer, score_set.env_id, options, sample, recipe.new_tokens, **score_set.kwargs)
 
-        line = f"{panel.env_id:16} {_scores(episodes(panel.options, sample=False), recipe.beside)}"
-        if panel.tries:
-            tries = [episodes(panel.options[:200], sample=True) for _ in range(panel.tries)]
+        line = f"{score_set.env_id:16} {_scores(episodes(score_set.options, sample=False), recipe.beside)}"
+        if score_set.tries:
+            tries = [episodes(score_set.options[:200], sample=True) for _ in range(score_set.tries)]
             right = np.array([[bool(episode.success) for episode in run] for run in tries])
-            line += f"; sampled {right.mean():.3f}, in {panel.tries} tries {right.any(0).mean():.3f} (n=200)"
+            line += f"; sampled {right.mean():.3f}, in {score_set.tries} tries {right.any(0).mean():.3f} (n=200)"
         yield line
 
 

@@ -127,7 +127,7 @@ class Breaker:
         raise ConfigError("The tokenizer's normaliser takes out whatever would break its control tokens up.")
 
     def _broken(self, text: str) -> str:
-        whole = text
+        original = text
         for _ in range(_PASSES):
             if not (cuts := self._cuts(text)):
                 return text
@@ -136,15 +136,15 @@ class Breaker:
                 pieces.append(text[start:cut])
                 start = cut
             text = self._separator.join([*pieces, text[start:]])
-        return self._separator.join(whole)  # a normaliser hides where the markers are: nothing holds together
+        return self._separator.join(original)  # a normaliser hides where the markers are: nothing holds together
 
     def _cuts(self, text: str) -> set[int]:
         """Where markers are to be broken, as positions in ``text``."""
         cuts = {_cut(match) for match in self._raw.finditer(text)} if self._raw else set()
         if cuts or self._normalizer is None or self._normalized is None:
             return cuts
-        found = self._normalized.search(self._normalizer.normalize_str(text))
-        if found is None:
+        match = self._normalized.search(self._normalizer.normalize_str(text))
+        if match is None:
             return set()
         aligned = NormalizedString(text)
         self._normalizer.normalize(aligned)

@@ -8,38 +8,26 @@ agent plays which policy, and how it is spoken to, the ``renderer`` knows.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from marft_algos.memory import passes
 from marft_algos.models import finite
-from marft_algos.models.loading import (
-    BaseModel,
-    ModelSettings,
-    Trunk,
-    head_of,
-    load_base,
-    pick_device,
-    pick_dtype,
-    softcap_of,
-    states,
-)
-from marft_algos.models.renderer import Renderer
-from marft_algos.models.scoring import score
-from marft_algos.models.weights import LoraSettings, Weights, adapters, reader, whole
+from marft_algos.models.chat import Renderer
+from marft_algos.models.kernels import Kernel
+from marft_algos.models.loading import BaseModel, ModelSettings, load_base, pick_device, pick_dtype
+from marft_algos.models.scoring import head_of, score, softcap_of
+from marft_algos.models.weights import LoraSettings, Trunk, Weights, adapters, full_weights, is_small
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.types import AgentSpec
 
 FEATURE_TOKENS = 16_384
 """Tokens in one pass of the frozen trunk."""
-Read = Callable[[Tensor, Tensor], Tensor]
-"""Final states [n, d] of right-padded ids [B, T] at the wanted positions, bool [B, T]."""
 
 
 def assign(agents: Sequence[AgentSpec], policies: str | Mapping[str, str]) -> dict[str, str]:
@@ -78,11 +66,17 @@ class PolicySet:
 
     def __init__(self, policies: Mapping[str, Weights], agents: Mapping[str, str]) -> None:
         self._policies = dict(policies)
-        trained = [name for name, held in policies.items() if held.trainable]
-        self.renderer = Renderer({name: held.base.chat for name, held in policies.items()}, agents, trained)
+        trained = [name for name, weights in policies.items() if weights.trainable]
+        chats = {name: weights.base.chat for name, weights in policies.items()}
+        self.renderer = Renderer(chats, agents, trained)
         """Who plays which policy, hosted ones among them, and how they are spoken to."""
-        bases = {id(held.base): held.base for held in policies.values()}
-        self._readers = {key: reader(base) for key, base in bases.items()}
+        self._kernels: dict[int, Kernel] = {}
+        for weights in policies.values():
+            base = weights.base
+            if id(base.model) not in self._kernels:
+                self._kernels[id(base.model)] = Kernel(base.model, base.dtype, small=is_small(base))
+            if weights.source is not base.model:
+                self._kernels[id(weights.source)] = Kernel(weights.source, base.dtype, small=False)
         self.version = 0
         """Counts updates; the trainer raises it after each."""
 
@@ -101,7 +95,7 @@ class PolicySet:
         spare: Sequence[str] = (),
         hosted: Mapping[str, str] | None = None,
         seed: int = 0,
-        given: BaseModel | None = None,
+        loaded: BaseModel | None = None,
     ) -> PolicySet:
         """Loads the base models and puts fresh adapters on them.
 
@@ -117,28 +111,32 @@ class PolicySet:
             spare: further policy ids, that no agent plays with by itself.
             hosted: agent -> policy id that a model elsewhere plays, and that has no weights here.
             seed: of the adapters' initial weights.
-            given: a base model that is loaded already, for all policies, whatever ``models`` says.
+            loaded: a base model that is loaded already, for all policies, whatever ``models`` says.
 
         Raises:
             ConfigError: unknown names, or a base model that cannot be used.
         """
         names = list(dict.fromkeys([*policies.values(), *spare]))
-        specs = dict.fromkeys(names, given.spec) if given else base_specs(models, names)
+        specs = dict.fromkeys(names, loaded.spec) if loaded else base_specs(models, names)
         frozen = _known(frozen, names, "frozen")
         where = pick_device(device)
         compute = pick_dtype(dtype, where)
         settings = settings or ModelSettings()
         if settings.quantize != "none" and full_finetune:
             raise ConfigError("Weights of 4 bits cannot be trained. Leave out --full-finetune, or say --quantize none.")
-        bases, again = dict.fromkeys(specs.values()), settings.gradient_checkpointing
-        loaded = {spec: given or load_base(spec, dtype=compute, device=where, settings=settings) for spec in bases}
+        bases = {
+            spec: loaded or load_base(spec, dtype=compute, device=where, settings=settings)
+            for spec in dict.fromkeys(specs.values())
+        }
+        checkpointing = settings.gradient_checkpointing
         built: dict[str, Weights] = {}
-        for spec, base in loaded.items():
+        for spec, base in bases.items():
             members = [name for name in names if specs[name] == spec]
             if full_finetune:
-                built |= {name: whole(base, trainable=name not in frozen, again=again) for name in members}
+                for name in members:
+                    built[name] = full_weights(base, trainable=name not in frozen, gradient_checkpointing=checkpointing)
             else:
-                built |= adapters(base, members, lora or LoraSettings(), frozen, seed, again)
+                built |= adapters(base, members, lora or LoraSettings(), frozen, seed, checkpointing)
         return cls({name: built[name] for name in names}, {**policies, **(hosted or {})})
 
     # ------------------------------------------------------------------ names
@@ -159,8 +157,8 @@ class PolicySet:
 
     def parameters(self, policy: str) -> list[nn.Parameter]:
         """Returns the policy's trainable tensors (float32, stable order); empty if it is frozen."""
-        held = self._get(policy)
-        return list(held.tensors.values()) if held.trainable else []
+        weights = self._get(policy)
+        return list(weights.tensors.values()) if weights.trainable else []
 
     def base(self, policy: str) -> BaseModel:
         """Returns the base model under a policy."""
@@ -169,6 +167,10 @@ class PolicySet:
     def weights(self, policy: str) -> Weights:
         """Returns what makes this policy differ from its base model, for engines."""
         return self._get(policy)
+
+    def kernel(self, policy: str) -> Kernel:
+        """Returns the forward passes over the model under a policy, for engines; policies may share them."""
+        return self._kernels[id(self._get(policy).source)]
 
     def _get(self, policy: str) -> Weights:
         if policy not in self._policies:
@@ -183,12 +185,9 @@ class PolicySet:
 
         One policy of a base runs at a time; gradients reach the policy's weights if they are enabled.
         """
-        held = self._get(policy)
-        trunk = held.trunk()
-        for other in self._policies.values():
-            other.restore_grad()
-        with _autocast(held.base):
-            yield trunk, head_of(held.model)
+        weights = self._get(policy)
+        with self.kernel(policy).autocast():
+            yield weights.trunk(), head_of(weights.model)
 
     def logprobs(
         self,
@@ -212,26 +211,21 @@ class PolicySet:
             Log-probabilities and entropies in nats, float32 [B, T - 1]: column t belongs to token ``t + 1``; exactly 0
             outside the mask. Gradients flow unless they are disabled.
         """
-        held = self._get(policy)
-        ours = self._readers[id(held.base)] if held.merged else None
-        with self.running(policy) as (trunk, head):
-            read = partial(states, trunk, held.model) if ours is None else partial(ours.states, adapter=held.factors)
-            return _score_actions(read, head, held.model, input_ids, action_mask, temperature, entropy_grad)
+        weights, kernel, wanted = self._get(policy), self.kernel(policy), _predicting(action_mask)
+        with kernel.autocast():
+            hidden = kernel.hidden_states(input_ids, wanted, weights)
+            return _scores(weights.model, hidden, input_ids, wanted, temperature, entropy_grad)
 
     @torch.no_grad()
     def reference_logprobs(
         self, policy: str, input_ids: Tensor, action_mask: Tensor, temperature: Tensor | float = 1.0
     ) -> Tensor:
         """Scores actions under the frozen base model the policy started from; shapes as in ``logprobs``."""
-        base = self._get(policy).base
-        with _autocast(base):
-            read, head = self._read_base(base), head_of(base.model)
-            return _score_actions(read, head, base.model, input_ids, action_mask, temperature, entropy_grad=False)[0]
-
-    def _read_base(self, base: BaseModel) -> Read:
-        """How final states of the frozen base model are had."""
-        ours = self._readers[id(base)]
-        return partial(states, base.model.base_model, base.model) if ours is None else ours.states
+        model, wanted = self._get(policy).base.model, _predicting(action_mask)
+        kernel = self._kernels[id(model)]
+        with kernel.autocast():
+            hidden = kernel.hidden_states(input_ids, wanted)
+            return _scores(model, hidden, input_ids, wanted, temperature)[0]
 
     @torch.no_grad()
     def features(self, policy: str, sequences: Sequence[Sequence[int]], positions: Sequence[range]) -> list[Tensor]:
@@ -246,18 +240,19 @@ class PolicySet:
             One tensor [len(positions[i]), d] a row.
         """
         base = self._get(policy).base
-        found: list[Tensor] = [torch.empty(0)] * len(sequences)
+        kernel = self._kernels[id(base.model)]
+        features: list[Tensor] = [torch.empty(0)] * len(sequences)
         for rows in passes([len(s) for s in sequences], FEATURE_TOKENS):
             width = max(len(sequences[i]) for i in rows)
             ids = torch.tensor([[*sequences[i], *([0] * (width - len(sequences[i])))] for i in rows])
             wanted = torch.zeros_like(ids, dtype=torch.bool)
             for row, i in enumerate(rows):
                 wanted[row, positions[i].start : positions[i].stop] = True
-            with _autocast(base):
-                flat = self._read_base(base)(ids.to(base.device), wanted.to(base.device))
-            for i, own in zip(rows, flat.split([len(positions[i]) for i in rows]), strict=True):
-                found[i] = own
-        return found
+            with kernel.autocast():
+                flat = kernel.hidden_states(ids.to(base.device), wanted.to(base.device))
+            for i, states in zip(rows, flat.split([len(positions[i]) for i in rows]), strict=True):
+                features[i] = states
+        return features
 
     # ------------------------------------------------------------------ weights on disk
 
@@ -265,15 +260,15 @@ class PolicySet:
         """Returns every policy's own weights (adapters, frozen ones too, or full copies) as ``policy/name``."""
         return {
             f"{policy}/{name}": tensor.detach().cpu().clone()
-            for policy, held in self._policies.items()
-            for name, tensor in held.tensors.items()
+            for policy, weights in self._policies.items()
+            for name, tensor in weights.tensors.items()
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restores what ``state_dict`` gave; the weights stay trainable."""
-        for policy, held in self._policies.items():
-            own = {k.removeprefix(f"{policy}/"): v for k, v in state.items() if k.startswith(f"{policy}/")}
-            held.copy_from(own, f"the checkpoint of policy '{policy}'")
+        for policy, weights in self._policies.items():
+            tensors = {k.removeprefix(f"{policy}/"): v for k, v in state.items() if k.startswith(f"{policy}/")}
+            weights.copy_from(tensors, f"the checkpoint of policy '{policy}'")
 
     def save_adapter(self, policy: str, folder: Path | str) -> Path:
         """Writes a policy into ``folder`` in peft's format (a whole model when fully fine-tuned).
@@ -315,34 +310,31 @@ def base_specs(models: str | Mapping[str, str], names: Sequence[str]) -> dict[st
     return dict(models)
 
 
-def _known(given: Iterable[str], names: Sequence[str], setting: str) -> frozenset[str]:
-    for name in given:
+def _known(policies: Iterable[str], names: Sequence[str], setting: str) -> frozenset[str]:
+    for name in policies:
         if name not in names:
             raise ConfigError(f"'{setting}' names an unknown policy '{name}'. {did_you_mean(name, names)}")
-    return frozenset(given)
+    return frozenset(policies)
 
 
-def _autocast(base: BaseModel) -> torch.autocast:
-    return torch.autocast(base.device.type, dtype=torch.bfloat16, enabled=base.dtype == torch.bfloat16)
+def _predicting(action_mask: Tensor) -> Tensor:
+    """Returns the positions, bool [B, T], whose hidden states the masked tokens are predicted from."""
+    return nn.functional.pad(action_mask[:, 1:].bool(), (0, 1))
 
 
-def _score_actions(
-    read: Read,
-    head: nn.Linear,
-    model: Any,
+def _scores(
+    model: PreTrainedModel,
+    hidden: Tensor,
     input_ids: Tensor,
-    action_mask: Tensor,
+    wanted: Tensor,
     temperature: Tensor | float,
-    entropy_grad: bool,
+    entropy_grad: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities and entropies [B, T - 1] of the sampled tokens; see ``PolicySet.logprobs``."""
-    wanted = action_mask[:, 1:].bool()
-    hidden = read(input_ids, nn.functional.pad(wanted, (0, 1)))  # the states that the tokens are predicted from
-    heat = torch.as_tensor(temperature, dtype=torch.float32, device=hidden.device).reshape(-1, 1)
-    heat = heat.expand(len(wanted), wanted.shape[1])[wanted]
-    scored = score(head, hidden, input_ids[:, 1:][wanted], heat, entropy_grad, softcap_of(model))
-    return _scatter(wanted, scored[0]), _scatter(wanted, scored[1])
-
-
-def _scatter(mask: Tensor, values: Tensor) -> Tensor:
-    return torch.zeros(mask.shape, dtype=torch.float32, device=mask.device).masked_scatter(mask, values)
+    """Returns log-probabilities and entropies [B, T - 1] of the tokens behind the wanted positions."""
+    mask = wanted[:, :-1]
+    temperatures = torch.as_tensor(temperature, dtype=torch.float32, device=hidden.device).reshape(-1, 1)
+    temperatures = temperatures.expand(len(mask), mask.shape[1])[mask]
+    targets = input_ids[:, 1:][mask]
+    logprobs, entropies = score(head_of(model), hidden, targets, temperatures, entropy_grad, softcap_of(model))
+    empty = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)
+    return empty.masked_scatter(mask, logprobs), empty.masked_scatter(mask, entropies)

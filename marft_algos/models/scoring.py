@@ -1,4 +1,4 @@
-"""Scores of chosen tokens: from final hidden states to log-probabilities and entropies, logits a chunk at a time."""
+"""The output head: from final hidden states to logits, log-probabilities and entropies, logits a chunk at a time."""
 
 from __future__ import annotations
 
@@ -6,17 +6,34 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 CHUNK = {"cpu": 1 << 20, "cuda": 1 << 27}
 """Logits held at once, by kind of device: on a CPU what its caches hold (4 MiB), on a GPU enough rows for a matrix
 product at full speed (512 MiB)."""
 
 
+def head_of(model: PreTrainedModel) -> nn.Linear:
+    """Returns the output head: hidden states [..., d] to logits [..., V]."""
+    return model.get_output_embeddings()
+
+
+def softcap_of(model: PreTrainedModel) -> float | None:
+    """Returns the bound c of logits that are capped smoothly, to c tanh(logit / c) (Gemma 2); None for others."""
+    return getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+
+
+def logits(head: nn.Module, hidden: Tensor, softcap: float | None) -> Tensor:
+    """Returns float32 logits [..., V] of final hidden states [..., d]."""
+    raw: Tensor = head(hidden).float()
+    return raw if softcap is None else raw.div_(softcap).tanh_().mul_(softcap)
+
+
 def score(
     head: nn.Linear,
     hidden: Tensor,
     targets: Tensor,
-    heat: Tensor,
+    temperature: Tensor,
     entropy_grad: bool = False,
     softcap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -30,7 +47,7 @@ def score(
         head: the output head, [V, d].
         hidden: [N, d].
         targets: [N] token ids.
-        heat: [N] temperatures.
+        temperature: [N].
         entropy_grad: let gradients through the entropy.
         softcap: logits z count as c tanh(z / c), before the temperature (Gemma 2).
     """
@@ -40,8 +57,8 @@ def score(
     if dtype is not None:
         hidden, weight = hidden.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
-    found: tuple[Tensor, Tensor] = _Score.apply(hidden, weight, bias, targets, heat, entropy_grad, softcap)
-    return found if entropy_grad else (found[0], found[1].detach())
+    scores: tuple[Tensor, Tensor] = _Score.apply(hidden, weight, bias, targets, temperature, entropy_grad, softcap)
+    return scores if entropy_grad else (scores[0], scores[1].detach())
 
 
 class _Score(torch.autograd.Function):
@@ -52,60 +69,61 @@ class _Score(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        heat: Tensor,
+        temperature: Tensor,
         entropy: bool,
         cap: float | None,
     ) -> tuple[Tensor, Tensor]:
-        logprobs, entropies = (torch.empty(len(hidden), device=hidden.device) for _ in range(2))
+        scores, entropies = (
+            torch.empty(len(hidden), device=hidden.device),
+            torch.empty(len(hidden), device=hidden.device),
+        )
         ctx.trained = weight.requires_grad or (bias is not None and bias.requires_grad)
         ctx.entropy, ctx.cap = entropy, cap
-        slopes = [torch.empty_like(hidden) for _ in range(1 + entropy)] if _ahead(ctx, hidden) else []
+        grads = []
+        if ctx.needs_input_grad[0] and not ctx.trained:
+            grads = [torch.empty_like(hidden) for _ in range(1 + entropy)]
         for rows in _chunks(hidden, weight):
-            logs, bend = _log_softmax(hidden[rows], weight, bias, heat[rows], cap)
-            logprobs[rows] = logs.gather(-1, targets[rows, None])[:, 0]
-            chances = logs.exp()
-            entropies[rows] = -torch.linalg.vecdot(chances, logs)
-            if slopes:
+            logprobs, softcap_grad = _log_softmax(hidden[rows], weight, bias, temperature[rows], cap)
+            scores[rows] = logprobs.gather(-1, targets[rows, None])[:, 0]
+            probs = logprobs.exp()
+            entropies[rows] = -torch.linalg.vecdot(probs, logprobs)
+            if grads:
                 if entropy:
-                    slope = _entropy_slope(chances, logs, entropies[rows], heat[rows])
-                    slopes[1][rows] = _bent(slope, bend).to(weight.dtype) @ weight
-                slope = _slope(chances, targets[rows], heat[rows])
-                slopes[0][rows] = _bent(slope, bend).to(weight.dtype) @ weight
+                    grad = _entropy_grad(probs, logprobs, entropies[rows], temperature[rows])
+                    grads[1][rows] = _through_softcap(grad, softcap_grad).to(weight.dtype) @ weight
+                grad = _logprob_grad(probs, targets[rows], temperature[rows])
+                grads[0][rows] = _through_softcap(grad, softcap_grad).to(weight.dtype) @ weight
         if ctx.trained:
-            ctx.save_for_backward(hidden, weight, bias, targets, heat, entropies)
+            ctx.save_for_backward(hidden, weight, bias, targets, temperature, entropies)
         else:
-            ctx.save_for_backward(*slopes)
-        return logprobs, entropies
+            ctx.save_for_backward(*grads)
+        return scores, entropies
 
     @staticmethod
     def backward(ctx: Any, up: Tensor, up_entropy: Tensor) -> tuple[Tensor | None, ...]:
         if not ctx.trained:
-            slopes = ctx.saved_tensors
-            down = slopes[0] * up[:, None]
+            grads = ctx.saved_tensors
+            down = grads[0] * up[:, None]
             if ctx.entropy:
-                down += slopes[1] * up_entropy[:, None]
-            return down.to(slopes[0].dtype), None, None, None, None, None, None
-        hidden, weight, bias, targets, heat, entropies = ctx.saved_tensors
+                down += grads[1] * up_entropy[:, None]
+            return down.to(grads[0].dtype), None, None, None, None, None, None
+        hidden, weight, bias, targets, temperature, entropies = ctx.saved_tensors
         to_hidden, to_weight = torch.empty_like(hidden), torch.zeros_like(weight, dtype=torch.float32)
         to_bias = None if bias is None else torch.zeros_like(bias)
         for rows in _chunks(hidden, weight):
-            logs, bend = _log_softmax(hidden[rows], weight, bias, heat[rows], ctx.cap)
-            chances = logs.exp()
-            # First, since the other slope overwrites the chances.
-            spread = _entropy_slope(chances, logs, entropies[rows], heat[rows]) if ctx.entropy else None
-            slope = _slope(chances, targets[rows], heat[rows]) * up[rows, None]
-            if spread is not None:
-                slope = slope + spread * up_entropy[rows, None]
-            slope = _bent(slope, bend).to(weight.dtype)
-            to_hidden[rows] = slope @ weight
-            to_weight += slope.T @ hidden[rows]
+            logprobs, softcap_grad = _log_softmax(hidden[rows], weight, bias, temperature[rows], ctx.cap)
+            probs = logprobs.exp()
+            # First, since the gradient of the log-probability overwrites the probabilities.
+            entropy_grad = _entropy_grad(probs, logprobs, entropies[rows], temperature[rows]) if ctx.entropy else None
+            grad = _logprob_grad(probs, targets[rows], temperature[rows]) * up[rows, None]
+            if entropy_grad is not None:
+                grad = grad + entropy_grad * up_entropy[rows, None]
+            grad = _through_softcap(grad, softcap_grad).to(weight.dtype)
+            to_hidden[rows] = grad @ weight
+            to_weight += grad.T @ hidden[rows]
             if to_bias is not None:
-                to_bias += slope.sum(0)
+                to_bias += grad.sum(0)
         return to_hidden, to_weight.to(weight.dtype), to_bias, None, None, None, None
-
-
-def _ahead(ctx: Any, hidden: Tensor) -> bool:
-    return not ctx.trained and ctx.needs_input_grad[0]
 
 
 def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
@@ -114,28 +132,28 @@ def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
 
 
 def _log_softmax(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, heat: Tensor, cap: float | None
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: Tensor, cap: float | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns log-probabilities, and the slope of capped logits over plain ones: 1 - tanh²."""
-    logits, bend = nn.functional.linear(hidden, weight, bias).float(), None
+    """Returns log-probabilities [n, V], and the derivative of capped logits by plain ones: 1 - tanh²."""
+    raw, softcap_grad = nn.functional.linear(hidden, weight, bias).float(), None
     if cap is not None:
-        logits = logits.div_(cap).tanh_()
-        bend = 1.0 - logits.square()
-        logits = logits.mul_(cap)
-    return torch.log_softmax(logits.div_(heat[:, None]), dim=-1), bend
+        raw = raw.div_(cap).tanh_()
+        softcap_grad = 1.0 - raw.square()
+        raw = raw.mul_(cap)
+    return torch.log_softmax(raw.div_(temperature[:, None]), dim=-1), softcap_grad
 
 
-def _bent(slope: Tensor, bend: Tensor | None) -> Tensor:
-    return slope if bend is None else slope.mul_(bend)
+def _through_softcap(grad: Tensor, softcap_grad: Tensor | None) -> Tensor:
+    return grad if softcap_grad is None else grad.mul_(softcap_grad)
 
 
-def _slope(chances: Tensor, targets: Tensor, heat: Tensor) -> Tensor:
-    """Slope of log p(target) over the logits: (1[target] − p) / T; overwrites ``chances``."""
-    slope = chances.neg_()
-    slope[torch.arange(len(targets), device=targets.device), targets] += 1.0
-    return slope.div_(heat[:, None])
+def _logprob_grad(probs: Tensor, targets: Tensor, temperature: Tensor) -> Tensor:
+    """Gradient of log p(target) by the logits: (1[target] − p) / T; overwrites ``probs``."""
+    grad = probs.neg_()
+    grad[torch.arange(len(targets), device=targets.device), targets] += 1.0
+    return grad.div_(temperature[:, None])
 
 
-def _entropy_slope(chances: Tensor, logs: Tensor, entropy: Tensor, heat: Tensor) -> Tensor:
-    """Slope of the entropy over the logits: −p (log p + H) / T; overwrites ``logs``."""
-    return logs.add_(entropy[:, None]).mul_(chances).div_(-heat[:, None])
+def _entropy_grad(probs: Tensor, logprobs: Tensor, entropy: Tensor, temperature: Tensor) -> Tensor:
+    """Gradient of the entropy by the logits: −p (log p + H) / T; overwrites ``logprobs``."""
+    return logprobs.add_(entropy[:, None]).mul_(probs).div_(-temperature[:, None])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,14 +18,22 @@ from torch.func import functional_call
 from transformers import PreTrainedModel
 
 from marft_algos import seeds
-from marft_algos.models.kernels.fused import Factors, Reader, Unsupported
-from marft_algos.models.loading import BaseModel, Trunk, checkpointed, head_of, load_base, share
+from marft_algos.models.loading import BaseModel, load_base, share
+from marft_algos.models.scoring import head_of
 from marft_algos.ranges import COUNT, Checked
 from marft_envs.errors import ConfigError, did_you_mean
+
+Trunk = Callable[..., Any]
+"""Runs a model without its head: keyword arguments of ``forward`` -> output with ``last_hidden_state``."""
 
 SMALL_MODEL = 20_000_000
 """Parameters up to which float32 adapters are added to the weights before the forward pass: LoRA's thin products
 cost a small model more than they save (prefill 1.9 times faster without them), and in float32 nothing is lost."""
+FUSED = "MARFT_KERNELS"
+"""Environment variable: which of ``FUSED_PASSES`` may be used, with commas between; ``none``: no one."""
+FUSED_PASSES = ("forward", "decode", "merge")
+"""Scoring and training of small models; decoding; adapters added to the weights before decoding and before
+transformers' forward pass."""
 _FILE = "adapter_model.safetensors"
 
 
@@ -52,37 +61,41 @@ class Weights:
     trainable: bool
     peft: PeftModel | None = None
     adapter: str = ""
-    layers: dict[str, Any] = field(default_factory=dict)
-    """Name in the trunk -> layer that has the adapter."""
+    modules: dict[str, Any] = field(default_factory=dict)
+    """Name in the trunk -> module that has the adapter."""
     merged: bool = False
     """Whether adapters are added to the weights before the forward pass (see ``SMALL_MODEL``)."""
     blocks: Sequence[nn.Module] = ()
-    """Layers that are computed again on the way back instead of being kept."""
+    """Modules that are computed again on the way back instead of being kept."""
+    siblings: Sequence[Weights] = field(default=(), repr=False)
+    """The policies with an adapter on the same modules."""
+
+    @property
+    def source(self) -> PreTrainedModel:
+        """The model without adapters: the base model, or the fully fine-tuned copy."""
+        return self.model if self.peft is None else self.base.model
 
     def trunk(self) -> Trunk:
         """Returns the model without its head, at the present weights; gradients reach ``tensors``."""
         for block in self.blocks:  # as transformers wants it; nothing else looks at these modules' own mode
             block.training = torch.is_grad_enabled()
         if self.merged:
-            return _Merged(self)
+            return _MergedLora(self)
         if self.peft is not None:
             self.peft.set_adapter(self.adapter)
+            for weights in self.siblings:
+                weights.restore_grad()
         return self.model.base_model
 
-    def low_rank(self, name: str) -> tuple[Tensor, Tensor] | None:
-        """Returns the adapter's two factors on the layer of that name, [r, in] and [out, r] scaled; None without."""
-        found = self.factors(name)
-        return None if found is None else (found[0].detach(), found[1].detach() * found[2])
-
-    def factors(self, name: str) -> Factors | None:
-        """Returns the same factors with their gradients, and the scale apart."""
-        layer = self.layers.get(name)
-        if layer is None:
+    def factors(self, name: str) -> tuple[Tensor, Tensor, float] | None:
+        """Returns the adapter on the linear layer of that name: first factor [r, in], second factor [out, r], scale."""
+        module = self.modules.get(name)
+        if module is None:
             return None
-        return layer.lora_A[self.adapter].weight, layer.lora_B[self.adapter].weight, layer.scaling[self.adapter]
+        return module.lora_A[self.adapter].weight, module.lora_B[self.adapter].weight, module.scaling[self.adapter]
 
     def restore_grad(self) -> None:
-        """Undoes what peft does to adapters put aside: it freezes them, but an optimiser may hold them."""
+        """Undoes what peft does to adapters that are not active: it freezes them, but an optimiser may hold them."""
         for tensor in self.tensors.values():
             tensor.requires_grad_(self.trainable)
 
@@ -100,39 +113,39 @@ class Weights:
         """Reads what ``save`` or peft wrote."""
         file = folder / (_FILE if self.peft is not None else "model.safetensors")
         if not file.is_file():
-            near = [str(found.parent) for found in folder.parent.glob(f"*/{file.name}")]
+            near = [str(other.parent) for other in folder.parent.glob(f"*/{file.name}")]
             raise ConfigError(f"There is no {file.name} in '{folder}'. {did_you_mean(str(folder), near)}")
         self.copy_from(load_file(file), f"'{folder}'")
 
     def copy_from(self, saved: Mapping[str, Tensor], source: str) -> None:
         """Overwrites the tensors in place: they stay trainable, and optimisers keep hold of them."""
-        own = self.tensors
-        wrong = sorted(own.keys() ^ saved.keys())
-        wrong += [name for name in own.keys() & saved.keys() if own[name].shape != saved[name].shape]
+        tensors = self.tensors
+        wrong = sorted(tensors.keys() ^ saved.keys())
+        wrong += [name for name in tensors.keys() & saved.keys() if tensors[name].shape != saved[name].shape]
         if wrong:
             raise ConfigError(
                 f"The weights in {source} do not fit: '{wrong[0]}' is missing, unknown or of another shape. Expected"
                 " the base model, policies and LoRA settings they were trained with."
             )
         with torch.no_grad():
-            for name, tensor in own.items():
+            for name, tensor in tensors.items():
                 tensor.copy_(saved[name])
 
 
-class _Merged:
+class _MergedLora:
     """A trunk with adapters added to its weights, once, when it first runs."""
 
-    def __init__(self, held: Weights) -> None:
-        self._held = held
-        self._weights: dict[str, Tensor] = {}
+    def __init__(self, policy: Weights) -> None:
+        self._policy = policy
+        self._merged: dict[str, Tensor] = {}
 
     def __call__(self, **kwargs: Any) -> Any:
-        if not self._weights:
-            self._weights = {
-                f"{name}.weight": layer.get_base_layer().weight + layer.get_delta_weight(self._held.adapter)
-                for name, layer in self._held.layers.items()
+        if not self._merged:
+            self._merged = {
+                f"{name}.weight": module.get_base_layer().weight + module.get_delta_weight(self._policy.adapter)
+                for name, module in self._policy.modules.items()
             }
-        return functional_call(self._held.base.model.base_model, self._weights, (), kwargs)
+        return functional_call(self._policy.base.model.base_model, self._merged, (), kwargs)
 
 
 def is_small(base: BaseModel) -> bool:
@@ -141,16 +154,26 @@ def is_small(base: BaseModel) -> bool:
     return size <= SMALL_MODEL and base.dtype == torch.float32 and not base.quantized
 
 
-def reader(base: BaseModel) -> Reader | None:
-    """Returns our own pass over this model if it is small and known, else None: transformers' is used."""
-    try:
-        return Reader(base.model) if is_small(base) else None
-    except Unsupported:
-        return None
+def fused_passes() -> frozenset[str]:
+    """Returns which passes of our own may be used: all, or those that the environment variable ``FUSED`` lists.
+
+    Raises:
+        ConfigError: it lists an unknown one.
+    """
+    words = os.environ.get(FUSED, ",".join(FUSED_PASSES)).split(",")
+    for word in words:
+        if word not in (*FUSED_PASSES, "none"):
+            raise ConfigError(f"{FUSED} lists an unknown pass '{word}'. {did_you_mean(word, (*FUSED_PASSES, 'none'))}")
+    return frozenset(words)
 
 
 def adapters(
-    base: BaseModel, names: Sequence[str], lora: LoraSettings, frozen: frozenset[str], seed: int, again: bool = False
+    base: BaseModel,
+    names: Sequence[str],
+    lora: LoraSettings,
+    frozen: frozenset[str],
+    seed: int,
+    gradient_checkpointing: bool = False,
 ) -> dict[str, Weights]:
     """Puts one fresh adapter per policy on a copy of the base's modules over the same tensors.
 
@@ -160,11 +183,11 @@ def adapters(
         lora: the adapters' shape.
         frozen: policies that are not trained.
         seed: of the initial weights.
-        again: compute layers again on the way back.
+        gradient_checkpointing: keep the blocks' inputs only, and compute the rest again on the way back.
     """
     targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
     model = share(base.model)
-    merge = is_small(base) and not again
+    merge = is_small(base) and not gradient_checkpointing and "merge" in fused_passes()
     config = LoraConfig(
         r=lora.r,
         lora_alpha=lora.alpha,
@@ -191,33 +214,38 @@ def adapters(
                 " supported. Expected names of layers inside the model, or 'all-linear'."
             )
     peft.eval()
-    layers = {n: m for n, m in model.base_model.named_modules() if isinstance(m, LoraLayer)}
-    blocks = _computed_again(model) if again else ()
-    found: dict[str, Weights] = {}
+    modules = {n: m for n, m in model.base_model.named_modules() if isinstance(m, LoraLayer)}
+    blocks = _checkpointed(model) if gradient_checkpointing else ()
+    policies: dict[str, Weights] = {}
+    siblings: list[Weights] = []
     for name in names:
         marker = f".{_adapter(name)}."
         tensors = {n.replace(marker, "."): p for n, p in sorted(peft.named_parameters()) if marker in n}
         for tensor in tensors.values():
             tensor.data = tensor.data.float()
-        found[name] = Weights(base, model, tensors, name not in frozen, peft, _adapter(name), layers, merge, blocks)
-        found[name].restore_grad()
-    return found
+        policies[name] = Weights(
+            base, model, tensors, name not in frozen, peft, _adapter(name), modules, merge, blocks, siblings
+        )
+        policies[name].restore_grad()
+    siblings += policies.values()
+    return policies
 
 
 def _adapter(policy: str) -> str:
     return f"policy_{policy}"  # peft stumbles over adapter names that are part of "lora_", such as "a"
 
 
-def _computed_again(model: PreTrainedModel) -> list[nn.Module]:
+def _checkpointed(model: PreTrainedModel) -> list[nn.Module]:
+    """Returns the modules that are computed again on the way back, while they are in training mode."""
     newer = getattr(model, "activation_checkpointing_enable", None)  # its name since transformers 5.2x
     (newer or model.gradient_checkpointing_enable)({"use_reentrant": False})
-    return checkpointed(model)
+    return [module for module in model.modules() if getattr(module, "gradient_checkpointing", False)]
 
 
-def whole(base: BaseModel, *, trainable: bool, again: bool = False) -> Weights:
+def full_weights(base: BaseModel, *, trainable: bool, gradient_checkpointing: bool = False) -> Weights:
     """Gives a policy all weights: a float32 copy of the base to train, or the base itself if frozen."""
     if not trainable:
         return Weights(base, base.model, {}, trainable=False)
     model = load_base(base.spec, dtype=base.dtype, device=base.device, trainable=True).model.requires_grad_(True)
-    blocks = _computed_again(model) if again else ()
+    blocks = _checkpointed(model) if gradient_checkpointing else ()
     return Weights(base, model, dict(model.named_parameters()), trainable=True, blocks=blocks)

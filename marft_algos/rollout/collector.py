@@ -17,7 +17,7 @@ from marft_envs.core import FlexEnv
 from marft_envs.types import Episode, TurnRecord
 
 if TYPE_CHECKING:
-    from marft_algos.models.renderer import Renderer
+    from marft_algos.models.chat import Renderer
 
 States = dict[int, dict[int, FlexEnv]]
 """Number of an episode -> layer -> copy of the environment before it."""

@@ -29,7 +29,7 @@ from marft_envs.wrappers import FlexWrapper, RecordEpisodes
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from marft_algos.models.renderer import Renderer
+    from marft_algos.models.chat import Renderer
 
 
 @dataclass(slots=True)

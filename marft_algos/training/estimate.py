@@ -19,8 +19,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models import scoring
-from marft_algos.models.loading import head_of, locate, pick_device, pick_dtype
+from marft_algos.models.loading import locate, pick_device, pick_dtype
 from marft_algos.models.policy import FEATURE_TOKENS
+from marft_algos.models.scoring import head_of
 from marft_algos.models.weights import SMALL_MODEL
 from marft_algos.training.resolve import RunSpec
 from marft_envs import FlexEnv

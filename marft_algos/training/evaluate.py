@@ -12,7 +12,7 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import RolloutEngine
 from marft_algos.engines.mixed import MixedEngine
 from marft_algos.engines.scripted import ScriptedEngine
-from marft_algos.models.renderer import Renderer
+from marft_algos.models.chat import Renderer
 from marft_algos.rollout import faults
 from marft_algos.rollout.collector import Collector
 from marft_algos.runs.folder import EvalRecord, outcome

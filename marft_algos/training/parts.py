@@ -14,7 +14,7 @@ from marft_algos import seeds
 from marft_algos.algorithms.base import Algorithm
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import RolloutEngine
-from marft_algos.models.loading import given_base
+from marft_algos.models.loading import wrap_base
 from marft_algos.models.policy import PolicySet
 from marft_algos.runs import paths
 from marft_algos.runs.loggers import Logger
@@ -90,7 +90,7 @@ def build(
         hosting.reach(spec)
         if config.check_memory and model is None:
             estimate(spec, first).check()
-        policies = setup.make_policies(spec, given_base(*model, setup.model_settings(config)) if model else None)
+        policies = setup.make_policies(spec, wrap_base(*model, setup.model_settings(config)) if model else None)
         panel = problems.train(config.seed, 0, setup.PROMPTS_CHECKED)
         setup.check_prompts(config, first, policies.renderer, panel)
     return Parts(

@@ -14,9 +14,9 @@ import marft_envs
 from marft_algos import seeds
 from marft_algos.config.presets import accepts
 from marft_algos.config.settings import TrainConfig
+from marft_algos.models.chat import Renderer
 from marft_algos.models.loading import BaseModel, ModelSettings
 from marft_algos.models.policy import LoraSettings, PolicySet
-from marft_algos.models.renderer import Renderer
 from marft_algos.rollout import faults
 from marft_algos.training.resolve import RunSpec
 from marft_algos.types import SamplingParams
@@ -187,7 +187,7 @@ def make_policies(spec: RunSpec, given: BaseModel | None = None) -> PolicySet:
         spare=list(spec.past),
         hosted=spec.hosted,
         seed=config.seed,
-        given=given,
+        loaded=given,
     )
     for policy, folder in config.adapters.items():
         policies.load_adapter(policy, folder)

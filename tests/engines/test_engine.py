@@ -14,9 +14,9 @@ from helpers.tiny import save_tiny
 from marft_algos.engines import EngineError, NativeEngine, ScriptedEngine, row_seed
 from marft_algos.engines import native as native_module
 from marft_algos.engines.base import uniforms
-from marft_algos.engines.native import BLOCK, invert
-from marft_algos.models.loading import head_of
+from marft_algos.engines.native import BLOCK, sample_inverse_cdf
 from marft_algos.models.policy import PolicySet
+from marft_algos.models.scoring import head_of
 from marft_algos.types import GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError
 
@@ -260,7 +260,7 @@ def test_a_draw_finds_its_place_among_long_rows_as_among_short_ones(n: int) -> N
     chances = torch.softmax(3 * torch.randn(200, n), -1) * (torch.rand(200, n) < 0.3)  # most have none
     draw = torch.tensor([0.0, *torch.rand(198).tolist(), 1 - 2**-53], dtype=torch.float64)
     cdf = chances.double().numpy().cumsum(-1)
-    found = invert(chances, draw)
+    found = sample_inverse_cdf(chances, draw)
     assert (chances[torch.arange(200), found] > 0).all()
     for row, token, share in zip(cdf, found.tolist(), draw.tolist(), strict=True):
         below = row[token - 1] if token else 0.0

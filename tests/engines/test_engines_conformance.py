@@ -18,8 +18,8 @@ from marft_algos.engines import NativeEngine
 from marft_algos.engines.conformance import EngineCheckError, check_engine
 from marft_algos.engines.http import Server
 from marft_algos.engines.vllm import VLLMEngine, describe
-from marft_algos.models.loading import head_of
 from marft_algos.models.policy import PolicySet
+from marft_algos.models.scoring import head_of
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError
 

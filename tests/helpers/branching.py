@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from helpers.tiny import tiny_tokenizer
 from marft_algos.engines import ScriptedEngine
-from marft_algos.models.renderer import Renderer
+from marft_algos.models.chat import Renderer
 from marft_algos.types import SamplingParams
 
 PARAMS = SamplingParams(max_new_tokens=3)

@@ -215,7 +215,7 @@ def test_the_embedded_models_vocabulary_is_left_as_it_is(model: str) -> None:
         "\n</tool_call>",
         *(w for w in words if "<tool_call>{" in w),
     }
-    assert [told.own.broken(word) for word in words] == words
+    assert [told.profile_breaker.broken(word) for word in words] == words
 
 
 def test_neutralising_is_cheap() -> None:

@@ -17,9 +17,10 @@ from helpers.sampling import AGENTS, CONFIGS, PARAMS, build, disturb, requests, 
 from helpers.tiny import save_tiny
 from marft_algos.engines import NativeEngine
 from marft_algos.models import weights as weights_module
-from marft_algos.models.kernels.decode import Unsupported, fuse
+from marft_algos.models.kernels.decode import FusedDecoder, Unsupported
 from marft_algos.models.policy import LoraSettings, PolicySet
 from marft_algos.types import GenerationRequest
+from marft_envs.errors import ConfigError
 
 
 @pytest.mark.parametrize("limit", [weights_module.SMALL_MODEL, 0])
@@ -82,7 +83,7 @@ def test_the_modules_keep_their_weights_as_views_and_stay_trainable(tmp_path: Pa
     policies = build(save_tiny(tmp_path / "qwen"))
     model = policies.base("actor").model
     before = {name: tensor.clone() for name, tensor in model.named_parameters()}
-    fuse(model, torch.float32)
+    FusedDecoder(model, torch.float32)
     attention = model.base_model.layers[0].self_attn
     assert attention.q_proj.weight.untyped_storage().data_ptr() == attention.v_proj.weight.untyped_storage().data_ptr()
     assert all(torch.equal(before[name], tensor) for name, tensor in model.named_parameters())
@@ -103,22 +104,42 @@ def test_variants_that_it_does_not_compute_are_refused(
 ) -> None:
     model = AutoModelForCausalLM.from_pretrained(save(tmp_path / family, CONFIGS[family], **changes))
     with pytest.raises(Unsupported, match=reason):
-        fuse(model, torch.float32)
+        FusedDecoder(model, torch.float32)
 
 
 def test_a_result_that_differs_is_refused(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(save_tiny(tmp_path / "qwen"))
     model.base_model.layers[1].mlp.register_forward_hook(lambda module, given, output: 1.01 * output)
     with pytest.raises(Unsupported, match="differs from its family"):
-        fuse(model, torch.float32)
+        FusedDecoder(model, torch.float32)
 
 
 def test_another_architecture_is_decoded_by_transformers_and_one_line_says_so(tmp_path: Path) -> None:
     policies = build(save_tiny(tmp_path / "gpt2", "gpt2"))
-    engine, asked = NativeEngine(policies), requests(policies, 6)
+    asked = requests(policies, 6)
     with pytest.warns(UserWarning, match="GPT2Model: it is decoded by transformers' own forward pass") as said:
+        engine = NativeEngine(policies)
         replies = engine.generate(asked, PARAMS)
         engine.generate(asked, PARAMS)
     assert len(said) == 1
     for request, reply in zip(asked, replies, strict=True):
         np.testing.assert_allclose(reply.logprobs, rescore(policies, request, reply, 1.0).numpy(), rtol=0, atol=1e-5)
+
+
+def test_an_environment_variable_leaves_fused_passes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save_tiny(tmp_path / "qwen")
+    policies = build(folder)
+    asked = requests(policies)
+    expected = NativeEngine(policies).generate(asked, PARAMS)
+    monkeypatch.setenv("MARFT_KERNELS", "none")
+    plain = build(folder)
+    with pytest.warns(UserWarning, match="decoded by transformers"):
+        replies = NativeEngine(plain).generate(asked, PARAMS)
+    assert [reply.action_ids for reply in replies] == [reply.action_ids for reply in expected]
+    ids, mask = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[False, False, True, True]])
+    torch.testing.assert_close(
+        plain.logprobs("actor", ids, mask)[0], policies.logprobs("actor", ids, mask)[0], rtol=0, atol=1e-5
+    )
+    monkeypatch.setenv("MARFT_KERNELS", "decode,foward")
+    with pytest.raises(ConfigError, match="Did you mean 'forward'"):
+        build(folder)

@@ -15,8 +15,7 @@ from marft_algos.engines import NativeEngine
 from marft_algos.engines.base import GenerationRequest
 from marft_algos.memory import passes
 from marft_algos.models import embedded_path
-from marft_algos.models import policy as policy_module
-from marft_algos.models.kernels.fused import Reader, Unsupported
+from marft_algos.models.kernels.fused import FusedForward, Unsupported
 from marft_algos.models.policy import LoraSettings, PolicySet
 from marft_algos.types import SamplingParams
 from marft_envs.errors import ConfigError
@@ -38,7 +37,7 @@ def texts(shared: bool) -> tuple[Tensor, Tensor]:
 def both(monkeypatch: pytest.MonkeyPatch, folder: Path, **settings: object) -> list[PolicySet]:
     """The same policies twice: with transformers' pass, and with ours."""
     with monkeypatch.context() as patch:
-        patch.setattr(policy_module, "reader", lambda base: None)
+        patch.setenv("MARFT_KERNELS", "decode,merge")
         plain = build(folder, **settings)
     return [plain, build(folder, **settings)]
 
@@ -127,11 +126,11 @@ def test_adapters_on_embeddings_are_refused(tmp_path: Path) -> None:
 
 def test_what_it_does_not_compute_or_computes_otherwise_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="GPT2Model"):
-        Reader(AutoModelForCausalLM.from_pretrained(save_tiny(tmp_path / "gpt2", "gpt2")))
+        FusedForward(AutoModelForCausalLM.from_pretrained(save_tiny(tmp_path / "gpt2", "gpt2")))
     model = AutoModelForCausalLM.from_pretrained(save_tiny(tmp_path / "qwen"))
     model.base_model.layers[1].mlp.register_forward_hook(lambda module, given, output: 1.01 * output)
     with pytest.raises(Unsupported, match="differs from its family"):
-        Reader(model)
+        FusedForward(model)
 
 
 def test_nothing_is_kept_of_the_last_layer_where_nothing_was_sampled(tmp_path: Path) -> None:

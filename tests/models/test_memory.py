@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,13 @@ from marft_algos.memory import Budget, OutOfMemory, out_of_memory
 from marft_algos.models.policy import PolicySet
 
 
+def run(budget: Budget, work: Callable[[int], int | None], wanted: int) -> int | None:
+    for size in budget.sizes(wanted):
+        with budget:
+            result = work(size)
+    return result
+
+
 def test_work_is_halved_once_and_then_an_error_names_the_setting() -> None:
     budget = Budget(64, "rows", "--engine-batch")
     tried: list[int] = []
@@ -28,11 +36,11 @@ def test_work_is_halved_once_and_then_an_error_names_the_setting() -> None:
         return size
 
     with pytest.warns(UserWarning, match="going on with 12"):
-        assert budget.run(work, 25) == 12  # half of the 25 that there were, not of the 64 allowed
-    assert budget.run(work, 100) == 12 and tried == [64, 12, 12]
+        assert run(budget, work, 25) == 12  # half of the 25 that there were, not of the 64 allowed
+    assert run(budget, work, 100) == 12 and tried == [64, 12, 12]
     budget.size = 20
     with pytest.raises(OutOfMemory, match="--engine-batch below 20"):
-        budget.run(work, 100)
+        run(budget, work, 100)
 
 
 def test_other_errors_pass_and_one_row_cannot_be_halved() -> None:
@@ -43,9 +51,9 @@ def test_other_errors_pass_and_one_row_cannot_be_halved() -> None:
         raise MemoryError
 
     with pytest.raises(RuntimeError, match="shapes differ"):
-        Budget(8, "rows", "--engine-batch").run(broken, 8)
+        run(Budget(8, "rows", "--engine-batch"), broken, 8)
     with pytest.raises(OutOfMemory, match="--micro-tokens"):
-        Budget(8, "tokens", "--micro-tokens").run(full, 1)
+        run(Budget(8, "tokens", "--micro-tokens"), full, 1)
 
 
 def test_a_tensor_that_no_memory_holds_is_recognised() -> None:

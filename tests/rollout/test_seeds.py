@@ -21,7 +21,7 @@ from helpers.teams import Tabular, episode
 from helpers.tiny import save_tiny
 from marft_algos import credit, seeds
 from marft_algos.algorithms import base as algorithm
-from marft_algos.models.renderer import Renderer
+from marft_algos.models.chat import Renderer
 from marft_algos.rollout import selfplay
 from marft_algos.training import setup
 from marft_algos.training.parts import build

@@ -1,1 +1,103 @@
-"""Forward passes of our own over small models: training, decoding, and decoding by transformers."""
+"""Forward passes over one model, behind one interface: fused ones of our own where they know it, else transformers'."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from marft_algos.models.kernels import plain
+from marft_algos.models.kernels.decode import FusedCache, FusedDecoder
+from marft_algos.models.kernels.fused import FusedForward, Unsupported
+from marft_algos.models.weights import Weights, fused_passes
+
+
+class KVCache(Protocol):
+    """Keys and values of the rows of a batch, and the weights they are computed with."""
+
+    def prefill(self, prompts: Sequence[Sequence[list[int]]]) -> Tensor:
+        """Runs the prompts of each policy, first of all tokens; what they start with runs once.
+
+        Returns:
+            The final hidden states [b, d] at the prompts' last tokens; rows are in the order of the prompts.
+        """
+
+    def decode(self, token: Tensor) -> Tensor:
+        """Returns the final hidden states [b, d] after one more token [b] a row."""
+
+    def compact(self, rows: Tensor) -> None:
+        """Drops all rows but these."""
+
+
+class Kernel:
+    """The forward passes over one model without its head, with the adapters of any policies on it.
+
+    Args:
+        model: a base model, or a fully fine-tuned copy; without adapters.
+        dtype: compute dtype.
+        small: score with a fused pass, too; for frozen float32 models only.
+    """
+
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype, *, small: bool) -> None:
+        self._model, self._dtype = model, dtype
+        self._forward: FusedForward | None = None
+        if small and "forward" in fused_passes():
+            with suppress(Unsupported):
+                self._forward = FusedForward(model)
+
+    def autocast(self) -> torch.autocast:
+        """Returns the context that computes in the compute dtype."""
+        bf16 = self._dtype == torch.bfloat16
+        return torch.autocast(self._model.device.type, dtype=torch.bfloat16, enabled=bf16)
+
+    def hidden_states(self, ids: Tensor, wanted: Tensor, weights: Weights | None = None) -> Tensor:
+        """Returns final hidden states [n, d] at the wanted positions, row by row, with gradients to the adapter.
+
+        Args:
+            ids: [B, T], right-padded with any id.
+            wanted: bool [B, T], n of them true.
+            weights: a policy on this model; None: the model as it is.
+        """
+        if self._forward is not None and (weights is None or (weights.peft is not None and not weights.blocks)):
+            return self._forward.hidden_states(ids, wanted, weights)
+        if weights is None:
+            return plain.hidden_states(self._model.base_model, self._model, ids, wanted)
+        return plain.hidden_states(weights.trunk(), weights.model, ids, wanted, share_prefix=not weights.blocks)
+
+    @cached_property
+    def _decoder(self) -> FusedDecoder | None:
+        try:
+            if "decode" not in fused_passes():
+                raise Unsupported("may not be fused")
+            return FusedDecoder(self._model, self._dtype)
+        except Unsupported as reason:
+            warnings.warn(
+                f"'{self._model.name_or_path}' {reason}: it is decoded by transformers' own forward pass, which is"
+                " slower.",
+                stacklevel=4,
+            )
+            return None
+
+    @property
+    def joint(self) -> bool:
+        """Whether rows of several policies decode in one batch; without that, a cache is of one policy."""
+        return self._decoder is not None
+
+    def cache(self, policies: Sequence[Weights], rows: int, capacity: int) -> KVCache:
+        """Returns an empty cache at the policies' present weights.
+
+        Args:
+            policies: on this model.
+            rows: in the batch.
+            capacity: tokens of a row.
+        """
+        if self._decoder is not None:
+            return FusedCache(self._decoder, policies, rows, capacity)
+        (weights,) = policies
+        return plain.PlainCache(weights.trunk(), self._model, capacity)

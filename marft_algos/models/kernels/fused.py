@@ -1,16 +1,15 @@
-"""A forward pass over whole texts for scoring, training and the critics' features, with its own gradients.
+"""A fused forward pass over whole texts for scoring, training and the critics' features, with gradients of its own.
 
-It computes what transformers' modules compute, and less of it: the last layer's output and feed-forward run at the
-positions whose states are wanted, and nowhere else; keys are not repeated for the queries that share them; an RMS norm
-is one node of the graph; adapters are added to the weights, and the gradient of a weight is never formed: those of an
-adapter's factors come from thin products with the layer's input and the gradient of its output. For float32 models of
-the families below; ``Reader`` compares itself with transformers on the very model before it is used.
+It computes what transformers' modules compute, and less of it: the last block's output and feed-forward run at the
+positions whose hidden states are wanted, and nowhere else; keys are not repeated for the queries that share them; an
+RMS norm is one node of the graph; adapters are added to the weights, and the gradient of a weight is never formed:
+those of an adapter's factors come from thin products with the linear layer's input and the gradient of its output. It
+is for float32 models of the families below; ``FusedForward`` compares itself with transformers on the very model first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -19,7 +18,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
 
-from marft_algos.models.loading import first_column, prefix_length
+from marft_algos.models.weights import Weights
 
 FAMILIES = frozenset({"Qwen2Model", "Qwen3Model", "LlamaModel", "MistralModel", "GemmaModel"})
 ROPES = frozenset({"default", "linear", "llama3", "yarn"})
@@ -35,23 +34,37 @@ LINEARS = (
 )
 """Names of the linear layers of one layer."""
 PROBE = (3, 5, 2, 7, 1, 6)
-"""Token ids that our passes are checked on."""
-
-Factors = tuple[Tensor, Tensor, float]
-"""An adapter on one layer: first factor [r, in], second factor [out, r], scale."""
-Adapter = Callable[[str], Factors | None]
-"""The factors on the layer of a name; None where there are none."""
+"""Token ids that the fused passes are checked on."""
+MIN_PREFIX = 8
+"""Shared tokens from which a pass of their own pays."""
 
 
 class Unsupported(Exception):
-    """Why a model cannot be computed here."""
+    """Why a fused pass cannot compute a model."""
 
 
-class KnownTrunk:
-    """A model without its head, of a family whose computation is written down here.
+def first_column(wanted: Tensor) -> int:
+    """Returns the first column of [B, T] in which anything is wanted; 0 where nothing is."""
+    columns = wanted.any(0).nonzero()
+    return int(columns[0]) if len(columns) else 0
+
+
+def prefix_length(rows: Sequence[list[int]], limit: int) -> int:
+    """Returns how many first tokens all rows share, at most ``limit``; 0 where sharing would save nothing."""
+    low, high = min(rows), max(rows)  # in lexicographic order: what these two share, all share
+    shared = 0
+    for a, b in zip(low[:limit], high[:limit], strict=False):
+        if a != b:
+            break
+        shared += 1
+    return shared if len(rows) > 1 and shared >= MIN_PREFIX else 0
+
+
+class FusedModel:
+    """A model without its head, of one of the families that the fused passes know.
 
     Args:
-        model: any; one that is not such is refused.
+        model: without adapters.
         dtype: compute dtype.
 
     Raises:
@@ -66,8 +79,6 @@ class KnownTrunk:
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = self.module.layers[0].self_attn.head_dim
         self.eps = torch.tensor(config.rms_norm_eps, device=self.device)
-        self.names = frozenset(f"layers.{i}.{part}" for i in range(len(self.module.layers)) for part in LINEARS)
-        """Names of the linear layers: those that may have adapters."""
 
     @property
     def device(self) -> torch.device:
@@ -87,11 +98,11 @@ class KnownTrunk:
         return cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1)
 
 
-class Reader(KnownTrunk):
+class FusedForward(FusedModel):
     """The pass itself; weights of the base are frozen, gradients go to adapters.
 
     Raises:
-        Unsupported: see ``KnownTrunk``; or the result differs from transformers' by more than rounding.
+        Unsupported: see ``FusedModel``; or the result differs from transformers' by more than rounding.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -99,55 +110,57 @@ class Reader(KnownTrunk):
         ids = torch.tensor([PROBE], device=self.device)
         with torch.no_grad():
             expected = self.module(input_ids=ids, use_cache=False).last_hidden_state[0]
-            check_same(self.states(ids, torch.ones_like(ids, dtype=torch.bool)), expected, 1e-4)
+            check_same(self.hidden_states(ids, torch.ones_like(ids, dtype=torch.bool)), expected, 1e-4)
 
-    def states(self, ids: Tensor, wanted: Tensor, adapter: Adapter | None = None) -> Tensor:
-        """Returns final states [n, d] at the wanted positions, row by row.
+    def hidden_states(self, ids: Tensor, wanted: Tensor, weights: Weights | None = None) -> Tensor:
+        """Returns final hidden states [n, d] at the wanted positions, row by row.
 
         What all rows start with, before anything is wanted, runs once.
 
         Args:
             ids: [B, T], right-padded with any id.
             wanted: bool [B, T], n of them true.
-            adapter: on which layers; None: the base.
+            weights: whose adapter; None: the base model.
         """
         batch, length = ids.shape
         first = first_column(wanted)
         shared = prefix_length(ids[:, : first or 1].tolist(), limit=first)
-        own, keep, first = ids[:, shared:], wanted[:, shared:], first - shared
+        rest, keep, first = ids[:, shared:], wanted[:, shared:], first - shared
         steps = torch.arange(length, device=ids.device)
         positions = torch.cat([steps[:shared], steps[shared:].repeat(batch)])
-        turn = tuple(table[positions][:, None] for table in self.angles(length))
-        linear = partial(_linear, adapter)
-        x = self.module.embed_tokens(torch.cat([ids[0, :shared], own.flatten()]))
-        for i, layer in enumerate(self.module.layers):
-            last = i == len(self.module.layers) - 1
-            queries, keys, values = self._project(linear, f"layers.{i}.self_attn.", layer, x, turn)
-            before, seen = _attend(queries, keys, values, batch, shared, first if last else 0)
+        cos, sin = self.angles(length)
+        rotary = cos[positions][:, None], sin[positions][:, None]
+        x = self.module.embed_tokens(torch.cat([ids[0, :shared], rest.flatten()]))
+        for i, block in enumerate(self.module.layers):
+            last, name, mlp = i == len(self.module.layers) - 1, f"layers.{i}.", block.mlp
+            queries, keys, values = self._project(weights, f"{name}self_attn.", block, x, rotary)
+            before, attended = _attend(queries, keys, values, batch, shared, first if last else 0)
             if last:
-                seen, x = seen[keep[:, first:]], x[shared:].view(*own.shape, -1)[keep]
+                attended, x = attended[keep[:, first:]], x[shared:].view(*rest.shape, -1)[keep]
             else:
-                seen = torch.cat([before, seen.flatten(0, 1)]) if shared else seen.flatten(0, 1)
-            x = linear(f"layers.{i}.self_attn.o_proj", layer.self_attn.o_proj, seen.flatten(1), x)
-            y, mlp, name = self._norm(x, layer.post_attention_layernorm), layer.mlp, f"layers.{i}.mlp."
-            gate, up = (linear(name + part, getattr(mlp, part), y) for part in ("gate_proj", "up_proj"))
-            x = linear(name + "down_proj", mlp.down_proj, _gated(mlp.act_fn, gate, up), x)
+                attended = torch.cat([before, attended.flatten(0, 1)]) if shared else attended.flatten(0, 1)
+            x = _linear(weights, f"{name}self_attn.o_proj", block.self_attn.o_proj, attended.flatten(1), x)
+            y = self._norm(x, block.post_attention_layernorm)
+            gate = _linear(weights, f"{name}mlp.gate_proj", mlp.gate_proj, y)
+            up = _linear(weights, f"{name}mlp.up_proj", mlp.up_proj, y)
+            x = _linear(weights, f"{name}mlp.down_proj", mlp.down_proj, _gated(mlp.act_fn, gate, up), x)
         return self._norm(x, self.module.norm)
 
     def _project(
-        self, linear: Callable[..., Tensor], name: str, layer: Any, x: Tensor, turn: tuple[Tensor, ...]
+        self, weights: Weights | None, name: str, block: Any, x: Tensor, rotary: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys, turned, and values: [tokens, heads, head_dim] each."""
-        attention, (cos, sin) = layer.self_attn, turn
-        y = self._norm(x, layer.input_layernorm)
-        parts = [
-            linear(name + part, getattr(attention, part), y).unflatten(-1, (-1, self.head_dim))
-            for part in ("q_proj", "k_proj", "v_proj")
-        ]
+        """Returns rotated queries and keys, and values: [tokens, heads, head_dim] each."""
+        attention, (cos, sin) = block.self_attn, rotary
+        y = self._norm(x, block.input_layernorm)
+        q = _linear(weights, f"{name}q_proj", attention.q_proj, y).unflatten(-1, (-1, self.head_dim))
+        k = _linear(weights, f"{name}k_proj", attention.k_proj, y).unflatten(-1, (-1, self.head_dim))
+        v = _linear(weights, f"{name}v_proj", attention.v_proj, y).unflatten(-1, (-1, self.head_dim))
         if hasattr(attention, "q_norm"):
-            parts[:2] = self._norm(parts[0], attention.q_norm), self._norm(parts[1], attention.k_norm)
-        turned = [torch.addcmul(part * cos, part.roll(self.head_dim // 2, -1), sin) for part in parts[:2]]
-        return turned[0], turned[1], parts[2]
+            q, k = self._norm(q, attention.q_norm), self._norm(k, attention.k_norm)
+        half = self.head_dim // 2
+        q = torch.addcmul(q * cos, q.roll(half, -1), sin)
+        k = torch.addcmul(k * cos, k.roll(half, -1), sin)
+        return q, k, v
 
     def _norm(self, x: Tensor, norm: nn.Module) -> Tensor:
         normed: Tensor = _RMSNorm.apply(x, self.scale(norm), self.eps)
@@ -157,11 +170,11 @@ class Reader(KnownTrunk):
 def _attend(
     queries: Tensor, keys: Tensor, values: Tensor, batch: int, shared: int, first: int
 ) -> tuple[Tensor, Tensor]:
-    """Causal attention; the shared tokens and each row's own lie end to end in the arguments.
+    """Computes causal attention; the shared tokens and each row's others lie end to end in the arguments.
 
     Returns:
-        Of the shared ones, [shared, heads, head_dim], and of each row's own from ``first`` on, [batch, own - first,
-        heads, head_dim].
+        Of the shared tokens, [shared, heads, head_dim], and of each row's others from ``first`` on, [batch, others -
+        first, heads, head_dim].
     """
     before = [part[None, :shared].transpose(1, 2) for part in (queries, keys, values)]
     q, k, v = (part[shared:].unflatten(0, (batch, -1)).transpose(1, 2) for part in (queries, keys, values))
@@ -171,30 +184,30 @@ def _attend(
     if shared or first:
         columns = torch.arange(end, device=q.device)
         mask = columns <= columns[shared + first :, None]
-    seen = _attention(q[:, :, first:], k, v, mask)
-    return _attention(before[0], before[1], before[2], None)[0] if shared else queries[:0], seen
+    attended = _attention(q[:, :, first:], k, v, mask)
+    return _attention(before[0], before[1], before[2], None)[0] if shared else queries[:0], attended
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     """[batch, heads, …] to [batch, …, heads, head_dim]; causal without a mask."""
     grouped = q.shape[1] != k.shape[1]
-    seen = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped)
-    return seen.transpose(1, 2)
+    attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped)
+    return attended.transpose(1, 2)
 
 
-def _linear(adapter: Adapter | None, name: str, layer: nn.Linear, x: Tensor, onto: Tensor | None = None) -> Tensor:
-    factors = None if adapter is None else adapter(name)
+def _linear(weights: Weights | None, name: str, linear: nn.Linear, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    factors = None if weights is None else weights.factors(name)
     if factors is None:
-        return linear_onto(x, layer.weight, layer.bias, onto)
-    adapted: Tensor = _Adapted.apply(x, layer.weight, layer.bias, onto, *factors)
+        return residual_linear(x, linear.weight, linear.bias, residual)
+    adapted: Tensor = _Adapted.apply(x, linear.weight, linear.bias, residual, *factors)
     return adapted
 
 
-def linear_onto(x: Tensor, weight: Tensor, bias: Tensor | None, onto: Tensor | None) -> Tensor:
-    """Returns ``F.linear`` of [n, in], added to ``onto`` [n, out] on the way if that is given."""
-    if onto is None:
+def residual_linear(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
+    """Returns ``F.linear`` of [n, in], added to ``residual`` [n, out] in the same product if there is one."""
+    if residual is None:
         return F.linear(x, weight, bias)
-    return torch.addmm(onto if bias is None else onto + bias, x, weight.T)
+    return torch.addmm(residual if bias is None else residual + bias, x, weight.T)
 
 
 def _gated(act: nn.Module, gate: Tensor, up: Tensor) -> Tensor:
@@ -203,7 +216,7 @@ def _gated(act: nn.Module, gate: Tensor, up: Tensor) -> Tensor:
 
 
 class _Adapted(torch.autograd.Function):
-    """x (W + scale · B A)ᵀ + bias + onto with gradients to x, onto, A and B; W is frozen."""
+    """x (W + scale · B A)ᵀ + bias + residual with gradients to x, residual, A and B; W is frozen."""
 
     @staticmethod
     def forward(
@@ -211,20 +224,20 @@ class _Adapted(torch.autograd.Function):
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        onto: Tensor | None,
+        residual: Tensor | None,
         a: Tensor,
         b: Tensor,
         scale: float,
     ) -> Tensor:
-        whole = torch.addmm(weight, b, a, alpha=scale)
-        ctx.save_for_backward(x, whole, a, b)
+        merged = torch.addmm(weight, b, a, alpha=scale)
+        ctx.save_for_backward(x, merged, a, b)
         ctx.scale = scale
-        return linear_onto(x, whole, bias, onto)
+        return residual_linear(x, merged, bias, residual)
 
     @staticmethod
     def backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, ...]:
-        x, whole, a, b = ctx.saved_tensors
-        to_x = up @ whole if ctx.needs_input_grad[0] else None
+        x, merged, a, b = ctx.saved_tensors
+        to_x = up @ merged if ctx.needs_input_grad[0] else None
         to_a = ((up @ b).T @ x).mul_(ctx.scale)
         to_b = ((x @ a.T).T @ up).T.mul(ctx.scale)  # this way round: the product is wide, not tall
         return to_x, None, None, up if ctx.needs_input_grad[3] else None, to_a, to_b, None
@@ -267,9 +280,9 @@ def rms_inverse(x: Tensor, eps: Tensor) -> Tensor:
     return torch.addcmul(eps, length, length, value=1 / x.shape[-1]).rsqrt_()
 
 
-def check_same(found: Tensor, expected: Tensor, limit: float) -> None:
+def check_same(states: Tensor, expected: Tensor, limit: float) -> None:
     """Raises ``Unsupported`` if two results differ by more than a share ``limit`` of their norm."""
-    gap = float((found.float() - expected.float()).norm() / expected.float().norm())
+    gap = float((states.float() - expected.float()).norm() / expected.float().norm())
     if not gap < limit:
         raise Unsupported(f"differs from its family: its states are off by a share of {gap:.2g}")
 
@@ -282,8 +295,8 @@ def _check(trunk: Any, config: Any) -> None:
     if rope not in ROPES:
         raise Unsupported(f"has rotary embeddings of the kind '{rope}'")
     window = getattr(config, "sliding_window", None) if name == "MistralModel" else None
-    for layer in trunk.layers:
-        if window or getattr(layer.self_attn, "sliding_window", None):
+    for block in trunk.layers:
+        if window or getattr(block.self_attn, "sliding_window", None):
             raise Unsupported("attends to a sliding window")
-        if abs(layer.self_attn.scaling * layer.self_attn.head_dim**0.5 - 1) > 1e-6:
+        if abs(block.self_attn.scaling * block.self_attn.head_dim**0.5 - 1) > 1e-6:
             raise Unsupported("scales its attention in a way of its own")

@@ -1,40 +1,76 @@
-"""Decoding through transformers' own forward pass: for every model that ``decode.py`` does not know."""
+"""Transformers' own forward pass: for every model that the fused passes do not know."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
-from marft_algos.models.loading import Trunk, prefix_length, run_prefix
+from marft_algos.models.kernels.fused import first_column, prefix_length
+from marft_algos.models.weights import Trunk
 
 
-class PlainPast:
-    """What the rows of a batch have seen; grows by a token a row.
+def hidden_states(
+    trunk: Trunk, model: PreTrainedModel, ids: Tensor, wanted: Tensor, share_prefix: bool = True
+) -> Tensor:
+    """Returns the trunk's final hidden states [n, d] at the wanted positions, row by row.
+
+    Turns of one policy start with the same profile; that shared prefix runs once, not once a row. Right pads need no
+    mask: attention is causal, and what pads see is not read.
+
+    Args:
+        trunk: the model without its head.
+        model: the model it belongs to (for its configuration).
+        ids: [B, T], right-padded with any id.
+        wanted: bool [B, T], n of them true.
+        share_prefix: False under gradient checkpointing, which cannot add to a cache twice.
+    """
+    first = first_column(wanted)
+    may_share = share_prefix or not torch.is_grad_enabled()
+    shared = prefix_length(ids[:, : first or 1].tolist(), limit=first) if may_share else 0
+    if not shared:
+        return trunk(input_ids=ids, use_cache=False).last_hidden_state[wanted]
+    cache = DynamicCache(config=model.config)
+    _prefill_shared(trunk, cache, ids[:1, :shared], len(ids))
+    output = trunk(input_ids=ids[:, shared:], past_key_values=cache, use_cache=True)
+    return output.last_hidden_state[wanted[:, shared:]]
+
+
+class PlainCache:
+    """Keys and values of the rows of a batch; grows by a token a row.
 
     Args:
         trunk: the model without its head, at the weights to sample from.
         model: the model it belongs to (for its configuration and device).
-        room: tokens to allocate room for.
+        capacity: tokens of a row to allocate memory for.
     """
 
-    def __init__(self, trunk: Trunk, model: PreTrainedModel, room: int) -> None:
-        self._trunk, self._model, self._room = trunk, model, room
+    def __init__(self, trunk: Trunk, model: PreTrainedModel, capacity: int) -> None:
+        self._trunk, self._model = trunk, model
+        self._cache = DynamicCache(config=model.config)
+        self._windowed = any(getattr(layer, "is_sliding", False) for layer in self._cache.layers)
+        if all(type(layer) is DynamicLayer for layer in self._cache.layers):
+            self._cache.layers = [_AllocatedLayer(capacity) for _ in self._cache.layers]
 
-    def read(self, prompts: Sequence[list[int]]) -> Tensor:
-        """Runs the prompts: what they all start with once, the rest padded on the left.
+    def prefill(self, prompts: Sequence[Sequence[list[int]]]) -> Tensor:
+        """Runs the prompts of one policy: what they all start with once, the rest padded on the left.
 
         Returns:
-            The final states [b, d] at the prompts' last tokens.
+            The final hidden states [b, d] at the prompts' last tokens.
         """
-        shared = prefix_length(prompts, limit=min(map(len, prompts)) - 1)
-        if _has_window(self._model):  # windows count columns, and between a shared prefix and a text lie pads
+        (rows,) = prompts
+        shared = prefix_length(rows, limit=min(map(len, rows)) - 1)
+        if self._windowed:  # windows count columns, and between a shared prefix and a text lie pads
             shared = 0
-        rest = [prompt[shared:] for prompt in prompts]
-        width, device = max(map(len, rest)), self._model.device
-        self._cache = run_prefix(self._trunk, prompts[0][:shared], len(prompts), self._model, room=self._room)
+        device = self._model.device
+        if shared:
+            _prefill_shared(self._trunk, self._cache, torch.tensor([rows[0][:shared]], device=device), len(rows))
+        rest = [row[shared:] for row in rows]
+        width = max(map(len, rest))
         ids = torch.tensor([[0] * (width - len(row)) + row for row in rest], device=device)
         lengths = torch.tensor([len(row) for row in rest], device=device)
         real = torch.arange(width, device=device) >= width - lengths[:, None]
@@ -44,13 +80,13 @@ class PlainPast:
         self._ragged = not bool(real.all())
         return self._run(ids, positions[:, shared:])
 
-    def step(self, token: Tensor) -> Tensor:
-        """Returns the final states [b, d] after one more token [b] a row."""
+    def decode(self, token: Tensor) -> Tensor:
+        """Returns the final hidden states [b, d] after one more token [b] a row."""
         self._mask = torch.cat([self._mask, self._mask.new_ones(len(self._mask), 1)], dim=1)
         self._position = self._position + 1
         return self._run(token[:, None], self._position)
 
-    def keep(self, rows: Tensor) -> None:
+    def compact(self, rows: Tensor) -> None:
         """Drops all rows but these."""
         self._cache.batch_select_indices(rows)
         self._mask, self._position = self._mask[rows], self._position[rows]
@@ -66,5 +102,33 @@ class PlainPast:
         return output.last_hidden_state[:, -1]
 
 
-def _has_window(model: PreTrainedModel) -> bool:
-    return any(getattr(layer, "is_sliding", False) for layer in DynamicCache(config=model.config).layers)
+class _AllocatedLayer(DynamicLayer):
+    """Keys and values in memory allocated ahead: appending a token copies that token, not all before it."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self._capacity = capacity
+        self._stores: list[Tensor] = []
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        old = self.get_seq_length()
+        end = old + key_states.shape[-2]
+        assert self.keys is not None and self.values is not None
+        if not self._stores or self.keys.data_ptr() != self._stores[0].data_ptr():  # first use, or rows were dropped
+            shapes = [(*new.shape[:-2], self._capacity, new.shape[-1]) for new in (key_states, value_states)]
+            self._stores = [key_states.new_empty(shape) for shape in shapes]
+            for store, past in zip(self._stores, (self.keys, self.values), strict=True):
+                if old:
+                    store[..., :old, :] = past
+        for store, new in zip(self._stores, (key_states, value_states), strict=True):
+            store[..., old:end, :] = new
+        self.keys, self.values = (store[..., :end, :] for store in self._stores)
+        return self.keys, self.values
+
+
+def _prefill_shared(trunk: Trunk, cache: DynamicCache, ids: Tensor, batch: int) -> None:
+    """Runs the first tokens [1, n] that every row shares once, and repeats the cache for the batch."""
+    trunk(input_ids=ids, past_key_values=cache, use_cache=True)
+    cache.batch_repeat_interleave(batch)

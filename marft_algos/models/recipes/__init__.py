@@ -61,7 +61,7 @@ class Format:
 
 
 @dataclass(frozen=True)
-class Panel:
+class ScoreSet:
     """What the untrained model's score is measured on: one team's episodes."""
 
     env_id: str
@@ -81,7 +81,7 @@ class Recipe:
     """What every prompt or reply holds, as one token each: a prompt is mostly fixed text, and a CPU pays for tokens."""
     corpus: Callable[[], Iterator[str]]
     """Texts whose frequent pairs of bytes become tokens."""
-    panels: Callable[[], Iterator[Panel]]
+    score_sets: Callable[[], Iterator[ScoreSet]]
     steps: int = 1300
     """Updates of the warm start."""
     batch: int = 64

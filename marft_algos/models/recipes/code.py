@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Iterator
 
-from marft_algos.models.recipes import Format, Panel, Recipe, Reply, Scene, plain
+from marft_algos.models.recipes import Format, Recipe, Reply, Scene, ScoreSet, plain
 from marft_envs.code.procedural import enumerate_level0, mutants
 
 SLIP = 0.65
@@ -32,8 +32,8 @@ def _gold(scene: Scene) -> str:
 
 
 def _expression(program: str) -> str:
-    found = _RETURN.search(program)
-    return found[1].strip() if found else ""
+    match = _RETURN.search(program)
+    return match[1].strip() if match else ""
 
 
 def _careless(scene: Scene) -> str:
@@ -109,15 +109,15 @@ def corpus() -> Iterator[str]:
         yield f"{problem.prompt}\n{problem.solution}\n{problem.public[0].expected}"
 
 
-def panels() -> Iterator[Panel]:
+def score_sets() -> Iterator[ScoreSet]:
     """Yields the teams on held-out level-0 problems."""
     problems = [{"task_id": problem.id} for problem in enumerate_level0("test")]
     random.Random(0).shuffle(problems)
     held_out = {"levels": [0], "split": "test"}
-    yield Panel("code-reflect-v0", problems[:400], held_out, tries=4)
-    yield Panel("code-reflect-v0", problems[:400], {**held_out, "rounds": 1})
+    yield ScoreSet("code-reflect-v0", problems[:400], held_out, tries=4)
+    yield ScoreSet("code-reflect-v0", problems[:400], {**held_out, "rounds": 1})
     for team in ("solo", "dual", "trio", "tester"):
-        yield Panel(f"code-{team}-v0", problems[:200], held_out)
+        yield ScoreSet(f"code-{team}-v0", problems[:200], held_out)
 
 
-RECIPE = Recipe(TEAMS, PHRASES, corpus, panels, steps=1300, short=110, new_tokens=40, beside="format")
+RECIPE = Recipe(TEAMS, PHRASES, corpus, score_sets, steps=1300, short=110, new_tokens=40, beside="format")

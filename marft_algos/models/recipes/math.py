@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from marft_algos.models.recipes import Format, Panel, Recipe, Reply, Scene, plain
+from marft_algos.models.recipes import Format, Recipe, Reply, Scene, ScoreSet, plain
 from marft_envs.math.procedural import enumerate_level0, generate
 from marft_envs.toy.route import COLOURS
 
@@ -73,8 +73,8 @@ def first_step(scene: Scene) -> Reply:
 
 def last_step(scene: Scene) -> Reply:
     r"""``7*2=14. \boxed{14}``, from the last result heard, right or wrong."""
-    found = [int(match[1]) for text in scene.heard if (match := _RESULT.search(text))]
-    return plain(_product(scene, found[-1] if found else _bracket(scene)))
+    results = [int(match[1]) for text in scene.heard if (match := _RESULT.search(text))]
+    return plain(_product(scene, results[-1] if results else _bracket(scene)))
 
 
 def both_steps(scene: Scene) -> Reply:
@@ -86,7 +86,7 @@ def both_steps(scene: Scene) -> Reply:
 
 def verdict(scene: Scene) -> Reply:
     r"""``\boxed{14}``: the answer that most solvers gave, the earliest of them on a tie."""
-    answers = Counter(found[-1] for text in scene.heard if (found := _BOXED.findall(text)))
+    answers = Counter(boxed[-1] for text in scene.heard if (boxed := _BOXED.findall(text)))
     return plain(rf"\boxed{{{answers.most_common(1)[0][0]}}}")
 
 
@@ -152,7 +152,7 @@ def corpus() -> Iterator[str]:
             yield f"{problem.problem}\n{problem.solution}"
 
 
-def panels() -> Iterator[Panel]:
+def score_sets() -> Iterator[ScoreSet]:
     """Yields the math teams on held-out level-0 problems (all of them for solo and dual), then the toys."""
     problems = [{"task_id": problem.id} for problem in enumerate_level0("test")]
     random.Random(0).shuffle(problems)
@@ -160,9 +160,9 @@ def panels() -> Iterator[Panel]:
         main_team = env_id in ("math-solo-v0", "math-dual-v0")
         if env_id.startswith("math-"):
             some = problems if main_team else problems[:100]
-            yield Panel(env_id, some, {"levels": [0], "split": "test"}, tries=8 if main_team else 0)
+            yield ScoreSet(env_id, some, {"levels": [0], "split": "test"}, tries=8 if main_team else 0)
         else:
-            yield Panel(env_id, [{}] * 200)
+            yield ScoreSet(env_id, [{}] * 200)
 
 
-RECIPE = Recipe(TEAMS, PHRASES, corpus, panels)
+RECIPE = Recipe(TEAMS, PHRASES, corpus, score_sets)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import marft_envs
-from marft_algos.models.recipes import Format, Panel, Recipe, Reply, Scene, plain
+from marft_algos.models.recipes import Format, Recipe, Reply, Scene, ScoreSet, plain
 from marft_envs.tools import ToolCall, oracle
 from marft_envs.tools.depot.rows import CITIES, ITEMS
 from marft_envs.tools.parse import parse, written
@@ -41,12 +41,12 @@ CHAIN: dict[str, Any] = {"dependency": [["orders_0"], ["shipping_0"], ["refunds_
 
 def _slipped(call: ToolCall, rng: random.Random) -> ToolCall:
     """The call as the demonstrator makes it."""
-    given = dict(call.arguments)
-    if call.name == "refund_order" and given["amount"] >= _FIRST_ORDER and rng.random() < SLIP:
-        given = {"order": given["amount"], "amount": given["order"]}
+    arguments = dict(call.arguments)
+    if call.name == "refund_order" and arguments["amount"] >= _FIRST_ORDER and rng.random() < SLIP:
+        arguments = {"order": arguments["amount"], "amount": arguments["order"]}
     if call.name == "ship_order" and rng.random() < SLIP:
-        del given["city"]
-    return ToolCall(call.name, given)
+        del arguments["city"]
+    return ToolCall(call.name, arguments)
 
 
 def _lost(wanted: ToolCall, role: str, rng: random.Random) -> str:
@@ -59,8 +59,8 @@ def _lost(wanted: ToolCall, role: str, rng: random.Random) -> str:
 def calls(scene: Scene) -> Reply:
     """Makes one's own part of the calls, finishes, hands over, or says that nothing is left to do."""
     text = oracle.answer(scene.task, scene.agent)
-    made = [_slipped(call, scene.rng) for call in parse(text).calls if call.arguments]
-    return plain(written(made)) if made else _easy(scene, text)
+    calls = [_slipped(call, scene.rng) for call in parse(text).calls if call.arguments]
+    return plain(written(calls)) if calls else _easy(scene, text)
 
 
 def _easy(scene: Scene, text: str, said: str = "") -> Reply:
@@ -146,26 +146,26 @@ def corpus() -> Iterator[str]:
         yield env.state()
 
 
-def panels() -> Iterator[Panel]:
+def score_sets() -> Iterator[ScoreSet]:
     """Yields the router's team on all held-out tasks, its specialists in a chain, and the other teams on some."""
     held_out: Mapping[str, Any] = {**_LEVEL, "split": "test"}
     task: Any = marft_envs.make("tools-router-v0", **held_out).task
     tasks = [{"task_id": task_id} for task_id in task.eval_panel()]
     random.Random(0).shuffle(tasks)
-    yield Panel("tools-router-v0", tasks, held_out, tries=4)
-    yield Panel("tools-router-v0", tasks, {**held_out, **CHAIN})
+    yield ScoreSet("tools-router-v0", tasks, held_out, tries=4)
+    yield ScoreSet("tools-router-v0", tasks, {**held_out, **CHAIN})
     yield from map(partial(_some, tasks[:100], held_out), list(TEAMS)[1:])
 
 
-def _some(tasks: list[dict[str, str]], kwargs: Mapping[str, Any], env_id: str) -> Panel:
-    return Panel(env_id, tasks, kwargs)
+def _some(tasks: list[dict[str, str]], kwargs: Mapping[str, Any], env_id: str) -> ScoreSet:
+    return ScoreSet(env_id, tasks, kwargs)
 
 
 RECIPE = Recipe(
     TEAMS,
     PHRASES,
     corpus,
-    panels,
+    score_sets,
     steps=1600,
     batch=32,
     short=56,

@@ -1,0 +1,131 @@
+"""What each forward pass of our own is worth in a whole run: iterations with all of them, and without one.
+
+::
+
+    python -m benchmarks kernels [--repeats 6] [--iterations 4]
+
+The passes are named by the environment variable MARFT_KERNELS: forward (scoring and training), decode, merge (adapters
+added to the weights before a pass). Two runs are measured: the quickstart, whose replies have a few tokens, and the
+same with 16 episodes of a random model of that size, whose replies have 64. Learning rates are so small that all
+variants do the same work.
+
+Variants run in turn in one process, all from one seed. Counted are CPU seconds of one thread, of all iterations but the
+first and the last (which evaluates); of each iteration the least of the repetitions, since other work on the machine
+only adds to it. A ratio says how many times as long an iteration takes without the passes; the interval is that of 95 %
+over repetitions drawn again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import shapes
+from benchmarks.pack import RESULTS
+from benchmarks.paired import publish
+from marft_algos import Trainer, build
+from marft_algos.config import presets
+from marft_algos.config import settings as config
+from marft_algos.models.weights import FUSED, FUSED_PASSES
+from marft_algos.runs.loggers import Display
+
+ALL = ",".join(FUSED_PASSES)
+COMPARED = {
+    "forward": ("decode,merge", ALL),
+    "decode": ("forward,merge", ALL),
+    "merge": ("forward,decode", ALL),
+    "merge, with transformers' passes": ("none", "merge"),
+    "all": ("none", ALL),
+}
+"""What is measured -> MARFT_KERNELS without it, and with it."""
+VARIANTS = list(dict.fromkeys(passes for pair in COMPARED.values() for passes in pair))
+SHAPE = shapes.tiny(96, 3)
+LONG = {"episodes_per_iteration": 16, "max_new_tokens": 64}
+
+
+class Clock(Display):
+    """Notes the CPU seconds of each iteration."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 0, "")
+        self.seconds: list[float] = []
+        self._before = 0.0
+
+    def log(self, metrics: Any) -> None:
+        now = time.process_time()
+        if metrics["iteration"] > 0:
+            self.seconds.append(now - self._before)
+        self._before = now
+
+    def note(self, text: str) -> None:
+        """Shows nothing."""
+
+    def evaluated(self, iteration: int, now: Any, gain: Any, panel: str = "") -> None:
+        """Shows nothing."""
+
+
+def seconds(passes: str, settings: dict[str, Any]) -> list[float]:
+    """Trains with these passes; returns the CPU seconds of each iteration that counts."""
+    os.environ[FUSED] = passes
+    preset = presets.get("quickstart")
+    quiet = {"eval_every": 0, "save_every": 0, "record_every": 0, "eval_episodes": 8}
+    algorithm = preset["algorithm"] | {"lr": 1e-6, "critic_lr": 1e-6}
+    with tempfile.TemporaryDirectory() as folder:
+        chosen = preset | quiet | settings | {"algorithm": algorithm, "runs_dir": folder}
+        trainer = Trainer(build(config.build(chosen)))
+        clock = Clock()
+        trainer.train(trainer.start(), clock)
+    return clock.seconds[1:-1]
+
+
+def compare(without: np.ndarray, with_it: np.ndarray) -> dict[str, float]:
+    """Returns the ratio of two variants' least times [repeats, iterations], with an interval over repetitions."""
+    rng = np.random.default_rng(0)
+
+    def least(times: np.ndarray, rows: np.ndarray) -> float:
+        return float(times[rows].min(0).sum())
+
+    rows = np.arange(len(without))
+    drawn = [rng.choice(rows, (2, len(rows))) for _ in range(2000)]
+    low, high = np.quantile([least(without, a) / least(with_it, b) for a, b in drawn], [0.025, 0.975])
+    return {"ratio": least(without, rows) / least(with_it, rows), "least": float(low), "greatest": float(high)}
+
+
+def main() -> None:
+    """Prints the table and writes kernels.json."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--repeats", type=int, default=6)
+    parser.add_argument("--iterations", type=int, default=4)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # of a model that is decoded by transformers: it is told to be
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        model = str(shapes.save(Path(folder), SHAPE))
+        for run, settings in {"quickstart": {}, "64 tokens a reply": LONG | {"models": model}}.items():
+            settings = settings | {"iterations": args.iterations}
+            times: dict[str, list[list[float]]] = {passes: [] for passes in VARIANTS}
+            for repeat in range(args.repeats + 1):
+                for passes in VARIANTS if repeat % 2 else VARIANTS[::-1]:
+                    used = seconds(passes, settings)
+                    if repeat:  # the first does not count
+                        times[passes].append(used)
+            arrays = {passes: np.array(used) for passes, used in times.items()}
+            for name, (without, with_it) in COMPARED.items():
+                ratio = compare(arrays[without], arrays[with_it])
+                least = {"least s with": float(arrays[with_it].min(0).mean()), "seconds": times[without]}
+                rows.append({"run": run, "pass": name, "without / with": ratio} | least)
+            publish("kernels", rows, ["run", "pass", "without / with", "least s with"], args.out)
+
+
+if __name__ == "__main__":
+    main()
