@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import marft_algos
-from marft_algos.config import toml
+from marft_algos.config import tables
 from marft_algos.runs.folder import writing
 from marft_envs.errors import ConfigError
 
@@ -79,7 +79,7 @@ class BenchFolder:
         with writing(self.root):
             for name in ("jobs", "runs", "logs", "results"):
                 (self.root / name).mkdir(parents=True, exist_ok=True)
-            self.grid_file.write_text(toml.dumps(grid), encoding="utf-8")
+            self.grid_file.write_text(tables.dumps(grid), encoding="utf-8")
         stages = self.described()["stages"] if self.bench_file.is_file() else {}
         self._describe({"grid": grid, "stages": stages})
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from marft_algos.bench import figures, sweep, tables
 from marft_algos.bench.folder import BenchFolder
-from marft_algos.config import toml
+from marft_algos.config.tables import dumps
 from marft_algos.runs.folder import PanelFacts, writing
 from marft_algos.runs.report import STYLE
 
@@ -105,7 +105,7 @@ def _page(
         title=html.escape(folder.root.resolve().name),
         style=STYLE + _STYLE,
         body="\n".join(body),
-        grid=html.escape(toml.dumps(grid)),
+        grid=html.escape(dumps(grid)),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import dataclasses
 import inspect
@@ -163,23 +164,16 @@ def typed(*words: object) -> str:
 
 
 def take(words: Sequence[str], *names: str) -> tuple[list[str], dict[str, str]]:
-    """Splits ``--name value`` and ``--name=value`` of these names off: what must be known before all is parsed.
+    """Splits the options of these names, with their values, off from the others: what tyro's defaults depend on.
 
     Raises:
         ConfigError: A name without a value.
     """
-    rest: list[str] = []
-    found: dict[str, str] = {}
-    queue = list(words)
-    while queue:
-        word = queue.pop(0)
-        name, equals, text = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or name not in names:
-            rest.append(word)
-        elif equals:
-            found[name] = text
-        elif queue:
-            found[name] = queue.pop(0)
-        else:
-            raise ConfigError(f"--{name} needs a value. All options: marft train --help")
-    return rest, found
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name in names:
+        parser.add_argument(f"--{name}", default=argparse.SUPPRESS)
+    try:
+        values, rest = parser.parse_known_args(words)
+    except argparse.ArgumentError as error:
+        raise ConfigError(f"{error.argument_name} needs a value. All options: marft train --help") from error
+    return rest, vars(values)

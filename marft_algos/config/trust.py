@@ -21,9 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from marft_algos.config.arguments import value
 from marft_algos.terminal import say
 from marft_envs.errors import ConfigError
-from marft_envs.powers import CODE, Power, TrustError, names_module, powers, refusal
+from marft_envs.powers import CODE, Power, TrustError, frozen, names_module, powers, refusal
 from marft_envs.registry import importable
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -48,7 +49,10 @@ class _Command:
 
     def typed(self, power: Power) -> bool:
         """Whether the user has typed this value himself: as a word, or behind the = of one."""
-        return power.value in self.words or any(word.partition("=")[2] == power.value for word in self.words)
+        texts = [text for word in self.words for text in (word, word.partition("=")[2])]
+        return power.value in texts or (
+            power.is_engine_table and any(power.value == frozen(value(text)) for text in texts if text[:1] == "{")
+        )
 
 
 _command: ContextVar[_Command | None] = ContextVar("marft_command", default=None)
