@@ -12,11 +12,11 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import marft_algos
 from marft_algos.algorithms import base as algorithms
-from marft_algos.bench.grid import EnvEntry, Grid
+from marft_algos.bench.folder import Stage
 from marft_algos.bench.sweep import Rates
 from marft_algos.config import presets
 from marft_algos.config import settings as configs
@@ -25,7 +25,9 @@ from marft_algos.training import setup
 from marft_algos.training.resolve import resolve as resolve_run
 from marft_envs.errors import ConfigError, did_you_mean
 
-Stage = Literal["sweep", "main"]
+if TYPE_CHECKING:
+    from marft_algos.bench.grid import EnvEntry, Grid
+
 Kind = Literal["train", "vote", "ablation"]
 ENDLESS = 1_000_000
 """Iterations of a run that its budget ends."""

@@ -63,21 +63,20 @@ def run_run(argv: list[str]) -> int:
 
     given: RunArguments = arguments.parse(RunArguments, argv, prog="marft bench run")
     require_training()
-    from marft_algos.bench import cells, grid, run
-    from marft_algos.bench.folder import BenchFolder
-    from marft_algos.config import settings as config
+    from marft_algos.bench import cells, grid
 
-    table, made, folder = config.read_table(given.grid), grid.load(given.grid), BenchFolder(given.out)
-    stages: list[cells.Stage] = ["sweep", "main"] if given.stage == "all" else [given.stage]
-    if given.stage == "sweep" and made.sweep is None:
-        raise ConfigError(f"{given.grid} has no [sweep] with learning rates and seeds.")
+    loaded = grid.load(given.grid)
     if given.plan:
-        for stage in stages:
-            if stage == "main" or made.sweep is not None:
-                _print_plan(stage, cells.expand(made, stage))
+        for stage in ("sweep", "main"):
+            if given.stage in ("all", stage) and (stage == "main" or loaded.sweep is not None):
+                _print_plan(stage, cells.expand(loaded, stage))
         return 0
-    failed = run.run(made, table, folder, stages, given.jobs, say)
+    folder = loaded.run(given.out, jobs=given.jobs, stage=given.stage)
     say(f"next:    marft bench report {shlex.quote(str(given.out))}")
+    stages = folder.described()["stages"]
+    failed = sum(
+        row["status"] == "failed" for stage in stages if given.stage in ("all", stage) for row in folder.rows(stage)
+    )
     if failed:
         say(f"{failed} failed; the same command tries them again", error=True)
     return 1 if failed else 0

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import marft_algos
 from marft_algos.config import tables
@@ -20,6 +20,7 @@ from marft_algos.runs.folder import writing
 from marft_envs.errors import ConfigError
 
 FORMAT = 1
+Stage = Literal["sweep", "main"]
 ONE_VOTER = "no vote: the tokens of a team's answer pay for one answer of the agent"
 """Why a row ``vote`` has no score: one sampled answer controls nothing."""
 
@@ -155,6 +156,12 @@ class BenchFolder:
         if stage not in stages:
             raise ConfigError(f"The stage '{stage}' has not been run in '{self.root}'. Type: marft bench run GRID.toml")
         return [self._row(cell) for cell in stages[stage]]
+
+    def report(self, baseline: str = "", reference: str = "") -> Path:
+        """Writes tables, figures and the page; see :func:`marft_algos.bench.report.write`."""
+        from marft_algos.bench import report
+
+        return report.write(self, baseline, reference)
 
     def _row(self, cell: Mapping[str, Any]) -> dict[str, Any]:
         key, row = cell["key"], dict(cell)

@@ -11,13 +11,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from marft_algos.bench import figures, sweep, tables
-from marft_algos.bench.folder import BenchFolder
 from marft_algos.config.tables import dumps
 from marft_algos.runs.folder import PanelFacts, writing
 from marft_algos.runs.report import STYLE
+
+if TYPE_CHECKING:
+    from marft_algos.bench.folder import BenchFolder
 
 _TITLES = {
     "means": "Mean scores",

@@ -107,7 +107,7 @@ class OpenAIEngine(EngineBase):
         except (api.AuthenticationError, api.PermissionDeniedError, api.NotFoundError) as error:
             raise ConfigError(
                 f"The endpoint refuses model '{self._endpoint.model}': {error}. Check the model's name, the address,"
-                " and that the key's variable is named: key_env = \"NAME\""
+                ' and that the key\'s variable is named: key_env = "NAME"'
             ) from error
         except api.BadRequestError as error:
             self._meter.count(failed=True)

@@ -148,7 +148,11 @@ def test_a_strangers_engine_gets_no_variable(
     text = f'[engines]\nplanner_0 = "openai:m@{listener.url}/v1?key_env=MY_API_KEY"\n'
     for engines in (table, text):
         stranger(here / "evil", 'env = "relay-v0"\n' + engines)
-        for argv in (["eval", "evil"], ["play", "relay-v0", "--random", "--team", "evil"], ["train", "--resume", "evil"]):
+        for argv in (
+            ["eval", "evil"],
+            ["play", "relay-v0", "--random", "--team", "evil"],
+            ["train", "--resume", "evil"],
+        ):
             said = refused(argv, capsys)
             assert f"{listener.url}/v1" in said and "key in MY_API_KEY" in said and "s3cret" not in said
     assert not listener.keys

@@ -317,7 +317,9 @@ def test_the_form_of_earlier_versions_is_the_same_engine_and_says_what_to_write(
     written = capsys.readouterr().err.partition("': ")[2]
     assert parse(tomllib.loads(f"engine = {written}")["engine"]) == wanted == parse(wanted.table())
     hosted = parse("openai:m@http://h/v1?price_in=2&train=true&max_cost=5")
-    assert hosted == parse({"kind": "openai", "model": "m", "url": "http://h/v1", "price_in": 2, "train": True, "max_cost": 5})
+    assert hosted == parse(
+        {"kind": "openai", "model": "m", "url": "http://h/v1", "price_in": 2, "train": True, "max_cost": 5}
+    )
 
 
 @pytest.mark.parametrize(
