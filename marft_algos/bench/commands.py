@@ -73,10 +73,8 @@ def run_run(argv: list[str]) -> int:
         return 0
     folder = loaded.run(given.out, jobs=given.jobs, stage=given.stage)
     say(f"next:    marft bench report {shlex.quote(str(given.out))}")
-    stages = folder.described()["stages"]
-    failed = sum(
-        row["status"] == "failed" for stage in stages if given.stage in ("all", stage) for row in folder.rows(stage)
-    )
+    stages = [stage for stage in folder.described()["stages"] if given.stage in ("all", stage)]
+    failed = sum(row["status"] == "failed" for stage in stages for row in folder.rows(stage))
     if failed:
         say(f"{failed} failed; the same command tries them again", error=True)
     return 1 if failed else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ import numpy as np
 
 from marft_algos.bench import statistics
 from marft_algos.bench.tables import EVERYTHING, Line, complete, label, panel
+from marft_algos.runs import plots
 from marft_algos.runs.folder import writing
 from marft_algos.runs.plots import COLORS, NOISE
-from marft_envs.errors import MissingExtraError
 
 Row = Mapping[str, Any]
 Draw = Callable[[Any, Sequence[Row], Mapping[str, Any]], None]
@@ -30,12 +29,6 @@ def write(rows: Sequence[Row], lines: Sequence[Line], folder: Path) -> dict[str,
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("Drawing figures", "train") from error
     done = [r for r in rows if r["status"] == "done" and not r["hidden"]]
     envs = list(dict.fromkeys(r["env"] for r in done))
     names = list(dict.fromkeys(map(label, done)))
@@ -50,26 +43,21 @@ def write(rows: Sequence[Row], lines: Sequence[Line], folder: Path) -> dict[str,
     for name, (draw, parts) in drawn.items():
         height = -(-len(parts) // 3)
         columns = -(-len(parts) // height)
-        figure = Figure(figsize=(5.2 * columns, 3.6 * height), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = plots.figure(5.2 * columns, 3.6 * height)
         shown = False
         for i, (title, part) in enumerate(parts.items()):
             axes = figure.add_subplot(height, columns, i + 1)
             draw(axes, part, look)
             shown = shown or axes.has_data()
-            _finish(axes, title)
+            plots.finish(axes, title)
         if not shown:
             continue
         told = [pair for axes in figure.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
         if told:  # one for all panels, beside them: twenty algorithms would cover what they are about
             by_name = {text: line for line, text in told}
-            figure.legend(by_name.values(), by_name.keys(), loc="outside right upper", fontsize=7, frameon=False)
-        with matplotlib.rc_context(
-            {"svg.hashsalt": "marft", "svg.fonttype": "none"}
-        ):  # the same rows give the same file
-            text = io.StringIO()
-            figure.savefig(text, format="svg", metadata={"Date": None})
-        out[name] = text.getvalue()
+            look_of = {"loc": "outside right upper", "fontsize": 7, "frameon": False, "labelcolor": plots.INK}
+            figure.legend(by_name.values(), by_name.keys(), **look_of)
+        out[name] = plots.svg(figure)
         with writing(folder):
             (folder / f"{name}.svg").write_text(out[name], encoding="utf-8")
             figure.savefig(folder / f"{name}.png", dpi=110)
@@ -86,12 +74,6 @@ def _figures(lines: Sequence[Line]) -> dict[str, Draw]:
         "kl": lambda axes, rows, look: _drift(axes, rows, look, "kl", "KL to the sampling policy"),
         "ess": lambda axes, rows, look: _drift(axes, rows, look, "ess", "effective sample size"),
     }
-
-
-def _finish(axes: Any, title: str) -> None:
-    axes.set_title(title, fontsize=10, loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", alpha=0.25)
 
 
 def _by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:

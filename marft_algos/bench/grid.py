@@ -39,7 +39,7 @@ class _Table(Checked):
 
     def __post_init__(self) -> None:
         """Raises ``ConfigError`` for a value of the wrong type, or outside what its field declares."""
-        for name, hint in _hints(type(self)).items():
+        for name, hint in typing.get_type_hints(type(self)).items():
             object.__setattr__(self, name, _converted(name, getattr(self, name), hint))
         check(self)
 
@@ -245,11 +245,6 @@ def _built(kind: Any, table: Any, where: str) -> Any:
         return kind(**table)
     except ConfigError as error:
         raise ConfigError(f"In {where}: {error}") from error
-
-
-@functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
 
 
 @functools.cache

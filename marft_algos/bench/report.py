@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from marft_algos.bench import figures, sweep, tables
 from marft_algos.config.tables import dumps
 from marft_algos.runs.folder import PanelFacts, writing
+from marft_algos.runs.plots import inline
 from marft_algos.runs.report import STYLE
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _page(
         "problems; differences are paired by seed and problem.</p>",
         f'<p class="note">{html.escape(_panels(shown))}</p>',
         *(f"<h2>{_TITLES[name]}</h2>{_table(sheet)}" for name, sheet in sheets.items()),
-        *(f"<figure><figcaption>{_CAPTIONS[n]}</figcaption>{_inline(svg)}</figure>" for n, svg in drawn.items()),
+        *(f"<figure><figcaption>{_CAPTIONS[n]}</figcaption>{inline(svg)}</figure>" for n, svg in drawn.items()),
         _troubles(shown),
         f"<h2>Commands</h2><pre>{html.escape(commands)}</pre>",
         _each_run(folder, shown),
@@ -116,11 +117,6 @@ def _panels(rows: Sequence[Mapping[str, Any]]) -> str:
     done = {row["env"]: row for row in reversed(rows) if row["status"] == "done"}
     told = [f"{env}: {row.get('panel') or PanelFacts.of(row['problems'])}" for env, row in reversed(done.items())]
     return f"Evaluated on {'; '.join(told)}." if told else ""
-
-
-def _inline(svg: str) -> str:
-    """The drawing without the prologue that only a file of its own may have."""
-    return svg[svg.index("<svg") :]
 
 
 def _table(sheet: Sequence[Sequence[str]]) -> str:
@@ -169,5 +165,5 @@ _STYLE = """
 .scroll { overflow-x: auto }
 table { border-collapse: collapse; font-size: .84rem; font-variant-numeric: tabular-nums }
 th, td { text-align: left; padding: .3rem .5rem; border-bottom: 1px solid var(--line); vertical-align: top }
-figure { margin: 1rem 0; background: #fff }
+figure { margin: 1rem 0 }
 """

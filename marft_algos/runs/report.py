@@ -15,6 +15,7 @@ from marft_algos.runs import plots
 from marft_algos.runs.folder import UNTRAINED, RunFolder, outcome, writing
 from marft_algos.runs.stats import Estimate
 from marft_envs import Episode
+from marft_envs.errors import MissingExtraError
 from marft_envs.types import TurnRecord
 
 _Pair = tuple[Episode, Episode]
@@ -43,11 +44,9 @@ def write(run: RunFolder) -> None:
 def render(run: RunFolder) -> str:
     """The page."""
     metrics = run.metrics()
-    panels = plots.panels(metrics)
-    palette = plots.colors(panels)
     config = run.config_file.read_text(encoding="utf-8")
     title = run.root.name
-    sections = [_headline(run, metrics), _curves(panels, palette), _before_and_after(run), _training(run)]
+    sections = [_headline(run, metrics), _curves(metrics), _before_and_after(run), _training(run)]
     return Template(_PAGE).substitute(
         title=html.escape(title),
         body="\n".join(part for part in sections if part),
@@ -101,18 +100,25 @@ def _interval(e: Estimate, *, signed: bool = False) -> str:
     return f"[{low:+.1f}, {high:+.1f}]" if signed else f"[{low:.1f}, {high:.1f}]"
 
 
-def _curves(panels: Sequence[plots.Panel], palette: dict[str, str]) -> str:
-    if not panels:
+def _curves(metrics: Sequence[dict[str, Any]]) -> str:
+    diagrams = plots.diagrams(metrics)
+    if not diagrams:
         return ""
-    drawn = []
-    for i, panel in enumerate(panels):
-        legend = "".join(f'<i style="background:{palette[name]}"></i>{html.escape(name)} ' for name in panel.series)
-        size = {"width": 720, "height": 240} if i == 0 else {}
-        drawn.append(
-            f"<figure{' class=wide' if i == 0 else ''}><figcaption><b>{panel.title}</b> <span>{panel.note}</span>"
-            f"</figcaption>{plots.svg(panel, palette, **size)}<div class=legend>{legend}</div></figure>"
+    palette, figures = plots.colors(diagrams), []
+    for i, diagram in enumerate(diagrams):
+        try:
+            figure = plots.figure(*((7.2, 2.4) if i == 0 else (3.4, 1.7)))
+        except MissingExtraError as error:
+            return f'<h2>Curves</h2><p class="note">{html.escape(str(error))}</p>'
+        axes = figure.add_subplot()
+        plots.draw(axes, diagram, palette)
+        plots.finish(axes)
+        legend = "".join(f'<i style="background:{palette[name]}"></i>{html.escape(name)} ' for name in diagram.series)
+        figures.append(
+            f"<figure{' class=wide' if i == 0 else ''}><figcaption><b>{diagram.title}</b> <span>{diagram.note}</span>"
+            f"</figcaption>{plots.inline(plots.svg(figure))}<div class=legend>{legend}</div></figure>"
         )
-    return f'<h2>Curves</h2><div class="figures">{"".join(drawn)}</div>'
+    return f'<h2>Curves</h2><div class="figures">{"".join(figures)}</div>'
 
 
 def _before_and_after(run: RunFolder) -> str:
@@ -267,9 +273,6 @@ figure { margin: 0; padding: .7rem .8rem }
 figure.wide { grid-column: 1 / -1 }
 figcaption { font-size: .85rem; margin-bottom: .3rem }
 svg { width: 100%; height: auto; display: block }
-svg text { fill: var(--soft); font-size: 10.5px; font-variant-numeric: tabular-nums }
-svg .grid { stroke: var(--line) }
-svg .dashed { stroke: var(--soft); stroke-dasharray: 5 4 }
 .legend { font-size: .78rem; color: var(--soft); margin-top: .3rem }
 .legend i { display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin: 0 .35rem 0 .6rem }
 details { padding: .6rem .9rem; margin-bottom: .7rem }
