@@ -30,7 +30,7 @@ from benchmarks.pack import MEMORY
 from benchmarks.runs import table
 from marft_algos.bench import tables
 from marft_algos.bench.folder import BenchFolder
-from marft_algos.config.tables import dumps
+from marft_algos.config.values import dumps
 
 SHAPE = shapes.tiny(512, 8)
 SHORT = {

@@ -28,7 +28,6 @@ from marft_envs.errors import ConfigError, did_you_mean
 if TYPE_CHECKING:
     from marft_algos.bench.grid import EnvEntry, Grid
 
-Kind = Literal["train", "vote", "ablation"]
 ENDLESS = 1_000_000
 """Iterations of a run that its budget ends."""
 MEMBER_SEEDS = 1000
@@ -49,7 +48,7 @@ class Cell:
     credit: str
     seed: int
     lr: float | None = None
-    kind: Kind = "train"
+    kind: Literal["train", "vote", "ablation"] = "train"
     config: dict[str, Any] = field(default_factory=dict)
     """The resolved settings, as ``config.build`` takes them."""
     contribution: int = 0

@@ -106,11 +106,11 @@ class ReportArguments:
 def run_report(argv: list[str]) -> int:
     """``marft bench report DIR``."""
     given: ReportArguments = arguments.parse(ReportArguments, argv, prog="marft bench report")
-    from marft_algos.bench import check, report
+    from marft_algos.bench import check
     from marft_algos.bench.folder import BenchFolder
 
     folder = BenchFolder(given.folder)
-    page = report.write(folder, given.baseline, given.reference)
+    page = folder.report(given.baseline, given.reference)
     say((folder.root / "summary.md").read_text(encoding="utf-8").rstrip())
     say(f"\nreport:  {page}")
     if not given.check:

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from marft_algos.bench import statistics
-from marft_algos.bench.tables import EVERYTHING, Line, complete, label, panel
+from marft_algos.bench.tables import EVERYTHING, Line, Row, complete, label, outcomes
 from marft_algos.runs import plots
 from marft_algos.runs.folder import writing
 from marft_algos.runs.plots import COLORS, NOISE
 
-Row = Mapping[str, Any]
 Draw = Callable[[Any, Sequence[Row], Mapping[str, Any]], None]
 """Draws on axes what the rows of one environment say; label -> color and line."""
 STYLES = ("-", "--", ":", "-.")
@@ -137,7 +136,7 @@ def _profiles(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
     """Share of runs that reach a score, with the bootstrap's band."""
     levels = np.linspace(0, 1, 101)
     for name, own in _by_label(rows).items():
-        kept = complete(panel(own)[1])
+        kept = complete(outcomes(own)[1])
         if not kept[0].size:  # outages took each problem from one run or another
             continue
         share = statistics.profile(kept, levels)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import marft_algos
-from marft_algos.config import tables
+from marft_algos.config import values
 from marft_algos.runs.folder import writing
 from marft_envs.errors import ConfigError
 
@@ -80,7 +80,7 @@ class BenchFolder:
         with writing(self.root):
             for name in ("jobs", "runs", "logs", "results"):
                 (self.root / name).mkdir(parents=True, exist_ok=True)
-            self.grid_file.write_text(tables.dumps(grid), encoding="utf-8")
+            self.grid_file.write_text(values.dumps(grid), encoding="utf-8")
         stages = self.described()["stages"] if self.bench_file.is_file() else {}
         self._describe({"grid": grid, "stages": stages})
 
@@ -158,10 +158,10 @@ class BenchFolder:
         return [self._row(cell) for cell in stages[stage]]
 
     def report(self, baseline: str = "", reference: str = "") -> Path:
-        """Writes tables, figures and the page; see :func:`marft_algos.bench.report.write`."""
-        from marft_algos.bench import report
+        """Writes tables, figures and the page; see :func:`marft_algos.bench.page.write`."""
+        from marft_algos.bench import page
 
-        return report.write(self, baseline, reference)
+        return page.write(self, baseline, reference)
 
     def _row(self, cell: Mapping[str, Any]) -> dict[str, Any]:
         key, row = cell["key"], dict(cell)

@@ -20,7 +20,7 @@ from marft_algos import credit as credits_
 from marft_algos import seeds
 from marft_algos.algorithms import base as algorithms
 from marft_algos.bench.folder import BenchFolder, Stage
-from marft_algos.config import tables, trust
+from marft_algos.config import trust, values
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, RATE, Checked, Range, check
 from marft_algos.terminal import say
 from marft_envs.errors import ConfigError, did_you_mean
@@ -217,7 +217,7 @@ def load(path: Path | str, *, trusted: bool = False) -> Grid:
         ConfigError: An unknown key, name or label, or a value of the wrong type.
         TrustError: Settings that execute or send, and nobody has allowed them.
     """
-    table = tables.read(path)
+    table = values.read(path)
     trust.check(table, path, trust=trusted)
     return build(table)
 

@@ -20,10 +20,10 @@ from marft_envs.errors import ConfigError
 if TYPE_CHECKING:
     from marft_algos.bench.grid import Grid
 
-Report = Callable[[str], None]
+Say = Callable[[str], None]
 
 
-def run(grid: Grid, folder: BenchFolder, stages: Sequence[Stage], jobs: int, say: Report) -> BenchFolder:
+def run(grid: Grid, folder: BenchFolder, stages: Sequence[Stage], jobs: int, say: Say) -> BenchFolder:
     """Runs the stages of a grid, in order; see :meth:`marft_algos.bench.Grid.run`."""
     if jobs < 1:
         raise ConfigError(f"jobs is {jobs}; expected at least 1.")
@@ -51,7 +51,7 @@ def worker_process(root: str, key: str, log: str) -> None:
 class _Stage:
     """The cells of a stage while they run."""
 
-    def __init__(self, folder: BenchFolder, cells: Sequence[Cell], say: Report) -> None:
+    def __init__(self, folder: BenchFolder, cells: Sequence[Cell], say: Say) -> None:
         self.folder, self.say = folder, say
         self.cells = {cell.key: cell for cell in cells if not cell.skipped}
         for why in sorted({f"{c.algorithm} · {c.env}: {c.skipped}" for c in cells if c.skipped}):

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from marft_algos.config import keys
-from marft_algos.config.tables import checked
+from marft_algos.config.values import checked
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, Checked, Range, check
 from marft_algos.terminal import say
 from marft_envs.errors import ConfigError, did_you_mean

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from marft_algos import seeds
-from marft_algos.config import endpoints, tables, trust
-from marft_algos.config.tables import checked
+from marft_algos.config import endpoints, trust, values
+from marft_algos.config.values import checked
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Checked, Range
 from marft_envs.errors import ConfigError
 
@@ -172,7 +172,7 @@ class TrainConfig(Checked):
 
     def to_toml(self) -> str:
         """Every resolved setting as TOML."""
-        return tables.dumps(self.table())
+        return values.dumps(self.table())
 
 
 def build(table: Mapping[str, Any], base: TrainConfig | None = None) -> TrainConfig:
@@ -212,7 +212,7 @@ def load(path: Path | str, base: TrainConfig | None = None, *, trusted: bool = F
     Raises:
         TrustError: It has such settings, and nobody has allowed them.
     """
-    table = tables.read(path)
+    table = values.read(path)
     trust.check(table, path, trust=trusted)
     return build(table, base)
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from marft_algos.config import trust
-from marft_algos.runs import locks, stats
+from marft_algos.runs import locks, intervals
 from marft_envs import Episode, trajectory
 from marft_envs.errors import ConfigError, DataError, MarftError, did_you_mean
 
@@ -267,7 +267,7 @@ class RunFolder:
             return None
         return PanelFacts.of([record.task_id for record in self.evaluation(done[-1])])
 
-    def gain(self, iteration: int | None = None) -> tuple[stats.Estimate, stats.Estimate, stats.Estimate] | None:
+    def gain(self, iteration: int | None = None) -> tuple[intervals.Interval, intervals.Interval, intervals.Interval] | None:
         """Untrained and trained outcome, and the paired difference; None before there are two evaluations.
 
         Args:
@@ -310,15 +310,15 @@ def outcome(success: bool | None, score: float) -> float:
     return float(score if success is None else success)
 
 
-def estimate(records: Sequence[EvalRecord]) -> stats.Estimate:
+def estimate(records: Sequence[EvalRecord]) -> intervals.Interval:
     """Mean outcome of the episodes that were not lost, with its interval, and how many were."""
     kept = [r.outcome for r in records if not r.lost]
-    return dataclasses.replace(stats.mean(kept), infra=len(records) - len(kept))
+    return dataclasses.replace(intervals.mean(kept), infra=len(records) - len(kept))
 
 
 def compare(
     before: Sequence[EvalRecord], after: Sequence[EvalRecord]
-) -> tuple[stats.Estimate, stats.Estimate, stats.Estimate]:
+) -> tuple[intervals.Interval, intervals.Interval, intervals.Interval]:
     """Both outcomes, and the paired difference ``after - before`` over the problems that neither has lost.
 
     Raises:
@@ -331,7 +331,7 @@ def compare(
     if any(a.task_id != b.task_id for a, b in known):
         raise ConfigError("The two evaluations are not of the same problems, so they cannot be paired.")
     pairs = [(a.outcome, b.outcome) for a, b in known]
-    difference = stats.paired([a for a, _ in pairs], [b for _, b in pairs])
+    difference = intervals.paired([a for a, _ in pairs], [b for _, b in pairs])
     return estimate(before), estimate(after), dataclasses.replace(difference, infra=len(before) - len(pairs))
 
 

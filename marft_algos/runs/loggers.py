@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from marft_algos.runs.folder import RunFolder
-from marft_algos.runs.stats import Estimate
+from marft_algos.runs.intervals import Interval
 from marft_algos.terminal import clean
 from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
 
@@ -122,7 +122,7 @@ class Display:
         """One line that stays."""
         self.console.print(clean(text), markup=False, soft_wrap=True)
 
-    def evaluated(self, iteration: int, now: Estimate, gain: Estimate | None, panel: str = "") -> None:
+    def evaluated(self, iteration: int, now: Interval, gain: Interval | None, panel: str = "") -> None:
         """A new evaluation; ``panel``: what on, in words."""
         if self._live is None and panel != self._panel:
             self.note(f"evaluated on {panel}")

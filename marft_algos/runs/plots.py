@@ -18,6 +18,8 @@ COLORS = ("#3a6ea5", "#c8553d", "#5b8c5a", "#8e5ea2", "#b8860b", "#2a9d8f", "#d4
 INK, LINE = "#667085", "#dfe3ea"
 """Of text and of grids; a page has them lighter or darker."""
 NOISE = 1e-8
+FEW = 30
+"""Points that are marked; one alone would be no line."""
 _SHARES = ("clip_share", "cut")
 """What lies between 0 and 1: its axis starts at 0, and ends at 1 at most."""
 _OFF_POLICY = ("KL", "clip share")
@@ -158,7 +160,8 @@ def draw(axes: Any, diagram: Diagram, palette: Mapping[str, str]) -> None:
     measured = next(iter(diagram.series)) if diagram.bars else ""
     for label, points in diagram.series.items():
         if points:
-            style: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 3.5} if label == measured else {}
+            style: dict[str, Any] = {"marker": "." if len(points) <= FEW else ""}
+            style = {"linestyle": "", "marker": "o", "markersize": 3.5} if label == measured else style
             axes.plot(*zip(*points, strict=True), label=label, color=palette[label], linewidth=1.4, **style)
     for x, low, high in diagram.bars:
         axes.plot([x, x], [low, high], color=palette[measured], linewidth=1.2)

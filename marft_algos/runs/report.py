@@ -13,7 +13,7 @@ from typing import Any
 
 from marft_algos.runs import plots
 from marft_algos.runs.folder import UNTRAINED, RunFolder, outcome, writing
-from marft_algos.runs.stats import Estimate
+from marft_algos.runs.intervals import Interval
 from marft_envs import Episode
 from marft_envs.errors import MissingExtraError
 from marft_envs.types import TurnRecord
@@ -95,7 +95,7 @@ def _card(label: str, number: str, below: str) -> str:
     return f'<div class="card"><span>{label}</span><b>{number}</b><small>{below}</small></div>'
 
 
-def _interval(e: Estimate, *, signed: bool = False) -> str:
+def _interval(e: Interval, *, signed: bool = False) -> str:
     low, high = 100 * e.low, 100 * e.high
     return f"[{low:+.1f}, {high:+.1f}]" if signed else f"[{low:.1f}, {high:.1f}]"
 

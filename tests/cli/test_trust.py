@@ -19,7 +19,7 @@ from helpers.tiny import save_tiny
 from marft_algos.bench import grid
 from marft_algos.cli import main
 from marft_algos.config import settings as config
-from marft_algos.config import tables, trust
+from marft_algos.config import trust, values
 from marft_envs.errors import ConfigError
 
 QUICK = [
@@ -311,7 +311,7 @@ def test_ordinary_settings_are_no_powers(here: Path) -> None:
     assert not trust.powers(table) and not trust.powers({"env": "gymnasium:FrozenLake-v1"})
     assert not trust.powers(config.TrainConfig().table())
     for file in (Path(__file__).parents[2] / "examples" / "configs").glob("*.toml"):
-        assert not trust.powers(tables.read(file)), file
+        assert not trust.powers(values.read(file)), file
 
 
 def test_a_settings_file_holds_no_control_characters(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

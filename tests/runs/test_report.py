@@ -127,7 +127,7 @@ def test_a_run_that_has_only_begun_has_a_report(run: RunFolder, tmp_path: Path) 
 
 
 def test_without_matplotlib_the_report_says_what_curves_need(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     page = report.render(run)
     assert "<svg" not in page and "pip install &#x27;marft[train]&#x27;" in page and "lora_r = 2" in page
     with pytest.raises(MissingExtraError, match="Drawing curves"):

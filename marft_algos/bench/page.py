@@ -14,7 +14,7 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from marft_algos.bench import figures, sweep, tables
-from marft_algos.config.tables import dumps
+from marft_algos.config.values import dumps
 from marft_algos.runs.folder import PanelFacts, writing
 from marft_algos.runs.plots import inline
 from marft_algos.runs.report import STYLE
