@@ -91,19 +91,20 @@ class BenchFolder:
             ConfigError: There is none, or it is another version's.
         """
         try:
-            found: dict[str, Any] = json.loads(self.bench_file.read_text(encoding="utf-8"))
+            description: dict[str, Any] = json.loads(self.bench_file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"'{self.root}' is no benchmark: bench.json cannot be read ({error}). "
                 f"Start one: marft bench run GRID.toml --out {shlex.quote(str(self.root))}"
             ) from error
-        made = (found.get("format"), found.get("version"))
-        if made != (FORMAT, marft_algos.__version__):
+        version = (description.get("format"), description.get("version"))
+        if version != (FORMAT, marft_algos.__version__):
             raise ConfigError(
-                f"'{self.root}' was made by marft {made[1]} (format {made[0]}); this is {marft_algos.__version__} "
+                f"'{self.root}' was made by marft {version[1]} (format {version[0]}); "
+                f"this is {marft_algos.__version__} "
                 f"(format {FORMAT}), and their runs are not comparable. Choose another --out, or install that version."
             )
-        return found
+        return description
 
     def write_stage(self, stage: str, cells: Sequence[Mapping[str, Any]]) -> None:
         """Records the cells of a stage, and every cell's job."""
@@ -123,13 +124,13 @@ class BenchFolder:
 
     def job(self, key: str) -> dict[str, Any]:
         """What a cell is, its settings included."""
-        found: dict[str, Any] = json.loads(self.job_file(key).read_text(encoding="utf-8"))
-        return found
+        job: dict[str, Any] = json.loads(self.job_file(key).read_text(encoding="utf-8"))
+        return job
 
     def result(self, key: str) -> dict[str, Any]:
         """What came out of a cell."""
-        found: dict[str, Any] = json.loads(self.result_file(key).read_text(encoding="utf-8"))
-        return found
+        result: dict[str, Any] = json.loads(self.result_file(key).read_text(encoding="utf-8"))
+        return result
 
     def complete(self, job: Mapping[str, Any]) -> bool:
         """Whether a cell's result is there, with everything that its job asks for: as many samples, if any."""
@@ -168,12 +169,12 @@ class BenchFolder:
         if cell["skipped"]:
             return row | {"status": "skipped", "error": cell["skipped"]}
         if self.result_file(key).is_file():
-            found = self.result(key)
-            if found.get("votes") == 1:
+            result = self.result(key)
+            if result.get("votes") == 1:
                 return row | {"status": "skipped", "error": ONE_VOTER}
-            if found.get("samples") != cell.get("samples"):
-                found.pop("sampled", None)  # of another number than this grid asks for: no column has both
-            return row | {"status": "done", "error": ""} | found
+            if result.get("samples") != cell.get("samples"):
+                result.pop("sampled", None)  # of another number than this grid asks for: no column has both
+            return row | {"status": "done", "error": ""} | result
         if self.error_file(key).is_file():
             return row | {"status": "failed", "error": self.error_file(key).read_text(encoding="utf-8").strip()}
         return row | {"status": "pending", "error": "not run yet"}

@@ -275,9 +275,9 @@ def _converted(key: str, value: Any, hint: Any) -> Any:
 def _check(grid: Grid) -> None:
     """Names that must exist, numbers that must make sense."""
     for key in ("algorithms", "envs", "seeds"):
-        found = getattr(grid, key)
-        if not found or len(set(found)) < len(found):
-            raise ConfigError(f"'{key}' is {list(found)}; expected at least one, and none twice.")
+        chosen = getattr(grid, key)
+        if not chosen or len(set(chosen)) < len(chosen):
+            raise ConfigError(f"'{key}' is {list(chosen)}; expected at least one, and none twice.")
     if len(grid.singles) > 1 and grid.sweep is None:
         named = ", ".join(grid.singles)
         raise ConfigError(f"'single' names {named}, and there is no [sweep] to choose among them. Name one, or add it.")

@@ -115,8 +115,8 @@ def _page(
 def _panels(rows: Sequence[Mapping[str, Any]]) -> str:
     """What each environment was evaluated on: held-out problems, or draws of what is trained on too."""
     done = {row["env"]: row for row in reversed(rows) if row["status"] == "done"}
-    told = [f"{env}: {row.get('panel') or PanelFacts.of(row['problems'])}" for env, row in reversed(done.items())]
-    return f"Evaluated on {'; '.join(told)}." if told else ""
+    panels = [f"{env}: {row.get('panel') or PanelFacts.of(row['problems'])}" for env, row in reversed(done.items())]
+    return f"Evaluated on {'; '.join(panels)}." if panels else ""
 
 
 def _table(sheet: Sequence[Sequence[str]]) -> str:
@@ -128,25 +128,25 @@ def _table(sheet: Sequence[Sequence[str]]) -> str:
 
 def _troubles(rows: Sequence[Mapping[str, Any]]) -> str:
     """Cells without a number, and why."""
-    told = []
+    items = []
     for row in rows:
         if row["status"] in ("failed", "skipped"):
             seed = f" · seed {row['seed']}" if row["status"] == "failed" else ""
             what = html.escape(f"{tables.label(row)} · {row['env']}{seed}: {row['error']}")
-            told.append(f"<li><b>{row['status']}</b> {what}</li>")
-    return f"<h2>Without a number</h2><ul>{''.join(dict.fromkeys(told))}</ul>" if told else ""
+            items.append(f"<li><b>{row['status']}</b> {what}</li>")
+    return f"<h2>Without a number</h2><ul>{''.join(dict.fromkeys(items))}</ul>" if items else ""
 
 
 def _each_run(folder: BenchFolder, rows: Sequence[Mapping[str, Any]]) -> str:
     """The exact command of every run that was trained."""
-    told = []
+    items = []
     for row in rows:
         if row["status"] == "done" and row["kind"] == "train":
             config = folder.runs / row["key"] / "config.toml"
             command = f"marft train --config {shlex.quote(str(config))} --runs-dir runs --name {row['key']}"
             title = f"{tables.label(row)} · {row['env']} · seed {row['seed']}: {row['score']:.3f}"
-            told.append(f"<li>{html.escape(title)}<pre>{html.escape(command)}</pre></li>")
-    return f"<h2>Runs</h2><details><summary>{len(told)} commands</summary><ol>{''.join(told)}</ol></details>"
+            items.append(f"<li>{html.escape(title)}<pre>{html.escape(command)}</pre></li>")
+    return f"<h2>Runs</h2><details><summary>{len(items)} commands</summary><ol>{''.join(items)}</ol></details>"
 
 
 _PAGE = """<!doctype html>

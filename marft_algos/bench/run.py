@@ -128,5 +128,5 @@ class _Stage:
 def _last_words(folder: BenchFolder, key: str, code: int) -> str:
     """The last line that a failed process wrote, which is where Python puts the error."""
     lines = folder.log_file(key).read_text(encoding="utf-8", errors="replace").splitlines()
-    said = next((line for line in reversed(lines) if line.strip()), "")
-    return f"exit code {code}: {said}"[:500]
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    return f"exit code {code}: {last}"[:500]

@@ -151,10 +151,10 @@ def lines(rows: Sequence[Row], baseline: str, reference: str = "") -> list[Line]
         raise ConfigError(f"There is no environment '{reference}' to compare with. {did_you_mean(reference, envs)}")
     out = []
     for env, name in sorted(cells, key=lambda cell: envs.index(cell[0])):  # votes were made last, of finished runs
-        own = cells[env, name]
-        line = _line(env, [own], [cells.get((env, base_label), [])], name)
+        runs = cells[env, name]
+        line = _line(env, [runs], [cells.get((env, base_label), [])], name)
         away = cells.get((reference, name), []) if env != reference else []
-        out.append(dataclasses.replace(line, across=_difference([own], [away])))
+        out.append(dataclasses.replace(line, across=_difference([runs], [away])))
     for name in labels if len(envs) > 1 else []:
         parts = [cells.get((env, name), []) for env in envs]
         if _all_done(parts):
@@ -282,21 +282,21 @@ def _entries(line: Line) -> list[str]:
     ]
 
 
-def sheet(found: Sequence[Line], baseline: str, reference: str = "") -> list[list[str]]:
+def sheet(shown: Sequence[Line], baseline: str, reference: str = "") -> list[list[str]]:
     """The table's cells, its head first; a column that would be empty is left out."""
     titles = {"difference": f"difference to {baseline}", "across": f"difference to {reference}"}
-    titles["sampled"] = f"avg@{max((line.samples for line in found), default=0)}"
-    rows = [[titles.get(c, c) for c in COLUMNS], *map(_entries, found)]
-    lacking = {"across": not reference, "sampled": not any(line.sampled for line in found)}
-    lacking |= {name: all(math.isnan(getattr(line, name)) for line in found) for name in ("processed", "starts")}
+    titles["sampled"] = f"avg@{max((line.samples for line in shown), default=0)}"
+    rows = [[titles.get(c, c) for c in COLUMNS], *map(_entries, shown)]
+    lacking = {"across": not reference, "sampled": not any(line.sampled for line in shown)}
+    lacking |= {name: all(math.isnan(getattr(line, name)) for line in shown) for name in ("processed", "starts")}
     left_out = {COLUMNS.index(name) for name, absent in lacking.items() if absent}
     return [[cell for i, cell in enumerate(row) if i not in left_out] for row in rows]
 
 
-def matrix(found: Sequence[Line], value: Literal["mean", "difference"]) -> list[list[str]]:
+def matrix(shown: Sequence[Line], value: Literal["mean", "difference"]) -> list[list[str]]:
     """Algorithms down, environments across: means, or differences to the baseline; its head first."""
-    envs, names = (list(dict.fromkeys(getattr(line, key) for line in found)) for key in ("env", "algorithm"))
-    by_cell = {(line.algorithm, line.env): getattr(line, value) for line in found}
+    envs, names = (list(dict.fromkeys(getattr(line, key) for line in shown)) for key in ("env", "algorithm"))
+    by_cell = {(line.algorithm, line.env): getattr(line, value) for line in shown}
     rows = [[name, *(points(by_cell.get((name, env)), signed=value != "mean") for env in envs)] for name in names]
     return [["algorithm", *envs], *rows]
 
@@ -317,7 +317,7 @@ def latex(cells: Sequence[Sequence[str]]) -> str:
     return "\n".join([*opened, *body, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
-def as_csv(found: Sequence[Line]) -> str:
+def as_csv(shown: Sequence[Line]) -> str:
     """The table as CSV, unrounded; empty where there is no number."""
     estimates = ("mean", "sampled", "iqm", "difference", "across", "improvement")
     counts = ("samples", "seeds", "failed", "pending", "infra", "tokens", "processed", "starts")
@@ -326,7 +326,7 @@ def as_csv(found: Sequence[Line]) -> str:
     writer = csv.writer(file, lineterminator="\n")
     bounds = [f"{name}{end}" for name in estimates for end in ("", "_low", "_high")]
     writer.writerow(["environment", "algorithm", *bounds, *plain])
-    for line in found:
+    for line in shown:
         values: list[Any] = []
         for name in estimates:
             e: Interval | None = getattr(line, name)

@@ -73,16 +73,16 @@ def _cell(root: str, key: str, trusted: bool) -> int:
             return 0
         try:
             trust.check(job["config"], folder.job_file(key), trust=trusted)
-            made = folder.result(key) if folder.result_file(key).is_file() else make(folder, job)
+            result = folder.result(key) if folder.result_file(key).is_file() else make(folder, job)
             if job["samples"]:
-                made |= {"sampled": sampled(folder, job), "samples": job["samples"]}
+                result |= {"sampled": sampled(folder, job), "samples": job["samples"]}
         except MarftError as error:
             say(f"{type(error).__name__}: {error}", error=True)
             return 1
         # In KiB on Linux, in bytes on macOS.
         unit = 1 if sys.platform == "darwin" else 1024
-        made.setdefault("peak_memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
-        folder.write_result(key, made)
+        result.setdefault("peak_memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+        folder.write_result(key, result)
     return 0
 
 
@@ -112,10 +112,10 @@ def train(config: TrainConfig, contribution: int) -> dict[str, Any]:
         run = trainer.start()
     with Display(config.iterations, trainer.progress.iteration, f"{config.env} · {config.algo}") as display:
         trainer.train(run, display)
-    made = measured(run)
+    result = measured(run)
     if contribution and config.iterations:
-        made["contribution"] = contributions(config, run, contribution)
-    return made
+        result["contribution"] = contributions(config, run, contribution)
+    return result
 
 
 def measured(run: RunFolder) -> dict[str, Any]:
@@ -165,8 +165,8 @@ def _known(records: Sequence[EvalRecord]) -> list[float | None]:
 
 
 def _mean_over_policies(line: Mapping[str, Any], name: str) -> float | None:
-    found = [v for k, v in line.items() if k.startswith("policy/") and k.split("/")[-1] == name]
-    return sum(found) / len(found) if found else None
+    values = [v for k, v in line.items() if k.startswith("policy/") and k.split("/")[-1] == name]
+    return sum(values) / len(values) if values else None
 
 
 def contributions(config: TrainConfig, run: RunFolder, episodes: int) -> dict[str, float]:
@@ -178,12 +178,12 @@ def contributions(config: TrainConfig, run: RunFolder, episodes: int) -> dict[st
         for name in names:
             table.policies.save_adapter(name, Path(aside) / name)
             table.policies.load_adapter(name, trained / name)
-        found = {"": table.score(table.play(config))}
+        scores = {"": table.score(table.play(config))}
         for name in names if len(names) > 1 else []:
             table.policies.load_adapter(name, Path(aside) / name)
-            found[name] = table.score(table.play(config))
+            scores[name] = table.score(table.play(config))
             table.policies.load_adapter(name, trained / name)
-    return found
+    return scores
 
 
 def sampled(folder: BenchFolder, job: Mapping[str, Any]) -> list[float | None]:
@@ -228,8 +228,8 @@ class _Table:
         self.panel = panel if episodes is None else Panel(panel.seeds[:episodes], panel.options[:episodes])
         self.policies: PolicySet = setup.make_policies(resolve(config, env))
         self.answer_key: Callable[[str], str] | None = getattr(held_out.unwrapped.task, "answer_key", None)
-        for made in (env, held_out):
-            made.close()
+        for opened in (env, held_out):
+            opened.close()
 
     def load(self, run: RunFolder) -> None:
         """Takes over the policies that a run has trained."""
@@ -278,8 +278,8 @@ def vote(folder: BenchFolder, config: TrainConfig, sources: Sequence[str], refer
                 break
             answers.append(fresh)
     chosen = [majority(votes, tables.answer_key) for votes in zip(*answers, strict=True)]
-    made = _scored(folder, [t for played in answers for t in played], chosen, sources, started)
-    return made | {"problems": [t.task_id for t in answers[0]], "votes": len(answers)}
+    result = _scored(folder, [t for played in answers for t in played], chosen, sources, started)
+    return result | {"problems": [t.task_id for t in answers[0]], "votes": len(answers)}
 
 
 def majority(votes: Sequence[Trajectory], answer_key: Callable[[str], str]) -> float | None:
@@ -290,9 +290,9 @@ def majority(votes: Sequence[Trajectory], answer_key: Callable[[str], str]) -> f
     votes = faults.whole(votes)
     if not votes:
         return None
-    said = [answer_key(t.transitions[-1].text if t.transitions else "") for t in votes]
-    common = Counter(said).most_common(1)[0][0]
-    chosen = votes[said.index(common)]
+    keys = [answer_key(t.transitions[-1].text if t.transitions else "") for t in votes]
+    common = Counter(keys).most_common(1)[0][0]
+    chosen = votes[keys.index(common)]
     return outcome(chosen.success, chosen.score)
 
 

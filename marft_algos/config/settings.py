@@ -188,17 +188,17 @@ def build(table: Mapping[str, Any], base: TrainConfig | None = None) -> TrainCon
     """
     from marft_algos.algorithms import base as algorithms
 
-    given = dict(table)
-    own = given.pop("algorithm", {})
+    run_table = dict(table)
+    algorithm_table = run_table.pop("algorithm", {})
     base = base or TrainConfig()
-    settings = algorithms.get(given.get("algo", base.algo)).Config
-    for key in given.keys() & {f.name for f in dataclasses.fields(settings)}:
+    settings = algorithms.get(run_table.get("algo", base.algo)).Config
+    for key in run_table.keys() & {f.name for f in dataclasses.fields(settings)}:
         raise ConfigError(f"'{key}' is a setting of the algorithm. Put it under [algorithm].")
-    run = checked(TrainConfig, given, base, skip=("algorithm",), help_=_HELP)
+    run = checked(TrainConfig, run_table, base, skip=("algorithm",), help_=_HELP)
     start = base.algorithm if isinstance(base.algorithm, settings) else _carried(base.algorithm, settings)
-    if not isinstance(own, Mapping):
-        raise ConfigError(f"[algorithm] must be a table of settings of '{run.algo}'; got {own!r}.")
-    return dataclasses.replace(run, algorithm=checked(settings, own, start, help_=_HELP))
+    if not isinstance(algorithm_table, Mapping):
+        raise ConfigError(f"[algorithm] must be a table of settings of '{run.algo}'; got {algorithm_table!r}.")
+    return dataclasses.replace(run, algorithm=checked(settings, algorithm_table, start, help_=_HELP))
 
 
 def load(path: Path | str, base: TrainConfig | None = None, *, trusted: bool = False) -> TrainConfig:

@@ -93,23 +93,23 @@ def check(table: Mapping[str, Any], source: Path | str, *, trust: bool = False) 
         ConfigError: Control characters, which no setting needs and a terminal obeys.
     """
     _check_text(table, source)
-    given = _command.get()
-    found = [p for p in powers(table) if given is None or not given.typed(p)]
-    if not found:
+    current = _command.get()
+    needed = [p for p in powers(table) if current is None or not current.typed(p)]
+    if not needed:
         return
-    allowed = trust or (given is not None and given.trust)
-    strange = [p for p in found if not _remembered(p)]
+    allowed = trust or (current is not None and current.trust)
+    strange = [p for p in needed if not _remembered(p)]
     if strange and not allowed:
-        raise TrustError(_refusal(strange, source, given))
-    if given is None:
+        raise TrustError(_refusal(strange, source, current))
+    if current is None:
         return
-    fresh = [p for p in strange if p not in given.shown]
+    fresh = [p for p in strange if p not in current.shown]
     if fresh:
-        given.shown |= set(fresh)
+        current.shown |= set(fresh)
         say(f"trusted, from {source}:", *(f"\n  {power}" for power in fresh), sep="", error=True)
-    if given.dry and (run := [p for p in found if p.executes]):
+    if current.dry and (run := [p for p in needed if p.executes]):
         raise NotExecuted(_left_alone(run))
-    if any(p.executes for p in found):
+    if any(p.executes for p in needed):
         importable()
 
 
@@ -134,20 +134,20 @@ def _check_text(value: Any, source: Path | str, name: str = "") -> None:
     elif isinstance(value, list | tuple):
         for inner in value:
             _check_text(inner, source, name)
-    elif isinstance(value, str) and (found := _CONTROL.search(value)):
-        raise ConfigError(f"{name} in '{source}' holds the control character {found[0]!r}. Take it out of the file.")
+    elif isinstance(value, str) and (control := _CONTROL.search(value)):
+        raise ConfigError(f"{name} in '{source}' holds the control character {control[0]!r}. Take it out of the file.")
 
 
-def _refusal(found: Sequence[Power], source: Path | str, given: _Command | None) -> str:
-    if given is None:
+def _refusal(needed: Sequence[Power], source: Path | str, current: _Command | None) -> str:
+    if current is None:
         allow = f"trusted=True, as in config.load({str(source)!r}, trusted=True)"
     else:
-        allow = shlex.join([*given.program, *given.words, "--trust"])
-    return refusal(found, source, allow)
+        allow = shlex.join([*current.program, *current.words, "--trust"])
+    return refusal(needed, source, allow)
 
 
-def _left_alone(found: Sequence[Power]) -> str:
-    lines = "".join(f"\n  {power}" for power in found)
+def _left_alone(needed: Sequence[Power]) -> str:
+    lines = "".join(f"\n  {power}" for power in needed)
     return f"not executed, so no more can be said about it:{lines}"
 
 
@@ -159,9 +159,9 @@ def remember(table: Mapping[str, Any]) -> None:
 
     A folder of states that cannot be written costs a question next time, and no run.
     """
-    found = powers(table)
+    needed = powers(table)
     try:
-        for power in found:
+        for power in needed:
             file = _mark(power)
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             file.touch()

@@ -155,7 +155,7 @@ class RunFolder:
         for root in (Path(path), Path("runs") / path):
             if (root / "config.toml").is_file():
                 return cls(root)
-        near = [str(found.parent) for top in (Path(path).parent, Path("runs")) for found in top.glob("*/config.toml")]
+        near = [str(config.parent) for top in (Path(path).parent, Path("runs")) for config in top.glob("*/config.toml")]
         raise ConfigError(
             f"'{path}' is no run: there is no config.toml in it. {did_you_mean(str(path), near)} Start one: marft train"
         )
@@ -254,8 +254,8 @@ class RunFolder:
 
     def evaluation(self, iteration: int) -> list[EvalRecord]:
         """Outcomes of one evaluation, in panel order."""
-        found = self.episodes("eval", iteration)
-        return [EvalRecord(e.task_id, outcome(e.success, e.team_return), e.infra) for e in found]
+        episodes = self.episodes("eval", iteration)
+        return [EvalRecord(e.task_id, outcome(e.success, e.team_return), e.infra) for e in episodes]
 
     def panel(self) -> PanelFacts | None:
         """What the run's team is evaluated on; None before there is an evaluation."""
@@ -294,15 +294,15 @@ def _records(path: Path, fields: Mapping[str, tuple[Any, str]], needed: bool = F
 
 def _record(line: bytes, where: str, fields: Mapping[str, tuple[Any, str]], needed: bool) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        record = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where} is not JSON: {error}. Take it out, or go back to a copy of the run.") from error
-    if not isinstance(found, dict):
-        raise DataError(f"{where} holds {type(found).__name__}; expected an object with {', '.join(fields)}.")
+    if not isinstance(record, dict):
+        raise DataError(f"{where} holds {type(record).__name__}; expected an object with {', '.join(fields)}.")
     for key, (kind, what) in fields.items():
-        if (needed or key in found) and (not isinstance(value := found.get(key), kind) or isinstance(value, bool)):
+        if (needed or key in record) and (not isinstance(value := record.get(key), kind) or isinstance(value, bool)):
             raise DataError(f"{where}: '{key}' is {repr(value)[:80]}; expected {what}.")
-    return found
+    return record
 
 
 def outcome(success: bool | None, score: float) -> float:

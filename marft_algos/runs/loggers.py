@@ -34,7 +34,7 @@ class Logger(Protocol):
 
 
 class TensorBoard:
-    """Writes every number to ``<run>/tensorboard``."""
+    """Writes every number of a run to ``<run>/tensorboard``."""
 
     def __init__(self, run: RunFolder, iteration: int) -> None:
         try:
@@ -85,7 +85,7 @@ class Display:
 
     Args:
         total: Iterations of the run.
-        done: Iterations done before this session.
+        done: Iterations that the run had when it was started or resumed.
         title: Shown above.
         console: Where to; standard error's by default, so that standard output stays clean.
     """
@@ -147,7 +147,7 @@ class Display:
                 self.note("  ".join([*parts, f"{metrics['time_total']:.1f} s", f"left {self.left()}"]))
 
     def left(self) -> str:
-        """Time left, from the mean pace of this session."""
+        """Time left, from the run's mean pace since it was started or resumed."""
         fresh = self.done - self.first
         if not fresh:
             return "?"

@@ -62,8 +62,8 @@ def _commands(run: RunFolder) -> str:
     A run that no command has made, or none that was kept, can be repeated from its settings.
     """
     typed = run.commands()
-    made = [line["command"] for line in typed if line.get("made")]
-    lines = made or [shlex.join(["marft", "train", "--config", str(run.config_file)])]
+    creations = [line["command"] for line in typed if line.get("made")]
+    lines = creations or [shlex.join(["marft", "train", "--config", str(run.config_file)])]
     lines += [f"{line['command']}   # from iteration {line['iteration']}" for line in typed if not line.get("made")]
     return "\n".join(f'<pre class="command">{html.escape(line)}</pre>' for line in lines)
 
@@ -136,25 +136,25 @@ def _before_and_after(run: RunFolder) -> str:
         "taken by outages, and counted nowhere": [p for p in both if p[0].infra or p[1].infra],
     }
     parts: list[str] = []
-    for kind, found in kinds.items():
-        if not found:
+    for kind, pairs_of_kind in kinds.items():
+        if not pairs_of_kind:
             continue
         rows = [
             f'<div class="pair">{_episode(old, "untrained")}{_episode(new, f"iteration {done[-1]}")}</div>'
-            for old, new in _distinct(found)[:SHOWN]
+            for old, new in _distinct(pairs_of_kind)[:SHOWN]
         ]
         opened = " open" if not parts else ""
-        title = f"{kind}: {_counted(found, both)}"
+        title = f"{kind}: {_counted(pairs_of_kind, both)}"
         parts.append(f"<details{opened}><summary>{title}</summary>{''.join(rows)}</details>")
     panel = run.panel()
     title = "Held-out problems" if panel is not None and panel.held_out else "Evaluated instances"
     return f"<h2>{title}</h2>{''.join(parts)}" if parts else ""
 
 
-def _counted(found: Sequence[_Pair], pairs: Sequence[_Pair]) -> str:
+def _counted(some_pairs: Sequence[_Pair], pairs: Sequence[_Pair]) -> str:
     """How many of a panel these are: distinct problems where it plays some of them several times."""
-    some, every = len(_distinct(found)), len(_distinct(pairs))
-    episodes = f"{len(found)} of {len(pairs)}"
+    some, every = len(_distinct(some_pairs)), len(_distinct(pairs))
+    episodes = f"{len(some_pairs)} of {len(pairs)}"
     return episodes if every == len(pairs) else f"{some} of {every} instances ({episodes} episodes)"
 
 
@@ -190,13 +190,13 @@ def _episode(episode: Episode, label: str) -> str:
     state = {True: "good", False: "bad", None: ""}[None if episode.infra else episode.success]
     facts = " · ".join([label, episode.task_id, f"return {episode.team_return:g}", *_facts(episode)])
     names = {turn.index: turn.agent for turn in episode.turns}
-    turns, told = [], ""
+    turns, previous = [], ""
     for turn in episode.turns:
         now = str((turn.extras or {}).get("observation", ""))
-        if now != told:
+        if now != previous:
             turns.append(f'<pre class="task">{html.escape(now)}</pre>')
         turns.append(_turn(turn, names))
-        told = now
+        previous = now
     return f'<article class="{state}"><header><b>{mark}</b> {html.escape(facts)}</header>{"".join(turns)}</article>'
 
 

@@ -257,3 +257,34 @@ def test_settings_that_no_run_could_have_are_errors_before_anything_runs(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         expand(**changes)
+
+
+def test_a_grid_from_python_is_the_grid_of_the_file(tmp_path: Path) -> None:
+    """Lists, ranges, tables and their dataclasses; the benchmark's folder keeps it as TOML."""
+    made = grid.Grid(
+        algorithms=["marft", "grpo"],
+        envs=["relay-v0", "deaf"],
+        token_budget=4000,
+        seeds=range(3),
+        settings={"eval_episodes": 7},
+        env={
+            "deaf": grid.EnvEntry(
+                id="relay-v0", trained_on="relay-v0", settings={"env_kwargs": {"dependency": "independent"}}
+            )
+        },
+        algorithm={"grpo": {"settings": {"group_size": 4}}},
+        sweep={"lr": [1e-3], "seeds": [9]},  # type: ignore[arg-type]
+    )
+    assert made.seeds == (0, 1, 2) and made.algorithm["grpo"].settings == {"group_size": 4}
+    bench = BenchFolder(tmp_path / "bench")
+    bench.prepare(made.table())
+    assert grid.load(bench.grid_file) == made == grid.build(made.table())
+    assert [c.key for c in cells.expand(grid.load(bench.grid_file), "sweep")] == [
+        c.key for c in cells.expand(made, "sweep")
+    ]
+    with pytest.raises(ConfigError, match="Did you mean 'grpo'"):
+        grid.Grid(["grppo"], ["relay-v0"], 4000)
+    with pytest.raises(ConfigError, match=r"must be a list. Write: envs = \[\"relay-v0\"\]"):
+        grid.Grid(["grpo"], "relay-v0", 4000)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"no \[sweep\]"):
+        grid.Grid(["grpo"], ["relay-v0"], 4000).run(tmp_path / "none", stage="sweep")
