@@ -267,7 +267,9 @@ class RunFolder:
             return None
         return PanelFacts.of([record.task_id for record in self.evaluation(done[-1])])
 
-    def gain(self, iteration: int | None = None) -> tuple[intervals.Interval, intervals.Interval, intervals.Interval] | None:
+    def gain(
+        self, iteration: int | None = None
+    ) -> tuple[intervals.Interval, intervals.Interval, intervals.Interval] | None:
         """Untrained and trained outcome, and the paired difference; None before there are two evaluations.
 
         Args:

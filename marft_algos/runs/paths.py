@@ -38,7 +38,9 @@ def of_run(run: RunFolder, replaced: Mapping[str, Any] | None = None) -> TrainCo
     """
     config = configs.load(run.config_file)
     typed: dict[str, Any] = {key: {} for key in ("models", "adapters") if key in (replaced or {})}
-    mapped = _mapped(dataclasses.replace(config, **typed), lambda spec: _located(spec, config, run), lambda value: value)
+    mapped = _mapped(
+        dataclasses.replace(config, **typed), lambda spec: _located(spec, config, run), lambda value: value
+    )
     return dataclasses.replace(mapped, **{key: getattr(config, key) for key in typed})
 
 
