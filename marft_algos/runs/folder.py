@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from marft_algos.config import trust
-from marft_algos.runs import locks, intervals
+from marft_algos.runs import intervals, locks
+from marft_algos.runs.intervals import Interval
 from marft_envs import Episode, trajectory
 from marft_envs.errors import ConfigError, DataError, MarftError, did_you_mean
 
@@ -267,9 +268,7 @@ class RunFolder:
             return None
         return PanelFacts.of([record.task_id for record in self.evaluation(done[-1])])
 
-    def gain(
-        self, iteration: int | None = None
-    ) -> tuple[intervals.Interval, intervals.Interval, intervals.Interval] | None:
+    def gain(self, iteration: int | None = None) -> tuple[Interval, Interval, Interval] | None:
         """Untrained and trained outcome, and the paired difference; None before there are two evaluations.
 
         Args:
@@ -312,15 +311,13 @@ def outcome(success: bool | None, score: float) -> float:
     return float(score if success is None else success)
 
 
-def estimate(records: Sequence[EvalRecord]) -> intervals.Interval:
+def estimate(records: Sequence[EvalRecord]) -> Interval:
     """Mean outcome of the episodes that were not lost, with its interval, and how many were."""
     kept = [r.outcome for r in records if not r.lost]
     return dataclasses.replace(intervals.mean(kept), infra=len(records) - len(kept))
 
 
-def compare(
-    before: Sequence[EvalRecord], after: Sequence[EvalRecord]
-) -> tuple[intervals.Interval, intervals.Interval, intervals.Interval]:
+def compare(before: Sequence[EvalRecord], after: Sequence[EvalRecord]) -> tuple[Interval, Interval, Interval]:
     """Both outcomes, and the paired difference ``after - before`` over the problems that neither has lost.
 
     Raises:

@@ -15,14 +15,14 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.runs import QUICK, settings, train
-from helpers.tiny import save_tiny
 
 import marft_algos
-from marft_algos.config import settings as config
-from marft_algos.runs import locks, paths, plots, report
+from helpers.runs import QUICK, settings, train
+from helpers.tiny import save_tiny
 from marft_algos.bench import grid
 from marft_algos.cli import main
+from marft_algos.config import settings as config
+from marft_algos.runs import locks, paths, plots, report
 from marft_algos.runs.folder import PanelFacts, RunError, RunFolder, writing
 from marft_envs.errors import ConfigError, DataError
 
