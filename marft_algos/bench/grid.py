@@ -7,14 +7,13 @@ or ``[rule.LABEL]`` that says what it stands for: a team shape, another D, an al
 from __future__ import annotations
 
 import dataclasses
-import functools
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from marft_algos import credit as credits_
 from marft_algos import seeds
@@ -40,7 +39,7 @@ class _Table(Checked):
     def __post_init__(self) -> None:
         """Raises ``ConfigError`` for a value of the wrong type, or outside what its field declares."""
         for name, hint in typing.get_type_hints(type(self)).items():
-            object.__setattr__(self, name, _converted(name, getattr(self, name), hint))
+            object.__setattr__(self, name, values.converted(name, getattr(self, name), hint))
         check(self)
 
 
@@ -141,8 +140,8 @@ class Grid(_Table):
 
     def table(self) -> dict[str, Any]:
         """What is not as by default, as plain values: the TOML file of this grid."""
-        values: dict[str, Any] = TypeAdapter(Grid).dump_python(self, mode="json", exclude_defaults=True)
-        return values
+        plain: dict[str, Any] = TypeAdapter(Grid).dump_python(self, mode="json", exclude_defaults=True)
+        return plain
 
     def run(
         self,
@@ -224,52 +223,8 @@ def load(path: Path | str, *, trusted: bool = False) -> Grid:
 
 def build(table: Mapping[str, Any]) -> Grid:
     """Makes a grid from plain values; see ``load``."""
-    grid: Grid = _built(Grid, table, "the grid")
+    grid: Grid = values.checked(Grid, table, where="the grid")
     return grid
-
-
-def _built(kind: Any, table: Any, where: str) -> Any:
-    """An instance of a dataclass, made from a table that has its keys."""
-    if isinstance(table, kind):
-        return table
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"{where} must be a table; got {table!r}.")
-    fields = dataclasses.fields(kind)
-    for key in table.keys() - {f.name for f in fields}:
-        raise ConfigError(f"There is no key '{key}' in {where}. {did_you_mean(key, [f.name for f in fields])}")
-    missing = dataclasses.MISSING
-    required = [f.name for f in fields if f.default is missing and f.default_factory is missing]
-    if lacking := [name for name in required if name not in table]:
-        raise ConfigError(f"{where} lacks {', '.join(lacking)}. See examples/configs/bench_toys.toml.")
-    try:
-        return kind(**table)
-    except ConfigError as error:
-        raise ConfigError(f"In {where}: {error}") from error
-
-
-@functools.cache
-def _adapter(hint: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(hint)
-
-
-def _converted(key: str, value: Any, hint: Any) -> Any:
-    """A field's value in its type; tables, and tables of tables, become dataclasses."""
-    inner = next((a for a in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(a)), None)
-    if inner is not None and typing.get_origin(hint) is dict:
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"[{key}] must hold tables such as [{key}.LABEL]; got {value!r}.")
-        return {label: _built(inner, table, f"[{key}.{label}]") for label, table in value.items()}
-    if inner is not None:
-        return None if value is None else _built(inner, value, f"[{key}]")
-    try:
-        return _adapter(hint).validate_python(value)
-    except ValidationError as error:
-        first = error.errors()[0]
-        if typing.get_origin(hint) is tuple and not isinstance(value, list | tuple | Mapping):
-            one = f'["{value}"]' if isinstance(value, str) else f"[{value}]"
-            raise ConfigError(f"'{key}' must be a list. Write: {key} = {one}") from error
-        what = f"{key}[{first['loc'][-1]}]" if first["loc"] else key
-        raise ConfigError(f"'{what}' cannot be {first['input']!r}: {first['msg']}.") from error
 
 
 def _check(grid: Grid) -> None:
