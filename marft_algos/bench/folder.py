@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import marft_algos
 from marft_algos.config import values
-from marft_algos.runs.folder import writing
+from marft_algos.runs.folder import write_whole, writing
 from marft_envs.errors import ConfigError
 
 FORMAT = 1
@@ -116,11 +116,8 @@ class BenchFolder:
         self._describe({"grid": known["grid"], "stages": known["stages"]})
 
     def _describe(self, content: Mapping[str, Any]) -> None:
-        with writing(self.bench_file):
-            aside = self.bench_file.with_suffix(".tmp")
-            text = json.dumps({"format": FORMAT, "version": marft_algos.__version__, **content}, indent=1)
-            aside.write_text(text + "\n", encoding="utf-8")
-            aside.replace(self.bench_file)
+        text = json.dumps({"format": FORMAT, "version": marft_algos.__version__, **content}, indent=1)
+        write_whole(self.bench_file, text + "\n")
 
     def job(self, key: str) -> dict[str, Any]:
         """What a cell is, its settings included."""
@@ -141,11 +138,8 @@ class BenchFolder:
 
     def write_result(self, key: str, result: Mapping[str, Any]) -> None:
         """Writes the result of a cell, whole or not at all."""
-        with writing(self.result_file(key)):
-            aside = self.result_file(key).with_suffix(".tmp")
-            aside.write_text(json.dumps(result) + "\n", encoding="utf-8")
-            aside.replace(self.result_file(key))
-            self.error_file(key).unlink(missing_ok=True)
+        write_whole(self.result_file(key), json.dumps(result) + "\n")
+        self.error_file(key).unlink(missing_ok=True)
 
     def rows(self, stage: str = "main") -> list[dict[str, Any]]:
         """Every cell of a stage with its status (``done``, ``failed``, ``skipped``, ``pending``) and what came out.

@@ -10,14 +10,13 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING, Any
 
 from marft_algos.bench import figures, sweep, tables
 from marft_algos.config.values import dumps
-from marft_algos.runs.folder import PanelFacts, writing
+from marft_algos.runs.folder import PanelFacts, write_whole
 from marft_algos.runs.plots import inline
-from marft_algos.runs.report import STYLE
+from marft_algos.runs.report import html_page
 
 if TYPE_CHECKING:
     from marft_algos.bench.folder import BenchFolder
@@ -73,11 +72,8 @@ def write(folder: BenchFolder, baseline: str = "", reference: str = "") -> Path:
     command = f"marft bench report {shlex.quote(str(folder.root))} --baseline {shlex.quote(base)}"
     command += f" --reference {shlex.quote(across)}" if across else ""
     texts["report.html"] = _page(folder, described["grid"], rows, sheets, command, drawn)
-    with writing(folder.root):
-        for name, text in texts.items():
-            aside = folder.root / f".{name}.tmp"
-            aside.write_text(text, encoding="utf-8", errors="replace")
-            aside.replace(folder.root / name)
+    for name, text in texts.items():
+        write_whole(folder.root / name, text, errors="replace")
     return folder.root / "report.html"
 
 
@@ -103,13 +99,9 @@ def _page(
         _troubles(shown),
         f"<h2>Commands</h2><pre>{html.escape(commands)}</pre>",
         _each_run(folder, shown),
+        f"<h2>Grid</h2>\n<details><summary>as TOML</summary><pre>{html.escape(dumps(grid))}</pre></details>",
     ]
-    return Template(_PAGE).substitute(
-        title=html.escape(folder.root.resolve().name),
-        style=STYLE + _STYLE,
-        body="\n".join(body),
-        grid=html.escape(dumps(grid)),
-    )
+    return html_page(folder.root.resolve().name, body, _STYLE)
 
 
 def _panels(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -148,18 +140,6 @@ def _each_run(folder: BenchFolder, rows: Sequence[Mapping[str, Any]]) -> str:
             items.append(f"<li>{html.escape(title)}<pre>{html.escape(command)}</pre></li>")
     return f"<h2>Runs</h2><details><summary>{len(items)} commands</summary><ol>{''.join(items)}</ol></details>"
 
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'">
-<title>$title · MARFT benchmark</title><style>$style</style></head><body>
-<h1>$title</h1>
-$body
-<h2>Grid</h2>
-<details><summary>as TOML</summary><pre>$grid</pre></details>
-</body></html>
-"""
 
 _STYLE = """
 .scroll { overflow-x: auto }

@@ -61,13 +61,7 @@ def read(path: Path | str) -> dict[str, Any]:
 
 
 def checked(
-    kind: Any,
-    table: Any,
-    base: Any = None,
-    *,
-    skip: tuple[str, ...] = (),
-    where: str = "",
-    help_: str = "",
+    kind: Any, table: Any, base: Any = None, *, skip: tuple[str, ...] = (), where: str = "", help_: str = ""
 ) -> Any:
     """Makes an instance of a dataclass: the table's values over those of ``base`` over the defaults.
 

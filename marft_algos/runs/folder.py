@@ -201,10 +201,8 @@ class RunFolder:
 
     def write_config(self, text: str) -> None:
         """Writes config.toml, whole or not at all; what it may do, this user has just started."""
-        with self._writing(self.config_file):
-            aside = self.config_file.with_suffix(".tmp")
-            aside.write_text(text, encoding="utf-8")
-            aside.replace(self.config_file)
+        with self.locked():
+            write_whole(self.config_file, text)
         trust.remember(tomllib.loads(text))
 
     # Metrics ---------------------------------------------------------------------------------------
@@ -243,11 +241,8 @@ class RunFolder:
 
     def write_episodes(self, kind: str, iteration: int, episodes: Sequence[Mapping[str, Any]]) -> None:
         """Writes the episodes of an iteration as one file, whole or not at all."""
-        path = self.episodes_file(kind, iteration)
-        with self._writing(path):
-            aside = path.with_suffix(".tmp")
-            aside.write_text("".join(json.dumps(e) + "\n" for e in episodes), encoding="utf-8")
-            aside.replace(path)
+        with self.locked():
+            write_whole(self.episodes_file(kind, iteration), "".join(json.dumps(e) + "\n" for e in episodes))
 
     def episodes(self, kind: str, iteration: int) -> list[Episode]:
         """Reads the episodes of an iteration."""
@@ -351,6 +346,23 @@ def writing(path: Path) -> Iterator[None]:
         if isinstance(error, MarftError):
             raise
         raise RunError(f"Cannot write {path}: {error.strerror or error}. {_remedy(path, error.errno)}") from error
+
+
+def write_whole(path: Path, text: str, errors: str = "strict") -> None:
+    """Writes a file, whole or not at all.
+
+    Args:
+        path: The file.
+        text: All of it.
+        errors: ``replace`` for what agents say: lone surrogates may occur in it, and UTF-8 has no place for them.
+
+    Raises:
+        RunError: It cannot be written.
+    """
+    with writing(path):
+        aside = path.with_suffix(".tmp")
+        aside.write_text(text, encoding="utf-8", errors=errors)
+        aside.replace(path)
 
 
 def _remedy(path: Path, number: int | None) -> str:

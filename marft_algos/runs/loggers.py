@@ -15,11 +15,10 @@ from rich.text import Text
 
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.intervals import Interval
+from marft_algos.runs.plots import NOISE
 from marft_algos.terminal import clean
-from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
+from marft_envs.errors import MissingExtraError
 
-NOISE = 1e-8
-"""KLs below are rounding: one step a batch has none, and nothing is said of it."""
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -54,16 +53,12 @@ class TensorBoard:
 
 
 def make(name: str, run: RunFolder, iteration: int) -> Logger:
-    """Returns a logger by name.
+    """Returns a logger by the name that the setting ``loggers`` has for it.
 
     Raises:
-        ConfigError: No such logger.
         MissingExtraError: Its package is not installed.
     """
-    known = {"tensorboard": TensorBoard}
-    if name not in known:
-        raise ConfigError(f"There is no logger '{name}'. {did_you_mean(name, known)}")
-    return known[name](run, iteration)
+    return {"tensorboard": TensorBoard}[name](run, iteration)
 
 
 def minutes(seconds: float) -> str:

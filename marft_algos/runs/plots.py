@@ -18,6 +18,7 @@ COLORS = ("#3a6ea5", "#c8553d", "#5b8c5a", "#8e5ea2", "#b8860b", "#2a9d8f", "#d4
 INK, LINE = "#667085", "#dfe3ea"
 """Of text and of grids; a page has them lighter or darker."""
 NOISE = 1e-8
+"""KLs below are rounding: one step a batch has none, and nothing is said of it."""
 FEW = 30
 """Points that are marked; one alone would be no line."""
 _SHARES = ("clip_share", "cut")

@@ -12,7 +12,7 @@ from string import Template
 from typing import Any
 
 from marft_algos.runs import plots
-from marft_algos.runs.folder import UNTRAINED, RunFolder, outcome, writing
+from marft_algos.runs.folder import UNTRAINED, RunFolder, outcome, write_whole, writing
 from marft_algos.runs.intervals import Interval
 from marft_envs import Episode
 from marft_envs.errors import MissingExtraError
@@ -33,27 +33,22 @@ def finish(run: RunFolder) -> None:
 
 def write(run: RunFolder) -> None:
     """Writes the report of a run."""
-    page = render(run)
-    with writing(run.report_file):
-        aside = run.report_file.with_suffix(".tmp")
-        # Lone surrogates may occur in what agents say; UTF-8 has no place for them.
-        aside.write_text(page, encoding="utf-8", errors="replace")
-        aside.replace(run.report_file)
+    write_whole(run.report_file, render(run), errors="replace")
 
 
 def render(run: RunFolder) -> str:
     """The page."""
     metrics = run.metrics()
-    config = run.config_file.read_text(encoding="utf-8")
-    title = run.root.name
-    sections = [_headline(run, metrics), _curves(metrics), _before_and_after(run), _training(run)]
-    return Template(_PAGE).substitute(
-        title=html.escape(title),
-        body="\n".join(part for part in sections if part),
-        command=_commands(run),
-        config=html.escape(config),
-        style=STYLE,
-    )
+    config = html.escape(run.config_file.read_text(encoding="utf-8"))
+    sections = [_commands(run), _headline(run, metrics), _curves(metrics), _before_and_after(run), _training(run)]
+    settings = f"<h2>Settings</h2>\n<details><summary>config.toml</summary><pre>{config}</pre></details>"
+    return html_page(run.root.name, [*sections, settings])
+
+
+def html_page(title: str, sections: Iterable[str], style: str = "") -> str:
+    """Returns a page that needs nothing else and runs nothing; only the title is escaped here."""
+    body = "\n".join(filter(None, sections))
+    return Template(_PAGE).substitute(title=html.escape(title), body=body, style=STYLE + style)
 
 
 def _commands(run: RunFolder) -> str:
@@ -65,7 +60,8 @@ def _commands(run: RunFolder) -> str:
     creations = [line["command"] for line in typed if line.get("made")]
     lines = creations or [shlex.join(["marft", "train", "--config", str(run.config_file)])]
     lines += [f"{line['command']}   # from iteration {line['iteration']}" for line in typed if not line.get("made")]
-    return "\n".join(f'<pre class="command">{html.escape(line)}</pre>' for line in lines)
+    shown = "\n".join(f'<pre class="command">{html.escape(line)}</pre>' for line in lines)
+    return f'<div class="commands">{shown}</div>'
 
 
 # Parts ----------------------------------------------------------------------------------------------
@@ -239,10 +235,7 @@ _PAGE = """<!doctype html>
  content="default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'">
 <title>$title · MARFT</title><style>$style</style></head><body>
 <h1>$title</h1>
-<div class="commands">$command</div>
 $body
-<h2>Settings</h2>
-<details><summary>config.toml</summary><pre>$config</pre></details>
 </body></html>
 """
 
