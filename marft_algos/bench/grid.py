@@ -33,7 +33,7 @@ ALL = "all"
 """In ``algorithms``: every registered one."""
 
 
-class _Table(Checked):
+class _Part(Checked):
     """Base class of the grid's tables: fields take what TOML, JSON and Python give them."""
 
     def __post_init__(self) -> None:
@@ -44,7 +44,7 @@ class _Table(Checked):
 
 
 @dataclass(frozen=True)
-class EnvEntry(_Table):
+class EnvEntry(_Part):
     """What an environment's label stands for."""
 
     id: str = ""
@@ -64,7 +64,7 @@ class EnvEntry(_Table):
 
 
 @dataclass(frozen=True)
-class AlgorithmEntry(_Table):
+class AlgorithmEntry(_Part):
     """What an algorithm's label stands for."""
 
     algo: str = ""
@@ -78,7 +78,7 @@ class AlgorithmEntry(_Table):
 
 
 @dataclass(frozen=True)
-class Sweep(_Table):
+class Sweep(_Part):
     """Learning rates, tried for every algorithm alike, on seeds that the main stage does not have."""
 
     lr: Annotated[tuple[float, ...], LEARNING]
@@ -88,7 +88,7 @@ class Sweep(_Table):
 
 
 @dataclass(frozen=True)
-class Grid(_Table):
+class Grid(_Part):
     """A benchmark: every algorithm in every environment, with every seed.
 
     >>> bench = Grid(["marft", "grpo"], ["relay-v0"], token_budget=4000, seeds=range(3)).run("runs/small", jobs=2)
