@@ -40,18 +40,20 @@ def run_sources(run: str | Path) -> dict[str, Source]:
     named = models if isinstance(models, dict) else {"": str(models)}
     engines = engines if isinstance(engines, dict) else {}
     return {
-        policy: _source(str(engines.get(policy, "")), str(named.get(policy, named.get("", ""))))
+        policy: _source(engines.get(policy, ""), str(named.get(policy, named.get("", ""))))
         for policy in {"", *named, *engines}
     }
 
 
-def _source(engine: str, model: str) -> Source:
-    for written in (engine, model):
+def _source(engine: Any, model: str) -> Source:
+    if isinstance(engine, dict):  # as text: the form of runs of earlier versions
+        engine = f"{engine.get('kind', '')}:{engine.get('model', '')}"
+    for written in (str(engine), model):
         kind, colon, rest = written.partition(":")
         if colon and kind == "openai":
             return Source("openai", rest.partition("@")[0].partition("?")[0])
     name = Path(model).name if Path(model).is_absolute() else model
-    return Source("vllm" if engine.startswith("vllm:") else PROVIDER, name)
+    return Source("vllm" if str(engine).startswith("vllm:") else PROVIDER, name)
 
 
 def text(content: str) -> dict[str, Any]:

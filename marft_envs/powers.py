@@ -44,13 +44,18 @@ class Power:
         return self.does != _SENDS
 
     @property
+    def is_engine_table(self) -> bool:
+        """Whether the value is an engine's table, as JSON."""
+        return self.hosts_a_policy and str(self.value).startswith("{")
+
+    @property
     def hosts_a_policy(self) -> bool:
         """Whether it is an engine: nothing is sent before the first reply is wanted."""
         return ".engines." in f".{self.name}"
 
     def __str__(self) -> str:
-        text = json.dumps(self.value, ensure_ascii=False)
-        key = re.search(r"[?&]key_env=(\w+)", text)
+        text = self.value if self.is_engine_table else json.dumps(self.value, ensure_ascii=False)
+        key = re.search(r'[?&"]key_env"?[=:] ?"?(\w+)', text)
         also = f", with the key in {key[1]}" if key else ""
         return f"{self.name} = {text}   ({self.does}{also})"
 
@@ -62,19 +67,24 @@ def powers(table: Mapping[str, Any]) -> list[Power]:
 
 def _powers(value: Any, path: tuple[str, ...]) -> Iterator[Power]:
     does = _does(value, path)
+    engine = does == _SENDS and isinstance(value, Mapping)
     if does:
-        shown = value if isinstance(value, str | int | float | bool) else _frozen(value)
+        shown = value if isinstance(value, str | int | float | bool) else frozen(value)
         yield Power(".".join(path), shown, does)
-    elif isinstance(value, Mapping):
+    if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _powers(inner, (*path, str(key)))
-    elif isinstance(value, list | tuple):
+            if not (engine and key in ("kind", "model", "url")):  # which the engine's own line shows
+                yield from _powers(inner, (*path, str(key)))
+    elif isinstance(value, list | tuple) and not does:
         for inner in value:
             yield from _powers(inner, path)
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else str(value)
+def frozen(value: Any) -> Any:
+    """Returns a value that can be compared and hashed: a table is its JSON, keys sorted."""
+    if isinstance(value, Mapping):
+        return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _does(value: Any, path: tuple[str, ...]) -> str:
@@ -84,10 +94,11 @@ def _does(value: Any, path: tuple[str, ...]) -> str:
         return _PROGRAM
     if key == "unsafe" and value:
         return _ISOLATION
+    if parent == "engines" and isinstance(value, str | Mapping):
+        kind = value.get("kind") if isinstance(value, Mapping) else value
+        return "" if kind == "native" else _SENDS
     if not isinstance(value, str) or not path:
         return ""
-    if parent == "engines":
-        return "" if value == "native" else _SENDS
     if key == "package":
         return _FOLDER
     if "://" in value:

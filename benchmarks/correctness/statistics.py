@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from benchmarks.runs import table
 from marft_algos.bench import statistics
-from marft_algos.runs.stats import Estimate, wilson
+from marft_algos.runs.intervals import Interval, wilson
 
 SEEDS, PROBLEMS = 5, 500
 SPREADS = (0.0, 1.0, 2.0, 4.0)
@@ -91,7 +91,7 @@ def _share(odds: NDArray[np.float64]) -> NDArray[np.float64]:
     return 1 / (1 + np.exp(-odds))
 
 
-def simulate(spread: float, benchmarks: int, kept: float = 0.0, seed: int = 0) -> tuple[Estimate, Estimate]:
+def simulate(spread: float, benchmarks: int, kept: float = 0.0, seed: int = 0) -> tuple[Interval, Interval]:
     """Coverage and power of the paired difference, each with Wilson's interval."""
     truth, rng = calibrated(spread, GAIN), np.random.default_rng([seed, int(10 * spread), int(10 * kept)])
     held = found = 0

@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.runs import Done, Job, interval, run_all, table
-from marft_algos.runs import stats
+from marft_algos.runs import intervals
 
 KINDS = {
     "token": ("--level", "token"),
@@ -92,7 +92,7 @@ def _report(done: dict[str, Done], seeds: list[str]) -> str:
     return table(["", *[f"seed {s}" for s in seeds], "slowest"], rows)
 
 
-def _gain(done: Done) -> stats.Estimate:
+def _gain(done: Done) -> intervals.Interval:
     gain = done.run.gain()
     assert gain is not None
     return gain[2]

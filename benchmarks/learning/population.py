@@ -30,7 +30,7 @@ from benchmarks.pack import MEMORY
 from benchmarks.runs import table
 from marft_algos.bench import tables
 from marft_algos.bench.folder import BenchFolder
-from marft_algos.config import toml
+from marft_algos.config.values import dumps
 
 SHAPE = shapes.tiny(512, 8)
 SHORT = {
@@ -58,7 +58,7 @@ def peak(model: Path, settings: Mapping[str, Any], folder: Path) -> float:
     file = folder / "config.toml"
     made = {k: v for k, v in {**settings, **SHORT, "models": str(model)}.items() if v is not None}
     made["algorithm"] = {**settings["algorithm"], "micro_tokens": MICRO_TOKENS}
-    file.write_text(toml.dumps(made), encoding="utf-8")
+    file.write_text(dumps(made), encoding="utf-8")
     command = [sys.executable, "-m", "marft_algos", "train", "--config", str(file), "--runs-dir", str(folder)]
     log = folder / "log.txt"
     with log.open("w") as out:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.runs import Done, Job, run_all, table
-from marft_algos.runs import stats
+from marft_algos.runs import intervals
 
 ROUNDS = (3, 1)
 
@@ -68,14 +68,14 @@ def play(run: Done, file: Path, trained: bool, rounds: int) -> dict[str, float]:
 
 def score(played: dict[str, float]) -> str:
     """``0.842 [0.807, 0.872]``."""
-    found = stats.mean(list(played.values()))
+    found = intervals.mean(list(played.values()))
     return f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 
 def points(before: dict[str, float], after: dict[str, float]) -> str:
     """The paired difference in points."""
     problems: Sequence[str] = list(before)
-    found = stats.paired([before[p] for p in problems], [after[p] for p in problems])
+    found = intervals.paired([before[p] for p in problems], [after[p] for p in problems])
     return f"{100 * found.mean:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
 
 

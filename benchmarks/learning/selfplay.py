@@ -46,7 +46,7 @@ from benchmarks.speed.envs import loop_microseconds
 from marft_algos.config import settings as config
 from marft_algos.models.policy import PolicySet
 from marft_algos.rollout import selfplay
-from marft_algos.runs import checkpoint, stats
+from marft_algos.runs import checkpoint, intervals
 from marft_algos.training import evaluate, hosting, setup
 from marft_algos.training.resolve import resolve
 from marft_envs import FlexEnv
@@ -243,7 +243,7 @@ def rated(done: Done, folder: Path) -> dict[str, list[str]]:
                 _keep(file, against(done, path, opponent))
             found = json.loads(file.read_text())
             points[name, opponent] = (found["wins"] + found["draws"] / 2, GAMES)
-            win = stats.mean([1.0] * found["wins"] + [0.0] * (GAMES - found["wins"]))
+            win = intervals.mean([1.0] * found["wins"] + [0.0] * (GAMES - found["wins"]))
             illegal = f", {found['illegal']} lost by an illegal move" if found["illegal"] else ""
             row.append(f"{win.mean:.3f} [{win.low:.3f}, {win.high:.3f}], {found['draws']} draws{illegal}")
         cells[name] = row

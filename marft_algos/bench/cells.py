@@ -12,11 +12,11 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import marft_algos
 from marft_algos.algorithms import base as algorithms
-from marft_algos.bench.grid import EnvEntry, Grid
+from marft_algos.bench.folder import Stage
 from marft_algos.bench.sweep import Rates
 from marft_algos.config import presets
 from marft_algos.config import settings as configs
@@ -26,8 +26,9 @@ from marft_algos.training.resolve import resolve as resolve_run
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.types import optional
 
-Stage = Literal["sweep", "main"]
-Kind = Literal["train", "vote", "ablation"]
+if TYPE_CHECKING:
+    from marft_algos.bench.grid import EnvEntry, Grid
+
 ENDLESS = 1_000_000
 """Iterations of a run that its budget ends."""
 MEMBER_SEEDS = 1000
@@ -48,7 +49,7 @@ class Cell:
     credit: str
     seed: int
     lr: float | None = None
-    kind: Kind = "train"
+    kind: Literal["train", "vote", "ablation"] = "train"
     config: dict[str, Any] = field(default_factory=dict)
     """The resolved settings, as ``config.build`` takes them."""
     contribution: int = 0
@@ -142,8 +143,8 @@ class _Expansion:
         if entry.trained_on:
             source = self._cell(label, entry.trained_on, self.grid.env_entry(entry.trained_on), rule, seed, lr)
             here = self._cell(label, env, dataclasses.replace(entry, trained_on=""), rule, seed, lr)
-            made = dataclasses.replace(here, kind="ablation", sources=(source.key,), contribution=0, samples=0)
-            yield dataclasses.replace(made, skipped=source.skipped or here.skipped)
+            scored = dataclasses.replace(here, kind="ablation", sources=(source.key,), contribution=0, samples=0)
+            yield dataclasses.replace(scored, skipped=source.skipped or here.skipped)
         elif entry.members:
             members = [self._member(label, env, entry, rule, seed, lr, m) for m in range(entry.members)]
             yield from (m for m in members if not m.skipped)
@@ -276,14 +277,14 @@ def resolve(
     named = next((layer["preset"] for layer in reversed(layers) if "preset" in layer), presets.suited(entry.id))
     base = configs.build(presets.get(named))
     known = algorithms.get(variant.algo).Config.general()
-    own: dict[str, Any] = {}
+    algorithm: dict[str, Any] = {}
     table: dict[str, Any] = {"iterations": ENDLESS, "env_kwargs": presets.keep_accepted(entry.id, base.env_kwargs)}
     for layer in layers:
-        given = dict(layer)
-        own |= _known_settings(grid, given.pop("algorithm", {}), known)
-        table |= given | {"env_kwargs": table["env_kwargs"] | given.get("env_kwargs", {})}
-    own |= variant.settings | {k: v for k, v in there.items() if k not in of_runs}
-    own |= {"credit": grid.credit_rule(rule)} if rule else {}
+        rest = dict(layer)
+        algorithm |= _known_settings(grid, rest.pop("algorithm", {}), known)
+        table |= rest | {"env_kwargs": table["env_kwargs"] | rest.get("env_kwargs", {})}
+    algorithm |= variant.settings | {k: v for k, v in there.items() if k not in of_runs}
+    algorithm |= {"credit": grid.credit_rule(rule)} if rule else {}
     sweep = grid.sweep if stage == "sweep" else None
     budget = (sweep and sweep.token_budget) or entry.token_budget or grid.token_budget
     table |= {"algo": variant.algo, "env": entry.id, "token_budget": budget, "keep": "last"}
@@ -292,14 +293,14 @@ def resolve(
         if presets.keep_accepted(entry.id, {"split": ""}):
             # The main stage's problems are not looked at before it: rates are chosen on held-out *training* problems.
             table["eval_kwargs"] = {**table.get("eval_kwargs", {}), "split": "train"}
-    return configs.build({**table, **changes, "algorithm": own}, base)
+    return configs.build({**table, **changes, "algorithm": algorithm}, base)
 
 
-def _known_settings(grid: Grid, given: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+def _known_settings(grid: Grid, settings: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
     """Those of the grid's settings for all algorithms that this one has."""
     classes = [algorithms.get(grid.algorithm_entry(label).algo) for label in grid.trained]
-    everybody = {f.name for found in classes for f in dataclasses.fields(found.Config)}
-    for key in given:
+    everybody = {f.name for kind in classes for f in dataclasses.fields(kind.Config)}
+    for key in settings:
         if key not in everybody | known:
             raise ConfigError(f"No algorithm of the grid has a setting '{key}'. {did_you_mean(key, everybody)}")
-    return {k: v for k, v in given.items() if k in known}
+    return {k: v for k, v in settings.items() if k in known}

@@ -11,7 +11,7 @@ from typing import Any
 
 from marft_algos.bench import statistics
 from marft_algos.bench.folder import BenchFolder
-from marft_algos.bench.tables import alike, complete, label, panel, points
+from marft_algos.bench.tables import alike, complete, label, outcomes, points
 from marft_envs.errors import ConfigError
 
 
@@ -60,7 +60,7 @@ def compare(new: Sequence[Mapping[str, Any]], old: Sequence[Mapping[str, Any]]) 
             continue
         if not alike([*ours, *theirs]):
             raise ConfigError(f"{title}: the baseline was scored on other problems; nothing can be compared.")
-        kept = complete(panel(ours)[1], panel(theirs)[1])
+        kept = complete(outcomes(ours)[1], outcomes(theirs)[1])
         if not kept[0].size:
             lines.append(f"{title}: no problem that outages have left to all runs, nothing can be compared")
             departed.append(title)

@@ -61,23 +61,20 @@ def run_run(argv: list[str]) -> int:
     """``marft bench run GRID.toml --out DIR``."""
     from marft_algos.lazy import require_training
 
-    given: RunArguments = arguments.parse(RunArguments, argv, prog="marft bench run")
+    options: RunArguments = arguments.parse(RunArguments, argv, prog="marft bench run")
     require_training()
-    from marft_algos.bench import cells, grid, run
-    from marft_algos.bench.folder import BenchFolder
-    from marft_algos.config import settings as config
+    from marft_algos.bench import cells, grid
 
-    table, made, folder = config.read_table(given.grid), grid.load(given.grid), BenchFolder(given.out)
-    stages: list[cells.Stage] = ["sweep", "main"] if given.stage == "all" else [given.stage]
-    if given.stage == "sweep" and made.sweep is None:
-        raise ConfigError(f"{given.grid} has no [sweep] with learning rates and seeds.")
-    if given.plan:
-        for stage in stages:
-            if stage == "main" or made.sweep is not None:
-                _print_plan(stage, cells.expand(made, stage))
+    loaded = grid.load(options.grid)
+    if options.plan:
+        for stage in ("sweep", "main"):
+            if options.stage in ("all", stage) and (stage == "main" or loaded.sweep is not None):
+                _print_plan(stage, cells.expand(loaded, stage))
         return 0
-    failed = run.run(made, table, folder, stages, given.jobs, say)
-    say(f"next:    marft bench report {shlex.quote(str(given.out))}")
+    folder = loaded.run(options.out, jobs=options.jobs, stage=options.stage)
+    say(f"next:    marft bench report {shlex.quote(str(options.out))}")
+    stages = [stage for stage in folder.described()["stages"] if options.stage in ("all", stage)]
+    failed = sum(row["status"] == "failed" for stage in stages for row in folder.rows(stage))
     if failed:
         say(f"{failed} failed; the same command tries them again", error=True)
     return 1 if failed else 0
@@ -108,19 +105,19 @@ class ReportArguments:
 
 def run_report(argv: list[str]) -> int:
     """``marft bench report DIR``."""
-    given: ReportArguments = arguments.parse(ReportArguments, argv, prog="marft bench report")
-    from marft_algos.bench import check, report
+    options: ReportArguments = arguments.parse(ReportArguments, argv, prog="marft bench report")
+    from marft_algos.bench import check
     from marft_algos.bench.folder import BenchFolder
 
-    folder = BenchFolder(given.folder)
-    page = report.write(folder, given.baseline, given.reference)
+    folder = BenchFolder(options.folder)
+    page = folder.report(options.baseline, options.reference)
     say((folder.root / "summary.md").read_text(encoding="utf-8").rstrip())
     say(f"\nreport:  {page}")
-    if not given.check:
+    if not options.check:
         return 0
-    found = check.compare(folder.rows(), check.read_rows(Path(given.check)))
-    say("\n".join(found.lines))
-    return REGRESSION if found.departed else 0
+    comparison = check.compare(folder.rows(), check.read_rows(Path(options.check)))
+    say("\n".join(comparison.lines))
+    return REGRESSION if comparison.departed else 0
 
 
 def run_perf(argv: list[str]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from marft_algos.bench import statistics
-from marft_algos.bench.tables import EVERYTHING, Line, complete, label, panel
+from marft_algos.bench.tables import EVERYTHING, Line, Row, complete, label, outcomes
+from marft_algos.runs import plots
 from marft_algos.runs.folder import writing
 from marft_algos.runs.plots import COLORS, NOISE
-from marft_envs.errors import MissingExtraError
 
-Row = Mapping[str, Any]
 Draw = Callable[[Any, Sequence[Row], Mapping[str, Any]], None]
 """Draws on axes what the rows of one environment say; label -> color and line."""
 STYLES = ("-", "--", ":", "-.")
@@ -30,12 +28,6 @@ def write(rows: Sequence[Row], lines: Sequence[Line], folder: Path) -> dict[str,
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("Drawing figures", "train") from error
     done = [r for r in rows if r["status"] == "done" and not r["hidden"]]
     envs = list(dict.fromkeys(r["env"] for r in done))
     names = list(dict.fromkeys(map(label, done)))
@@ -50,26 +42,21 @@ def write(rows: Sequence[Row], lines: Sequence[Line], folder: Path) -> dict[str,
     for name, (draw, parts) in drawn.items():
         height = -(-len(parts) // 3)
         columns = -(-len(parts) // height)
-        figure = Figure(figsize=(5.2 * columns, 3.6 * height), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = plots.figure(5.2 * columns, 3.6 * height)
         shown = False
         for i, (title, part) in enumerate(parts.items()):
             axes = figure.add_subplot(height, columns, i + 1)
             draw(axes, part, look)
             shown = shown or axes.has_data()
-            _finish(axes, title)
+            plots.finish(axes, title)
         if not shown:
             continue
-        told = [pair for axes in figure.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
-        if told:  # one for all panels, beside them: twenty algorithms would cover what they are about
-            by_name = {text: line for line, text in told}
-            figure.legend(by_name.values(), by_name.keys(), loc="outside right upper", fontsize=7, frameon=False)
-        with matplotlib.rc_context(
-            {"svg.hashsalt": "marft", "svg.fonttype": "none"}
-        ):  # the same rows give the same file
-            text = io.StringIO()
-            figure.savefig(text, format="svg", metadata={"Date": None})
-        out[name] = text.getvalue()
+        entries = [pair for axes in figure.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
+        if entries:  # one for all panels, beside them: twenty algorithms would cover what they are about
+            by_name = {text: line for line, text in entries}
+            look_of = {"loc": "outside right upper", "fontsize": 7, "frameon": False, "labelcolor": plots.INK}
+            figure.legend(by_name.values(), by_name.keys(), **look_of)
+        out[name] = plots.svg(figure)
         with writing(folder):
             (folder / f"{name}.svg").write_text(out[name], encoding="utf-8")
             figure.savefig(folder / f"{name}.png", dpi=110)
@@ -88,23 +75,17 @@ def _figures(lines: Sequence[Line]) -> dict[str, Draw]:
     }
 
 
-def _finish(axes: Any, title: str) -> None:
-    axes.set_title(title, fontsize=10, loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", alpha=0.25)
-
-
 def _by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+    rows_of: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(label(row), []).append(row)
-    return found
+        rows_of.setdefault(label(row), []).append(row)
+    return rows_of
 
 
 def _efficiency(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], unit: str) -> None:
     """Score on the panel over what was spent: the mean of seeds, and every seed's range."""
-    for name, own in _by_label(rows).items():
-        curves = [r["curve"] for r in own if len(r["curve"]) > 1]
+    for name, runs in _by_label(rows).items():
+        curves = [r["curve"] for r in runs if len(r["curve"]) > 1]
         if not curves:
             continue
         end = min(c[-1][unit] for c in curves)
@@ -121,31 +102,31 @@ def _efficiency(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], unit: s
 def _iqm(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], lines: Sequence[Line]) -> None:
     """IQM and its interval, one line per algorithm; without an interval, the point alone."""
     env = rows[0]["env"]
-    found = [x for x in lines if x.env == env and x.iqm is not None and x.env != EVERYTHING]
-    for y, line in enumerate(reversed(found)):
+    shown = [x for x in lines if x.env == env and x.iqm is not None and x.env != EVERYTHING]
+    for y, line in enumerate(reversed(shown)):
         e = line.iqm
         assert e is not None
         color, _ = look[line.algorithm]
         if e.low == e.low:
             axes.plot([e.low, e.high], [y, y], color=color, linewidth=5, alpha=0.35, solid_capstyle="butt")
         axes.plot([e.mean], [y], "|", color=color, markersize=12, markeredgewidth=2)
-    axes.set_yticks(range(len(found)), [x.algorithm for x in reversed(found)], fontsize=7)
+    axes.set_yticks(range(len(shown)), [x.algorithm for x in reversed(shown)], fontsize=7)
     axes.set_xlabel("IQM of the score, 95 % interval")
 
 
 def _environments(axes: Any, look: Mapping[str, Any], lines: Sequence[Line]) -> None:
     """Mean and its interval of every algorithm, one line per environment."""
-    found = [x for x in lines if x.mean is not None and x.env != EVERYTHING]
-    envs = list(dict.fromkeys(x.env for x in found))[::-1]
-    names = list(dict.fromkeys(x.algorithm for x in found))
-    for line in found:
+    shown = [x for x in lines if x.mean is not None and x.env != EVERYTHING]
+    envs = list(dict.fromkeys(x.env for x in shown))[::-1]
+    names = list(dict.fromkeys(x.algorithm for x in shown))
+    for line in shown:
         e = line.mean
         assert e is not None
         color, _ = look[line.algorithm]
         y = envs.index(line.env) - 0.6 * (names.index(line.algorithm) + 0.5) / len(names) + 0.3
         if e.low == e.low:
             axes.plot([e.low, e.high], [y, y], color=color, linewidth=2, alpha=0.5, solid_capstyle="butt")
-        first = line is next(x for x in found if x.algorithm == line.algorithm)
+        first = line is next(x for x in shown if x.algorithm == line.algorithm)
         axes.plot([e.mean], [y], "o", color=color, markersize=4, label=line.algorithm if first else None)
     axes.set_yticks(range(len(envs)), envs, fontsize=7)
     axes.set_xlabel("mean score, 95 % interval")
@@ -154,8 +135,8 @@ def _environments(axes: Any, look: Mapping[str, Any], lines: Sequence[Line]) -> 
 def _profiles(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
     """Share of runs that reach a score, with the bootstrap's band."""
     levels = np.linspace(0, 1, 101)
-    for name, own in _by_label(rows).items():
-        kept = complete(panel(own)[1])
+    for name, runs in _by_label(rows).items():
+        kept = complete(outcomes(runs)[1])
         if not kept[0].size:  # outages took each problem from one run or another
             continue
         share = statistics.profile(kept, levels)
@@ -169,8 +150,8 @@ def _profiles(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
 
 def _contribution(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
     """What the trained team scores, and what is left with one policy set back to its start; mean of seeds."""
-    for name, own in _by_label(rows).items():
-        tables = [r["contribution"] for r in own if isinstance(r.get("contribution"), dict)]
+    for name, runs in _by_label(rows).items():
+        tables = [r["contribution"] for r in runs if isinstance(r.get("contribution"), dict)]
         if not tables:
             continue
         policies = list(tables[0])
@@ -184,13 +165,13 @@ def _contribution(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> No
 
 def _drift(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], name: str, title: str) -> None:
     """A quantity of the update over tokens, mean of policies, one thin line per seed."""
-    for own_label, own in _by_label(rows).items():
-        color, style = look[own_label]
-        for i, row in enumerate(own):
-            found = [(p["tokens"], p[name]) for p in row["drift"] if name in p]
-            if any(abs(value) > NOISE for _, value in found):  # one step a batch has no KL, to the last bits
-                x, y = zip(*found, strict=True)
-                axes.plot(x, y, style, color=color, linewidth=0.8, alpha=0.8, label=own_label if i == 0 else None)
+    for row_label, runs in _by_label(rows).items():
+        color, style = look[row_label]
+        for i, row in enumerate(runs):
+            values = [(p["tokens"], p[name]) for p in row["drift"] if name in p]
+            if any(abs(value) > NOISE for _, value in values):  # one step a batch has no KL, to the last bits
+                x, y = zip(*values, strict=True)
+                axes.plot(x, y, style, color=color, linewidth=0.8, alpha=0.8, label=row_label if i == 0 else None)
     if not axes.has_data():
         axes.text(0.5, 0.5, "none: one step a batch", ha="center", transform=axes.transAxes, fontsize=8, color="gray")
     axes.set_xlabel("tokens sampled")

@@ -12,14 +12,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import marft_algos
-from marft_algos.config import toml
-from marft_algos.runs.folder import writing
+from marft_algos.config import values
+from marft_algos.runs.folder import write_whole, writing
 from marft_envs.errors import ConfigError
 
 FORMAT = 1
+Stage = Literal["sweep", "main"]
 ONE_VOTER = "no vote: the tokens of a team's answer pay for one answer of the agent"
 """Why a row ``vote`` has no score: one sampled answer controls nothing."""
 
@@ -79,7 +80,7 @@ class BenchFolder:
         with writing(self.root):
             for name in ("jobs", "runs", "logs", "results"):
                 (self.root / name).mkdir(parents=True, exist_ok=True)
-            self.grid_file.write_text(toml.dumps(grid), encoding="utf-8")
+            self.grid_file.write_text(values.dumps(grid), encoding="utf-8")
         stages = self.described()["stages"] if self.bench_file.is_file() else {}
         self._describe({"grid": grid, "stages": stages})
 
@@ -90,19 +91,20 @@ class BenchFolder:
             ConfigError: There is none, or it is another version's.
         """
         try:
-            found: dict[str, Any] = json.loads(self.bench_file.read_text(encoding="utf-8"))
+            description: dict[str, Any] = json.loads(self.bench_file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"'{self.root}' is no benchmark: bench.json cannot be read ({error}). "
                 f"Start one: marft bench run GRID.toml --out {shlex.quote(str(self.root))}"
             ) from error
-        made = (found.get("format"), found.get("version"))
-        if made != (FORMAT, marft_algos.__version__):
+        version = (description.get("format"), description.get("version"))
+        if version != (FORMAT, marft_algos.__version__):
             raise ConfigError(
-                f"'{self.root}' was made by marft {made[1]} (format {made[0]}); this is {marft_algos.__version__} "
+                f"'{self.root}' was made by marft {version[1]} (format {version[0]}); "
+                f"this is {marft_algos.__version__} "
                 f"(format {FORMAT}), and their runs are not comparable. Choose another --out, or install that version."
             )
-        return found
+        return description
 
     def write_stage(self, stage: str, cells: Sequence[Mapping[str, Any]]) -> None:
         """Records the cells of a stage, and every cell's job."""
@@ -114,21 +116,18 @@ class BenchFolder:
         self._describe({"grid": known["grid"], "stages": known["stages"]})
 
     def _describe(self, content: Mapping[str, Any]) -> None:
-        with writing(self.bench_file):
-            aside = self.bench_file.with_suffix(".tmp")
-            text = json.dumps({"format": FORMAT, "version": marft_algos.__version__, **content}, indent=1)
-            aside.write_text(text + "\n", encoding="utf-8")
-            aside.replace(self.bench_file)
+        text = json.dumps({"format": FORMAT, "version": marft_algos.__version__, **content}, indent=1)
+        write_whole(self.bench_file, text + "\n")
 
     def job(self, key: str) -> dict[str, Any]:
         """What a cell is, its settings included."""
-        found: dict[str, Any] = json.loads(self.job_file(key).read_text(encoding="utf-8"))
-        return found
+        job: dict[str, Any] = json.loads(self.job_file(key).read_text(encoding="utf-8"))
+        return job
 
     def result(self, key: str) -> dict[str, Any]:
         """What came out of a cell."""
-        found: dict[str, Any] = json.loads(self.result_file(key).read_text(encoding="utf-8"))
-        return found
+        result: dict[str, Any] = json.loads(self.result_file(key).read_text(encoding="utf-8"))
+        return result
 
     def complete(self, job: Mapping[str, Any]) -> bool:
         """Whether a cell's result is there, with everything that its job asks for: as many samples, if any."""
@@ -139,11 +138,8 @@ class BenchFolder:
 
     def write_result(self, key: str, result: Mapping[str, Any]) -> None:
         """Writes the result of a cell, whole or not at all."""
-        with writing(self.result_file(key)):
-            aside = self.result_file(key).with_suffix(".tmp")
-            aside.write_text(json.dumps(result) + "\n", encoding="utf-8")
-            aside.replace(self.result_file(key))
-            self.error_file(key).unlink(missing_ok=True)
+        write_whole(self.result_file(key), json.dumps(result) + "\n")
+        self.error_file(key).unlink(missing_ok=True)
 
     def rows(self, stage: str = "main") -> list[dict[str, Any]]:
         """Every cell of a stage with its status (``done``, ``failed``, ``skipped``, ``pending``) and what came out.
@@ -156,17 +152,23 @@ class BenchFolder:
             raise ConfigError(f"The stage '{stage}' has not been run in '{self.root}'. Type: marft bench run GRID.toml")
         return [self._row(cell) for cell in stages[stage]]
 
+    def report(self, baseline: str = "", reference: str = "") -> Path:
+        """Writes tables, figures and the page; see :func:`marft_algos.bench.page.write`."""
+        from marft_algos.bench import page
+
+        return page.write(self, baseline, reference)
+
     def _row(self, cell: Mapping[str, Any]) -> dict[str, Any]:
         key, row = cell["key"], dict(cell)
         if cell["skipped"]:
             return row | {"status": "skipped", "error": cell["skipped"]}
         if self.result_file(key).is_file():
-            found = self.result(key)
-            if found.get("votes") == 1:
+            result = self.result(key)
+            if result.get("votes") == 1:
                 return row | {"status": "skipped", "error": ONE_VOTER}
-            if found.get("samples") != cell.get("samples"):
-                found.pop("sampled", None)  # of another number than this grid asks for: no column has both
-            return row | {"status": "done", "error": ""} | found
+            if result.get("samples") != cell.get("samples"):
+                result.pop("sampled", None)  # of another number than this grid asks for: no column has both
+            return row | {"status": "done", "error": ""} | result
         if self.error_file(key).is_file():
             return row | {"status": "failed", "error": self.error_file(key).read_text(encoding="utf-8").strip()}
         return row | {"status": "pending", "error": "not run yet"}

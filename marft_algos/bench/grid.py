@@ -1,4 +1,4 @@
-"""The grid of a benchmark: a TOML file, read strictly. ``examples/configs/bench_*.toml`` are such files.
+"""The grid of a benchmark: made in Python, or read from a TOML file (``examples/configs/bench_*.toml``).
 
 A label in ``envs``, ``algorithms`` or ``credit`` is a name, or that of a table ``[env.LABEL]``, ``[algorithm.LABEL]``
 or ``[rule.LABEL]`` that says what it stands for: a team shape, another D, an algorithm or rule with its own settings.
@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from marft_algos import credit as credits_
 from marft_algos import seeds
 from marft_algos.algorithms import base as algorithms
-from marft_algos.config import settings as configs
-from marft_algos.config import trust
-from marft_algos.ranges import COUNT, NOT_NEGATIVE, RATE, Checked, Range
+from marft_algos.bench.folder import BenchFolder, Stage
+from marft_algos.config import trust, values
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, RATE, Checked, Range, check
+from marft_algos.terminal import say
 from marft_envs.errors import ConfigError, did_you_mean
 
 Control = Literal["untrained", "single", "vote", "reinforce", "rft"]
@@ -32,8 +33,18 @@ ALL = "all"
 """In ``algorithms``: every registered one."""
 
 
+class _Part(Checked):
+    """Base class of the grid's tables: fields take what TOML, JSON and Python give them."""
+
+    def __post_init__(self) -> None:
+        """Raises ``ConfigError`` for a value of the wrong type, or outside what its field declares."""
+        for name, hint in typing.get_type_hints(type(self)).items():
+            object.__setattr__(self, name, values.converted(name, getattr(self, name), hint))
+        check(self)
+
+
 @dataclass(frozen=True)
-class EnvEntry(Checked):
+class EnvEntry(_Part):
     """What an environment's label stands for."""
 
     id: str = ""
@@ -53,7 +64,7 @@ class EnvEntry(Checked):
 
 
 @dataclass(frozen=True)
-class AlgorithmEntry:
+class AlgorithmEntry(_Part):
     """What an algorithm's label stands for."""
 
     algo: str = ""
@@ -67,7 +78,7 @@ class AlgorithmEntry:
 
 
 @dataclass(frozen=True)
-class Sweep(Checked):
+class Sweep(_Part):
     """Learning rates, tried for every algorithm alike, on seeds that the main stage does not have."""
 
     lr: Annotated[tuple[float, ...], LEARNING]
@@ -77,8 +88,15 @@ class Sweep(Checked):
 
 
 @dataclass(frozen=True)
-class Grid(Checked):
-    """A benchmark."""
+class Grid(_Part):
+    """A benchmark: every algorithm in every environment, with every seed.
+
+    >>> bench = Grid(["marft", "grpo"], ["relay-v0"], token_budget=4000, seeds=range(3)).run("runs/small", jobs=2)
+    >>> bench.report()
+
+    Raises:
+        ConfigError: An unknown key, name or label, or a value of the wrong type.
+    """
 
     algorithms: tuple[str, ...]
     """Labels, or ``all``."""
@@ -112,6 +130,50 @@ class Grid(Checked):
     sweep: Sweep | None = None
     """None: the settings' learning rates are used."""
 
+    def __post_init__(self) -> None:
+        """Raises ``ConfigError`` for names that do not exist, and numbers that make no sense."""
+        super().__post_init__()
+        if ALL in self.algorithms:
+            labels = dict.fromkeys([*algorithms.names(), *self.algorithms])
+            object.__setattr__(self, "algorithms", tuple(label for label in labels if label != ALL))
+        _check(self)
+
+    def table(self) -> dict[str, Any]:
+        """What is not as by default, as plain values: the TOML file of this grid."""
+        plain: dict[str, Any] = TypeAdapter(Grid).dump_python(self, mode="json", exclude_defaults=True)
+        return plain
+
+    def run(
+        self,
+        folder: Path | str,
+        *,
+        jobs: int = 1,
+        stage: Literal["all", "sweep", "main"] = "all",
+        report: Callable[[str], None] = say,
+    ) -> BenchFolder:
+        """Runs every cell, or goes on where an earlier call was stopped, and tries failed ones again.
+
+        A script that calls this does so below ``if __name__ == "__main__":``, for each cell is a process.
+
+        Args:
+            folder: Of the benchmark; what has been run there is not run again.
+            jobs: Processes side by side, each with one thread.
+            stage: ``sweep``: only the sweep over learning rates; ``main``: only the runs that count.
+            report: Takes a line for each cell.
+
+        Returns:
+            The folder: ``rows()`` are the cells with their status and scores, ``report()`` writes tables and figures.
+
+        Raises:
+            ConfigError: A cell that cannot work, another version's folder, or a sweep that has not been run.
+        """
+        from marft_algos.bench.run import run
+
+        if stage == "sweep" and self.sweep is None:
+            raise ConfigError("The grid has no [sweep] with learning rates and seeds.")
+        stages: list[Stage] = ["sweep", "main"] if stage == "all" and self.sweep else ["main"]
+        return run(self, BenchFolder(Path(folder)), [stage] if stage == "sweep" else stages, jobs, report)
+
     def env_entry(self, label: str) -> EnvEntry:
         """What the label stands for."""
         entry = self.env.get(label, EnvEntry())
@@ -143,80 +205,34 @@ class Grid(Checked):
         return "single" if len(self.singles) == 1 else f"single ({label})"
 
 
-def load(path: Path | str) -> Grid:
+def load(path: Path | str, *, trusted: bool = False) -> Grid:
     """Reads a grid.
 
+    Args:
+        path: A TOML file.
+        trusted: Take settings that execute or send from it, too; see ``marft_algos.config.trust``.
+
     Raises:
-        ConfigError: An unknown key, name or label, or a value of the wrong kind.
+        ConfigError: An unknown key, name or label, or a value of the wrong type.
         TrustError: Settings that execute or send, and nobody has allowed them.
     """
-    table = configs.read_table(path)
-    trust.check(table, path)
+    table = values.read(path)
+    trust.check(table, path, trust=trusted)
     return build(table)
 
 
 def build(table: Mapping[str, Any]) -> Grid:
     """Makes a grid from plain values; see ``load``."""
-    grid: Grid = _read(Grid, table, "the grid")
-    if ALL in grid.algorithms:
-        grid = dataclasses.replace(grid, algorithms=tuple(dict.fromkeys([*algorithms.names(), *grid.algorithms])))
-        grid = dataclasses.replace(grid, algorithms=tuple(a for a in grid.algorithms if a != ALL))
-    _check(grid)
+    grid: Grid = values.checked(Grid, table, where="the grid")
     return grid
-
-
-def _read(kind: Any, table: Any, where: str) -> Any:
-    """An instance of the dataclass ``kind``; nested dataclasses and tables of them are read likewise."""
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"{where} must be a table; got {table!r}.")
-    hints, values = typing.get_type_hints(kind), {}
-    names = [f.name for f in dataclasses.fields(kind)]
-    for key, value in table.items():
-        if key not in names:
-            raise ConfigError(f"There is no key '{key}' in {where}. {did_you_mean(key, names)}")
-        hint = hints[key]
-        inner = [a for a in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(a)]
-        if inner and typing.get_origin(hint) is dict:
-            if not isinstance(value, Mapping):
-                raise ConfigError(f"[{key}] must hold tables such as [{key}.LABEL]; got {value!r}.")
-            values[key] = {label: _read(inner[0], given, f"[{key}.{label}]") for label, given in value.items()}
-        else:
-            values[key] = _read(inner[0], value, f"[{key}]") if inner else _coerced(key, value, hint, where)
-    lacking = [f.name for f in dataclasses.fields(kind) if _required(f) and f.name not in values]
-    if lacking:
-        raise ConfigError(f"{where} lacks {', '.join(lacking)}. See examples/configs/bench_toys.toml.")
-    try:
-        return kind(**values)
-    except ConfigError as error:
-        raise ConfigError(f"In {where}: {error}") from error
-
-
-def _required(f: dataclasses.Field[Any]) -> bool:
-    return f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-
-
-def _coerced(key: str, value: Any, hint: Any, where: str) -> Any:
-    try:
-        return TypeAdapter(hint).validate_python(value)
-    except ValidationError as error:
-        first = error.errors()[0]
-        if typing.get_origin(hint) is tuple and not isinstance(value, list | tuple | Mapping):
-            raise ConfigError(f"'{key}' in {where} must be a list. Write: {key} = {_as_list(value)}") from error
-        what = f"{key}[{first['loc'][-1]}]" if first["loc"] else key
-        raise ConfigError(f"'{what}' in {where} cannot be {first['input']!r}: {first['msg']}.") from error
-
-
-def _as_list(value: Any) -> str:
-    """A lone value as the list of one that was meant, in TOML."""
-    return f'["{value}"]' if isinstance(value, str) else f"[{value}]"
 
 
 def _check(grid: Grid) -> None:
     """Names that must exist, numbers that must make sense."""
     for key in ("algorithms", "envs", "seeds"):
-        found = getattr(grid, key)
-        if not found or len(set(found)) < len(found):
-            raise ConfigError(f"'{key}' is {list(found)}; expected at least one, and none twice.")
+        chosen = getattr(grid, key)
+        if not chosen or len(set(chosen)) < len(chosen):
+            raise ConfigError(f"'{key}' is {list(chosen)}; expected at least one, and none twice.")
     if len(grid.singles) > 1 and grid.sweep is None:
         named = ", ".join(grid.singles)
         raise ConfigError(f"'single' names {named}, and there is no [sweep] to choose among them. Name one, or add it.")

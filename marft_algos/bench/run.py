@@ -10,48 +10,32 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from marft_algos.bench.cells import Cell, Stage, expand
-from marft_algos.bench.folder import BenchFolder
-from marft_algos.bench.grid import Grid
+from marft_algos.bench.cells import Cell, expand
+from marft_algos.bench.folder import BenchFolder, Stage
 from marft_algos.bench.sweep import chosen
 from marft_envs.errors import ConfigError
 
-Report = Callable[[str], None]
+if TYPE_CHECKING:
+    from marft_algos.bench.grid import Grid
+
+Say = Callable[[str], None]
 
 
-def run(grid: Grid, table: dict[str, Any], folder: BenchFolder, stages: Sequence[Stage], jobs: int, say: Report) -> int:
-    """Runs the stages, goes on where an earlier call was stopped, and tries failed cells again.
-
-    Args:
-        grid: The benchmark.
-        table: Its plain values, for the record.
-        folder: Where.
-        stages: Which, in order; ``sweep`` is left out where the grid has none.
-        jobs: Processes at a time.
-        say: Takes lines for people.
-
-    Returns:
-        How many cells failed.
-
-    Raises:
-        ConfigError: A cell that cannot work, another version's folder, or a sweep that has not been run.
-    """
+def run(grid: Grid, folder: BenchFolder, stages: Sequence[Stage], jobs: int, say: Say) -> BenchFolder:
+    """Runs the stages of a grid, in order; see :meth:`marft_algos.bench.Grid.run`."""
     if jobs < 1:
         raise ConfigError(f"jobs is {jobs}; expected at least 1.")
-    folder.prepare(table)
+    folder.prepare(grid.table())
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread a process: the server hands it to all
     # Its interpreter would put the current folder first, whose files must not stand in for modules of the library.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
-    failed = 0
     for stage in stages:
-        if stage == "sweep" and grid.sweep is None:
-            continue
         cells = expand(grid, stage, chosen(grid, folder) if stage == "main" else None)
         folder.write_stage(stage, [cell.row() for cell in cells])
-        failed += _Stage(folder, cells, say).run(jobs)
-    return failed
+        _Stage(folder, cells, say).run(jobs)
+    return folder
 
 
 def worker_process(root: str, key: str, log: str) -> None:
@@ -67,12 +51,11 @@ def worker_process(root: str, key: str, log: str) -> None:
 class _Stage:
     """The cells of a stage while they run."""
 
-    def __init__(self, folder: BenchFolder, cells: Sequence[Cell], say: Report) -> None:
+    def __init__(self, folder: BenchFolder, cells: Sequence[Cell], say: Say) -> None:
         self.folder, self.say = folder, say
         self.cells = {cell.key: cell for cell in cells if not cell.skipped}
         for why in sorted({f"{c.algorithm} · {c.env}: {c.skipped}" for c in cells if c.skipped}):
             say(f"skipped: {why}")
-        self.failed: list[str] = []
         self.stopped = False
         self._children: set[Any] = set()
         # Children are forked from a server that has imported torch once and run nothing.
@@ -80,8 +63,8 @@ class _Stage:
         self._context.set_forkserver_preload(["marft_algos.bench.worker"])
         self._lock, self._done = threading.Lock(), 0
 
-    def run(self, jobs: int) -> int:
-        """Trained cells first, then those made of them; returns how many failed."""
+    def run(self, jobs: int) -> None:
+        """Trained cells first, then those made of them."""
         parts = [[c for c in self.cells.values() if (c.kind == "train") is first] for first in (True, False)]
         for part in parts:
             with ThreadPoolExecutor(jobs) as pool:
@@ -91,7 +74,6 @@ class _Stage:
                 except BaseException:
                     self._stop()
                     raise
-        return len(self.failed)
 
     def _stop(self) -> None:
         """Lets no further cell start, and ends those that run: they go on from their last checkpoint."""
@@ -139,7 +121,6 @@ class _Stage:
             self.say(f"[{self._done}/{len(self.cells)}] {cell.title}: {what}")
 
     def _fail(self, cell: Cell, why: str) -> None:
-        self.failed.append(cell.key)
         self.folder.error_file(cell.key).write_text(why + "\n", encoding="utf-8")
         self._report(cell, f"failed: {why} (log: {self.folder.log_file(cell.key)})")
 
@@ -147,5 +128,5 @@ class _Stage:
 def _last_words(folder: BenchFolder, key: str, code: int) -> str:
     """The last line that a failed process wrote, which is where Python puts the error."""
     lines = folder.log_file(key).read_text(encoding="utf-8", errors="replace").splitlines()
-    said = next((line for line in reversed(lines) if line.strip()), "")
-    return f"exit code {code}: {said}"[:500]
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    return f"exit code {code}: {last}"[:500]

@@ -1,6 +1,6 @@
 """Intervals for benchmarks in which several seeds are scored on the same problems; numpy only.
 
-One cell of a benchmark is a *panel* Y [S, P]: outcome of seed s on problem p, problems in the same order for every seed
+One cell of a benchmark has outcomes Y [S, P]: that of seed s on problem p, problems in the same order for every seed
 and every algorithm. Seeds and problems are both samples, and they are crossed:
 
     Y[s, p] = μ + seed[s] + problem[p] + rest[s, p]
@@ -28,10 +28,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from marft_algos.runs.stats import Z95, Estimate, wilson
+from marft_algos.runs.intervals import Z95, Interval, wilson
 from marft_envs.errors import ConfigError
 
-Panel = NDArray[np.float64]
+Outcomes = NDArray[np.float64]
 """[seeds, problems]"""
 Statistic = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
 """Scores of runs [R, n] and their weights [n] -> [R]."""
@@ -74,11 +74,11 @@ def student_quantile(p: float, df: float) -> float:
     return 0.5 * (low + high)
 
 
-def spread(panel: Panel) -> Spread:
-    """Var(mean) of a crossed panel and its Satterthwaite degrees of freedom; see the head of this file."""
-    seeds, problems = panel.shape
-    rows, columns, mean = panel.mean(1), panel.mean(0), panel.mean()
-    rest = panel - rows[:, None] - columns + mean
+def spread(outcomes: Outcomes) -> Spread:
+    """Var(mean) of crossed seeds and problems, and its Satterthwaite degrees of freedom; see the head of this file."""
+    seeds, problems = outcomes.shape
+    rows, columns, mean = outcomes.mean(1), outcomes.mean(0), outcomes.mean()
+    rest = outcomes - rows[:, None] - columns + mean
     df_rest = (seeds - 1) * (problems - 1)
     ms_rest = float((rest**2).sum()) / df_rest
     ms_seed, ms_problem = problems * float(rows.var(ddof=1)), seeds * float(columns.var(ddof=1))
@@ -87,7 +87,7 @@ def spread(panel: Panel) -> Spread:
     terms += [(ms_rest * (1 - len(terms)), df_rest)]
     total = sum(ms for ms, _ in terms)
     shaky = sum(ms**2 / df for ms, df in terms)
-    return Spread(total / panel.size, total**2 / shaky if shaky else math.inf)
+    return Spread(total / outcomes.size, total**2 / shaky if shaky else math.inf)
 
 
 def mean_of_runs(scores: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -102,11 +102,11 @@ def iqm(scores: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np
     return ordered[..., cut : scores.shape[-1] - cut].mean(-1)
 
 
-def estimate(panels: Sequence[Panel], statistic: Statistic = mean_of_runs) -> Estimate:
-    """A statistic of runs, with its 95 % interval; one panel per environment, environments fixed.
+def estimate(per_env: Sequence[Outcomes], statistic: Statistic = mean_of_runs) -> Interval:
+    """A statistic of runs, with its 95 % interval; one array per environment, environments fixed.
 
     Args:
-        panels: Outcomes [S, P], or differences of two algorithms' outcomes on the same seeds and problems.
+        per_env: Outcomes [S, P], or differences of two algorithms' outcomes on the same seeds and problems.
         statistic: ``mean_of_runs`` or ``iqm``. The stretch is that of the mean in either case.
 
     Returns:
@@ -114,53 +114,53 @@ def estimate(panels: Sequence[Panel], statistic: Statistic = mean_of_runs) -> Es
         can be given.
 
     Raises:
-        ConfigError: No panel, or one that is empty.
+        ConfigError: No array, or one that is empty.
     """
-    if not panels or any(p.ndim != 2 or not p.size for p in panels):
-        raise ConfigError("There is nothing to estimate: expected at least one panel of outcomes [seeds, problems].")
-    weights = np.concatenate([np.full(len(p), 1 / (len(p) * len(panels))) for p in panels])
-    runs = np.concatenate([p.mean(1) for p in panels])
+    if not per_env or any(p.ndim != 2 or not p.size for p in per_env):
+        raise ConfigError("There is nothing to estimate: expected outcomes [seeds, problems].")
+    weights = np.concatenate([np.full(len(p), 1 / (len(p) * len(per_env))) for p in per_env])
+    runs = np.concatenate([p.mean(1) for p in per_env])
     value = float(statistic(runs[None], weights)[0])
-    if not enough(panels):
-        return Estimate(value, math.nan, math.nan, len(runs))
-    parts = [spread(p) for p in panels]
-    variance = sum(part.variance for part in parts) / len(panels) ** 2
+    if not enough(per_env):
+        return Interval(value, math.nan, math.nan, len(runs))
+    parts = [spread(p) for p in per_env]
+    variance = sum(part.variance for part in parts) / len(per_env) ** 2
     if variance == 0:
-        low, high = _constant(value, panels)
-        return Estimate(value, low, high, len(runs))
+        low, high = _constant(value, per_env)
+        return Interval(value, low, high, len(runs))
     df = sum(p.variance for p in parts) ** 2 / sum(p.variance**2 / p.df for p in parts if p.variance)
-    resampled = np.concatenate([resample(p, stream) for stream, p in enumerate(panels)], axis=1)
+    resampled = np.concatenate([resample(p, stream) for stream, p in enumerate(per_env)], axis=1)
     around = statistic(resampled, weights)
     wide = float(mean_of_runs(resampled, weights).std())
     stretch = student_quantile(0.975, round(df, 1)) * math.sqrt(variance) / (Z95 * wide)
     low, high = (value + stretch * float(q - around.mean()) for q in np.quantile(around, [0.025, 0.975]))
-    least, most = _range(panels)
-    return Estimate(value, max(low, least), min(high, most), len(runs))
+    least, most = _range(per_env)
+    return Interval(value, max(low, least), min(high, most), len(runs))
 
 
-def enough(panels: Sequence[Panel]) -> bool:
+def enough(per_env: Sequence[Outcomes]) -> bool:
     """Whether an interval can be given."""
-    return min(len(p) for p in panels) >= MIN_SEEDS and min(p.shape[1] for p in panels) >= 2
+    return min(len(p) for p in per_env) >= MIN_SEEDS and min(p.shape[1] for p in per_env) >= 2
 
 
-def _range(panels: Sequence[Panel]) -> tuple[float, float]:
+def _range(per_env: Sequence[Outcomes]) -> tuple[float, float]:
     """Where a mean can lie: shares of problems in [0, 1], their differences in [-1, 1], other outcomes anywhere."""
-    low, high = min(p.min() for p in panels), max(p.max() for p in panels)
+    low, high = min(p.min() for p in per_env), max(p.max() for p in per_env)
     if low >= -1 and high <= 1:
         return (0.0 if low >= 0 else -1.0), 1.0
     return -math.inf, math.inf
 
 
-def _constant(value: float, panels: Sequence[Panel]) -> tuple[float, float]:
+def _constant(value: float, per_env: Sequence[Outcomes]) -> tuple[float, float]:
     """No spread at all (everything solved, or no outcome differs): P problems still bound the share of exceptions."""
-    rest = wilson(0, min(p.shape[1] for p in panels)).high
+    rest = wilson(0, min(p.shape[1] for p in per_env)).high
     return max(value - rest, -1.0), min(value + rest, 1.0)
 
 
-def resample(panel: Panel, stream: int = 0) -> Panel:
+def resample(outcomes: Outcomes, stream: int = 0) -> NDArray[np.float64]:
     """Scores [R, S] of resampled runs: S seeds drawn with replacement, P problems drawn once for all of them."""
-    seeds, problems = _draws(*panel.shape, stream)
-    return np.take_along_axis(problems @ panel.T, seeds, axis=1)
+    seeds, problems = _draws(*outcomes.shape, stream)
+    return np.take_along_axis(problems @ outcomes.T, seeds, axis=1)
 
 
 @lru_cache(maxsize=16)
@@ -171,7 +171,7 @@ def _draws(seeds: int, problems: int, stream: int) -> tuple[NDArray[np.int64], N
     return chosen, rng.multinomial(problems, np.full(problems, 1 / problems), size=RESAMPLES) / problems
 
 
-def probability_of_improvement(new: Sequence[Panel], old: Sequence[Panel]) -> Estimate:
+def probability_of_improvement(new: Sequence[Outcomes], old: Sequence[Outcomes]) -> Interval:
     """P(a run of ``new`` scores above a run of ``old``), ties half, averaged over environments.
 
     The interval is the percentiles of the two-level bootstrap, problems drawn jointly for both algorithms.
@@ -179,7 +179,7 @@ def probability_of_improvement(new: Sequence[Panel], old: Sequence[Panel]) -> Es
     value = float(np.mean([_above(a.mean(1)[None], b.mean(1)[None])[0] for a, b in zip(new, old, strict=True)]))
     n = sum(len(p) for p in new)
     if not (enough(new) and enough(old)):
-        return Estimate(value, math.nan, math.nan, n)
+        return Interval(value, math.nan, math.nan, n)
     both = []
     for stream, (a, b) in enumerate(zip(new, old, strict=True)):
         chosen, shares = _draws(len(a), a.shape[1], stream)
@@ -187,7 +187,7 @@ def probability_of_improvement(new: Sequence[Panel], old: Sequence[Panel]) -> Es
         x, y = (np.take_along_axis(shares @ p.T, rows, axis=1) for p, rows in ((a, chosen), (b, others)))
         both.append(_above(x, y))
     low, high = np.quantile(np.mean(both, axis=0), [0.025, 0.975])
-    return Estimate(value, float(low), float(high), n)
+    return Interval(value, float(low), float(high), n)
 
 
 def _above(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -195,29 +195,29 @@ def _above(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64
     return ((gap > 0) + 0.5 * (gap == 0)).mean((1, 2))
 
 
-def profile(panels: Sequence[Panel], levels: NDArray[np.float64]) -> NDArray[np.float64]:
+def profile(per_env: Sequence[Outcomes], levels: NDArray[np.float64]) -> NDArray[np.float64]:
     """Performance profile [3, levels]: share of runs that score at least each level, and the bootstrap's 95 % band."""
-    runs = np.concatenate([p.mean(1) for p in panels])
+    runs = np.concatenate([p.mean(1) for p in per_env])
     share = (runs[:, None] >= levels).mean(0)
-    if not enough(panels):
+    if not enough(per_env):
         return np.stack([share, np.full_like(share, np.nan), np.full_like(share, np.nan)])
-    resampled = np.concatenate([resample(p, stream) for stream, p in enumerate(panels)], axis=1)
+    resampled = np.concatenate([resample(p, stream) for stream, p in enumerate(per_env)], axis=1)
     band = np.quantile((resampled[:, :, None] >= levels).mean(1), [0.025, 0.975], axis=0)
     return np.stack([share, *band])
 
 
-def departure(new: Panel, old: Panel) -> Estimate:
+def departure(new: Outcomes, old: Outcomes) -> Interval:
     """``new − old`` on the same problems, with the 95 % interval that the spread of *seeds* gives: a regression check.
 
     The problems are the very same ones, so only seeds vary: Student's two-sample interval of the runs' scores, pooled.
-    One new run is enough if the old ones are ``MIN_SEEDS``. A panel of P problems resolves no less than 1/P.
+    One new run is enough if the old ones are ``MIN_SEEDS``. P problems resolve no less than 1/P.
     """
     a, b = new.mean(1), old.mean(1)
     df = len(a) + len(b) - 2
     value = float(a.mean() - b.mean())
     if len(b) < MIN_SEEDS:
-        return Estimate(value, math.nan, math.nan, len(a))
+        return Interval(value, math.nan, math.nan, len(a))
     pooled = (((a - a.mean()) ** 2).sum() + ((b - b.mean()) ** 2).sum()) / df
     deviation = max(math.sqrt(float(pooled)), 1 / old.shape[1])
     half = student_quantile(0.975, df) * deviation * math.sqrt(1 / len(a) + 1 / len(b))
-    return Estimate(value, value - half, value + half, len(a))
+    return Interval(value, value - half, value + half, len(a))

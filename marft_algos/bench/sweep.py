@@ -22,11 +22,11 @@ Tried = Mapping[float, tuple[float, float] | None]
 
 def tried(rows: Sequence[Mapping[str, Any]]) -> dict[Pair, Tried]:
     """What each learning rate came to, from the rows of the stage ``sweep``."""
-    found: dict[Pair, dict[float, list[Mapping[str, Any]]]] = {}
+    by_pair: dict[Pair, dict[float, list[Mapping[str, Any]]]] = {}
     for row in rows:
         if not row["hidden"]:
-            found.setdefault((row["algorithm"], row["env"]), {}).setdefault(row["lr"], []).append(row)
-    return {pair: {lr: _means(seeds) for lr, seeds in by_rate.items()} for pair, by_rate in found.items()}
+            by_pair.setdefault((row["algorithm"], row["env"]), {}).setdefault(row["lr"], []).append(row)
+    return {pair: {lr: _means(seeds) for lr, seeds in by_rate.items()} for pair, by_rate in by_pair.items()}
 
 
 def _means(seeds: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
@@ -66,12 +66,12 @@ def chosen(grid: Grid, folder: BenchFolder) -> Rates | None:
             f"The sweep is not over. Type: marft bench run {shlex.quote(str(folder.grid_file))} --out"
             f" {shlex.quote(str(folder.root))} --stage sweep"
         )
-    found = tried(rows)
-    out = {pair: best(by_rate) for pair, by_rate in found.items()}
+    by_pair = tried(rows)
+    out = {pair: best(by_rate) for pair, by_rate in by_pair.items()}
     for env in grid.envs:
         # Of several algorithms that may train the single agent, the best stands, each at its best rate.
         rated = [(pair, out[pair]) for label in grid.singles if (pair := (grid.single_row(label), env)) in out]
-        scored = {pair: _score(found[pair], lr) for pair, lr in rated if lr is not None}
+        scored = {pair: _score(by_pair[pair], lr) for pair, lr in rated if lr is not None}
         for pair in scored:
             if pair != max(scored, key=lambda p: scored[p]):
                 del out[pair]
@@ -86,13 +86,13 @@ def sheet(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
     A choice at the edge of what was tried says so: a better one may lie beyond.
     """
-    found = tried(rows)
-    rates = sorted({lr for by_rate in found.values() for lr in by_rate})
+    by_pair = tried(rows)
+    rates = sorted({lr for by_rate in by_pair.values() for lr in by_rate})
     pending = {(row["algorithm"], row["env"]) for row in rows if row["status"] == "pending"}
     out = [["environment", "algorithm", *(f"{lr:g}" for lr in rates), "chosen"]]
-    envs = list(dict.fromkeys(env for _, env in found))
-    for algorithm, env in sorted(found, key=lambda pair: envs.index(pair[1])):
-        by_rate = found[algorithm, env]
+    envs = list(dict.fromkeys(env for _, env in by_pair))
+    for algorithm, env in sorted(by_pair, key=lambda pair: envs.index(pair[1])):
+        by_rate = by_pair[algorithm, env]
         cells = [_points(by_rate.get(lr)) for lr in rates]
         choice = "pending" if (algorithm, env) in pending else _choice(by_rate)
         out.append([env, algorithm, *cells, choice])

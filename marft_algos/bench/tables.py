@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 
 from marft_algos.bench import statistics
-from marft_algos.bench.statistics import Panel
-from marft_algos.runs.stats import Estimate
+from marft_algos.bench.statistics import Outcomes
+from marft_algos.runs.intervals import Interval
 from marft_envs.errors import ConfigError, did_you_mean
 
 Row = Mapping[str, Any]
@@ -48,13 +48,13 @@ class Line:
 
     env: str
     algorithm: str
-    mean: Estimate | None
-    iqm: Estimate | None
-    difference: Estimate | None
+    mean: Interval | None
+    iqm: Interval | None
+    difference: Interval | None
     """To the baseline, paired by seed and problem."""
-    across: Estimate | None
+    across: Interval | None
     """To the same algorithm in the environment of reference, paired likewise."""
-    improvement: Estimate | None
+    improvement: Interval | None
     seeds: int
     failed: int
     pending: int
@@ -71,7 +71,7 @@ class Line:
     """Largest of a process, bytes."""
     note: str = ""
     """Why there is no number, or no interval."""
-    sampled: Estimate | None = None
+    sampled: Interval | None = None
     """Mean outcome of sampled answers (avg@k), where the grid asks for them and every run has them."""
     samples: int = 0
     """That k."""
@@ -82,7 +82,7 @@ def label(row: Row) -> str:
     return f"{row['algorithm']} / {row['credit']}" if row["credit"] else str(row["algorithm"])
 
 
-def panel(rows: Sequence[Row]) -> tuple[list[int], Panel]:
+def outcomes(rows: Sequence[Row]) -> tuple[list[int], Outcomes]:
     """Seeds and outcomes [S, P] of finished runs of one cell; nan where an outage took the episode.
 
     Raises:
@@ -102,19 +102,19 @@ def alike(rows: Sequence[Row]) -> bool:
     return all(len(set(names) - {None}) <= 1 for names in zip(*known, strict=True))
 
 
-def complete(*panels: Panel) -> list[Panel]:
-    """The problems that no outage took from any run of these panels, which are of the same problems."""
-    kept = ~np.isnan(np.concatenate(panels)).any(0)
-    return [p[:, kept] for p in panels]
+def complete(*arrays: Outcomes) -> list[Outcomes]:
+    """The problems that no outage took from any run of these, which are of the same problems."""
+    kept = ~np.isnan(np.concatenate(arrays)).any(0)
+    return [array[:, kept] for array in arrays]
 
 
-def gaps(rows: Sequence[Row], base: Sequence[Row]) -> Panel | None:
+def gaps(rows: Sequence[Row], base: Sequence[Row]) -> Outcomes | None:
     """Outcomes minus the baseline's [S, P], on the seeds and problems that both have; None where one or other is none.
 
     Raises:
         ConfigError: They are not of the same problems.
     """
-    (seeds, ours), (others, theirs) = panel(rows), panel(base)
+    (seeds, ours), (others, theirs) = outcomes(rows), outcomes(base)
     both = [s for s in seeds if s in others]
     if not both:
         return None
@@ -151,10 +151,10 @@ def lines(rows: Sequence[Row], baseline: str, reference: str = "") -> list[Line]
         raise ConfigError(f"There is no environment '{reference}' to compare with. {did_you_mean(reference, envs)}")
     out = []
     for env, name in sorted(cells, key=lambda cell: envs.index(cell[0])):  # votes were made last, of finished runs
-        own = cells[env, name]
-        line = _line(env, [own], [cells.get((env, base_label), [])], name)
+        runs = cells[env, name]
+        line = _line(env, [runs], [cells.get((env, base_label), [])], name)
         away = cells.get((reference, name), []) if env != reference else []
-        out.append(dataclasses.replace(line, across=_difference([own], [away])))
+        out.append(dataclasses.replace(line, across=_difference([runs], [away])))
     for name in labels if len(envs) > 1 else []:
         parts = [cells.get((env, name), []) for env in envs]
         if _all_done(parts):
@@ -174,18 +174,18 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
         why = next((r["error"] for r in everyone if r["status"] in ("skipped", "failed")), "not run yet")
         nan = math.nan
         return Line(env, name, None, None, None, None, None, 0, failed, pending, 0, nan, nan, nan, nan, nan, why)
-    played = [panel(part)[1] for part in parts]
-    panels = [complete(p)[0] for p in played]
-    known = all(p.size for p in panels)
+    played = [outcomes(part)[1] for part in parts]
+    per_env = [complete(p)[0] for p in played]
+    known = all(p.size for p in per_env)
     return Line(
         env,
         name,
-        statistics.estimate(panels) if known else None,
-        statistics.estimate(panels, statistics.iqm) if known else None,
+        statistics.estimate(per_env) if known else None,
+        statistics.estimate(per_env, statistics.iqm) if known else None,
         _difference(parts, bases) if parts != bases else None,
         None,
         _improvement(parts, bases) if parts != bases and _all_done(bases) else None,
-        min(map(len, panels)),
+        min(map(len, per_env)),
         failed,
         pending,
         sum(int(r.get("infra", 0)) for r in done),
@@ -194,36 +194,36 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
         _mean(done, "starts"),
         _mean(done, "seconds"),
         float(max(r["peak_memory"] for r in done)),
-        _note(played, panels),
+        _note(played, per_env),
         *_sampled(parts),
     )
 
 
-def _note(played: Sequence[Panel], kept: Sequence[Panel]) -> str:
-    """Why panels have no number or no interval, or on how many problems it stands."""
+def _note(played: Sequence[Outcomes], kept: Sequence[Outcomes]) -> str:
+    """Why there is no number or no interval, or on how many problems it stands."""
     if not all(p.size for p in kept):
         return "no problem is left: outages took each from one run or another"
     notes = [] if statistics.enough(kept) else [f"no interval: {min(map(len, kept))} of {statistics.MIN_SEEDS} seeds"]
-    left, whole = (sum(p.shape[1] for p in panels) for panels in (kept, played))
+    left, whole = (sum(p.shape[1] for p in per_env) for per_env in (kept, played))
     return "; ".join([*notes, *([f"{left} of {whole} problems: outages took others"] if left < whole else [])])
 
 
-def _improvement(parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row]]) -> Estimate | None:
+def _improvement(parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row]]) -> Interval | None:
     """Probability that a run scores above the baseline's; None where outages have left no problem to both."""
-    pairs = [complete(panel(part)[1], panel(base)[1]) for part, base in zip(parts, bases, strict=True)]
+    pairs = [complete(outcomes(part)[1], outcomes(base)[1]) for part, base in zip(parts, bases, strict=True)]
     if not all(new.size for new, _ in pairs):
         return None
     return statistics.probability_of_improvement([new for new, _ in pairs], [old for _, old in pairs])
 
 
-def _sampled(parts: Sequence[Sequence[Row]]) -> tuple[Estimate | None, int]:
+def _sampled(parts: Sequence[Sequence[Row]]) -> tuple[Interval | None, int]:
     """avg@k and its k; None where some run has no samples, or outages have left no problem."""
     done = [r for part in parts for r in part if r["status"] == "done"]
     if not all("sampled" in r for r in done):
         return None, 0
     drawn = [[r["sampled"] for r in part if r["status"] == "done"] for part in parts]
-    panels = [complete(np.array(each, dtype=np.float64))[0] for each in drawn]
-    return (statistics.estimate(panels) if all(p.size for p in panels) else None), int(done[0]["samples"])
+    per_env = [complete(np.array(each, dtype=np.float64))[0] for each in drawn]
+    return (statistics.estimate(per_env) if all(p.size for p in per_env) else None), int(done[0]["samples"])
 
 
 def _all_done(parts: Sequence[Sequence[Row]]) -> bool:
@@ -231,7 +231,7 @@ def _all_done(parts: Sequence[Sequence[Row]]) -> bool:
     return all(any(r["status"] == "done" for r in part) for part in parts)
 
 
-def _difference(parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row]]) -> Estimate | None:
+def _difference(parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row]]) -> Interval | None:
     """Mean difference of parts to bases; None where something is not there to be paired."""
     paired = [gaps(part, base) for part, base in zip(parts, bases, strict=True)]
     known = [p for p in paired if p is not None]
@@ -241,7 +241,7 @@ def _difference(parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row]]) 
 # Printed ------------------------------------------------------------------------------------------
 
 
-def points(e: Estimate | None, *, signed: bool = False) -> str:
+def points(e: Interval | None, *, signed: bool = False) -> str:
     """``83.0 [79.5, 86.0]``: hundredths, with the interval if there is one."""
     if e is None:
         return "–"
@@ -250,7 +250,7 @@ def points(e: Estimate | None, *, signed: bool = False) -> str:
     return text if math.isnan(e.low) else f"{text} [{100 * e.low:{sign}.1f}, {100 * e.high:{sign}.1f}]"
 
 
-def share(e: Estimate | None) -> str:
+def share(e: Interval | None) -> str:
     """``0.92 [0.76, 1.00]``."""
     if e is None:
         return "–"
@@ -262,7 +262,7 @@ def _count(number: float, separator: str = " ") -> str:
     return "–" if math.isnan(number) else f"{number:,.0f}".replace(",", separator)
 
 
-def _cells(line: Line) -> list[str]:
+def _entries(line: Line) -> list[str]:
     """One line of a table, in the order of ``COLUMNS``; a line without a score says why in the place of its mean."""
     waiting = f" ({line.pending} pending)" if line.pending and line.mean is None else ""
     return [
@@ -282,21 +282,21 @@ def _cells(line: Line) -> list[str]:
     ]
 
 
-def sheet(found: Sequence[Line], baseline: str, reference: str = "") -> list[list[str]]:
+def sheet(shown: Sequence[Line], baseline: str, reference: str = "") -> list[list[str]]:
     """The table's cells, its head first; a column that would be empty is left out."""
     titles = {"difference": f"difference to {baseline}", "across": f"difference to {reference}"}
-    titles["sampled"] = f"avg@{max((line.samples for line in found), default=0)}"
-    rows = [[titles.get(c, c) for c in COLUMNS], *map(_cells, found)]
-    lacking = {"across": not reference, "sampled": not any(line.sampled for line in found)}
-    lacking |= {name: all(math.isnan(getattr(line, name)) for line in found) for name in ("processed", "starts")}
+    titles["sampled"] = f"avg@{max((line.samples for line in shown), default=0)}"
+    rows = [[titles.get(c, c) for c in COLUMNS], *map(_entries, shown)]
+    lacking = {"across": not reference, "sampled": not any(line.sampled for line in shown)}
+    lacking |= {name: all(math.isnan(getattr(line, name)) for line in shown) for name in ("processed", "starts")}
     left_out = {COLUMNS.index(name) for name, absent in lacking.items() if absent}
     return [[cell for i, cell in enumerate(row) if i not in left_out] for row in rows]
 
 
-def matrix(found: Sequence[Line], value: Literal["mean", "difference"]) -> list[list[str]]:
+def matrix(shown: Sequence[Line], value: Literal["mean", "difference"]) -> list[list[str]]:
     """Algorithms down, environments across: means, or differences to the baseline; its head first."""
-    envs, names = (list(dict.fromkeys(getattr(line, key) for line in found)) for key in ("env", "algorithm"))
-    by_cell = {(line.algorithm, line.env): getattr(line, value) for line in found}
+    envs, names = (list(dict.fromkeys(getattr(line, key) for line in shown)) for key in ("env", "algorithm"))
+    by_cell = {(line.algorithm, line.env): getattr(line, value) for line in shown}
     rows = [[name, *(points(by_cell.get((name, env)), signed=value != "mean") for env in envs)] for name in names]
     return [["algorithm", *envs], *rows]
 
@@ -317,7 +317,7 @@ def latex(cells: Sequence[Sequence[str]]) -> str:
     return "\n".join([*opened, *body, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
-def as_csv(found: Sequence[Line]) -> str:
+def as_csv(shown: Sequence[Line]) -> str:
     """The table as CSV, unrounded; empty where there is no number."""
     estimates = ("mean", "sampled", "iqm", "difference", "across", "improvement")
     counts = ("samples", "seeds", "failed", "pending", "infra", "tokens", "processed", "starts")
@@ -326,10 +326,10 @@ def as_csv(found: Sequence[Line]) -> str:
     writer = csv.writer(file, lineterminator="\n")
     bounds = [f"{name}{end}" for name in estimates for end in ("", "_low", "_high")]
     writer.writerow(["environment", "algorithm", *bounds, *plain])
-    for line in found:
+    for line in shown:
         values: list[Any] = []
         for name in estimates:
-            e: Estimate | None = getattr(line, name)
+            e: Interval | None = getattr(line, name)
             values += [None] * 3 if e is None else [e.mean, e.low, e.high]
         values += [getattr(line, name) for name in plain]
         clean = ["" if v is None or (isinstance(v, float) and math.isnan(v)) else v for v in values]

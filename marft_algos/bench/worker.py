@@ -74,16 +74,16 @@ def _cell(root: str, key: str, trusted: bool) -> int:
             return 0
         try:
             trust.check(job["config"], folder.job_file(key), trust=trusted)
-            made = folder.result(key) if folder.result_file(key).is_file() else make(folder, job)
+            result = folder.result(key) if folder.result_file(key).is_file() else make(folder, job)
             if job["samples"]:
-                made |= {"sampled": sampled(folder, job), "samples": job["samples"]}
+                result |= {"sampled": sampled(folder, job), "samples": job["samples"]}
         except MarftError as error:
             say(f"{type(error).__name__}: {error}", error=True)
             return 1
         # In KiB on Linux, in bytes on macOS.
         unit = 1 if sys.platform == "darwin" else 1024
-        made.setdefault("peak_memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
-        folder.write_result(key, made)
+        result.setdefault("peak_memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+        folder.write_result(key, result)
     return 0
 
 
@@ -113,10 +113,10 @@ def train(config: TrainConfig, contribution: int) -> dict[str, Any]:
         run = trainer.start()
     with Display(config.iterations, trainer.progress.iteration, f"{config.env} · {config.algo}") as display:
         trainer.train(run, display)
-    made = measured(run)
+    result = measured(run)
     if contribution and config.iterations:
-        made["contribution"] = contributions(config, run, contribution)
-    return made
+        result["contribution"] = contributions(config, run, contribution)
+    return result
 
 
 def measured(run: RunFolder) -> dict[str, Any]:
@@ -166,37 +166,37 @@ def _known(records: Sequence[EvalRecord]) -> list[float | None]:
 
 
 def _mean_over_policies(line: Mapping[str, Any], name: str) -> float | None:
-    found = [v for k, v in line.items() if k.startswith("policy/") and k.split("/")[-1] == name]
-    return sum(found) / len(found) if found else None
+    values = [v for k, v in line.items() if k.startswith("policy/") and k.split("/")[-1] == name]
+    return sum(values) / len(values) if values else None
 
 
 def contributions(config: TrainConfig, run: RunFolder, episodes: int) -> dict[str, float]:
     """Score of the trained team, and with each policy set back to its start, on the first problems of the panel."""
-    table = _Table(config, episodes)
+    evaluation = _Evaluation(config, episodes)
     with tempfile.TemporaryDirectory() as aside:
         trained = checkpoint.pick(run.checkpoints) / "policies"
-        names = [p for p in table.policies.policies if table.policies.trainable(p)]
+        names = [p for p in evaluation.policies.policies if evaluation.policies.trainable(p)]
         for name in names:
-            table.policies.save_adapter(name, Path(aside) / name)
-            table.policies.load_adapter(name, trained / name)
-        found = {"": table.score(table.play(config))}
+            evaluation.policies.save_adapter(name, Path(aside) / name)
+            evaluation.policies.load_adapter(name, trained / name)
+        scores = {"": evaluation.score(evaluation.play(config))}
         for name in names if len(names) > 1 else []:
-            table.policies.load_adapter(name, Path(aside) / name)
-            found[name] = table.score(table.play(config))
-            table.policies.load_adapter(name, trained / name)
-    return found
+            evaluation.policies.load_adapter(name, Path(aside) / name)
+            scores[name] = evaluation.score(evaluation.play(config))
+            evaluation.policies.load_adapter(name, trained / name)
+    return scores
 
 
 def sampled(folder: BenchFolder, job: Mapping[str, Any]) -> list[float | None]:
     """Mean outcome of each problem over so many sampled answers of the trained team; None: outages took them."""
     config = configs.build(job["config"])
-    table = _Table(config)
+    evaluation = _Evaluation(config)
     if config.iterations:
-        table.load(_trained(folder, job["key"], f"samples = {job['samples']}"))
+        evaluation.load(_trained(folder, job["key"], f"samples = {job['samples']}"))
     outcomes = []
     for i in range(job["samples"]):
         drawn = dataclasses.replace(config, eval_greedy=False, seed=config.seed + VOTE_SEEDS * (i + 1))
-        outcomes.append([None if t.infra else outcome(t.success, t.score) for t in table.play(drawn)])
+        outcomes.append([None if t.infra else outcome(t.success, t.score) for t in evaluation.play(drawn)])
     known = ([o for o in each if o is not None] for each in zip(*outcomes, strict=True))
     return [sum(each) / len(each) if each else None for each in known]
 
@@ -219,7 +219,7 @@ def _trained(folder: BenchFolder, key: str, what: str) -> RunFolder:
     return RunFolder.open(root)
 
 
-class _Table:
+class _Evaluation:
     """A team at its held-out panel."""
 
     def __init__(self, config: TrainConfig, episodes: int | None = None) -> None:
@@ -229,8 +229,8 @@ class _Table:
         self.panel = panel if episodes is None else Panel(panel.seeds[:episodes], panel.options[:episodes])
         self.policies: PolicySet = setup.make_policies(resolve(config, env))
         self.answer_key: Callable[[str], str] | None = optional(held_out.unwrapped.task, "answer_key")
-        for made in (env, held_out):
-            made.close()
+        for opened in (env, held_out):
+            opened.close()
 
     def load(self, run: RunFolder) -> None:
         """Takes over the policies that a run has trained."""
@@ -249,9 +249,9 @@ class _Table:
 
 def ablation(folder: BenchFolder, config: TrainConfig, source: str) -> dict[str, Any]:
     """A trained team, scored in another environment than it was trained in."""
-    table = _Table(config)
-    table.load(_trained(folder, source, "An ablation"))
-    played, started = table.play(config), time.monotonic()
+    evaluation = _Evaluation(config)
+    evaluation.load(_trained(folder, source, "An ablation"))
+    played, started = evaluation.play(config), time.monotonic()
     return _scored(folder, played, _known(evaluate.records(played)), [source], started)
 
 
@@ -261,26 +261,26 @@ def vote(folder: BenchFolder, config: TrainConfig, sources: Sequence[str], refer
     With a reference cell, one agent is sampled as often as the inference tokens of that cell's team pay for;
     without, each source answers once, greedily.
     """
-    started, tables = time.monotonic(), _Table(config)
-    if tables.answer_key is None:
+    started, evaluation = time.monotonic(), _Evaluation(config)
+    if evaluation.answer_key is None:
         raise ConfigError(f"The task of {config.env} has no answer_key(text): replies cannot be voted on.")
     answers: list[list[Trajectory]] = []
     for source in sources:
-        tables.load(_trained(folder, source, "A vote"))
+        evaluation.load(_trained(folder, source, "A vote"))
         if not reference:
-            answers.append(tables.play(config))
+            answers.append(evaluation.play(config))
             continue
         allowed, spent = folder.result(reference)["eval_tokens"], 0
         while True:
             sampled = dataclasses.replace(config, eval_greedy=False, seed=config.seed + VOTE_SEEDS * (len(answers) + 1))
-            fresh = tables.play(sampled)
+            fresh = evaluation.play(sampled)
             spent += _tokens(fresh)
             if answers and spent > allowed:
                 break
             answers.append(fresh)
-    chosen = [majority(votes, tables.answer_key) for votes in zip(*answers, strict=True)]
-    made = _scored(folder, [t for played in answers for t in played], chosen, sources, started)
-    return made | {"problems": [t.task_id for t in answers[0]], "votes": len(answers)}
+    chosen = [majority(votes, evaluation.answer_key) for votes in zip(*answers, strict=True)]
+    result = _scored(folder, [t for played in answers for t in played], chosen, sources, started)
+    return result | {"problems": [t.task_id for t in answers[0]], "votes": len(answers)}
 
 
 def majority(votes: Sequence[Trajectory], answer_key: Callable[[str], str]) -> float | None:
@@ -291,9 +291,9 @@ def majority(votes: Sequence[Trajectory], answer_key: Callable[[str], str]) -> f
     votes = faults.whole(votes)
     if not votes:
         return None
-    said = [answer_key(t.transitions[-1].text if t.transitions else "") for t in votes]
-    common = Counter(said).most_common(1)[0][0]
-    chosen = votes[said.index(common)]
+    keys = [answer_key(t.transitions[-1].text if t.transitions else "") for t in votes]
+    common = Counter(keys).most_common(1)[0][0]
+    chosen = votes[keys.index(common)]
     return outcome(chosen.success, chosen.score)
 
 

@@ -63,8 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with _terminable(), trust.command(words) as words:
             return _dispatch(words)
-    except trust.NotExecuted as found:
-        say(found)
+    except trust.NotExecuted as reason:
+        say(reason)
         return 0
     except MarftError as error:
         if debug:
@@ -127,14 +127,14 @@ def run_envs(argv: list[str]) -> int:
     import marft_envs
     from marft_algos.config import arguments
 
-    given = arguments.parse(EnvsArguments, argv, prog="marft envs")
-    if given.id:
-        say(describe(given.id, given.env_kwargs))
+    options = arguments.parse(EnvsArguments, argv, prog="marft envs")
+    if options.id:
+        say(describe(options.id, options.env_kwargs))
         return 0
     specs = marft_envs.list_envs()
-    width = max(len(found.id) for found in specs)
-    for found in specs:
-        say(f"{found.id:<{width}}  {found.summary}".rstrip())
+    width = max(len(spec.id) for spec in specs)
+    for spec in specs:
+        say(f"{spec.id:<{width}}  {spec.summary}".rstrip())
     say(f"\nOne of them: marft envs {specs[0].id}")
     return 0
 
@@ -187,12 +187,12 @@ def run_check(argv: list[str]) -> int:
     import marft_envs
     from marft_algos.config import arguments
 
-    given = arguments.parse(CheckArguments, argv, prog="marft check")
-    clauses = foreign_clauses(given.target, given.env_kwargs)
+    options = arguments.parse(CheckArguments, argv, prog="marft check")
+    clauses = foreign_clauses(options.target, options.env_kwargs)
     say(*clauses, sep="\n" if clauses else "", end="\n" if clauses else "")
     if not all(clause.met for clause in clauses):
         return 1
-    say(marft_envs.check_env(factory(given.target, given.env_kwargs)))
+    say(marft_envs.check_env(factory(options.target, options.env_kwargs)))
     return 0
 
 

@@ -43,13 +43,13 @@ def run_train(argv: list[str]) -> int:
 
         if run is not None and _is_done(run, config):
             return 0
-        trainer, made = Trainer(build(config)), run is None
+        trainer, is_new = Trainer(build(config)), run is None
         if run is None:
             run = trainer.start()
             lock.enter_context(run.locked(command))
         else:
             trainer.resume(run)
-        run.add_command(command, trainer.progress.iteration, made=made)
+        run.add_command(command, trainer.progress.iteration, made=is_new)
         return _train(trainer, run)
 
 
@@ -112,10 +112,10 @@ def _dry_run(argv: list[str]) -> int:
     env = setup.make_env(config, config.env_kwargs)
     spec = resolve(config, env)
     make_algorithm(spec, setup.sampling(config))
-    found = estimate(spec, env)
-    say(f"{config.env} · {config.algo}, memory at most:\n{found.table()}")
-    say(f"  {capacity(found.device) / 1e9:8.2f} GB  there is")
-    found.check()
+    memory = estimate(spec, env)
+    say(f"{config.env} · {config.algo}, memory at most:\n{memory.table()}")
+    say(f"  {capacity(memory.device) / 1e9:8.2f} GB  there is")
+    memory.check()
     say(f"next:    {typed('train', *argv)}")
     return 0
 
@@ -140,10 +140,10 @@ def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
         "  --dry-run: check the settings and estimate the memory; load no weights, start no program, send nothing\n"
         "  --trust: let a file's settings execute and send, after showing them (docs/trust.md)"
     )
-    given = arguments.parse_in_sections(base, SECTIONS, words, prog="marft train", description=help_text)
+    config = arguments.parse_in_sections(base, SECTIONS, words, prog="marft train", description=help_text)
     # A key given here replaces that key, and leaves the others of the preset.
-    merged = arguments.over(base.env_kwargs, given.env_kwargs, preset=run is None and "config" not in files)
-    return dataclasses.replace(given, env_kwargs=merged), run
+    merged = arguments.over(base.env_kwargs, config.env_kwargs, preset=run is None and "config" not in files)
+    return dataclasses.replace(config, env_kwargs=merged), run
 
 
 def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mapping[str, str]) -> TrainConfig:
@@ -221,10 +221,10 @@ class EvalArguments:
 def run_eval(argv: list[str]) -> int:
     """``marft eval RUN …``."""
     check_packages()
-    given: EvalArguments = arguments.parse(EvalArguments, argv, prog="marft eval")
-    if given.compare:
-        return _compare(given)
-    config, run = _eval_settings(given)
+    options: EvalArguments = arguments.parse(EvalArguments, argv, prog="marft eval")
+    if options.compare:
+        return _compare(options)
+    config, run = _eval_settings(options)
     require_training()
     import torch
 
@@ -235,9 +235,9 @@ def run_eval(argv: list[str]) -> int:
 
     torch.set_num_threads(config.threads)
     # Everything that was typed is checked before anything is played.
-    trained = checkpoint.pick(run.checkpoints, given.checkpoint) if run and not given.untrained else None
+    trained = checkpoint.pick(run.checkpoints, options.checkpoint) if run and not options.untrained else None
     env, kwargs = setup.make_env(config, config.env_kwargs), setup.eval_kwargs(config)
-    swapped = _agent_called(given.swap, env) if given.swap else ""
+    swapped = _agent_called(options.swap, env) if options.swap else ""
     make_held_out = setup.env_factory(config, kwargs)
     held_out = setup.started(config.env, make_held_out)
     problems = setup.problems(config, env, held_out)
@@ -272,25 +272,25 @@ def run_eval(argv: list[str]) -> int:
         _, after, difference = runs.compare(evaluate.records(played), evaluate.records(again))
         say(f"exchanged    {after}, with {swapped}'s messages from other problems")
         say(f"difference   {_signed(difference)} (paired, 95 %)")
-    if given.out:
-        records.write(Path(given.out), [records.row(t) for t in played])
-        say(f"episodes:    {given.out}")
+    if options.out:
+        records.write(Path(options.out), [records.row(t) for t in played])
+        say(f"episodes:    {options.out}")
     return 0
 
 
-def _compare(given: EvalArguments) -> int:
+def _compare(options: EvalArguments) -> int:
     """``marft eval --compare A B``."""
-    if len(given.compare) != 2:
-        raise ConfigError(f"--compare got {len(given.compare)} runs. Expected two: marft eval --compare RUN_A RUN_B")
-    a, b = given.compare
-    unused = dataclasses.replace(given, compare=(), scenarios="", checkpoint="last")
+    if len(options.compare) != 2:
+        raise ConfigError(f"--compare got {len(options.compare)} runs. Expected two: marft eval --compare RUN_A RUN_B")
+    a, b = options.compare
+    unused = dataclasses.replace(options, compare=(), scenarios="", checkpoint="last")
     if unused != EvalArguments():
         raise ConfigError("--compare takes two runs, --scenarios and --checkpoint, and nothing else: both play alike.")
     require_training()
     from marft_algos.training import compare
 
-    path = Path(given.scenarios) if given.scenarios else None
-    changes = compare.compare(RunFolder.open(a), RunFolder.open(b), path, given.checkpoint)
+    path = Path(options.scenarios) if options.scenarios else None
+    changes = compare.compare(RunFolder.open(a), RunFolder.open(b), path, options.checkpoint)
     say(f"A {a}, B {b}, {changes[0].difference.n} scenarios: A, B, B - A (paired, 95 %; of these runs, not of seeds)")
     say(compare.printed(changes))
     worse = [change.name for change in changes if change.verdict == "worse"]
@@ -298,44 +298,44 @@ def _compare(given: EvalArguments) -> int:
     return REGRESSION if worse else 0
 
 
-def _eval_settings(given: EvalArguments) -> tuple[TrainConfig, RunFolder | None]:
+def _eval_settings(options: EvalArguments) -> tuple[TrainConfig, RunFolder | None]:
     """The run's settings (the quickstart's without a run) with what the options change."""
     from marft_algos.config import settings as configs
 
-    if not given.run and not given.untrained:
+    if not options.run and not options.untrained:
         raise ConfigError("Which run? marft eval RUN. For a team as it is before training: marft eval --untrained")
-    if given.episodes is not None and given.episodes < 1:
-        raise ConfigError(f"--episodes is {given.episodes}; expected at least 1, or leave it out: as while training.")
-    if given.models and not given.untrained:
+    if options.episodes is not None and options.episodes < 1:
+        raise ConfigError(f"--episodes is {options.episodes}; expected at least 1, or leave it out: as while training.")
+    if options.models and not options.untrained:
         raise ConfigError("A trained team plays on its own base models. Add --untrained, or leave --models out.")
-    run = RunFolder.open(given.run) if given.run else None
+    run = RunFolder.open(options.run) if options.run else None
     if run is not None:
-        config = paths.of_run(run, {"models": given.models} if given.models else {})
+        config = paths.of_run(run, {"models": options.models} if options.models else {})
     else:
-        config = configs.build(presets.get(presets.suited(given.env)))
+        config = configs.build(presets.get(presets.suited(options.env)))
     kwargs = config.env_kwargs
-    if given.env and given.env != config.env:
-        kwargs = presets.keep_accepted(given.env, kwargs)
-    if given.data:
-        kwargs = {"data": given.data}
-    changes: dict[str, Any] = {"env": given.env, "models": given.models, "device": given.device}
-    changes |= {"eval_episodes": given.episodes} if given.episodes is not None else {}
+    if options.env and options.env != config.env:
+        kwargs = presets.keep_accepted(options.env, kwargs)
+    if options.data:
+        kwargs = {"data": options.data}
+    changes: dict[str, Any] = {"env": options.env, "models": options.models, "device": options.device}
+    changes |= {"eval_episodes": options.episodes} if options.episodes is not None else {}
     changed = {key: value for key, value in changes.items() if value}
-    if given.data:
+    if options.data:
         changed["eval_kwargs"] = {k: v for k, v in config.eval_kwargs.items() if k != "data"}
-    kwargs = arguments.over(kwargs, given.env_kwargs, preset=run is None)
-    changed |= {"env_kwargs": kwargs, "eval_greedy": config.eval_greedy and not given.sampled}
+    kwargs = arguments.over(kwargs, options.env_kwargs, preset=run is None)
+    changed |= {"env_kwargs": kwargs, "eval_greedy": config.eval_greedy and not options.sampled}
     return dataclasses.replace(config, **changed), run
 
 
 def _agent_called(name: str, env: Any) -> str:
     """An agent by its name, or by its role if only one has it."""
     team = env.unwrapped.team
-    found = [agent.name for agent in team if name in (agent.name, agent.role)]
-    if len(found) != 1:
+    matches = [agent.name for agent in team if name in (agent.name, agent.role)]
+    if len(matches) != 1:
         known = [agent.name for agent in team]
-        raise ConfigError(f"'{name}' is {'no agent' if not found else 'not one agent'}. {did_you_mean(name, known)}")
-    return found[0]
+        raise ConfigError(f"'{name}' is {'no agent' if not matches else 'not one agent'}. {did_you_mean(name, known)}")
+    return matches[0]
 
 
 # marft show -----------------------------------------------------------------------------------------
@@ -355,10 +355,10 @@ def run_show(argv: list[str]) -> int:
     """``marft show RUN``."""
     from marft_algos.runs import report
 
-    given: ShowArguments = arguments.parse(ShowArguments, argv, prog="marft show")
-    run = RunFolder.open(given.run or _newest())
+    options: ShowArguments = arguments.parse(ShowArguments, argv, prog="marft show")
+    run = RunFolder.open(options.run or _newest())
     metrics = run.metrics()
-    if given.html:
+    if options.html:
         report.write(run)
     last = metrics[-1] if metrics else {}
     say(f"run:     {run.root}")
@@ -375,7 +375,7 @@ def run_show(argv: list[str]) -> int:
 
 
 def _newest() -> str:
-    found = sorted(Path("runs").glob("*/config.toml"), key=lambda path: path.stat().st_mtime)
-    if not found:
+    configs = sorted(Path("runs").glob("*/config.toml"), key=lambda path: path.stat().st_mtime)
+    if not configs:
         raise ConfigError("There is no run in runs/ yet. Start one: marft train")
-    return str(found[-1].parent)
+    return str(configs[-1].parent)

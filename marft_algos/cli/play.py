@@ -45,29 +45,29 @@ class PlayArguments:
 
 def run_play(argv: list[str]) -> int:
     """``marft play ID``."""
-    given: PlayArguments = arguments.parse(PlayArguments, argv, prog="marft play")
-    env = marft_envs.make(given.id, **given.env_kwargs)
+    options: PlayArguments = arguments.parse(PlayArguments, argv, prog="marft play")
+    env = marft_envs.make(options.id, **options.env_kwargs)
     names = env.unwrapped.possible_agents
-    if given.episodes < 1:
-        raise ConfigError(f"--episodes is {given.episodes}; expected at least 1.")
-    if given.agent and given.agent not in names:
-        raise ConfigError(f"There is no agent '{given.agent}' in {given.id}. {did_you_mean(given.agent, names)}")
-    rng = np.random.default_rng(given.seed)
+    if options.episodes < 1:
+        raise ConfigError(f"--episodes is {options.episodes}; expected at least 1.")
+    if options.agent and options.agent not in names:
+        raise ConfigError(f"There is no agent '{options.agent}' in {options.id}. {did_you_mean(options.agent, names)}")
+    rng = np.random.default_rng(options.seed)
 
     def at_random(agent: str, messages: Sequence[Mapping[str, str]]) -> str:
         plausible = env.unwrapped.task.sample_actions(agent)
         return str(plausible[int(rng.integers(len(plausible)))])
 
     others: Reply = at_random
-    if given.team:
-        others = team_of(given.team, given.id, names)
-    alone = not (given.agent or given.team or given.random)
-    people = set() if given.random else {given.agent} if given.agent else set(names) if alone else set()
+    if options.team:
+        others = team_of(options.team, options.id, names)
+    alone = not (options.agent or options.team or options.random)
+    people = set() if options.random else {options.agent} if options.agent else set(names) if alone else set()
     score = 0.0
-    for episode in range(given.episodes):
-        score += _episode(env, given.seed + episode, people, others)
-    if given.episodes > 1:
-        say(f"\nmean score of {given.episodes} episodes: {score / given.episodes:.3f}")
+    for episode in range(options.episodes):
+        score += _episode(env, options.seed + episode, people, others)
+    if options.episodes > 1:
+        say(f"\nmean score of {options.episodes} episodes: {score / options.episodes:.3f}")
     env.close()
     return 0
 

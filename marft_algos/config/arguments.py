@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import dataclasses
 import inspect
@@ -36,16 +37,16 @@ def value(text: str) -> Any:
         return text
 
 
-def over(base: Mapping[str, Any], given: Mapping[str, Any], preset: bool) -> dict[str, Any]:
+def over(base: Mapping[str, Any], typed: Mapping[str, Any], preset: bool) -> dict[str, Any]:
     """Returns an environment's arguments: those typed over those that stand already; ``null`` takes one away.
 
     Args:
         base: Of a preset, a file or a run.
-        given: As typed.
+        typed: As typed.
         preset: ``base`` is a preset's: made for the preset's domain of tools, and not kept for another one.
     """
-    other = preset and given.get("domain", base.get("domain")) != base.get("domain")
-    return {key: found for key, found in {**({} if other else base), **given}.items() if found is not None}
+    other = preset and typed.get("domain", base.get("domain")) != base.get("domain")
+    return {key: inner for key, inner in {**({} if other else base), **typed}.items() if inner is not None}
 
 
 def _written(words: list[str], plain: bool, convert: Callable[[str], Any]) -> Any:
@@ -85,14 +86,14 @@ def _table(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
             except ValidationError:  # the field's own check says what it may be
                 return _written(words, plain, value)
 
-    def write(found: Any) -> list[str]:
-        return [f"{k}={v}" for k, v in found.items()] if isinstance(found, dict) else [str(found)]
+    def write(default: Any) -> list[str]:
+        return [f"{k}={v}" for k, v in default.items()] if isinstance(default, dict) else [str(default)]
 
     return PrimitiveConstructorSpec(
         nargs="*",
         metavar="VALUE|KEY=VALUE…" if plain else "KEY=VALUE…",
         instance_from_str=read,
-        is_instance=lambda found: isinstance(found, dict) or (plain and isinstance(found, str | int | float)),
+        is_instance=lambda default: isinstance(default, dict) or (plain and isinstance(default, str | int | float)),
         str_from_instance=write,
     )
 
@@ -100,10 +101,10 @@ def _table(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
 def parse(kind: Any, argv: list[str], *, prog: str, description: str = "", **options: Any) -> Any:
     """Parses ``argv`` into ``kind`` (a dataclass or callable); errors and ``--help`` leave by ``SystemExit``."""
     with registry:
-        given = tyro.cli(kind, args=argv, prog=prog, description=description or None, **options)
-    if dataclasses.is_dataclass(given):
-        check(given)
-    return given
+        settings = tyro.cli(kind, args=argv, prog=prog, description=description or None, **options)
+    if dataclasses.is_dataclass(settings):
+        check(settings)
+    return settings
 
 
 def parse_in_sections(
@@ -124,37 +125,37 @@ def parse_in_sections(
     # To the parser a section is a dataclass in a dataclass; for users and in files there is one without parts.
     kind: Any = type(default)
     about, title, fields = _documented(kind), "", dict[str, list[tuple[str, Any, Any]]]()
-    made: dict[str, Any] = {}
+    instances: dict[str, Any] = {}
     for name, hint in hints(kind).items():
-        title, own = sections.get(name, title), getattr(default, name)
-        if dataclasses.is_dataclass(own):
-            made[name] = own
+        title, current = sections.get(name, title), getattr(default, name)
+        if dataclasses.is_dataclass(current):
+            instances[name] = current
         else:
-            told = Annotated[hint, tyro.conf.arg(help=about[name])]  # type: ignore[valid-type]
-            start = dataclasses.field(default_factory=lambda own=own: own)  # type: ignore[misc]
-            fields.setdefault(title, []).append((name, told, start))
-    made = {title: dataclasses.make_dataclass(title, part)() for title, part in fields.items()} | made
+            described = Annotated[hint, tyro.conf.arg(help=about[name])]  # type: ignore[valid-type]
+            start = dataclasses.field(default_factory=lambda current=current: current)  # type: ignore[misc]
+            fields.setdefault(title, []).append((name, described, start))
+    instances = {title: dataclasses.make_dataclass(title, part)() for title, part in fields.items()} | instances
 
-    def joined(given: Any) -> Any:
-        flat = {name: getattr(getattr(given, title), name) for title, part in fields.items() for name, *_ in part}
-        return kind(**flat, **{name: getattr(given, name) for name in made.keys() - fields.keys()})
+    def joined(sectioned: Any) -> Any:
+        flat = {name: getattr(getattr(sectioned, title), name) for title, part in fields.items() for name, *_ in part}
+        return kind(**flat, **{name: getattr(sectioned, name) for name in instances.keys() - fields.keys()})
 
-    parts = [(name, type(part)) for name, part in made.items()]
+    parts = [(name, type(part)) for name, part in instances.items()]
     # Joined as soon as it is made, what cannot be is told by the parser, as of any other dataclass.
     whole: Any = dataclasses.make_dataclass(kind.__name__, parts, namespace={"__post_init__": joined})
     plain: Any = tyro.conf.OmitArgPrefixes[whole]  # type: ignore[misc]
-    return joined(parse(plain, argv, prog=prog, description=description, default=whole(**made)))
+    return joined(parse(plain, argv, prog=prog, description=description, default=whole(**instances)))
 
 
 def _documented(kind: type) -> dict[str, str]:
     """The text below each field of a dataclass."""
     (body,) = ast.parse(inspect.getsource(kind)).body
     assert isinstance(body, ast.ClassDef)
-    found = {}
+    texts = {}
     for field, below in zip(body.body, body.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            found[ast.unparse(field.target)] = inspect.cleandoc(str(below.value.value))
-    return found
+            texts[ast.unparse(field.target)] = inspect.cleandoc(str(below.value.value))
+    return texts
 
 
 def typed(*words: object) -> str:
@@ -163,23 +164,16 @@ def typed(*words: object) -> str:
 
 
 def take(words: Sequence[str], *names: str) -> tuple[list[str], dict[str, str]]:
-    """Splits ``--name value`` and ``--name=value`` of these names off: what must be known before all is parsed.
+    """Splits the options of these names, with their values, off from the others: what tyro's defaults depend on.
 
     Raises:
         ConfigError: A name without a value.
     """
-    rest: list[str] = []
-    found: dict[str, str] = {}
-    queue = list(words)
-    while queue:
-        word = queue.pop(0)
-        name, equals, text = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or name not in names:
-            rest.append(word)
-        elif equals:
-            found[name] = text
-        elif queue:
-            found[name] = queue.pop(0)
-        else:
-            raise ConfigError(f"--{name} needs a value. All options: marft train --help")
-    return rest, found
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name in names:
+        parser.add_argument(f"--{name}", default=argparse.SUPPRESS)
+    try:
+        values, rest = parser.parse_known_args(words)
+    except argparse.ArgumentError as error:
+        raise ConfigError(f"{error.argument_name} needs a value. All options: marft train --help") from error
+    return rest, vars(values)

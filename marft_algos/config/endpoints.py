@@ -1,35 +1,46 @@
-"""Where a policy's replies come from, written as one string: what ``TrainConfig.engines`` holds.
+"""Where a policy's replies come from: one table of the setting ``engines`` for each policy.
 
-    native                                  our own decode loop in this process (the default)
-    vllm:URL[,URL…][?OPTIONS]               vLLM servers, one URL per replica
-    openai:MODEL[@URL][?OPTIONS]            a hosted model; without a URL: OpenAI, or what OPENAI_BASE_URL says
+    [engines.actor_0]
+    kind = "vllm"                      # or "openai", with a model; "native": our own decode loop (the default)
+    url = "http://127.0.0.1:8000"      # a list of them: one server per replica
 
-Options are written like a URL's: ``?timeout=30&price_out=2.5``. No key is ever part of it, only the name of the
-environment variable that holds one.
+No key is ever part of it, only the name of the environment variable that holds one.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from marft_algos.config import keys
-from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, Checked, Range
+from marft_algos.config.values import checked
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, Checked, Range, check
+from marft_algos.terminal import say
 from marft_envs.errors import ConfigError, did_you_mean
 
-Kind = Literal["native", "vllm", "openai"]
-EXPECTED = "Expected native, vllm:URL[,URL] or openai:MODEL[@URL]."
+EXPECTED = 'Expected {kind = "vllm", url = "http://host:8000"}, {kind = "openai", model = "…", url = "…"} or "native".'
+_REMOTE = ("kind", "url", "timeout", "retries", "concurrency", "key_env")
+_SETTINGS = {
+    "native": ("kind",),
+    "vllm": (*_REMOTE, "sleep"),
+    "openai": (*_REMOTE, "model", "train", "price_in", "price_out", "max_cost"),
+}
+_DEFAULTS: dict[str, dict[str, Any]] = {"openai": {"timeout": 120.0, "concurrency": 16}}
+"""Of a hosted endpoint, which others use, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint(Checked):
-    """One parsed setting; equal ones share an engine."""
+    """One table, checked; equal ones share an engine."""
 
-    kind: Kind
-    urls: tuple[str, ...] = ()
+    kind: Literal["native", "vllm", "openai"]
+    url: str | tuple[str, ...] = ()
+    """Of the servers; without one, ``openai`` goes to OpenAI, or where OPENAI_BASE_URL says."""
     model: str = ""
     """Of a hosted endpoint."""
     timeout: Annotated[float, POSITIVE] = 600.0
@@ -38,7 +49,7 @@ class Endpoint(Checked):
     """Further attempts after a request that failed for reasons that pass (rate limit, overload, lost connection)."""
     concurrency: Annotated[int, COUNT] = 64
     """Requests in flight at once, per server."""
-    key_env: str = ""
+    key_env: str | None = None
     """Environment variable that holds the key. Without a URL: OPENAI_API_KEY; with one: none is sent."""
     train: bool = False
     """Train this policy on an ``openai`` endpoint's replies, re-scored by the learner; else it is hosted and frozen."""
@@ -51,10 +62,38 @@ class Endpoint(Checked):
     sleep: bool = False
     """Put the vLLM servers to sleep during updates (they share the learner's GPU)."""
 
+    def __post_init__(self) -> None:
+        """Raises ``ConfigError`` for values outside their ranges, and for what this kind of engine cannot be."""
+        check(self)
+        urls = (self.url,) if isinstance(self.url, str) else self.url
+        object.__setattr__(self, "url", tuple(_checked_url(url) for url in urls))
+        if self.kind == "vllm" and not self.urls:
+            raise ConfigError(f"An engine of kind vllm has no usable address. {EXPECTED}")
+        if self.kind == "openai" and not self.model:
+            raise ConfigError(f"An engine of kind openai names no model. {EXPECTED}")
+        if self.key_env is not None:
+            keys.check_name(self.key_env)
+
+    def __str__(self) -> str:
+        """As it is typed, in a file or behind ``--engines POLICY=``."""
+        return "{" + ", ".join(f"{key} = {json.dumps(value)}" for key, value in self.table().items()) + "}"
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The servers."""
+        return self.url if isinstance(self.url, tuple) else (self.url,)
+
     @property
     def hosted(self) -> bool:
         """Whether it needs no local model: text in, text out, never trained."""
         return self.kind == "openai" and not self.train
+
+    def table(self) -> dict[str, Any]:
+        """Returns what differs from the defaults, as plain values."""
+        defaults = {f.name: f.default for f in dataclasses.fields(self)} | _DEFAULTS.get(self.kind, {})
+        values = {name: getattr(self, name) for name in defaults}
+        values["url"] = self.urls[0] if len(self.urls) == 1 else self.urls
+        return {name: value for name, value in values.items() if value != defaults[name]}
 
     def key(self) -> str | None:
         """Returns the key from the environment; None: leave it to the ``openai`` package.
@@ -68,87 +107,76 @@ class Endpoint(Checked):
         if not os.environ.get(name):
             raise ConfigError(
                 f"The endpoint for '{self.model or self.urls[0]}' needs a key in the environment variable {name},"
-                f" which is not set. Type: export {name}=…, or name another variable with ?key_env=NAME."
+                f' which is not set. Type: export {name}=…, or name another variable with key_env = "NAME".'
             )
         keys.announce(name, where)
         return os.environ[name]
 
     def key_use(self) -> tuple[str, str]:
         """Returns the variable that holds its key ("": it sends none), and where the key goes."""
-        own = os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"  # where the package goes by itself
-        return self.key_env or ("" if self.urls else "OPENAI_API_KEY"), keys.places(self.urls or (own,))
+        default_url = os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"  # the package's own choice
+        return self.key_env or ("" if self.urls else "OPENAI_API_KEY"), keys.places(self.urls or (default_url,))
 
 
-def parse(spec: str) -> Endpoint:
-    """Reads one setting.
+def parse(engine: Endpoint | Mapping[str, Any] | str) -> Endpoint:
+    """Reads one table; a text is a kind, or the form of earlier versions (``vllm:URL``).
 
     Raises:
         ConfigError: It cannot be read; the message says what is expected.
     """
-    head, _, query = spec.partition("?")
-    kind, _, rest = head.partition(":")
-    if kind == "native" and not rest and not query:
-        return Endpoint("native")
-    if kind == "vllm":
-        made = Endpoint("vllm", urls=tuple(_url(url, spec) for url in rest.split(",")))
-        allowed = {"timeout", "retries", "concurrency", "key_env", "sleep"}
-    elif kind == "openai":
-        model, at, url = rest.partition("@http")
-        if not model:
-            raise ConfigError(f"The engine '{spec}' names no model. {EXPECTED}")
-        made = Endpoint("openai", (_url("http" + url, spec),) if at else (), model, timeout=120.0, concurrency=16)
-        allowed = {"timeout", "retries", "concurrency", "key_env", "train", "price_in", "price_out", "max_cost"}
-    else:
-        raise ConfigError(f"Unknown engine '{spec}'. {did_you_mean(kind, ('native', 'vllm', 'openai'))} {EXPECTED}")
-    options = _options(query, allowed, spec)
-    try:
-        return replace(made, **options)
-    except ConfigError as error:
-        raise ConfigError(f"In the options of an engine: {error}") from error
+    if isinstance(engine, Endpoint):
+        return engine
+    if not isinstance(engine, Mapping | str):
+        raise ConfigError(f"An engine is a table; got {engine!r}. {EXPECTED}")
+    table = _table_of(engine) if isinstance(engine, str) else engine
+    kind = str(table.get("kind", ""))
+    if kind not in _SETTINGS:
+        raise ConfigError(f"Unknown engine '{kind}'. {did_you_mean(kind, _SETTINGS)} {EXPECTED}")
+    for name in table.keys() - set(_SETTINGS[kind]):  # its value may be a key
+        hint = did_you_mean(name, _SETTINGS[kind])
+        hint = 'Keys stay in the environment: key_env = "NAME".' if "key" in name else hint
+        raise ConfigError(f"An engine of kind {kind} has no setting '{name}'. {hint}")
+    endpoint: Endpoint = checked(Endpoint, _DEFAULTS.get(kind, {}) | dict(table))
+    if isinstance(engine, str) and ":" in engine:
+        say(f"note: engines as one text go with the next version. Write for '{engine}': {endpoint}", error=True)
+    return endpoint
 
 
-def parse_all(engines: Mapping[str, str]) -> dict[str, Endpoint]:
-    """Reads the setting of every policy that has one.
+def parse_all(engines: Mapping[str, Endpoint | Mapping[str, Any] | str]) -> dict[str, Endpoint]:
+    """Reads the table of every policy that has one.
 
     Raises:
         ConfigError: One cannot be read, or two send one key to different hosts.
     """
-    found = {policy: parse(spec) for policy, spec in engines.items()}
-    keys.bind(use for use in (one.key_use() for one in found.values() if one.kind != "native") if use[0])
-    return found
+    endpoints = {}
+    for policy, engine in engines.items():
+        try:
+            endpoints[policy] = parse(engine)
+        except ConfigError as error:
+            raise ConfigError(f"engines.{policy}: {error}") from error
+    remote = [endpoint.key_use() for endpoint in endpoints.values() if endpoint.kind != "native"]
+    keys.bind((name, where) for name, where in remote if name)
+    return endpoints
 
 
-def _url(url: str, spec: str) -> str:
+def _checked_url(url: str) -> str:
     parts = urlsplit(url.strip())
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"The engine '{spec}' has no usable address: '{url}'. {EXPECTED} A URL: http://host:8000")
     if parts.username or parts.password:
         raise ConfigError(
             f"The address of the engine at {parts.hostname} holds a password, and settings are written to the run's"
-            " folder. Put the key into an environment variable, and its name into the setting: ?key_env=NAME"
+            ' folder. Put the key into an environment variable, and its name into the setting: key_env = "NAME"'
         )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"An engine has no usable address: '{url}'. {EXPECTED}")
     return url.strip().rstrip("/")
 
 
-def _options(query: str, allowed: set[str], spec: str) -> dict[str, Any]:
-    kinds: dict[str, Callable[[str], Any]] = {"retries": int, "concurrency": int, "key_env": str}
-    kinds |= {"train": _truth, "sleep": _truth}
-    found: dict[str, Any] = {}
-    for name, text in parse_qsl(query, keep_blank_values=True):
-        if name not in allowed:
-            shown = spec.partition("?")[0]  # what stands behind it may be a key
-            hint = "Keys stay in the environment: ?key_env=NAME." if "key" in name else did_you_mean(name, allowed)
-            raise ConfigError(f"The engine '{shown}' has no option '{name}'. {hint}")
-        try:
-            found[name] = kinds.get(name, float)(text)
-        except ValueError as error:
-            raise ConfigError(f"The option '{name}' of an engine cannot be '{text}': {error}.") from error
-    if "key_env" in found:
-        keys.check_name(found["key_env"])
-    return found
-
-
-def _truth(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise ValueError("expected true or false")
-    return text == "true"
+def _table_of(text: str) -> dict[str, Any]:
+    """The table of ``vllm:URL[,URL][?OPTIONS]`` or ``openai:MODEL[@URL][?OPTIONS]``."""
+    head, _, query = text.partition("?")
+    kind, _, rest = head.partition(":")
+    table: dict[str, Any] = {"kind": kind, **dict(parse_qsl(query, keep_blank_values=True))}
+    if kind == "openai":
+        table["model"], at, url = rest.partition("@http")
+        return table | ({"url": f"http{url}"} if at else {})
+    return table | ({"url": tuple(rest.split(","))} if kind == "vllm" else {})

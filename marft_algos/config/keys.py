@@ -61,7 +61,7 @@ def bind(uses: Iterable[tuple[str, str]]) -> None:
         if bound.setdefault(name, where) != where:
             raise ConfigError(
                 f"The key in {name} would be sent to {bound[name]} and to {where}. A key belongs to one host: put the"
-                " other's into a variable of its own, and name that with ?key_env=NAME."
+                ' other\'s into a variable of its own, and name that: key_env = "NAME".'
             )
 
 

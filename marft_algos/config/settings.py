@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tomllib
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-
 from marft_algos import seeds
-from marft_algos.config import endpoints, toml, trust
-from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Checked, Range, shown
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_algos.config import endpoints, trust, values
+from marft_algos.config.values import checked
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Checked, Range
+from marft_envs.errors import ConfigError
 
 SECTIONS = {
     "preset": "task",
@@ -31,6 +28,7 @@ SECTIONS = {
     "threads": "machine",
 }
 """First setting of each section of ``marft train --help`` -> its title; a section ends where the next begins."""
+_HELP = "All: marft train --help"
 
 
 @dataclass(frozen=True)
@@ -61,9 +59,9 @@ class TrainConfig(Checked):
     play from going in circles, and present play keeps it moving."""
     adapters: dict[str, str] = field(default_factory=dict)
     """Policy = folder of a saved policy to start from, e.g. ``runs/NAME/checkpoints/step_000100/policies/actor_0``."""
-    engines: dict[str, str] = field(default_factory=dict)
-    """Policy = where its replies come from: ``native`` (the default), ``vllm:URL[,URL]`` or ``openai:MODEL[@URL]``; see
-    docs/engines.md. Policies of the last kind are hosted: not trained, without a model here."""
+    engines: dict[str, Any] = field(default_factory=dict)
+    """Policy = where its replies come from, if not from here: ``{kind="vllm", url="…"}``, or, of a hosted model that is
+    not trained, ``{kind="openai", model="…"}``; see docs/engines.md."""
     adapter_dir: str = ""
     """Folder, seen by the vLLM servers too, through which they get adapters; empty: a temporary one of this machine."""
     full_finetune: bool = False
@@ -165,15 +163,16 @@ class TrainConfig(Checked):
         super().__post_init__()
         if self.pool and self.full_finetune:
             raise ConfigError("A pool of past policies keeps adapters. Leave out full_finetune, or say --pool 0.")
-        endpoints.parse_all(self.engines)
+        object.__setattr__(self, "engines", endpoints.parse_all(self.engines))
 
     def table(self) -> dict[str, Any]:
         """Every setting as plain values, the algorithm's as a nested table."""
-        return dataclasses.asdict(self)
+        engines = {policy: endpoint.table() for policy, endpoint in self.engines.items()}
+        return dataclasses.asdict(self) | {"engines": engines}
 
     def to_toml(self) -> str:
         """Every resolved setting as TOML."""
-        return toml.dumps(self.table())
+        return values.dumps(self.table())
 
 
 def build(table: Mapping[str, Any], base: TrainConfig | None = None) -> TrainConfig:
@@ -189,17 +188,17 @@ def build(table: Mapping[str, Any], base: TrainConfig | None = None) -> TrainCon
     """
     from marft_algos.algorithms import base as algorithms
 
-    given = dict(table)
-    own = given.pop("algorithm", {})
+    run_table = dict(table)
+    algorithm_table = run_table.pop("algorithm", {})
     base = base or TrainConfig()
-    settings = algorithms.get(given.get("algo", base.algo)).Config
-    for key in given.keys() & {f.name for f in dataclasses.fields(settings)}:
+    settings = algorithms.get(run_table.get("algo", base.algo)).Config
+    for key in run_table.keys() & {f.name for f in dataclasses.fields(settings)}:
         raise ConfigError(f"'{key}' is a setting of the algorithm. Put it under [algorithm].")
-    run = _checked(TrainConfig, given, base, skip=("algorithm",))
+    run = checked(TrainConfig, run_table, base, skip=("algorithm",), help_=_HELP)
     start = base.algorithm if isinstance(base.algorithm, settings) else _carried(base.algorithm, settings)
-    if not isinstance(own, Mapping):
-        raise ConfigError(f"[algorithm] must be a table of settings of '{run.algo}'; got {own!r}.")
-    return dataclasses.replace(run, algorithm=_checked(settings, own, start))
+    if not isinstance(algorithm_table, Mapping):
+        raise ConfigError(f"[algorithm] must be a table of settings of '{run.algo}'; got {algorithm_table!r}.")
+    return dataclasses.replace(run, algorithm=checked(settings, algorithm_table, start, help_=_HELP))
 
 
 def load(path: Path | str, base: TrainConfig | None = None, *, trusted: bool = False) -> TrainConfig:
@@ -213,23 +212,9 @@ def load(path: Path | str, base: TrainConfig | None = None, *, trusted: bool = F
     Raises:
         TrustError: It has such settings, and nobody has allowed them.
     """
-    table = read_table(path)
+    table = values.read(path)
     trust.check(table, path, trust=trusted)
     return build(table, base)
-
-
-def read_table(path: Path | str) -> dict[str, Any]:
-    """Reads a TOML file.
-
-    Raises:
-        ConfigError: No such file, or not TOML.
-    """
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # with or without Notepad's mark
-    except OSError as error:
-        raise ConfigError(f"Cannot read the settings in '{path}': {error.strerror}. Expected a TOML file.") from error
-    except ValueError as error:  # of TOML, of UTF-8, and of numbers that are too long for Python to read
-        raise ConfigError(f"'{path}' is not TOML: {error}. Expected lines such as: lr = 1e-4") from error
 
 
 def _carried(old: Any, settings: Any) -> Any:
@@ -239,27 +224,3 @@ def _carried(old: Any, settings: Any) -> Any:
     plain, shared = type(old)(), settings.general()
     changed = {f.name: getattr(old, f.name) for f in dataclasses.fields(old) if f.name in shared}
     return settings(**{key: value for key, value in changed.items() if value != getattr(plain, key)})
-
-
-def _checked(kind: Any, given: Mapping[str, Any], base: Any, skip: tuple[str, ...] = ()) -> Any:
-    """An instance of the dataclass ``kind``: ``given`` over ``base`` over its defaults, types checked."""
-    hints = typing.get_type_hints(kind)
-    names = [f.name for f in dataclasses.fields(kind) if f.name not in skip]
-    values = {f: getattr(base, f) for f in names} if base is not None else {}
-    for key, value in given.items():
-        if key not in names:
-            raise ConfigError(f"There is no setting '{key}'. {did_you_mean(key, names)} All: marft train --help")
-        value = os.fspath(value) if isinstance(value, os.PathLike) else value
-        allows_none = type(None) in typing.get_args(hints[key])
-        values[key] = _coerce(key, None if allows_none and value == toml.NONE else value, hints[key])
-    return kind(**values)
-
-
-def _coerce(key: str, value: Any, hint: Any) -> Any:
-    try:
-        return TypeAdapter(hint, config=ConfigDict(strict=False)).validate_python(value)
-    except ValidationError as error:
-        first = error.errors()[0]
-        choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
-        hint_text = f" {did_you_mean(str(value), map(str, choices))}" if choices else ""
-        raise ConfigError(f"The setting '{key}' cannot be {shown(value)}: {first['msg']}.{hint_text}") from error

@@ -21,9 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from marft_algos.config.arguments import value
 from marft_algos.terminal import say
 from marft_envs.errors import ConfigError
-from marft_envs.powers import CODE, Power, TrustError, names_module, powers, refusal
+from marft_envs.powers import CODE, Power, TrustError, frozen, names_module, powers, refusal
 from marft_envs.registry import importable
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -48,7 +49,10 @@ class _Command:
 
     def typed(self, power: Power) -> bool:
         """Whether the user has typed this value himself: as a word, or behind the = of one."""
-        return power.value in self.words or any(word.partition("=")[2] == power.value for word in self.words)
+        texts = [text for word in self.words for text in (word, word.partition("=")[2])]
+        return power.value in texts or (
+            power.is_engine_table and any(power.value == frozen(value(text)) for text in texts if text[:1] == "{")
+        )
 
 
 _command: ContextVar[_Command | None] = ContextVar("marft_command", default=None)
@@ -89,23 +93,23 @@ def check(table: Mapping[str, Any], source: Path | str, *, trust: bool = False) 
         ConfigError: Control characters, which no setting needs and a terminal obeys.
     """
     _check_text(table, source)
-    given = _command.get()
-    found = [p for p in powers(table) if given is None or not given.typed(p)]
-    if not found:
+    current = _command.get()
+    needed = [p for p in powers(table) if current is None or not current.typed(p)]
+    if not needed:
         return
-    allowed = trust or (given is not None and given.trust)
-    strange = [p for p in found if not _remembered(p)]
+    allowed = trust or (current is not None and current.trust)
+    strange = [p for p in needed if not _remembered(p)]
     if strange and not allowed:
-        raise TrustError(_refusal(strange, source, given))
-    if given is None:
+        raise TrustError(_refusal(strange, source, current))
+    if current is None:
         return
-    fresh = [p for p in strange if p not in given.shown]
+    fresh = [p for p in strange if p not in current.shown]
     if fresh:
-        given.shown |= set(fresh)
+        current.shown |= set(fresh)
         say(f"trusted, from {source}:", *(f"\n  {power}" for power in fresh), sep="", error=True)
-    if given.dry and (run := [p for p in found if p.executes]):
+    if current.dry and (run := [p for p in needed if p.executes]):
         raise NotExecuted(_left_alone(run))
-    if any(p.executes for p in found):
+    if any(p.executes for p in needed):
         importable()
 
 
@@ -130,20 +134,20 @@ def _check_text(value: Any, source: Path | str, name: str = "") -> None:
     elif isinstance(value, list | tuple):
         for inner in value:
             _check_text(inner, source, name)
-    elif isinstance(value, str) and (found := _CONTROL.search(value)):
-        raise ConfigError(f"{name} in '{source}' holds the control character {found[0]!r}. Take it out of the file.")
+    elif isinstance(value, str) and (control := _CONTROL.search(value)):
+        raise ConfigError(f"{name} in '{source}' holds the control character {control[0]!r}. Take it out of the file.")
 
 
-def _refusal(found: Sequence[Power], source: Path | str, given: _Command | None) -> str:
-    if given is None:
+def _refusal(needed: Sequence[Power], source: Path | str, current: _Command | None) -> str:
+    if current is None:
         allow = f"trusted=True, as in config.load({str(source)!r}, trusted=True)"
     else:
-        allow = shlex.join([*given.program, *given.words, "--trust"])
-    return refusal(found, source, allow)
+        allow = shlex.join([*current.program, *current.words, "--trust"])
+    return refusal(needed, source, allow)
 
 
-def _left_alone(found: Sequence[Power]) -> str:
-    lines = "".join(f"\n  {power}" for power in found)
+def _left_alone(needed: Sequence[Power]) -> str:
+    lines = "".join(f"\n  {power}" for power in needed)
     return f"not executed, so no more can be said about it:{lines}"
 
 
@@ -155,9 +159,9 @@ def remember(table: Mapping[str, Any]) -> None:
 
     A folder of states that cannot be written costs a question next time, and no run.
     """
-    found = powers(table)
+    needed = powers(table)
     try:
-        for power in found:
+        for power in needed:
             file = _mark(power)
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             file.touch()

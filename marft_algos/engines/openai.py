@@ -107,7 +107,7 @@ class OpenAIEngine(EngineBase):
         except (api.AuthenticationError, api.PermissionDeniedError, api.NotFoundError) as error:
             raise ConfigError(
                 f"The endpoint refuses model '{self._endpoint.model}': {error}. Check the model's name, the address,"
-                " and that the key's variable is named: openai:MODEL@URL?key_env=NAME"
+                ' and that the key\'s variable is named: key_env = "NAME"'
             ) from error
         except api.BadRequestError as error:
             self._meter.count(failed=True)
@@ -177,7 +177,7 @@ class OpenAIEngine(EngineBase):
             lacking = "token ids" if scored else "log-probs"
             raise ConfigError(
                 f"The endpoint of '{self._endpoint.model}' gives no {lacking}, so no policy can be trained on its"
-                " replies. Leave out ?train=true to let it play untrained, or use a server that takes token ids and"
+                " replies. Leave out train = true to let it play untrained, or use a server that takes token ids and"
                 " returns them with log-probs (vLLM: return_token_ids)."
             )
         if len(ids) != len(scored):

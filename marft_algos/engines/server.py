@@ -24,6 +24,7 @@ from typing import Annotated
 import tyro
 
 from marft_algos.config import keys
+from marft_algos.config.endpoints import Endpoint
 from marft_algos.engines.base import EngineError
 from marft_algos.engines.http import Server
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, Checked, Range
@@ -59,13 +60,13 @@ class ServerSettings(Checked):
     port: Annotated[int, Range(1, 65535)] = 8000
     """Port to listen at; one server per replica, each with its own."""
     sleep: bool = False
-    """Let the engine put the server to sleep during updates (?sleep=true; one GPU for both)."""
+    """Let the engine put the server to sleep during updates (sleep = true; one GPU for both)."""
     extra: str = ""
     """Further arguments of vLLM, as one text: --extra="--enforce-eager"."""
 
     @property
     def url(self) -> str:
-        """Where it will be: ``vllm:URL`` in the setting ``engines``."""
+        """Where it will be: ``url`` in the setting ``engines``."""
         return f"http://{self.host}:{self.port}"
 
     @property
@@ -158,8 +159,9 @@ def main(argv: list[str] | None = None) -> int:
         # Whoever ends this process (a scheduler, `kill`) means the server, which would stay and keep its memory.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         with serving(settings) as process:
-            query = f"?key_env={keys.VLLM}" if os.environ.get(keys.VLLM) else ""  # a drawn key is found without a word
-            say(f"ready. In another terminal: marft train … --engines POLICY=vllm:{settings.url}{query}")
+            named = keys.VLLM if os.environ.get(keys.VLLM) else None  # a drawn key is found without a word
+            engine = Endpoint("vllm", settings.url, key_env=named)
+            say(f"ready. In another terminal: marft train … --engines 'POLICY={engine}'")
             status = process.wait()
         raise EngineError(f"The server at {settings.url} ended with status {status}; what it said stands above.")
 

@@ -80,7 +80,7 @@ class VLLMEngine(EngineBase):
             if policies.base(member) is not base:
                 raise ConfigError(
                     f"Policies '{self._members[0]}' and '{member}' have different base models, and a vLLM server has"
-                    f" one. Give them servers of their own: --engines {member}=vllm:URL"
+                    f' one. Give them servers of their own: --engines \'{member}={{kind = "vllm", url = "URL"}}\''
                 )
         described = [describe(server) for server in self._servers]
         self._context = min(context for _, context in described)
@@ -322,7 +322,7 @@ def describe(server: Server) -> tuple[str, int]:
     except (ServerDown, ServerRefused, *NONSENSE) as error:
         raise ConfigError(
             f"No vLLM server answers at {server.url}: {error}. Start one; this prints how:"
-            " python -m marft_algos.engines.server --help. One that wants a key: vllm:URL?key_env=VLLM_API_KEY"
+            ' python -m marft_algos.engines.server --help. One that wants a key: key_env = "VLLM_API_KEY"'
         ) from error
 
 

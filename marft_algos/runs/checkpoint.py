@@ -61,7 +61,7 @@ class Progress:
     tokens: int = 0
     """Sampled for training so far, whatever became of them."""
     seconds: float = 0.0
-    """Time spent so far, over all sessions."""
+    """Time spent so far, over every start of the run."""
     unevaluated: bool = False
     """An outage kept the evaluation that was due here from being made."""
     best_iteration: int | None = None
@@ -79,8 +79,8 @@ def step_dir(folder: Path, iteration: int) -> Path:
 
 def steps(folder: Path) -> list[int]:
     """Iterations that have a checkpoint, ascending."""
-    found = (_STEP.fullmatch(path.name) for path in folder.glob("step_*"))
-    return sorted(int(match[1]) for match in found if match)
+    matches = (_STEP.fullmatch(path.name) for path in folder.glob("step_*"))
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def pick(folder: Path, which: str = "last") -> Path:

@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from marft_algos.config import trust
-from marft_algos.runs import locks, stats
+from marft_algos.runs import intervals, locks
+from marft_algos.runs.intervals import Interval
 from marft_envs import Episode, trajectory
 from marft_envs.errors import ConfigError, DataError, MarftError, did_you_mean
 
@@ -155,7 +156,7 @@ class RunFolder:
         for root in (Path(path), Path("runs") / path):
             if (root / "config.toml").is_file():
                 return cls(root)
-        near = [str(found.parent) for top in (Path(path).parent, Path("runs")) for found in top.glob("*/config.toml")]
+        near = [str(config.parent) for top in (Path(path).parent, Path("runs")) for config in top.glob("*/config.toml")]
         raise ConfigError(
             f"'{path}' is no run: there is no config.toml in it. {did_you_mean(str(path), near)} Start one: marft train"
         )
@@ -200,10 +201,8 @@ class RunFolder:
 
     def write_config(self, text: str) -> None:
         """Writes config.toml, whole or not at all; what it may do, this user has just started."""
-        with self._writing(self.config_file):
-            aside = self.config_file.with_suffix(".tmp")
-            aside.write_text(text, encoding="utf-8")
-            aside.replace(self.config_file)
+        with self.locked():
+            write_whole(self.config_file, text)
         trust.remember(tomllib.loads(text))
 
     # Metrics ---------------------------------------------------------------------------------------
@@ -242,11 +241,8 @@ class RunFolder:
 
     def write_episodes(self, kind: str, iteration: int, episodes: Sequence[Mapping[str, Any]]) -> None:
         """Writes the episodes of an iteration as one file, whole or not at all."""
-        path = self.episodes_file(kind, iteration)
-        with self._writing(path):
-            aside = path.with_suffix(".tmp")
-            aside.write_text("".join(json.dumps(e) + "\n" for e in episodes), encoding="utf-8")
-            aside.replace(path)
+        with self.locked():
+            write_whole(self.episodes_file(kind, iteration), "".join(json.dumps(e) + "\n" for e in episodes))
 
     def episodes(self, kind: str, iteration: int) -> list[Episode]:
         """Reads the episodes of an iteration."""
@@ -254,8 +250,8 @@ class RunFolder:
 
     def evaluation(self, iteration: int) -> list[EvalRecord]:
         """Outcomes of one evaluation, in panel order."""
-        found = self.episodes("eval", iteration)
-        return [EvalRecord(e.task_id, outcome(e.success, e.team_return), e.infra) for e in found]
+        episodes = self.episodes("eval", iteration)
+        return [EvalRecord(e.task_id, outcome(e.success, e.team_return), e.infra) for e in episodes]
 
     def panel(self) -> PanelFacts | None:
         """What the run's team is evaluated on; None before there is an evaluation."""
@@ -267,7 +263,7 @@ class RunFolder:
             return None
         return PanelFacts.of([record.task_id for record in self.evaluation(done[-1])])
 
-    def gain(self, iteration: int | None = None) -> tuple[stats.Estimate, stats.Estimate, stats.Estimate] | None:
+    def gain(self, iteration: int | None = None) -> tuple[Interval, Interval, Interval] | None:
         """Untrained and trained outcome, and the paired difference; None before there are two evaluations.
 
         Args:
@@ -294,15 +290,15 @@ def _records(path: Path, fields: Mapping[str, tuple[Any, str]], needed: bool = F
 
 def _record(line: bytes, where: str, fields: Mapping[str, tuple[Any, str]], needed: bool) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        record = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where} is not JSON: {error}. Take it out, or go back to a copy of the run.") from error
-    if not isinstance(found, dict):
-        raise DataError(f"{where} holds {type(found).__name__}; expected an object with {', '.join(fields)}.")
+    if not isinstance(record, dict):
+        raise DataError(f"{where} holds {type(record).__name__}; expected an object with {', '.join(fields)}.")
     for key, (kind, what) in fields.items():
-        if (needed or key in found) and (not isinstance(value := found.get(key), kind) or isinstance(value, bool)):
+        if (needed or key in record) and (not isinstance(value := record.get(key), kind) or isinstance(value, bool)):
             raise DataError(f"{where}: '{key}' is {repr(value)[:80]}; expected {what}.")
-    return found
+    return record
 
 
 def outcome(success: bool | None, score: float) -> float:
@@ -310,15 +306,13 @@ def outcome(success: bool | None, score: float) -> float:
     return float(score if success is None else success)
 
 
-def estimate(records: Sequence[EvalRecord]) -> stats.Estimate:
+def estimate(records: Sequence[EvalRecord]) -> Interval:
     """Mean outcome of the episodes that were not lost, with its interval, and how many were."""
     kept = [r.outcome for r in records if not r.lost]
-    return dataclasses.replace(stats.mean(kept), infra=len(records) - len(kept))
+    return dataclasses.replace(intervals.mean(kept), infra=len(records) - len(kept))
 
 
-def compare(
-    before: Sequence[EvalRecord], after: Sequence[EvalRecord]
-) -> tuple[stats.Estimate, stats.Estimate, stats.Estimate]:
+def compare(before: Sequence[EvalRecord], after: Sequence[EvalRecord]) -> tuple[Interval, Interval, Interval]:
     """Both outcomes, and the paired difference ``after - before`` over the problems that neither has lost.
 
     Raises:
@@ -331,7 +325,7 @@ def compare(
     if any(a.task_id != b.task_id for a, b in known):
         raise ConfigError("The two evaluations are not of the same problems, so they cannot be paired.")
     pairs = [(a.outcome, b.outcome) for a, b in known]
-    difference = stats.paired([a for a, _ in pairs], [b for _, b in pairs])
+    difference = intervals.paired([a for a, _ in pairs], [b for _, b in pairs])
     return estimate(before), estimate(after), dataclasses.replace(difference, infra=len(before) - len(pairs))
 
 
@@ -352,6 +346,23 @@ def writing(path: Path) -> Iterator[None]:
         if isinstance(error, MarftError):
             raise
         raise RunError(f"Cannot write {path}: {error.strerror or error}. {_remedy(path, error.errno)}") from error
+
+
+def write_whole(path: Path, text: str, errors: str = "strict") -> None:
+    """Writes a file, whole or not at all.
+
+    Args:
+        path: The file.
+        text: All of it.
+        errors: ``replace`` for what agents say: lone surrogates may occur in it, and UTF-8 has no place for them.
+
+    Raises:
+        RunError: It cannot be written.
+    """
+    with writing(path):
+        aside = path.with_suffix(".tmp")
+        aside.write_text(text, encoding="utf-8", errors=errors)
+        aside.replace(path)
 
 
 def _remedy(path: Path, number: int | None) -> str:

@@ -72,9 +72,9 @@ def _taken(folder: Path, command: str) -> IO[str]:
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             file.seek(0)
-            told = _told(folder, file.read())
+            message = _refusal(folder, file.read())
             file.close()
-            raise InUse(told) from None
+            raise InUse(message) from None
         # A file system without locks. To refuse would keep runs off it; to say nothing would hide what may happen.
         warnings.warn(
             f"{folder} lies on a file system that cannot lock files ({error.strerror}): see to it that only one process"
@@ -88,7 +88,7 @@ def _taken(folder: Path, command: str) -> IO[str]:
     return file
 
 
-def _told(folder: Path, text: str) -> str:
+def _refusal(folder: Path, text: str) -> str:
     """Who holds the lock, and what to do."""
     try:
         who: dict[str, Any] = json.loads(text)

@@ -14,12 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from marft_algos.runs.folder import RunFolder
-from marft_algos.runs.stats import Estimate
+from marft_algos.runs.intervals import Interval
+from marft_algos.runs.plots import NOISE
 from marft_algos.terminal import clean
-from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
+from marft_envs.errors import MissingExtraError
 
-NOISE = 1e-8
-"""KLs below are rounding: one step a batch has none, and nothing is said of it."""
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -34,7 +33,7 @@ class Logger(Protocol):
 
 
 class TensorBoard:
-    """Writes every number to ``<run>/tensorboard``."""
+    """Writes every number of a run to ``<run>/tensorboard``."""
 
     def __init__(self, run: RunFolder, iteration: int) -> None:
         try:
@@ -54,16 +53,12 @@ class TensorBoard:
 
 
 def make(name: str, run: RunFolder, iteration: int) -> Logger:
-    """Returns a logger by name.
+    """Returns a logger by the name that the setting ``loggers`` has for it.
 
     Raises:
-        ConfigError: No such logger.
         MissingExtraError: Its package is not installed.
     """
-    known = {"tensorboard": TensorBoard}
-    if name not in known:
-        raise ConfigError(f"There is no logger '{name}'. {did_you_mean(name, known)}")
-    return known[name](run, iteration)
+    return {"tensorboard": TensorBoard}[name](run, iteration)
 
 
 def minutes(seconds: float) -> str:
@@ -85,7 +80,7 @@ class Display:
 
     Args:
         total: Iterations of the run.
-        done: Iterations done before this session.
+        done: Iterations that the run had when it was started or resumed.
         title: Shown above.
         console: Where to; standard error's by default, so that standard output stays clean.
     """
@@ -122,7 +117,7 @@ class Display:
         """One line that stays."""
         self.console.print(clean(text), markup=False, soft_wrap=True)
 
-    def evaluated(self, iteration: int, now: Estimate, gain: Estimate | None, panel: str = "") -> None:
+    def evaluated(self, iteration: int, now: Interval, gain: Interval | None, panel: str = "") -> None:
         """A new evaluation; ``panel``: what on, in words."""
         if self._live is None and panel != self._panel:
             self.note(f"evaluated on {panel}")
@@ -147,7 +142,7 @@ class Display:
                 self.note("  ".join([*parts, f"{metrics['time_total']:.1f} s", f"left {self.left()}"]))
 
     def left(self) -> str:
-        """Time left, from the mean pace of this session."""
+        """Time left, from the run's mean pace since it was started or resumed."""
         fresh = self.done - self.first
         if not fresh:
             return "?"

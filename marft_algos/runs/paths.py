@@ -23,7 +23,7 @@ def absolute(config: TrainConfig) -> TrainConfig:
     return _mapped(config, lambda spec: _here(spec) or spec, _data)
 
 
-def of_run(run: RunFolder, given: Mapping[str, Any] | None = None) -> TrainConfig:
+def of_run(run: RunFolder, replaced: Mapping[str, Any] | None = None) -> TrainConfig:
     """A run's settings, its models and adapters where they are now.
 
     A path is looked for as it stands in config.toml, then where it lies seen from the run's folder, should both have
@@ -31,15 +31,17 @@ def of_run(run: RunFolder, given: Mapping[str, Any] | None = None) -> TrainConfi
 
     Args:
         run: The run.
-        given: Settings that the caller will replace: what they name need not be there.
+        replaced: Settings that the caller will replace: what they name need not be there.
 
     Raises:
         ConfigError: A model's folder is gone.
     """
     config = configs.load(run.config_file)
-    typed: dict[str, Any] = {key: {} for key in ("models", "adapters") if key in (given or {})}
-    found = _mapped(dataclasses.replace(config, **typed), lambda spec: _found(spec, config, run), lambda value: value)
-    return dataclasses.replace(found, **{key: getattr(config, key) for key in typed})
+    typed: dict[str, Any] = {key: {} for key in ("models", "adapters") if key in (replaced or {})}
+    mapped = _mapped(
+        dataclasses.replace(config, **typed), lambda spec: _located(spec, config, run), lambda value: value
+    )
+    return dataclasses.replace(mapped, **{key: getattr(config, key) for key in typed})
 
 
 def _mapped(config: TrainConfig, path: Callable[[str], str], data: Callable[[Any], Any]) -> TrainConfig:
@@ -71,7 +73,7 @@ def _data(value: Any) -> Any:
     return os.path.abspath(path) if any(file.is_file() for file in files) else value
 
 
-def _found(spec: str, config: TrainConfig, run: RunFolder) -> str:
+def _located(spec: str, config: TrainConfig, run: RunFolder) -> str:
     """Where the folder is now, or the name of a model that is none."""
     path = Path(spec).expanduser()
     if spec in EMBEDDED or (path.is_absolute() and path.is_dir()):
@@ -90,8 +92,8 @@ def _found(spec: str, config: TrainConfig, run: RunFolder) -> str:
 
 def _seen_from(run: RunFolder, path: Path) -> Path | None:
     """Where an absolute path leads if the run's folder has moved, and what it names with it."""
-    made = run.commands()[:1]
-    return run.root / os.path.relpath(path, made[0]["root"]) if made else None
+    commands = run.commands()[:1]
+    return run.root / os.path.relpath(path, commands[0]["root"]) if commands else None
 
 
 def _started_in(run: RunFolder, config: TrainConfig) -> Path:

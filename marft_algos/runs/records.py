@@ -30,10 +30,10 @@ def row(
         estimates: Of the update that learnt from it.
         tokenizers: Policy -> tokenizer, to record tokens beside their advantages; None: leave tokens out.
     """
-    made = episodes.to_dict(trajectory.episode)
-    for turn, transition in zip(made["turns"], trajectory.transitions, strict=True):
+    record = episodes.to_dict(trajectory.episode)
+    for turn, transition in zip(record["turns"], trajectory.transitions, strict=True):
         turn["extras"] = {**(turn["extras"] or {}), **_learnt(transition, estimates or Estimates(), tokenizers or {})}
-    return made
+    return record
 
 
 def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -49,19 +49,19 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _learnt(t: Transition, estimates: Estimates, tokenizers: Mapping[str, Any]) -> dict[str, Any]:
     """What the agent was told; first value, mean advantage and mean return; the tokens' own ones beside the tokens."""
-    found: dict[str, Any] = {}
+    extras: dict[str, Any] = {}
     if t.observation:
-        found["observation"] = t.observation
+        extras["observation"] = t.observation
     if t in estimates.values:
-        found["value"] = _number(estimates.values[t][0])
+        extras["value"] = _number(estimates.values[t][0])
     if t in estimates.advantages:
-        found["advantage"] = _number(np.mean(estimates.advantages[t]))
+        extras["advantage"] = _number(np.mean(estimates.advantages[t]))
     if t in estimates.returns:
-        found["return"] = _number(np.mean(estimates.returns[t]))
+        extras["return"] = _number(np.mean(estimates.returns[t]))
     if t.policy in tokenizers and t in estimates.advantages:
-        found["pieces"] = _pieces(tokenizers[t.policy], t.action_ids)
-        found["advantages"] = [_number(a) for a in estimates.advantages[t]]
-    return found
+        extras["pieces"] = _pieces(tokenizers[t.policy], t.action_ids)
+        extras["advantages"] = [_number(a) for a in estimates.advantages[t]]
+    return extras
 
 
 def _pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:

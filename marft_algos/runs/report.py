@@ -12,9 +12,10 @@ from string import Template
 from typing import Any
 
 from marft_algos.runs import plots
-from marft_algos.runs.folder import UNTRAINED, RunFolder, outcome, writing
-from marft_algos.runs.stats import Estimate
+from marft_algos.runs.folder import UNTRAINED, RunFolder, outcome, write_whole, writing
+from marft_algos.runs.intervals import Interval
 from marft_envs import Episode
+from marft_envs.errors import MissingExtraError
 from marft_envs.types import TurnRecord
 
 _Pair = tuple[Episode, Episode]
@@ -32,29 +33,22 @@ def finish(run: RunFolder) -> None:
 
 def write(run: RunFolder) -> None:
     """Writes the report of a run."""
-    page = render(run)
-    with writing(run.report_file):
-        aside = run.report_file.with_suffix(".tmp")
-        # Lone surrogates may occur in what agents say; UTF-8 has no place for them.
-        aside.write_text(page, encoding="utf-8", errors="replace")
-        aside.replace(run.report_file)
+    write_whole(run.report_file, render(run), errors="replace")
 
 
 def render(run: RunFolder) -> str:
     """The page."""
     metrics = run.metrics()
-    panels = plots.panels(metrics)
-    palette = plots.colors(panels)
-    config = run.config_file.read_text(encoding="utf-8")
-    title = run.root.name
-    sections = [_headline(run, metrics), _curves(panels, palette), _before_and_after(run), _training(run)]
-    return Template(_PAGE).substitute(
-        title=html.escape(title),
-        body="\n".join(part for part in sections if part),
-        command=_commands(run),
-        config=html.escape(config),
-        style=STYLE,
-    )
+    config = html.escape(run.config_file.read_text(encoding="utf-8"))
+    sections = [_commands(run), _headline(run, metrics), _curves(metrics), _before_and_after(run), _training(run)]
+    settings = f"<h2>Settings</h2>\n<details><summary>config.toml</summary><pre>{config}</pre></details>"
+    return html_page(run.root.name, [*sections, settings])
+
+
+def html_page(title: str, sections: Iterable[str], style: str = "") -> str:
+    """Returns a page that needs nothing else and runs nothing; only the title is escaped here."""
+    body = "\n".join(filter(None, sections))
+    return Template(_PAGE).substitute(title=html.escape(title), body=body, style=STYLE + style)
 
 
 def _commands(run: RunFolder) -> str:
@@ -63,10 +57,11 @@ def _commands(run: RunFolder) -> str:
     A run that no command has made, or none that was kept, can be repeated from its settings.
     """
     typed = run.commands()
-    made = [line["command"] for line in typed if line.get("made")]
-    lines = made or [shlex.join(["marft", "train", "--config", str(run.config_file)])]
+    creations = [line["command"] for line in typed if line.get("made")]
+    lines = creations or [shlex.join(["marft", "train", "--config", str(run.config_file)])]
     lines += [f"{line['command']}   # from iteration {line['iteration']}" for line in typed if not line.get("made")]
-    return "\n".join(f'<pre class="command">{html.escape(line)}</pre>' for line in lines)
+    shown = "\n".join(f'<pre class="command">{html.escape(line)}</pre>' for line in lines)
+    return f'<div class="commands">{shown}</div>'
 
 
 # Parts ----------------------------------------------------------------------------------------------
@@ -96,23 +91,30 @@ def _card(label: str, number: str, below: str) -> str:
     return f'<div class="card"><span>{label}</span><b>{number}</b><small>{below}</small></div>'
 
 
-def _interval(e: Estimate, *, signed: bool = False) -> str:
+def _interval(e: Interval, *, signed: bool = False) -> str:
     low, high = 100 * e.low, 100 * e.high
     return f"[{low:+.1f}, {high:+.1f}]" if signed else f"[{low:.1f}, {high:.1f}]"
 
 
-def _curves(panels: Sequence[plots.Panel], palette: dict[str, str]) -> str:
-    if not panels:
+def _curves(metrics: Sequence[dict[str, Any]]) -> str:
+    diagrams = plots.diagrams(metrics)
+    if not diagrams:
         return ""
-    drawn = []
-    for i, panel in enumerate(panels):
-        legend = "".join(f'<i style="background:{palette[name]}"></i>{html.escape(name)} ' for name in panel.series)
-        size = {"width": 720, "height": 240} if i == 0 else {}
-        drawn.append(
-            f"<figure{' class=wide' if i == 0 else ''}><figcaption><b>{panel.title}</b> <span>{panel.note}</span>"
-            f"</figcaption>{plots.svg(panel, palette, **size)}<div class=legend>{legend}</div></figure>"
+    palette, figures = plots.colors(diagrams), []
+    for i, diagram in enumerate(diagrams):
+        try:
+            figure = plots.figure(*((7.2, 2.4) if i == 0 else (3.4, 1.7)))
+        except MissingExtraError as error:
+            return f'<h2>Curves</h2><p class="note">{html.escape(str(error))}</p>'
+        axes = figure.add_subplot()
+        plots.draw(axes, diagram, palette)
+        plots.finish(axes)
+        legend = "".join(f'<i style="background:{palette[name]}"></i>{html.escape(name)} ' for name in diagram.series)
+        figures.append(
+            f"<figure{' class=wide' if i == 0 else ''}><figcaption><b>{diagram.title}</b> <span>{diagram.note}</span>"
+            f"</figcaption>{plots.inline(plots.svg(figure))}<div class=legend>{legend}</div></figure>"
         )
-    return f'<h2>Curves</h2><div class="figures">{"".join(drawn)}</div>'
+    return f'<h2>Curves</h2><div class="figures">{"".join(figures)}</div>'
 
 
 def _before_and_after(run: RunFolder) -> str:
@@ -130,25 +132,25 @@ def _before_and_after(run: RunFolder) -> str:
         "taken by outages, and counted nowhere": [p for p in both if p[0].infra or p[1].infra],
     }
     parts: list[str] = []
-    for kind, found in kinds.items():
-        if not found:
+    for kind, pairs_of_kind in kinds.items():
+        if not pairs_of_kind:
             continue
         rows = [
             f'<div class="pair">{_episode(old, "untrained")}{_episode(new, f"iteration {done[-1]}")}</div>'
-            for old, new in _distinct(found)[:SHOWN]
+            for old, new in _distinct(pairs_of_kind)[:SHOWN]
         ]
         opened = " open" if not parts else ""
-        title = f"{kind}: {_counted(found, both)}"
+        title = f"{kind}: {_counted(pairs_of_kind, both)}"
         parts.append(f"<details{opened}><summary>{title}</summary>{''.join(rows)}</details>")
     panel = run.panel()
     title = "Held-out problems" if panel is not None and panel.held_out else "Evaluated instances"
     return f"<h2>{title}</h2>{''.join(parts)}" if parts else ""
 
 
-def _counted(found: Sequence[_Pair], pairs: Sequence[_Pair]) -> str:
+def _counted(some_pairs: Sequence[_Pair], pairs: Sequence[_Pair]) -> str:
     """How many of a panel these are: distinct problems where it plays some of them several times."""
-    some, every = len(_distinct(found)), len(_distinct(pairs))
-    episodes = f"{len(found)} of {len(pairs)}"
+    some, every = len(_distinct(some_pairs)), len(_distinct(pairs))
+    episodes = f"{len(some_pairs)} of {len(pairs)}"
     return episodes if every == len(pairs) else f"{some} of {every} instances ({episodes} episodes)"
 
 
@@ -184,13 +186,13 @@ def _episode(episode: Episode, label: str) -> str:
     state = {True: "good", False: "bad", None: ""}[None if episode.infra else episode.success]
     facts = " · ".join([label, episode.task_id, f"return {episode.team_return:g}", *_facts(episode)])
     names = {turn.index: turn.agent for turn in episode.turns}
-    turns, told = [], ""
+    turns, previous = [], ""
     for turn in episode.turns:
         now = str((turn.extras or {}).get("observation", ""))
-        if now != told:
+        if now != previous:
             turns.append(f'<pre class="task">{html.escape(now)}</pre>')
         turns.append(_turn(turn, names))
-        told = now
+        previous = now
     return f'<article class="{state}"><header><b>{mark}</b> {html.escape(facts)}</header>{"".join(turns)}</article>'
 
 
@@ -233,10 +235,7 @@ _PAGE = """<!doctype html>
  content="default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'">
 <title>$title · MARFT</title><style>$style</style></head><body>
 <h1>$title</h1>
-<div class="commands">$command</div>
 $body
-<h2>Settings</h2>
-<details><summary>config.toml</summary><pre>$config</pre></details>
 </body></html>
 """
 
@@ -267,9 +266,6 @@ figure { margin: 0; padding: .7rem .8rem }
 figure.wide { grid-column: 1 / -1 }
 figcaption { font-size: .85rem; margin-bottom: .3rem }
 svg { width: 100%; height: auto; display: block }
-svg text { fill: var(--soft); font-size: 10.5px; font-variant-numeric: tabular-nums }
-svg .grid { stroke: var(--line) }
-svg .dashed { stroke: var(--soft); stroke-dasharray: 5 4 }
 .legend { font-size: .78rem; color: var(--soft); margin-top: .3rem }
 .legend i { display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin: 0 .35rem 0 .6rem }
 details { padding: .6rem .9rem; margin-bottom: .7rem }

@@ -14,9 +14,9 @@ from typing import Any
 
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.native import NativeEngine
-from marft_algos.runs import checkpoint, paths, stats
+from marft_algos.runs import checkpoint, intervals, paths
 from marft_algos.runs.folder import RunFolder, outcome, writing
-from marft_algos.runs.stats import Estimate
+from marft_algos.runs.intervals import Interval
 from marft_algos.training import evaluate, setup
 from marft_algos.training.resolve import resolve
 from marft_algos.training.setup import Panel
@@ -36,7 +36,7 @@ class Change:
     name: str
     before: float
     after: float
-    difference: Estimate
+    difference: Interval
     verdict: str
     """``better``, ``worse``, or nothing where the interval of all gated metrics together includes 0."""
 
@@ -90,13 +90,13 @@ def judged(pairs: dict[str, tuple[list[float], list[float]]]) -> list[Change]:
     gated = [name for name in pairs if name.rpartition("/")[2] not in _NEUTRAL]
     out = []
     for name, (before, after) in pairs.items():
-        strict = stats.paired(before, after, 1 - 0.05 / max(len(gated), 1))
+        strict = intervals.paired(before, after, 1 - 0.05 / max(len(gated), 1))
         verdict = ""
         if name in gated and (strict.low > 0 or strict.high < 0):
             good = (strict.mean > 0) is (name.rpartition("/")[2] not in _BAD)
             verdict = "better" if good else "worse"
         old, new = sum(before) / len(before), sum(after) / len(after)
-        out.append(Change(name, old, new, stats.paired(before, after), verdict))
+        out.append(Change(name, old, new, intervals.paired(before, after), verdict))
     return out
 
 

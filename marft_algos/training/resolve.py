@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from marft_algos.algorithms import base as algorithms
 from marft_algos.algorithms.base import Algorithm, Facts, Need
-from marft_algos.config.endpoints import Endpoint, parse_all
+from marft_algos.config.endpoints import Endpoint
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models.policy import assign, base_specs
 from marft_algos.rollout import selfplay
@@ -71,7 +71,7 @@ def resolve(config: TrainConfig, env: FlexEnv) -> RunSpec:
     """
     team = env.unwrapped.team
     agents = assign(team, config.policies)
-    given = parse_all(config.engines)
+    given: dict[str, Endpoint] = config.engines
     known = list(dict.fromkeys(agents.values()))
     for policy in given:
         if policy not in known:

@@ -24,7 +24,7 @@ from marft_algos.bench.commands import RunArguments
 from marft_algos.cli import main
 from marft_algos.cli.commands import EvalArguments
 from marft_algos.cli.play import PlayArguments
-from marft_algos.config import presets
+from marft_algos.config import presets, values
 from marft_algos.config import settings as config
 from marft_algos.config.endpoints import Endpoint
 from marft_algos.config.settings import TrainConfig
@@ -198,7 +198,7 @@ def test_every_preset_and_example_is_inside_its_ranges() -> None:
         for algo in algorithm.names():
             config.build({"algo": algo}, config.build(presets.get(name)))
     for file in sorted((Path(__file__).parents[2] / "examples/configs").glob("*.toml")):
-        (grid.load if "algorithms" in config.read_table(file) else config.load)(file)
+        (grid.load if "algorithms" in values.read(file) else config.load)(file)
 
 
 @pytest.mark.parametrize("kind", SETTINGS, ids=lambda k: k.__name__)

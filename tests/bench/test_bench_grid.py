@@ -217,10 +217,13 @@ def test_an_environment_may_be_swept_over_rates_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sedes": [0]}, "no key 'sedes' in the grid. Did you mean 'seeds'"),
-        ({"env": {"relay-v0": {"singel": "x"}}}, r"\[env.relay-v0\]. Did you mean 'single'"),
-        ({"sweep": {"lr": [1e-3]}}, r"\[sweep\] lacks seeds"),
-        ({"token_budget": "many"}, "'token_budget' in the grid cannot be 'many'"),
+        ({"sedes": [0]}, "In the grid: There is no setting 'sedes'. Did you mean 'seeds'"),
+        (
+            {"env": {"relay-v0": {"singel": "x"}}},
+            r"In \[env.relay-v0\]: There is no setting 'singel'. Did you mean 'single'",
+        ),
+        ({"sweep": {"lr": [1e-3]}}, r"In \[sweep\]: 'seeds' is not there, and has no default"),
+        ({"token_budget": "many"}, "'token_budget' cannot be 'many'"),
         ({"token_budget": 0}, "expected at least 1"),
         ({"seeds": [0, 0]}, "none twice"),
         ({"controls": ["untraind"]}, "controls"),
@@ -257,3 +260,34 @@ def test_settings_that_no_run_could_have_are_errors_before_anything_runs(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         expand(**changes)
+
+
+def test_a_grid_from_python_is_the_grid_of_the_file(tmp_path: Path) -> None:
+    """Lists, ranges, tables and their dataclasses; the benchmark's folder keeps it as TOML."""
+    made = grid.Grid(
+        algorithms=["marft", "grpo"],
+        envs=["relay-v0", "deaf"],
+        token_budget=4000,
+        seeds=range(3),
+        settings={"eval_episodes": 7},
+        env={
+            "deaf": grid.EnvEntry(
+                id="relay-v0", trained_on="relay-v0", settings={"env_kwargs": {"dependency": "independent"}}
+            )
+        },
+        algorithm={"grpo": {"settings": {"group_size": 4}}},
+        sweep={"lr": [1e-3], "seeds": [9]},  # type: ignore[arg-type]
+    )
+    assert made.seeds == (0, 1, 2) and made.algorithm["grpo"].settings == {"group_size": 4}
+    bench = BenchFolder(tmp_path / "bench")
+    bench.prepare(made.table())
+    assert grid.load(bench.grid_file) == made == grid.build(made.table())
+    assert [c.key for c in cells.expand(grid.load(bench.grid_file), "sweep")] == [
+        c.key for c in cells.expand(made, "sweep")
+    ]
+    with pytest.raises(ConfigError, match="Did you mean 'grpo'"):
+        grid.Grid(["grppo"], ["relay-v0"], 4000)
+    with pytest.raises(ConfigError, match=r"Write: envs = \[\"relay-v0\"\]"):
+        grid.Grid(["grpo"], "relay-v0", 4000)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"no \[sweep\]"):
+        grid.Grid(["grpo"], ["relay-v0"], 4000).run(tmp_path / "none", stage="sweep")

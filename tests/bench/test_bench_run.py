@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import pack
-from marft_algos.bench import report, run
+from marft_algos.bench import run
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.runs.folder import RunFolder
 from marft_envs.errors import ConfigError
@@ -152,7 +152,7 @@ def test_rows_hold_outcomes_problem_by_problem_and_what_they_cost(done: tuple[Be
 
 def test_the_report_is_whole_and_stands_alone(done: tuple[BenchFolder, list[str], str]) -> None:
     folder = done[0]
-    page = report.write(folder).read_text()
+    page = folder.report().read_text()
     assert "http-equiv" in page and "<svg" in page and 'src="' not in page and "no interval: 2 of 3 seeds" in page
     assert f"marft bench run {folder.grid_file}" in page and page.count("marft train --config") == 8
     for name in ("efficiency_tokens", "efficiency_seconds", "iqm", "profiles", "contribution"):

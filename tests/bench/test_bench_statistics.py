@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.correctness.statistics import simulate
 from marft_algos.bench import statistics as st
-from marft_algos.runs.stats import wilson
+from marft_algos.runs.intervals import wilson
 from marft_envs.errors import ConfigError
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.learning import population, sampled, toys_matrix
-from marft_algos.bench import check, figures, report, tables
+from marft_algos.bench import check, figures, tables
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.cli import main
 from marft_envs.errors import ConfigError
@@ -158,7 +158,7 @@ def test_rows_of_which_outages_left_no_common_problem_say_so_and_the_report_is_w
     bench.write_stage("main", [r | {"skipped": ""} for r in rows])
     for r in rows:
         bench.write_result(r["key"], r)
-    assert "no problem is left" in report.write(bench, "base").read_text()
+    assert "no problem is left" in bench.report("base").read_text()
     checked = check.compare(rows, benchmark(0.8, problems=39))
     assert checked.departed == ["a · relay-v0"] and "no problem" in checked.lines[0]
 
@@ -275,7 +275,7 @@ def test_several_environments_make_a_matrix_and_a_sweep_its_table(tmp_path: Path
         folder.write_stage(stage, rows)
         for made in rows[: len(rows) - (stage == "sweep")]:  # the sweep's last run is still to come
             folder.write_result(made["key"], made)
-    page = report.write(folder).read_text()
+    page = folder.report().read_text()
     means, differences, rates = ((folder.root / f"{n}.md").read_text() for n in ("means", "differences", "rates"))
     assert [line.split(" [")[0] for line in means.splitlines()[2:]] == ["| base | 50.0", "| new | 100.0"]
     assert means.splitlines()[0] == "| algorithm | one | two | all environments |"

@@ -13,7 +13,7 @@ import pytest
 
 from marft_algos.algorithms.base import UpdateConfig
 from marft_algos.algorithms.marft import MARFTConfig
-from marft_algos.config import presets, toml
+from marft_algos.config import presets, values
 from marft_algos.config import settings as config
 from marft_envs.errors import ConfigError
 
@@ -33,7 +33,7 @@ def test_toml_keeps_awkward_values(tmp_path: Path) -> None:
         "env_kwargs": {"a key": 'quote " back\\slash\nnew \x7f é', "nested": {"x": [1, 2.5, True]}, "levels": [0]},
         "models": {"solver_0": "a/b", "planner_0": "embedded"},
         "policies": {"solver": "one", "planner": "two"},
-        "algorithm": {"lr": {"one": 1e-4, "two": 2e-4}, "kl_stop": 0.02, "huber_delta": toml.NONE},
+        "algorithm": {"lr": {"one": 1e-4, "two": 2e-4}, "kl_stop": 0.02, "huber_delta": values.NONE},
     }
     made = config.build(awkward)
     assert made.env_kwargs == awkward["env_kwargs"] and made.algorithm.huber_delta is None

@@ -123,10 +123,10 @@ def test_variable_and_host_are_shown_once_before_the_first_request(
 ) -> None:
     monkeypatch.setenv("MY_API_KEY", SECRET)
     for _ in range(2):
-        OpenAIEngine(endpoints.parse(f"openai:m@{other.url}?key_env=MY_API_KEY")).close()
+        OpenAIEngine(endpoints.Endpoint("openai", other.url, "m", key_env="MY_API_KEY")).close()
     said = capsys.readouterr().err
     assert said == "key:     MY_API_KEY is sent to http://127.0.0.1\n" and not other.keys
-    endpoints.parse("openai:m@http://far.example?key_env=MY_API_KEY").key()
+    endpoints.Endpoint("openai", "http://far.example", "m", key_env="MY_API_KEY").key()
     assert "is sent to http://far.example (unencrypted)" in capsys.readouterr().err
 
 

@@ -19,7 +19,7 @@ from helpers.tiny import save_tiny
 from marft_algos.bench import grid
 from marft_algos.cli import main
 from marft_algos.config import settings as config
-from marft_algos.config import trust
+from marft_algos.config import trust, values
 from marft_envs.errors import ConfigError
 
 QUICK = [
@@ -144,11 +144,17 @@ def test_a_strangers_engine_gets_no_variable(
     here: Path, listener: Listener, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_API_KEY", "s3cret")
-    engines = f'[engines]\nplanner_0 = "openai:m@{listener.url}/v1?key_env=MY_API_KEY"\n'
-    stranger(here / "evil", 'env = "relay-v0"\n' + engines)
-    for argv in (["eval", "evil"], ["play", "relay-v0", "--random", "--team", "evil"], ["train", "--resume", "evil"]):
-        said = refused(argv, capsys)
-        assert f"openai:m@{listener.url}" in said and "key in MY_API_KEY" in said and "s3cret" not in said
+    table = f'[engines.planner_0]\nkind = "openai"\nmodel = "m"\nurl = "{listener.url}/v1"\nkey_env = "MY_API_KEY"\n'
+    text = f'[engines]\nplanner_0 = "openai:m@{listener.url}/v1?key_env=MY_API_KEY"\n'
+    for engines in (table, text):
+        stranger(here / "evil", 'env = "relay-v0"\n' + engines)
+        for argv in (
+            ["eval", "evil"],
+            ["play", "relay-v0", "--random", "--team", "evil"],
+            ["train", "--resume", "evil"],
+        ):
+            said = refused(argv, capsys)
+            assert f"{listener.url}/v1" in said and "key in MY_API_KEY" in said and "s3cret" not in said
     assert not listener.keys
 
 
@@ -271,6 +277,10 @@ def test_python_passes_or_trusts(model: Path, here: Path, monkeypatch: pytest.Mo
         ({"eval_kwargs": {"unsafe": True}}, "eval_kwargs.unsafe"),
         ({"engines": {"a": "vllm:http://somewhere:8000"}}, "engines.a"),
         ({"engines": {"a": "openai:gpt"}}, "engines.a"),
+        ({"engines": {"a": {"kind": "openai", "model": "gpt:latest"}}}, "engines.a"),
+        ({"engines": {"a": {"kind": "vllm", "url": ["http://one:1", "http://two:1"]}}}, "engines.a"),
+        ({"engines": {"a": {"model": "gpt"}}}, "engines.a"),
+        ({"engines": {"a": {"kind": "native", "server": ["./start"]}}}, "engines.a.server"),
         ({"env": {"x": {"settings": {"engines": {"a": "openai:gpt"}}}}}, "env.x.settings.engines.a"),
     ],
 )
@@ -278,15 +288,30 @@ def test_every_setting_that_executes_or_sends_is_known(table: dict[str, Any], na
     assert [power.name for power in trust.powers(table)] == [named]
 
 
+def test_an_engine_that_executes_is_told_as_such() -> None:
+    engine = {"kind": "openai", "model": "m", "package": "./mine", "unsafe": True, "env": "module:task"}
+    names = {power.name for power in trust.powers({"env_kwargs": {"engines": {"a": engine}}}) if power.executes}
+    assert names == {f"env_kwargs.engines.a.{key}" for key in ("package", "unsafe", "env")}
+
+
+def test_an_engine_that_was_typed_needs_no_further_word(here: Path) -> None:
+    engine = {"kind": "openai", "model": "m", "url": "http://127.0.0.1:9", "key_env": "MY_API_KEY"}
+    typed = 'a={key_env="MY_API_KEY", model="m", url="http://127.0.0.1:9", kind="openai"}'
+    with trust.command(["train", "--engines", typed]):
+        trust.check({"engines": {"a": engine}}, "file.toml")
+        with pytest.raises(trust.TrustError, match="key in HER_API_KEY"):
+            trust.check({"engines": {"a": engine | {"key_env": "HER_API_KEY"}}}, "file.toml")
+
+
 def test_ordinary_settings_are_no_powers(here: Path) -> None:
     table = {
-        "env": "pettingzoo:tictactoe_v3", "algo": "marft", "models": "org/model", "engines": {"a": "native"},
+        "env": "pettingzoo:tictactoe_v3", "algo": "marft", "models": "org/model", "engines": {"a": "native", "b": {"kind": "native"}},
         "env_kwargs": {"profiles": {"a": "Answer: say it."}, "data": "rows.jsonl", "domain": "depot", "unsafe": False},
     }  # fmt: skip
     assert not trust.powers(table) and not trust.powers({"env": "gymnasium:FrozenLake-v1"})
     assert not trust.powers(config.TrainConfig().table())
     for file in (Path(__file__).parents[2] / "examples" / "configs").glob("*.toml"):
-        assert not trust.powers(config.read_table(file)), file
+        assert not trust.powers(values.read(file)), file
 
 
 def test_a_settings_file_holds_no_control_characters(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -282,7 +283,7 @@ def test_replies_to_train_on_need_logprobs(policies: PolicySet) -> None:
     with serving(answer) as fake:
         engine = OpenAIEngine(parse(f"openai:m@{fake.url}?train=true"), policies.renderer)
         served["token_logprobs"] = None
-        with pytest.raises(ConfigError, match=r"gives no log-probs.*\?train=true"):
+        with pytest.raises(ConfigError, match=r"gives no log-probs.*train = true"):
             engine.generate(asked(policies, 1), PARAMS)
         served["token_logprobs"] = {"token_logprobs": [-1.0, -2.0]}
         (reply,) = engine.generate(asked(policies, 1), PARAMS)
@@ -307,6 +308,20 @@ def test_settings_are_read() -> None:
     assert parse("native").kind == "native"
 
 
+def test_the_form_of_earlier_versions_is_the_same_engine_and_says_what_to_write(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wanted = parse({"kind": "vllm", "url": ["http://a:1", "http://b:2"], "timeout": 9, "key_env": "MY_API_KEY"})
+    assert not capsys.readouterr().err
+    assert parse("vllm:http://a:1,http://b:2?timeout=9&key_env=MY_API_KEY") == wanted
+    written = capsys.readouterr().err.partition("': ")[2]
+    assert parse(tomllib.loads(f"engine = {written}")["engine"]) == wanted == parse(wanted.table())
+    hosted = parse("openai:m@http://h/v1?price_in=2&train=true&max_cost=5")
+    assert hosted == parse(
+        {"kind": "openai", "model": "m", "url": "http://h/v1", "price_in": 2, "train": True, "max_cost": 5}
+    )
+
+
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
@@ -315,14 +330,19 @@ def test_settings_are_read() -> None:
         ("vllm:localhost:8000", "http://host:8000"),
         ("openai:", "names no model"),
         ("openai:m@http://me:secret@h", "holds a password"),
-        ("openai:m@http://h?api_key=secret", "key_env=NAME"),
+        ("openai:m@http://h?api_key=secret", 'key_env = "NAME"'),
+        ({"kind": "openai", "model": "m", "api_key": "secret"}, 'key_env = "NAME"'),
+        ({"kind": "vllm", "url": ["http://h", "http://me:secret@h"]}, "holds a password"),
+        ({"url": "http://h"}, "Unknown engine"),
+        ({"kind": "vllm", "url": 3}, "'url' cannot be 3"),
+        (3, "is a table"),
         ("openai:m@http://h?retrys=1", "Did you mean 'retries'"),
         ("openai:m?timeout=soon", "'timeout'.*'soon'"),
         ("openai:m?max_cost=0", "more than 0"),
-        ("vllm:http://a?train=true", "no option 'train'"),
+        ("vllm:http://a?train=true", "no setting 'train'"),
     ],
 )
-def test_settings_that_cannot_work_say_so_and_tell_no_secret(spec: str, says: str) -> None:
+def test_settings_that_cannot_work_say_so_and_tell_no_secret(spec: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
         parse(spec)
     assert "secret" not in str(caught.value)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -15,6 +15,7 @@ from helpers.tiny import save_tiny
 from marft_algos.runs import plots, report
 from marft_algos.runs.folder import RunFolder
 from marft_envs import trajectory
+from marft_envs.errors import MissingExtraError
 
 HOSTILE = '<script>alert(1)</script><img src=x onerror=alert(2)> & "quotes" \ud800 $title ${body}'
 
@@ -22,7 +23,7 @@ HOSTILE = '<script>alert(1)</script><img src=x onerror=alert(2)> & "quotes" \ud8
 class Tags(HTMLParser):
     """Collects tags, and checks that they are balanced."""
 
-    EMPTY = ("meta", "img", "br", "line", "circle", "polyline", "polygon")
+    EMPTY = ("meta", "img", "br")
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,6 +35,10 @@ class Tags(HTMLParser):
         assert not {name for name, _ in attrs} & {"src", "href", "onerror", "onload"}
         if tag not in self.EMPTY:
             self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
 
     def handle_endtag(self, tag: str) -> None:
         if tag not in self.EMPTY:
@@ -69,7 +74,9 @@ def test_the_page_is_whole_escaped_and_needs_no_network(run: RunFolder) -> None:
     assert not tags.open and "script" not in tags.seen and "img" not in tags.seen
     assert tags.seen["svg"] >= 8 and tags.seen["article"] >= 8
     assert "&lt;script&gt;alert(1)" in page and "$title" in page and "&lt;b&gt;" in page
-    assert not re.search(r"url\(|@import|https?://", page)
+    # In the page's colors, which are light or dark.
+    assert "var(--soft)" in page.partition("<svg")[2] and plots.INK not in page.partition("</style>")[2]
+    assert not re.search(r"url\((?!#)|@import|https?://", page)
 
 
 def test_the_page_shows_what_the_run_measured(run: RunFolder) -> None:
@@ -94,13 +101,20 @@ def test_the_page_shows_what_the_run_measured(run: RunFolder) -> None:
 
 
 def test_curves_are_drawn_in_both_formats(run: RunFolder) -> None:
-    panels = plots.panels(run.metrics())
-    assert [p.title for p in panels][:3] == ["score", "loss", "KL"]
-    palette = plots.colors(panels)
-    for panel in panels:
-        root = ElementTree.fromstring(plots.svg(panel, palette))
+    diagrams = plots.diagrams(run.metrics())
+    assert [d.title for d in diagrams][:3] == ["score", "loss", "KL"]
+    palette = plots.colors(diagrams)
+    for diagram in diagrams:
+        figure = plots.figure(3, 2)
+        axes = figure.add_subplot()
+        plots.draw(axes, diagram, palette)
+        ElementTree.fromstring(plots.svg(figure))
+        lines = [line for line in axes.lines if line.get_label() in diagram.series]
         # Evaluations are points with their intervals: between them, nothing was measured.
-        assert len(root.findall("polyline")) == len(panel.series) - bool(panel.bars)
+        joined = [line for line in lines if line.get_linestyle() != "None"]
+        assert len(lines) == len(diagram.series) and len(joined) == len(lines) - bool(diagram.bars)
+        low, high = axes.get_ylim()
+        assert not (diagram.unit or diagram.share) or 0 == low < high <= 1
     plots.write_png(run.metrics(), run.curves_file)
     assert run.curves_file.read_bytes().startswith(b"\x89PNG")
 
@@ -112,9 +126,9 @@ def test_a_run_that_has_only_begun_has_a_report(run: RunFolder, tmp_path: Path) 
     assert "iterations" in begun.report_file.read_text()
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3e-4, 2e-3), (5.0, 5.1), (0.0, 123456.0), (-2.0, -1.0)])
-def test_ticks_are_round_and_inside(low: float, high: float) -> None:
-    ticks = plots._ticks(low, high)
-    assert 3 <= len(ticks) <= 8 and all(low - 1e-9 <= t <= high + 1e-9 for t in ticks)
-    steps = {round(b - a, 9) for a, b in itertools.pairwise(ticks)}
-    assert len(steps) == 1
+def test_without_matplotlib_the_report_says_what_curves_need(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    page = report.render(run)
+    assert "<svg" not in page and "pip install &#x27;marft[train]&#x27;" in page and "lora_r = 2" in page
+    with pytest.raises(MissingExtraError, match="Drawing curves"):
+        report.finish(run)

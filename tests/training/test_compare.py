@@ -10,7 +10,7 @@ import pytest
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
-from marft_algos.runs import stats
+from marft_algos.runs import intervals
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training import compare
 from marft_envs.errors import ConfigError
@@ -77,7 +77,7 @@ def test_an_agent_that_got_worse_is_found_behind_an_equal_score() -> None:
 def test_verdicts_allow_for_the_number_of_metrics() -> None:
     """A change that its own interval excludes may still be one of many: the family's interval decides."""
     before, after = [0.0] * 40, [1.0] * 5 + [0.0] * 35
-    assert stats.paired(before, after).low > 0
+    assert intervals.paired(before, after).low > 0
     alone = compare.judged({"score": (before, after)})
     assert alone[0].verdict == "better"
     many = {f"m{i}": (before, after) for i in range(400)}

@@ -12,7 +12,7 @@ import pytest
 from helpers.runs import settings
 from helpers.tiny import save_tiny, tiny_tokenizer
 from marft_algos.engines.scripted import ScriptedEngine
-from marft_algos.runs import stats
+from marft_algos.runs import intervals
 from marft_algos.runs.folder import EvalRecord, compare
 from marft_algos.training import evaluate, setup
 from marft_algos.training.resolve import resolve
@@ -27,16 +27,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("k", "n"), [(0, 10), (10, 10), (3, 10), (250, 500), (1, 1)])
 def test_wilsons_bounds_solve_the_score_equation(k: int, n: int) -> None:
-    e = stats.wilson(k, n)
+    e = intervals.wilson(k, n)
     assert 0 <= e.low <= e.mean <= e.high <= 1
     for p in (e.low, e.high):
         if 0 < p < 1:
-            assert (k / n - p) ** 2 == pytest.approx(stats.Z95**2 * p * (1 - p) / n)
+            assert (k / n - p) ** 2 == pytest.approx(intervals.Z95**2 * p * (1 - p) / n)
 
 
 def test_the_paired_interval_is_that_of_all_resamples() -> None:
     before, after = [0, 1, 0, 0, 1], [1, 1, 1, 0, 0]
-    e = stats.paired(before, after)
+    e = intervals.paired(before, after)
     difference = np.array(after) - np.array(before)
     means = sorted(np.mean(r) for r in itertools.product(difference, repeat=5))
     assert e.mean == pytest.approx(0.2) and e.n == 5
@@ -47,9 +47,9 @@ def test_pairing_is_narrower_than_two_samples_and_deterministic() -> None:
     rng = np.random.default_rng(0)
     before = (rng.random(500) < 0.5).astype(float)
     after = np.where(rng.random(500) < 0.9, before, 1.0)  # a change on few problems
-    e = stats.paired(before, after)
-    assert e == stats.paired(before, after)
-    assert e.high - e.low < 0.5 * (stats.mean(after).high - stats.mean(after).low + 0.087)
+    e = intervals.paired(before, after)
+    assert e == intervals.paired(before, after)
+    assert e.high - e.low < 0.5 * (intervals.mean(after).high - intervals.mean(after).low + 0.087)
     assert e.low < e.mean < e.high
 
 

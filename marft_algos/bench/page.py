@@ -10,14 +10,16 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from marft_algos.bench import figures, sweep, tables
-from marft_algos.bench.folder import BenchFolder
-from marft_algos.config import toml
-from marft_algos.runs.folder import PanelFacts, writing
-from marft_algos.runs.report import STYLE
+from marft_algos.config.values import dumps
+from marft_algos.runs.folder import PanelFacts, write_whole
+from marft_algos.runs.plots import inline
+from marft_algos.runs.report import html_page
+
+if TYPE_CHECKING:
+    from marft_algos.bench.folder import BenchFolder
 
 _TITLES = {
     "means": "Mean scores",
@@ -70,11 +72,8 @@ def write(folder: BenchFolder, baseline: str = "", reference: str = "") -> Path:
     command = f"marft bench report {shlex.quote(str(folder.root))} --baseline {shlex.quote(base)}"
     command += f" --reference {shlex.quote(across)}" if across else ""
     texts["report.html"] = _page(folder, described["grid"], rows, sheets, command, drawn)
-    with writing(folder.root):
-        for name, text in texts.items():
-            aside = folder.root / f".{name}.tmp"
-            aside.write_text(text, encoding="utf-8", errors="replace")
-            aside.replace(folder.root / name)
+    for name, text in texts.items():
+        write_whole(folder.root / name, text, errors="replace")
     return folder.root / "report.html"
 
 
@@ -96,29 +95,20 @@ def _page(
         "problems; differences are paired by seed and problem.</p>",
         f'<p class="note">{html.escape(_panels(shown))}</p>',
         *(f"<h2>{_TITLES[name]}</h2>{_table(sheet)}" for name, sheet in sheets.items()),
-        *(f"<figure><figcaption>{_CAPTIONS[n]}</figcaption>{_inline(svg)}</figure>" for n, svg in drawn.items()),
+        *(f"<figure><figcaption>{_CAPTIONS[n]}</figcaption>{inline(svg)}</figure>" for n, svg in drawn.items()),
         _troubles(shown),
         f"<h2>Commands</h2><pre>{html.escape(commands)}</pre>",
         _each_run(folder, shown),
+        f"<h2>Grid</h2>\n<details><summary>as TOML</summary><pre>{html.escape(dumps(grid))}</pre></details>",
     ]
-    return Template(_PAGE).substitute(
-        title=html.escape(folder.root.resolve().name),
-        style=STYLE + _STYLE,
-        body="\n".join(body),
-        grid=html.escape(toml.dumps(grid)),
-    )
+    return html_page(folder.root.resolve().name, body, _STYLE)
 
 
 def _panels(rows: Sequence[Mapping[str, Any]]) -> str:
     """What each environment was evaluated on: held-out problems, or draws of what is trained on too."""
     done = {row["env"]: row for row in reversed(rows) if row["status"] == "done"}
-    told = [f"{env}: {row.get('panel') or PanelFacts.of(row['problems'])}" for env, row in reversed(done.items())]
-    return f"Evaluated on {'; '.join(told)}." if told else ""
-
-
-def _inline(svg: str) -> str:
-    """The drawing without the prologue that only a file of its own may have."""
-    return svg[svg.index("<svg") :]
+    panels = [f"{env}: {row.get('panel') or PanelFacts.of(row['problems'])}" for env, row in reversed(done.items())]
+    return f"Evaluated on {'; '.join(panels)}." if panels else ""
 
 
 def _table(sheet: Sequence[Sequence[str]]) -> str:
@@ -130,42 +120,30 @@ def _table(sheet: Sequence[Sequence[str]]) -> str:
 
 def _troubles(rows: Sequence[Mapping[str, Any]]) -> str:
     """Cells without a number, and why."""
-    told = []
+    items = []
     for row in rows:
         if row["status"] in ("failed", "skipped"):
             seed = f" · seed {row['seed']}" if row["status"] == "failed" else ""
             what = html.escape(f"{tables.label(row)} · {row['env']}{seed}: {row['error']}")
-            told.append(f"<li><b>{row['status']}</b> {what}</li>")
-    return f"<h2>Without a number</h2><ul>{''.join(dict.fromkeys(told))}</ul>" if told else ""
+            items.append(f"<li><b>{row['status']}</b> {what}</li>")
+    return f"<h2>Without a number</h2><ul>{''.join(dict.fromkeys(items))}</ul>" if items else ""
 
 
 def _each_run(folder: BenchFolder, rows: Sequence[Mapping[str, Any]]) -> str:
     """The exact command of every run that was trained."""
-    told = []
+    items = []
     for row in rows:
         if row["status"] == "done" and row["kind"] == "train":
             config = folder.runs / row["key"] / "config.toml"
             command = f"marft train --config {shlex.quote(str(config))} --runs-dir runs --name {row['key']}"
             title = f"{tables.label(row)} · {row['env']} · seed {row['seed']}: {row['score']:.3f}"
-            told.append(f"<li>{html.escape(title)}<pre>{html.escape(command)}</pre></li>")
-    return f"<h2>Runs</h2><details><summary>{len(told)} commands</summary><ol>{''.join(told)}</ol></details>"
+            items.append(f"<li>{html.escape(title)}<pre>{html.escape(command)}</pre></li>")
+    return f"<h2>Runs</h2><details><summary>{len(items)} commands</summary><ol>{''.join(items)}</ol></details>"
 
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'">
-<title>$title · MARFT benchmark</title><style>$style</style></head><body>
-<h1>$title</h1>
-$body
-<h2>Grid</h2>
-<details><summary>as TOML</summary><pre>$grid</pre></details>
-</body></html>
-"""
 
 _STYLE = """
 .scroll { overflow-x: auto }
 table { border-collapse: collapse; font-size: .84rem; font-variant-numeric: tabular-nums }
 th, td { text-align: left; padding: .3rem .5rem; border-bottom: 1px solid var(--line); vertical-align: top }
-figure { margin: 1rem 0; background: #fff }
+figure { margin: 1rem 0 }
 """

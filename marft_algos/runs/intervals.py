@@ -14,7 +14,7 @@ RESAMPLES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Interval:
     """A mean with its 95 % interval."""
 
     mean: float
@@ -29,35 +29,35 @@ class Estimate:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}], n = {self.n}{lost}"
 
 
-def wilson(successes: int, n: int) -> Estimate:
+def wilson(successes: int, n: int) -> Interval:
     """Wilson's score interval of a proportion; holds its level for small n and near 0 and 1."""
     if n == 0:
-        return Estimate(math.nan, 0.0, 1.0, 0)
+        return Interval(math.nan, 0.0, 1.0, 0)
     p, z2 = successes / n, Z95**2
     centre = (p + z2 / (2 * n)) / (1 + z2 / n)
     half = Z95 / (1 + z2 / n) * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
     # At 0 and n the bound is exactly 0 or 1; rounding must not put it beside.
     low = 0.0 if successes == 0 else centre - half
     high = 1.0 if successes == n else centre + half
-    return Estimate(p, low, high, n)
+    return Interval(p, low, high, n)
 
 
-def mean(outcomes: Sequence[float]) -> Estimate:
+def mean(outcomes: Sequence[float]) -> Interval:
     """Mean of outcomes: Wilson's interval if all are 0 or 1, else the bootstrap's."""
     if all(x in (0.0, 1.0) for x in outcomes):
         return wilson(int(sum(outcomes)), len(outcomes))
     return _bootstrap(np.asarray(outcomes, dtype=np.float64))
 
 
-def paired(before: Sequence[float], after: Sequence[float], level: float = 0.95) -> Estimate:
+def paired(before: Sequence[float], after: Sequence[float], level: float = 0.95) -> Interval:
     """Mean of ``after - before`` on the same problems, with the interval of a paired bootstrap."""
     difference = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
-    return _bootstrap(difference, level) if len(difference) else Estimate(math.nan, math.nan, math.nan, 0)
+    return _bootstrap(difference, level) if len(difference) else Interval(math.nan, math.nan, math.nan, 0)
 
 
-def _bootstrap(x: np.ndarray, level: float = 0.95) -> Estimate:
+def _bootstrap(x: np.ndarray, level: float = 0.95) -> Interval:
     """Percentile bootstrap of the mean; a resample is a multinomial draw over the distinct values."""
     values, counts = np.unique(x, return_counts=True)
     draws = np.random.default_rng(0).multinomial(len(x), counts / len(x), size=RESAMPLES)
     low, high = np.quantile(draws @ values / len(x), [(1 - level) / 2, (1 + level) / 2])
-    return Estimate(float(x.mean()), float(low), float(high), len(x))
+    return Interval(float(x.mean()), float(low), float(high), len(x))
