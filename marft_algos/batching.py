@@ -133,13 +133,15 @@ class ValueBatch:
 
 def has_loss(transition: Transition) -> bool:
     """True for turns that a policy can learn from: trainable, generated, with at least one token."""
-    return bool(transition.trainable and transition.action_ids and transition.stop_reason is not StopReason.ERROR)
+    return bool(
+        transition.trainable and transition.reply.action_ids and transition.reply.stop_reason is not StopReason.ERROR
+    )
 
 
 def decision_points(transition: Transition, level: Level) -> int:
     """How many values, advantages and returns a turn has: its tokens, or 1 at action level and without a loss."""
     if level == "token" and transition.trainable:
-        return max(len(transition.action_ids), 1)
+        return max(len(transition.reply.action_ids), 1)
     return 1
 
 
@@ -170,7 +172,7 @@ def _learnt(trajectory: Trajectory, policies: Container[str]) -> list[Transition
 def totals(rows: Sequence[Transition], estimates: Estimates, episodes: float | None = None) -> Totals:
     """Rows, sampled tokens and (episode, agent) pairs of a minibatch, for which so many episodes were played."""
     acted = sum(estimates.shares.get(t, 1.0) for t in rows)
-    return Totals(len(rows), sum(len(t.action_ids) for t in rows), acted, episodes)
+    return Totals(len(rows), sum(len(t.reply.action_ids) for t in rows), acted, episodes)
 
 
 def context_tokens(rows: Sequence[Transition]) -> int:
@@ -216,16 +218,16 @@ def pack(
     advantages = np.zeros(size if level == "token" else len(rows), dtype=np.float32)
     for i, t in enumerate(rows):
         _check(t, estimates, rows[0].policy, level)
-        start, end = len(t.prompt_ids), _length(t)
-        ids[i, :start], ids[i, start:end] = t.prompt_ids, t.action_ids
+        start, end = len(t.request.prompt_ids), _length(t)
+        ids[i, :start], ids[i, start:end] = t.request.prompt_ids, t.reply.action_ids
         kept[i, :end], acted[i, start:end] = True, True
         old[i, start:end] = estimates.behaviour(t)
-        sampler[i, start:end] = t.logprobs
+        sampler[i, start:end] = t.reply.logprobs
         reference[i, start:end] = estimates.reference_logprobs.get(t, 0.0)
         advantage = estimates.advantages.get(t)
         if advantage is not None and level == "action":
             advantages[i] = advantage[0]
-        elif advantage is not None and t.action_ids:
+        elif advantage is not None and t.reply.action_ids:
             advantages[i, start:end] = advantage
 
     def send(x: np.ndarray) -> Tensor:
@@ -242,7 +244,7 @@ def pack(
         reference_logprobs=send(reference[:, 1:]),
         advantages=send(advantages[:, 1:] if level == "token" else advantages),
         n_tokens=send(acted.sum(1)),
-        n_words=send(np.array([len(t.text.split()) for t in rows], dtype=np.int64)),
+        n_words=send(np.array([len(t.turn.text.split()) for t in rows], dtype=np.int64)),
         temperature=send(np.array([t.temperature for t in rows], dtype=np.float32)),
         shares=send(np.array([estimates.shares.get(t, 1.0) for t in rows], dtype=np.float32)),
         totals=minibatch or totals(rows, estimates),
@@ -269,18 +271,18 @@ def pack_values(rows: Sequence[Transition], estimates: Estimates, device: torch.
 
 
 def _length(t: Transition) -> int:
-    return len(t.prompt_ids) + len(t.action_ids)
+    return len(t.request.prompt_ids) + len(t.reply.action_ids)
 
 
 def _check(t: Transition, estimates: Estimates, policy: str, level: Level) -> None:
     where = f"turn {t.index} of {t.agent}"
     if t.policy != policy:
         raise BatchError(f"{where} belongs to policy '{t.policy}', the batch to '{policy}'; pack one policy at a time.")
-    if not t.prompt_ids:
+    if not t.request.prompt_ids:
         raise BatchError(f"{where} has no prompt: its first token has nothing to be predicted from.")
-    for whose, logprobs in (("sampled", t.logprobs), ("recomputed", estimates.behaviour(t))):
-        if len(logprobs) != len(t.action_ids):
-            count = len(t.action_ids)
+    for whose, logprobs in (("sampled", t.reply.logprobs), ("recomputed", estimates.behaviour(t))):
+        if len(logprobs) != len(t.reply.action_ids):
+            count = len(t.reply.action_ids)
             raise BatchError(f"{where} has {len(logprobs)} {whose} log-probs for {count} tokens; expected one each.")
     expected = decision_points(t, level)
     given = len(estimates.advantages[t]) if t in estimates.advantages else expected

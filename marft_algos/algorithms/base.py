@@ -247,7 +247,7 @@ def fill_values(
     if critics is None:
         raise ConfigError(f"The algorithm's critic sees '{view}', but there are no value heads; use critic='none'.")
     nodes = [t for trajectory in trajectories for t in (*trajectory.transitions, *trajectory.planned)]
-    seen = [t for t in nodes if t.prompt_ids and t.policy in critics.policies]
+    seen = [t for t in nodes if t.request.prompt_ids and t.policy in critics.policies]
     features = critics.featurise(seen, view=view, level=level)
     estimates.features |= features
     for policy in critics.policies:

@@ -23,7 +23,7 @@ def costs_of(trajectory: Trajectory, kind: Cost) -> list[int]:
     """
     turns = trajectory.transitions
     if kind == "tokens":
-        return [len(t.action_ids) for t in turns]
+        return [len(t.reply.action_ids) for t in turns]
     if kind == "calls":
         return [int(bool(t.policy)) for t in turns]
     following = [[turns[k].agent for k in layer.turns] for layer in trajectory.layers[1:]] + [[]]

@@ -84,7 +84,7 @@ class Margin(Rule):
         quality: dict[tuple[int, str], float] = {}
         places: dict[tuple[int, str], int] = {}
         for t in turns:
-            quality[t.round, t.agent] = quality.get((t.round, t.agent), 0.0) + t.reward
+            quality[t.round, t.agent] = quality.get((t.round, t.agent), 0.0) + t.turn.reward
             places[t.round, t.agent] = t.index
         for layer in trajectory.layers:
             for agent, reward in layer.agent_rewards.items():
@@ -124,7 +124,7 @@ class _Steps(Rule):
         paid.agents = [dict(layer.agent_rewards) for layer in trajectory.layers]
         span, quality = -1, {-1: 0.0}
         places: dict[tuple[int, str], int] = {}
-        critic = {t.agent: t.agent in self.critics or t.role in self.critics for t in turns}
+        critic = {t.agent: t.agent in self.critics or t.turn.role in self.critics for t in turns}
         own = punctual(trajectory)
         for layer in trajectory.layers:
             span += any(not critic[turns[k].agent] for k in layer.turns)
@@ -202,7 +202,7 @@ class Rank(Rule):
         agreement = {}
         for agent in agents:
             local = [
-                sum(t.reward for t in d.transitions if t.agent == agent)
+                sum(t.turn.reward for t in d.transitions if t.agent == agent)
                 + sum(layer.agent_rewards.get(agent, 0.0) for layer in d.layers)
                 for d in group
             ]
@@ -230,7 +230,7 @@ class Rank(Rule):
 
 def outcome(trajectory: Trajectory, agent: str) -> float:
     """What an episode was worth to an agent: all that the team and its turns were paid, and the agent's own share."""
-    team = sum(layer.team_reward for layer in trajectory.layers) + sum(t.reward for t in trajectory.transitions)
+    team = sum(layer.team_reward for layer in trajectory.layers) + sum(t.turn.reward for t in trajectory.transitions)
     return float(team + sum(layer.agent_rewards.get(agent, 0.0) for layer in trajectory.layers))
 
 

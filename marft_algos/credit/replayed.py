@@ -56,7 +56,7 @@ def siblings(
         sample: Number of the sample at later turns; 0: the episode's own random numbers.
     """
     start = replayer.state(trajectory, t.layer)
-    beside = {k: trajectory.transitions[k].text for k in trajectory.layers[t.layer].turns if k != t.index}
+    beside = {k: trajectory.transitions[k].turn.text for k in trajectory.layers[t.layer].turns if k != t.index}
     return [Branch(start, trajectory.number, beside, {t.index: j}, sample) for j in samples]
 
 

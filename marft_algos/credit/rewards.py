@@ -151,7 +151,7 @@ def _late(trajectory: Trajectory, paid: Rewards, layer: int, agent: str) -> floa
 
 def punctual(trajectory: Trajectory) -> list[float]:
     """Per turn what it was paid at its own layer, and not late."""
-    paid = [t.reward for t in trajectory.transitions]
+    paid = [t.turn.reward for t in trajectory.transitions]
     for layer in trajectory.layers:
         for k, reward in layer.late_rewards.items():
             paid[k] -= reward
@@ -193,7 +193,7 @@ def check_own_view(trajectory: Trajectory, links: Links) -> None:
     turns = trajectory.transitions
     for t in turns:
         for j in links.successors[t.index]:
-            missing = ({t.index} | set(t.sees)) - set(turns[j].sees)
+            missing = ({t.index} | set(t.turn.sees)) - set(turns[j].turn.sees)
             private = t.observation is None or t.observation != turns[j].observation
             if not missing and not private:
                 continue

@@ -28,10 +28,10 @@ def check_versions(rows: Sequence[Transition], version: int, max_staleness: int 
         StaleError: Some were not.
     """
     for t in rows:
-        if t.version != FOREIGN and not 0 <= version - t.version <= max_staleness:
+        if t.reply.version != FOREIGN and not 0 <= version - t.reply.version <= max_staleness:
             raise StaleError(
-                f"Turn {t.index} of {t.agent} was sampled by version {t.version} of policy '{t.policy}', which is at "
-                f"version {version} now; expected at most {max_staleness} updates between. Collect new episodes after "
+                f"Turn {t.index} of {t.agent} was sampled by version {t.reply.version} of policy '{t.policy}', which is "
+                f"at version {version} now; expected at most {max_staleness} updates between. Collect new episodes after "
                 "every update, publish the new weights to the engine (Publisher.publish), and give replies the version "
                 "that sampled them."
             )
@@ -48,4 +48,4 @@ def charge_kl(rows: Sequence[Transition], estimates: Estimates, coef: float) -> 
         gap = estimates.behaviour(t) - estimates.reference_logprobs[t]
         estimates.penalties[t] = (-coef * gap).astype(np.float32)
         total += float(gap.sum())
-    return total / max(sum(len(t.action_ids) for t in rows), 1)
+    return total / max(sum(len(t.reply.action_ids) for t in rows), 1)

@@ -358,7 +358,7 @@ def per_policy(setting: float | Mapping[str, float], policies: Sequence[str], na
 def _sampler_gap(logprobs: Tensor, batch: Any) -> float:
     """This batch's share of mean |log π_learner − log π_sampler|; the sampler's, even if old was recomputed."""
     now = unpack(logprobs, batch)
-    gaps = [np.abs(x - t.logprobs).sum() for x, t in zip(now, batch.transitions, strict=True)]
+    gaps = [np.abs(x - t.reply.logprobs).sum() for x, t in zip(now, batch.transitions, strict=True)]
     return float(sum(gaps)) / max(batch.totals.tokens, 1)
 
 

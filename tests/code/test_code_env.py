@@ -16,7 +16,7 @@ import pytest
 import marft_envs
 from helpers.fake_sandbox import ADD, CRASH, GOLD, SCRIPT, WRONG, ZERO, FakeSandbox, calls, stdio
 from marft_algos.credit import agent_chain, broadcast, team_chain
-from marft_algos.types import Estimates, Trajectory, Transition
+from marft_algos.types import Estimates, GenerationRequest, Trajectory, Transition
 from marft_envs import FlexEnv, trajectory
 from marft_envs.code import VERDICTS, CodeTask, Problem, make
 from marft_envs.code.data import ProblemSet
@@ -217,7 +217,8 @@ def test_rounds_pay_by_how_much_the_score_has_changed(reward: str, half: float) 
 
 def trajectory_of(env: FlexEnv) -> Trajectory:
     """The record as trainers read it."""
-    return Trajectory(env.episode, [Transition(turn, policy="p") for turn in env.episode.turns])
+    asked = GenerationRequest("p", [], 0)
+    return Trajectory(env.episode, [Transition(turn, asked) for turn in env.episode.turns])
 
 
 def test_differences_pay_the_coder_at_its_turn_and_the_reflector_for_what_came_of_its_words() -> None:

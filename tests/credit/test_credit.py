@@ -33,7 +33,7 @@ def test_last_moves_a_rounds_pay_to_its_last_layer() -> None:
     trajectory.transitions[0].turn.reward = 0.5
     links = credit.team_chain(trajectory, credit.get("last")(trajectory), Estimates())
     assert links.rewards == [0.0, 3.5, 0.0, 7.0]
-    assert trajectory.transitions[0].reward == 0.5, "the record itself stays as it was"
+    assert trajectory.transitions[0].turn.reward == 0.5, "the record itself stays as it was"
 
 
 def test_the_next_round_follows_a_rounds_last_layer() -> None:

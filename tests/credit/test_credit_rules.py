@@ -243,10 +243,10 @@ def test_the_learner_prepares_the_rule_and_keeps_its_state() -> None:
     data = policies.play([episode([["a"], ["b"]], number=i) for i in range(4)])
     learner = Learner(REINFORCE(REINFORCEConfig(credit=setting)), policies)
     logged = learner.update(data, 0)
-    tokens = np.mean([sum(len(t.action_ids) for t in d.transitions) for d in data])
+    tokens = np.mean([sum(len(t.reply.action_ids) for t in d.transitions) for d in data])
     assert logged["credit/cost/tokens"] == pytest.approx(tokens)
     returns = [float(learner.estimates.returns[t][0]) for t in data[0].transitions]
-    first, second = (0.5 * len(t.action_ids) for t in data[0].transitions)
+    first, second = (0.5 * len(t.reply.action_ids) for t in data[0].transitions)
     assert returns == pytest.approx([1.0 - first - second, 1.0 - second])
     other = Learner(REINFORCE(REINFORCEConfig(credit=setting)), policies)
     other.load_state_dict(learner.state_dict())
