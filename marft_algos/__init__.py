@@ -13,6 +13,8 @@ if sys.argv[:1] == ["-m"]:  # Python is looking for the module that it will star
 import importlib
 from typing import TYPE_CHECKING
 
+from marft_envs.moved import moved
+
 if TYPE_CHECKING:
     from marft_algos.algorithms.base import Algorithm as Algorithm
     from marft_algos.algorithms.base import UpdateConfig as UpdateConfig
@@ -29,6 +31,28 @@ if TYPE_CHECKING:
     from marft_algos.training.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
+
+_MOVED = {
+    "algorithms": "algos",
+    "algorithms.base": "algorithm",
+    "algorithms.groups": "groups",
+    "algorithms.ppo": "ppo",
+    "config.presets": "presets",
+    "learner.learner": "update",
+    "models.loading": "modeling",
+    "models.policy": "policy",
+    "models.renderer": "renderer",
+    "rollout.selfplay": "selfplay",
+    "runs.checkpoint": "checkpoint",
+    "runs.loggers": "loggers",
+    "training.estimate": "estimate",
+    "training.evaluate": "evaluate",
+    "training.parts": "parts",
+    "training.resolve": "resolve",
+    "training.trainer": "trainer",
+}
+"""Modules that documents and examples named, and their old names, which go in the next release."""
+moved({f"{__name__}.{old}": f"{__name__}.{new}" for new, old in _MOVED.items()})
 
 _LAZY = {
     "Algorithm": "algorithms.base",

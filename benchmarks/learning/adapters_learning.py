@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import marft_envs
-from marft_envs.adapters.numeric import Numeric
+from marft_envs.adapters.outward.numeric import Numeric
 
 WORDS = {role: list("0123") for role in ("planner", "solver")}
 BYTES = 2
@@ -82,7 +82,7 @@ def rllib(seed: int, enough: Callable[[float], bool]) -> None:
     from ray import tune
     from ray.rllib.algorithms.ppo import PPOConfig
 
-    from marft_envs.adapters.rllib import RLlibEnv
+    from marft_envs.adapters.outward.rllib import RLlibEnv
 
     tune.register_env("relay", lambda config: RLlibEnv(relay(mask=False)))
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
@@ -111,7 +111,7 @@ def benchmarl(seed: int, enough: Callable[[float], bool]) -> None:
     from benchmarl.experiment import Callback, Experiment, ExperimentConfig
     from benchmarl.models.mlp import MlpConfig
 
-    from marft_envs.adapters.benchmarl import TeamTask
+    from marft_envs.adapters.outward.benchmarl import TeamTask
 
     class Watch(Callback):
         def on_batch_collected(self, batch: Any) -> None:

@@ -33,7 +33,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 import marft_envs
 from marft_algos.models import embedded_path
-from marft_envs.adapters.trl import TeamRollout, rows, team_return
+from marft_envs.adapters.outward.trl import TeamRollout, rows, team_return
 
 ENV, KWARGS = "math-dual-v0", {"levels": [0]}
 LEARNERS = ("reasoner_0", "actor_0")

@@ -50,8 +50,8 @@ from marft_algos.runs import checkpoint, stats
 from marft_algos.training import evaluate, hosting, setup
 from marft_algos.training.resolve import resolve
 from marft_envs import FlexEnv
-from marft_envs.adapters.codecs import Discrete, Grid
-from marft_envs.adapters.foreign import ForeignTask
+from marft_envs.adapters.inward.codecs import Discrete, Grid
+from marft_envs.adapters.inward.foreign import ForeignTask
 
 GAME = "pettingzoo:tictactoe_v3"
 BOARD = {"codec": "benchmarks.learning.selfplay:board"}

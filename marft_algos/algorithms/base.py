@@ -332,7 +332,7 @@ def get(name: str) -> type[Algorithm]:
         except AttributeError as error:
             raise ConfigError(f"Cannot load algorithm '{name}': {error}. Expected module:Class, importable.") from error
         return found
-    if name not in _REGISTRY and name in _pages():
+    if name not in _REGISTRY and name in pages():
         importlib.import_module(f"{__package__}.{name}")
     if name not in _REGISTRY:
         raise ConfigError(f"There is no algorithm '{name}'. {did_you_mean(name, names())}")
@@ -341,8 +341,9 @@ def get(name: str) -> type[Algorithm]:
 
 def names() -> list[str]:
     """Names that ``get`` knows: one file in ``marft_algos/algorithms`` each, and what was registered elsewhere."""
-    return sorted(_pages() | set(_REGISTRY))
+    return sorted(pages() | set(_REGISTRY))
 
 
-def _pages() -> set[str]:
+def pages() -> set[str]:
+    """Names of the algorithms that come with the package."""
     return {m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)])} - SHARED

@@ -207,7 +207,7 @@ def foreign_clauses(target: str, kwargs: dict[str, Any]) -> list[Any]:
         return []  # `factory` says what is wrong
     if not foreign:
         return []
-    from marft_envs.adapters import load
+    from marft_envs.adapters.inward import load
 
     return load.clauses(target, **kwargs)
 

@@ -17,9 +17,10 @@ import pytest
 import marft_envs
 from helpers import strangers
 from marft_envs import ConfigError, FlexEnv, MissingExtraError, check_env, invariants
-from marft_envs.adapters import aec, compliance, gym_text, optional, parallel
-from marft_envs.adapters.codecs import Discrete, Grid, chosen
-from marft_envs.adapters.game import OPPONENTS
+from marft_envs.adapters import optional
+from marft_envs.adapters.inward import aec, compliance, gym_text, parallel
+from marft_envs.adapters.inward.codecs import Discrete, Grid, chosen
+from marft_envs.adapters.inward.game import OPPONENTS
 from marft_envs.dependency import Independent
 
 Say = Callable[[FlexEnv, str], str]
@@ -283,8 +284,8 @@ def test_two_environments_side_by_side_reproduce_their_runs() -> None:
 
 
 def test_an_environment_of_others_goes_by_its_name() -> None:
-    env = marft_envs.make("strangers:make_counting", sees=1)
-    assert env.env_id == "strangers:make_counting" and env.env_kwargs == {"sees": 1}
+    env = marft_envs.make("helpers.strangers:make_counting", sees=1)
+    assert env.env_id == "helpers.strangers:make_counting" and env.env_kwargs == {"sees": 1}
     assert play(env, lambda env, agent: "two").terminated
     lake = marft_envs.make("gymnasium:FrozenLake-v1", settings={"is_slippery": False}, roles=["scout", "actor"])
     assert lake.possible_agents == ["scout_0", "actor_0"]
@@ -296,8 +297,8 @@ def test_an_environment_of_others_goes_by_its_name() -> None:
         ("pettingzoo:tictactoe_v2", {}, "Did you mean 'tictactoe_v3'"),
         ("pettingzoo:nobody.knows_v0", {}, "no module 'nobody.knows_v0'"),
         ("gymnasium:FrozenLake-v77", {}, "FrozenLake-v77"),
-        ("gymnasium:FrozenLake-v1", {"codec": "strangers:nothing"}, "no codec"),
-        ("strangers:make_counting", {"se": 1}, "sees"),
+        ("gymnasium:FrozenLake-v1", {"codec": "helpers.strangers:nothing"}, "no codec"),
+        ("helpers.strangers:make_counting", {"se": 1}, "sees"),
     ],
 )
 def test_a_wrong_name_is_answered(name: str, settings: dict[str, Any], says: str) -> None:
@@ -348,8 +349,8 @@ def test_what_complies_is_said_to_and_the_rest_is_refused_before_it_is_played() 
     for env in (strangers.Counting(), strangers.Choir(), strangers.Door(), gymnasium.make("FrozenLake-v1")):
         assert all(clause.met for clause in compliance.check(env)), compliance.report(env)
     with pytest.raises(ConfigError, match=r"(?s)actions: .*observations: "):
-        marft_envs.make("strangers:Picture")
-    env = marft_envs.make("strangers:Growing")
+        marft_envs.make("helpers.strangers:Picture")
+    env = marft_envs.make("helpers.strangers:Growing")
     env.reset(seed=0)
     env.step("1")
     with pytest.raises(ConfigError, match="appear in mid-episode"):

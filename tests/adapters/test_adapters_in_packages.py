@@ -11,7 +11,7 @@ import pytest
 
 import marft_envs
 from marft_envs import ConfigError, FlexEnv, MissingExtraError, check_env
-from marft_envs.adapters import reasoning_gym as questions
+from marft_envs.adapters.inward import reasoning_gym as questions
 
 
 def need(package: str, extra: str) -> Any:

@@ -314,7 +314,7 @@ def test_bad_calls_say_what_to_type(
     assert "Clone the repository" in capsys.readouterr().err
     monkeypatch.chdir(ROOT)
     for asked in ([], ["--help"]):
-        assert main(["bench", "perf", *asked]) == 0 and "marft bench perf " in capsys.readouterr().out
+        assert main(["bench", "perf", *asked]) == 0 and "\n  throughput " in capsys.readouterr().out
     (tmp_path / "something").write_text("")
     with pytest.raises(ConfigError, match="no benchmark"):
         BenchFolder(tmp_path).prepare({})

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from marft_algos.config import arguments, commands, main
+from marft_algos.cli import commands, main
+from marft_algos.config import arguments
 
 
 @pytest.mark.parametrize(

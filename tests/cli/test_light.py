@@ -61,9 +61,9 @@ def test_what_is_mistyped_is_told_without_torch(argv: list[str], code: int, mess
 @pytest.mark.parametrize("names", [algorithm.names()])
 def test_the_settings_of_every_algorithm_are_read_without_torch(names: list[str], tmp_path: Path) -> None:
     text = (
-        "import sys\nfrom marft_algos import config\n"
+        "import sys\nfrom marft_algos.config import settings\n"
         f"for name in {names!r}:\n"
-        "    config.build({'algo': name})\n"
+        "    settings.build({'algo': name})\n"
         f"    assert not [m for m in {HEAVY!r} if m in sys.modules], name\n"
     )
     done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, timeout=120)

@@ -7,7 +7,6 @@ import dataclasses
 import io
 import json
 import pickle
-import pkgutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import pytest
 from helpers.flex import PlainTask, flex
 from helpers.teams import Heads, Tabular, episode, put, random_team
 from helpers.tiny import save_tiny
-from marft_algos import algorithms as algos
 from marft_algos import credit
 from marft_algos.algorithms import base as algorithm
 from marft_algos.engines import NativeEngine
@@ -31,7 +29,7 @@ from marft_envs.vector import VectorEnv
 from marft_envs.wrappers import TurnLimit
 
 CHAINS = ("team", "agent")
-ALGORITHMS = sorted(m.name for m in pkgutil.iter_modules(algos.__path__))
+ALGORITHMS = sorted(algorithm.pages())
 
 
 def charged(seed: int, **fields: Any) -> tuple[Trajectory, Estimates]:

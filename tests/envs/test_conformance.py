@@ -15,7 +15,7 @@ from marft_envs import ConfigError, FlexEnv, Independent, Layered, Outcome, Rout
 from marft_envs.testing import CheckError
 from marft_envs.wrappers import FixedPartners, PromptObservation, TurnLimit
 
-IDS = [spec.id for spec in marft_envs.list_envs()]
+IDS = [spec.id for spec in marft_envs.list_envs() if "/" not in spec.id]  # other tests register test/…
 
 
 @pytest.mark.parametrize("id", IDS)
@@ -72,9 +72,9 @@ def test_environments_that_keep_the_rules(build: Callable[[], FlexEnv]) -> None:
 
 def test_an_environment_or_a_module_can_be_given() -> None:
     assert check_env(flex(2)).env_id == "custom"
-    assert check_env("flex:flex").env_id == "custom"
+    assert check_env("helpers.flex:flex").env_id == "custom"
     with pytest.raises(ConfigError, match="no callable 'flux'"):
-        check_env("flex:flux")
+        check_env("helpers.flex:flux")
     with pytest.raises(ConfigError, match="Did you mean 'relay-v0'"):
         check_env("relays-v0")
 

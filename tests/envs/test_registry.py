@@ -75,7 +75,7 @@ def test_an_id_has_one_meaning() -> None:
 
 def test_module_colon_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_envs_module.py").write_text(
-        "import marft_envs\nfrom flex import flex\nmarft_envs.register('mine/there-v0', lambda: flex(2))\n"
+        "import marft_envs\nfrom helpers.flex import flex\nmarft_envs.register('mine/there-v0', lambda: flex(2))\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     assert marft_envs.make("my_envs_module:mine/there-v0").env_id == "mine/there-v0"

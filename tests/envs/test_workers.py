@@ -31,7 +31,7 @@ from marft_envs.workers import (
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
-    with WorkerPool("worker_targets:work", deadline=1.0, memory_mb=512) as pool:
+    with WorkerPool("helpers.worker_targets:work", deadline=1.0, memory_mb=512) as pool:
         pool.warm_up()
         yield pool
 
@@ -77,7 +77,7 @@ def test_a_late_answer_is_killed_by_the_deadline(pool: WorkerPool) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_worker_kept_from_the_processor_keeps_its_time() -> None:
     """A deadline is the worker's CPU time: stopped for twice as long as that, it answers all the same."""
-    with WorkerPool("worker_targets:work", deadline=0.8) as pool:
+    with WorkerPool("helpers.worker_targets:work", deadline=0.8) as pool:
         pid, answers = pool.call({"do": "pid"}), []
         before = cpu_of(pid)
         thread = threading.Thread(target=lambda: answers.append(pool.call({"do": "work", "seconds": 0.4})))
@@ -94,7 +94,7 @@ def test_a_worker_kept_from_the_processor_keeps_its_time() -> None:
 def test_the_first_call_has_all_its_time_however_long_the_worker_took_to_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = "import time\nfrom worker_targets import work\ntime.sleep(1)\n"
+    code = "import time\nfrom helpers.worker_targets import work\ntime.sleep(1)\n"
     (tmp_path / "slow_start.py").write_text(code, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     with WorkerPool("slow_start:work", deadline=1.0) as pool:
@@ -103,7 +103,7 @@ def test_the_first_call_has_all_its_time_however_long_the_worker_took_to_start(
 
 def test_a_worker_that_only_waits_meets_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("marft_envs.workers.WALL", 2.0)
-    with WorkerPool("worker_targets:work", deadline=0.2) as pool:
+    with WorkerPool("helpers.worker_targets:work", deadline=0.2) as pool:
         pool.warm_up()
         start = time.monotonic()
         with pytest.raises(WorkerLate, match=r"0\.4 s") as caught:
@@ -164,14 +164,14 @@ def test_memory_is_limited(pool: WorkerPool) -> None:
 
 
 def test_threads_share_a_pool() -> None:
-    with WorkerPool("worker_targets:work", size=2, deadline=10.0) as pool, ThreadPoolExecutor(8) as threads:
+    with WorkerPool("helpers.worker_targets:work", size=2, deadline=10.0) as pool, ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda value: pool.call({"do": "echo", "value": value}), range(200)))
         pids = set(threads.map(lambda _: pool.call({"do": "pid"}), range(50)))
     assert answers == list(range(200)) and 1 <= len(pids) <= 2
 
 
 def test_after_a_kill_a_ready_worker_goes_first() -> None:
-    with WorkerPool("worker_targets:work", size=2, deadline=0.5) as pool:
+    with WorkerPool("helpers.worker_targets:work", size=2, deadline=0.5) as pool:
         pool.warm_up()
         ready = {slot.process._popen.pid for slot in pool._slots if slot.process is not None}
         with pytest.raises(WorkerTimeout):
@@ -199,7 +199,7 @@ def test_a_forked_child_gets_its_own_worker(pool: WorkerPool) -> None:
 
 
 def test_close_ends_a_call_in_flight_and_later_calls() -> None:
-    pool = WorkerPool("worker_targets:work", deadline=30.0)
+    pool = WorkerPool("helpers.worker_targets:work", deadline=30.0)
     pool.warm_up()
     caught: list[BaseException] = []
 
@@ -236,7 +236,7 @@ def test_settings_that_cannot_work_are_refused(kwargs: dict[str, object]) -> Non
 def test_no_worker_outlives_its_parent() -> None:
     code = (
         "from marft_envs.workers import WorkerPool\n"
-        "pool = WorkerPool('worker_targets:work')\n"
+        "pool = WorkerPool('helpers.worker_targets:work')\n"
         "print(pool.call({'do': 'pid'}))\n"
     )
     paths = os.pathsep.join(path for path in sys.path if path)

@@ -101,7 +101,7 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_nothing_in_the_way(
 
 
 def test_the_lock_is_one_processs_and_its_children_do_not_keep_it(tmp_path: Path) -> None:
-    try_it = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from marft_algos import locks; from pathlib import Path\n"
+    try_it = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from marft_algos.runs import locks; from pathlib import Path\n"
     try_it += f"with locks.held(Path({str(tmp_path)!r})): print('free')"
 
     def other() -> subprocess.CompletedProcess[str]:

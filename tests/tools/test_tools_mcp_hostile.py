@@ -68,7 +68,7 @@ def test_a_pattern_of_a_server_and_an_argument_of_a_policy() -> None:
 
 LEAVES = """
 import os, signal, sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = [{tests!r}, {tests!r} + "/tools"]
 from test_tools_mcp_hostile import bad
 domain = bad("hang", {pids!r}, shared=True)
 print("there", flush=True)

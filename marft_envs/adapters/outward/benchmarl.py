@@ -3,7 +3,7 @@
 ::
 
     from benchmarl.experiment import Experiment
-    from marft_envs.adapters.benchmarl import TeamTask
+    from marft_envs.adapters.outward.benchmarl import TeamTask
 
     task = TeamTask(lambda: Numeric(marft_envs.make("relay-v0")), "relay")
     Experiment(task=task, algorithm_config=MappoConfig.get_from_yaml(), …).run()
@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from marft_envs.adapters.numeric import Numeric
 from marft_envs.adapters.optional import require
+from marft_envs.adapters.outward.numeric import Numeric
 from marft_envs.errors import ConfigError
 
 TaskClass: Any = require("benchmarl.environments.common", "benchmarl", "1.5").TaskClass
@@ -26,7 +26,7 @@ MarlGroupMapType: Any = require("torchrl.envs.utils", "benchmarl", "0.8", below=
 cloudpickle: Any = require("cloudpickle", "benchmarl")
 
 # After BenchMARL, so that its extra is named where both are missing.
-from marft_envs.adapters.torchrl import TeamEnv  # noqa: E402
+from marft_envs.adapters.outward.torchrl import TeamEnv  # noqa: E402
 
 
 class TeamTask(TaskClass):
@@ -37,7 +37,7 @@ class TeamTask(TaskClass):
     policy. Agents that are not on turn have one legal action, whose probability is 1: they learn nothing from it.
 
     Args:
-        make: Builds the environment, a :class:`marft_envs.adapters.numeric.Numeric` with its mask.
+        make: Builds the environment, a :class:`marft_envs.adapters.outward.numeric.Numeric` with its mask.
         name: Of the task, in BenchMARL's records.
         max_steps: Most layers of an evaluation episode.
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marft_envs.adapters import foreign
-from marft_envs.adapters.aec import PettingZooGame, masked
-from marft_envs.adapters.codecs import Codec
+from marft_envs.adapters.inward import foreign
+from marft_envs.adapters.inward.aec import PettingZooGame, masked
+from marft_envs.adapters.inward.codecs import Codec
 from marft_envs.core import FlexEnv
 
 
@@ -43,5 +43,5 @@ class ParallelGame(PettingZooGame):
 
 
 def wrap(env: Any, codec: Codec | Mapping[str, Codec] | None = None, **settings: Any) -> FlexEnv:
-    """Makes a FlexEnv of a PettingZoo parallel environment; arguments as :func:`marft_envs.adapters.aec.wrap`."""
+    """Makes a FlexEnv of a PettingZoo parallel environment; arguments as of ``aec.wrap``."""
     return foreign.team(ParallelGame(env, codec), simultaneous=True, **settings)

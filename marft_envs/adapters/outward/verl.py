@@ -5,7 +5,7 @@ reads between its turns has ``response_mask`` 0. verl builds agent loops from a 
 ``actor_rollout_ref.rollout.agent.agent_loop_config_path`` names::
 
     - name: marft
-      _target_: marft_envs.adapters.verl.TeamLoop
+      _target_: marft_envs.adapters.outward.verl.TeamLoop
       env: math-dual-v0
       env_kwargs: {levels: [0]}
 
@@ -20,8 +20,8 @@ from typing import Any
 from uuid import uuid4
 
 import marft_envs
-from marft_envs.adapters.learner_row import Row, broke_off, paid, template
 from marft_envs.adapters.optional import require
+from marft_envs.adapters.outward.learner_row import Row, broke_off, paid, template
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError
 

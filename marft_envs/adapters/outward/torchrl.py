@@ -2,7 +2,7 @@
 
 ::
 
-    from marft_envs.adapters.torchrl import TeamEnv
+    from marft_envs.adapters.outward.torchrl import TeamEnv
 
     env = TeamEnv(marft_envs.make("math-debate-v0"))
     td = env.reset(seed=0)
@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from marft_envs.adapters.numeric import Numeric
 from marft_envs.adapters.optional import require
-from marft_envs.adapters.parallel_play import LayerParallel
+from marft_envs.adapters.outward.numeric import Numeric
+from marft_envs.adapters.outward.parallel_play import LayerParallel
 from marft_envs.core import FlexEnv
 from marft_envs.spaces import UnicodeText
 from marft_envs.wrappers import FlexWrapper, PromptObservation
@@ -53,7 +53,7 @@ class TeamEnv(PettingZooWrapper):
     """A layer a step; ``(group, "mask")`` says whose action counts, and what others answer is dropped.
 
     Observations are prompts and actions replies (both non-tensor data), or with
-    :class:`marft_envs.adapters.numeric.Numeric` bits and indices. An episode is done when all agents are.
+    :class:`marft_envs.adapters.outward.numeric.Numeric` bits and indices. An episode is done when all agents are.
 
     Args:
         env: The environment. Text is shown as one prompt; wrap it in ``PromptObservation(env, render)`` to say how.

@@ -2,7 +2,7 @@
 
 ::
 
-    from marft_envs.adapters.parallel_play import LayerParallel
+    from marft_envs.adapters.outward.parallel_play import LayerParallel
 
     env = LayerParallel(marft_envs.make("math-debate-v0"))
     observations, infos = env.reset(seed=0)          # infos[agent]["acts"]: whose action counts now
@@ -34,7 +34,7 @@ class LayerParallel(pettingzoo.ParallelEnv[str, Any, Any]):
     not on turn sees the task and what was said to it, and need not answer. A step pays what its layer was paid.
 
     Args:
-        env: The environment, text or :class:`marft_envs.adapters.numeric.Numeric`.
+        env: The environment, text or :class:`marft_envs.adapters.outward.numeric.Numeric`.
     """
 
     def __init__(self, env: FlexEnv | FlexWrapper) -> None:

@@ -20,14 +20,14 @@ import pkgutil
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from marft_envs.adapters.codecs import Codec
-from marft_envs.adapters.isolation import GlobalGenerators
+from marft_envs.adapters.inward.codecs import Codec
+from marft_envs.adapters.inward.isolation import GlobalGenerators
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
 from marft_envs.registry import FOREIGN
 
 if TYPE_CHECKING:
-    from marft_envs.adapters.compliance import Clause
+    from marft_envs.adapters.inward.compliance import Clause
 
 
 def load(
@@ -78,7 +78,7 @@ def load(
     given = {key: found for key, found in named.items() if found is not None} | kwargs
     scheme, _, name = target.partition(":")
     if scheme == "reasoning_gym":
-        from marft_envs.adapters import reasoning_gym
+        from marft_envs.adapters.inward import reasoning_gym
 
         return reasoning_gym.make(name, settings=settings, **given)
     with GlobalGenerators().own():
@@ -99,7 +99,7 @@ def clauses(
     **kwargs: Any,
 ) -> list[Clause]:
     """What a foreign environment offers, clause by clause; empty for one of this project. Arguments as of ``load``."""
-    from marft_envs.adapters import compliance
+    from marft_envs.adapters.inward import compliance
 
     if target.startswith("reasoning_gym:"):
         return []
@@ -127,7 +127,7 @@ def raw(target: str, settings: Mapping[str, Any], parallel: bool = False) -> Any
         except gymnasium.error.DependencyNotInstalled as error:
             raise ConfigError(f"'{target}' lacks a package: {error}") from error
     if target.startswith(FOREIGN):
-        found = importlib.import_module(f"marft_envs.adapters.{scheme}")
+        found = importlib.import_module(f"marft_envs.adapters.inward.{scheme}")
         return found.build(name, settings)
     module, _, function = target.rpartition(":")
     return getattr(importlib.import_module(module), function)(**settings)
@@ -142,8 +142,8 @@ def wrap(env: Any, **settings: Any) -> FlexEnv:
     import gymnasium
     from pettingzoo import AECEnv, ParallelEnv
 
-    from marft_envs.adapters import aec, compliance, gem, gym_text, textarena
-    from marft_envs.adapters import parallel as simultaneous
+    from marft_envs.adapters.inward import aec, compliance, gem, gym_text, textarena
+    from marft_envs.adapters.inward import parallel as simultaneous
 
     compliance.require_trainable(env, settings.get("codec"))
     if isinstance(env, AECEnv):

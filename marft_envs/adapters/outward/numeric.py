@@ -2,7 +2,7 @@
 
 Classic multi-agent libraries run on the real scheduler this way, without a language model::
 
-    from marft_envs.adapters.numeric import Numeric
+    from marft_envs.adapters.outward.numeric import Numeric
 
     env = Numeric(marft_envs.make("relay-v0"))           # candidates: the task's own plausible replies
     env.reset(seed=0)

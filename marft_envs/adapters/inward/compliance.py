@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
 
-from marft_envs.adapters import codecs
+from marft_envs.adapters.inward import codecs
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError
 
@@ -115,7 +115,7 @@ def _interface(env: Any, kind: Kind) -> Clause:
         else:
             needed = (
                 f"{type(env).__name__} is no environment of a known kind. Needed: pettingzoo.AECEnv, "
-                "pettingzoo.ParallelEnv, gymnasium.Env, or a Game of marft_envs.adapters.game"
+                "pettingzoo.ParallelEnv, gymnasium.Env, or a Game of marft_envs.adapters.inward.game"
             )
         return Clause("interface", False, needed)
     return Clause("interface", True, kind)
@@ -171,7 +171,7 @@ def _episode(env: Any, kind: Kind) -> Clause:
 
 
 def _trial(env: Any, kind: Kind) -> list[Any]:
-    from marft_envs.adapters import aec, gym_text, parallel
+    from marft_envs.adapters.inward import aec, gym_text, parallel
 
     build: Mapping[str, Any] = {"aec": aec.AECGame, "parallel": parallel.ParallelGame, "gymnasium": gym_text.GymGame}
     game = build[kind](env)

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from marft_envs.adapters.learner_row import Message, Row, broke_off, paid, template
 from marft_envs.adapters.optional import require
+from marft_envs.adapters.outward.learner_row import Message, Row, broke_off, paid, template
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError
 from marft_envs.types import Episode

@@ -3,8 +3,8 @@
 ::
 
     import gymnasium
-    from marft_envs.adapters import gym_text
-    from marft_envs.adapters.codecs import Discrete
+    from marft_envs.adapters.inward import gym_text
+    from marft_envs.adapters.inward.codecs import Discrete
 
     lake = gymnasium.make("FrozenLake-v1")
     env = gym_text.wrap(lake, Discrete(["left", "down", "right", "up"]), roles=["scout", "actor"])
@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marft_envs.adapters import foreign
-from marft_envs.adapters.codecs import Codec, suited
-from marft_envs.adapters.game import Game
+from marft_envs.adapters.inward import foreign
+from marft_envs.adapters.inward.codecs import Codec, suited
+from marft_envs.adapters.inward.game import Game
 from marft_envs.core import FlexEnv
 
 
@@ -78,7 +78,8 @@ def wrap(env: Any, codec: Codec | None = None, **settings: Any) -> FlexEnv:
     Args:
         env: The environment.
         codec: Between its values and text; None: by the spaces.
-        **settings: See :func:`marft_envs.adapters.foreign.deliberating`: ``roles``, ``dependency``, ``profiles``, …
+        **settings: ``roles``, ``dependency``, ``profiles``, …; see
+            :func:`marft_envs.adapters.inward.foreign.deliberating`.
 
     Raises:
         ConfigError: Its spaces have no codec, or a setting cannot work.

@@ -3,8 +3,8 @@
 ::
 
     from ray import tune
-    from marft_envs.adapters.numeric import Numeric
-    from marft_envs.adapters.rllib import RLlibEnv
+    from marft_envs.adapters.outward.numeric import Numeric
+    from marft_envs.adapters.outward.rllib import RLlibEnv
 
     tune.register_env("relay", lambda config: RLlibEnv(Numeric(marft_envs.make("relay-v0"), mask=False)))
     # PPOConfig().environment("relay").multi_agent(policies={…}, policy_mapping_fn=lambda agent, episode, **_: agent)
@@ -33,8 +33,8 @@ class RLlibEnv(MultiAgentEnv):
     reward. Last observations, rewards and ends go to those who acted in the episode; RLlib keeps no episode of others.
 
     Args:
-        env: The environment, text or :class:`marft_envs.adapters.numeric.Numeric` (``mask=False`` for RLlib's own
-            modules, which know no masks).
+        env: The environment, text or :class:`marft_envs.adapters.outward.numeric.Numeric` (``mask=False`` for
+            RLlib's own modules, which know no masks).
     """
 
     def __init__(self, env: FlexEnv | FlexWrapper) -> None:

@@ -3,7 +3,7 @@
 verifiers finds environments as modules, by name. So one's own module is three names:
 
 >>> # my_team.py
->>> from marft_envs.adapters.verifiers import plugin
+>>> from marft_envs.adapters.outward.verifiers import plugin
 >>> Tasks, Seat, Team = plugin("math-dual-v0", levels=[0])
 >>> __all__ = ["Seat", "Tasks", "Team"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from marft_envs.adapters.isolation import GlobalGenerators
+from marft_envs.adapters.inward.isolation import GlobalGenerators
 from marft_envs.errors import ConfigError
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marft_envs.adapters import foreign
-from marft_envs.adapters.game import Game
+from marft_envs.adapters.inward import foreign
+from marft_envs.adapters.inward.game import Game
 from marft_envs.adapters.optional import check_name, require
 from marft_envs.core import FlexEnv
 
@@ -52,7 +52,7 @@ class GEMGame(Game):
 
 
 def wrap(env: Any, **settings: Any) -> FlexEnv:
-    """Makes a FlexEnv of a GEM environment; settings as :func:`marft_envs.adapters.foreign.deliberating`."""
+    """Makes a FlexEnv of a GEM environment; settings as :func:`marft_envs.adapters.inward.foreign.deliberating`."""
     return foreign.deliberating(GEMGame(env), **settings)
 
 

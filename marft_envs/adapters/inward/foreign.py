@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from marft_envs.adapters.codecs import chosen
-from marft_envs.adapters.game import OPPONENTS, Game, Player, play_random
+from marft_envs.adapters.inward.codecs import chosen
+from marft_envs.adapters.inward.game import OPPONENTS, Game, Player, play_random
 from marft_envs.core import FlexEnv
 from marft_envs.dependency import Chain, DependencyFunction, Independent
 from marft_envs.errors import ConfigError, did_you_mean

@@ -11,8 +11,8 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marft_envs.adapters import foreign
-from marft_envs.adapters.game import Game
+from marft_envs.adapters.inward import foreign
+from marft_envs.adapters.inward.game import Game
 from marft_envs.adapters.optional import check_name, require
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError
@@ -122,8 +122,8 @@ def wrap(env: Any, players: int = 2, **settings: Any) -> FlexEnv:
     Args:
         env: What ``textarena.make`` returns.
         players: How many play.
-        **settings: One player: see :func:`marft_envs.adapters.foreign.deliberating`; else see
-            :func:`marft_envs.adapters.foreign.team`.
+        **settings: One player: see :func:`marft_envs.adapters.inward.foreign.deliberating`; else see
+            :func:`marft_envs.adapters.inward.foreign.team`.
     """
     game = TextArenaGame(env, players)
     if players == 1:  # a player alone remembers what it did

@@ -3,7 +3,7 @@
 ::
 
     from pettingzoo.classic import tictactoe_v3
-    from marft_envs.adapters import aec
+    from marft_envs.adapters.inward import aec
 
     env = aec.wrap(tictactoe_v3.env())
 """
@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marft_envs.adapters import foreign
-from marft_envs.adapters.codecs import Codec, suited
-from marft_envs.adapters.game import Game
+from marft_envs.adapters.inward import foreign
+from marft_envs.adapters.inward.codecs import Codec, suited
+from marft_envs.adapters.inward.game import Game
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError
 
@@ -116,7 +116,7 @@ def wrap(env: Any, codec: Codec | Mapping[str, Codec] | None = None, **settings:
     Args:
         env: The environment.
         codec: Between its values and text, one for all or by agent; None: by the spaces (text, named moves, boards).
-        **settings: See :func:`marft_envs.adapters.foreign.team`.
+        **settings: See :func:`marft_envs.adapters.inward.foreign.team`.
 
     Raises:
         ConfigError: Its spaces have no codec, or a setting cannot work.

@@ -17,8 +17,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import marft_envs
-from marft_envs.adapters.learner_row import broke_off, paid
 from marft_envs.adapters.optional import require
+from marft_envs.adapters.outward.learner_row import broke_off, paid
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError
 

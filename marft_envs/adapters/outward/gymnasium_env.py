@@ -2,7 +2,7 @@ r"""Gymnasium: one agent of a team learns, its partners are fixed policies.
 
 ::
 
-    from marft_envs.adapters import gymnasium_env
+    from marft_envs.adapters.outward import gymnasium_env
 
     env = gymnasium_env.make("math-dual-v0", agent="actor_0", partners={"reasoner_0": "Let me add."})
     observation, info = env.reset(seed=0)
