@@ -8,7 +8,7 @@ the pieces' losses gives the minibatch's mean, exactly.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -17,7 +17,7 @@ import numpy as np
 from marft_algos.functional import masked_mean, masked_sum
 from marft_algos.lazy import torch
 from marft_algos.memory import passes
-from marft_algos.types import Estimates, FloatArray, StopReason, Trajectory, Transition
+from marft_algos.types import FOREIGN, Estimates, FloatArray, StopReason, Trajectory, Transition
 from marft_envs.errors import MarftError
 
 if TYPE_CHECKING:
@@ -30,6 +30,14 @@ PAD_ID = 0
 
 class BatchError(MarftError, ValueError):
     """A transition whose parts do not fit together."""
+
+
+class UpdateError(MarftError, RuntimeError):
+    """An update that must not go on: log-probs that do not belong to the samples, or numbers that blew up."""
+
+
+class StaleError(UpdateError):
+    """Turns that were sampled by other weights than those that would learn from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,28 +153,44 @@ def decision_points(transition: Transition, level: Level) -> int:
     return 1
 
 
-def rows_by_policy(trajectories: Iterable[Trajectory], policies: Iterable[str]) -> dict[str, list[Transition]]:
-    """The turns with a loss, candidates among them, per policy of ``policies`` (an empty list if it never acted)."""
+def learnable(
+    trajectories: Iterable[Trajectory], policies: Iterable[str]
+) -> tuple[dict[str, list[Transition]], dict[Transition, float]]:
+    """Finds the turns with a loss, candidates among them, of these policies.
+
+    Returns:
+        The turns of each policy (an empty list if it never acted), and ``Estimates.shares`` of them all.
+    """
     rows: dict[str, list[Transition]] = {p: [] for p in policies}
+    shares: dict[Transition, float] = {}
     for trajectory in trajectories:
-        for t in _learnt(trajectory, rows):
+        turns = (*trajectory.transitions, *trajectory.candidates)
+        turns_with_loss = [t for t in turns if t.policy in rows and has_loss(t)]
+        times = Counter(t.agent for t in turns_with_loss)
+        for t in turns_with_loss:
             rows[t.policy].append(t)
-    return rows
+            shares[t] = 1.0 / times[t.agent]
+    return rows, shares
 
 
-def shares(trajectories: Iterable[Trajectory], policies: Container[str]) -> dict[Transition, float]:
-    """``Estimates.shares`` of the turns with a loss of these policies."""
-    found: dict[Transition, float] = {}
-    for trajectory in trajectories:
-        learnt = _learnt(trajectory, policies)
-        times = Counter(t.agent for t in learnt)
-        found |= {t: 1.0 / times[t.agent] for t in learnt}
-    return found
+def check_versions(rows: Iterable[Transition], version: int, max_staleness: int = 0) -> None:
+    """Checks that turns to learn from were sampled by the weights of this version, or few updates before.
 
+    The ratio's denominator may hide it: recomputed by the learner it is 1 whoever sampled. Turns of another server's
+    fixed weights (``FOREIGN``) belong to no version and are let through: they are known to be off-policy.
 
-def _learnt(trajectory: Trajectory, policies: Container[str]) -> list[Transition]:
-    turns = (*trajectory.transitions, *trajectory.candidates)
-    return [t for t in turns if t.policy in policies and has_loss(t)]
+    Raises:
+        StaleError: Some were not.
+    """
+    for t in rows:
+        sampled = t.reply.version
+        if sampled != FOREIGN and not 0 <= version - sampled <= max_staleness:
+            raise StaleError(
+                f"Turn {t.index} of {t.agent} was sampled by version {sampled} of policy '{t.policy}', which is at "
+                f"version {version} now; expected at most {max_staleness} updates between. Collect new episodes after "
+                "every update, publish the new weights to the engine (Publisher.publish), and give replies the version "
+                "that sampled them."
+            )
 
 
 def totals(rows: Sequence[Transition], estimates: Estimates, episodes: float | None = None) -> Totals:

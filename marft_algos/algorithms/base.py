@@ -123,7 +123,7 @@ class Algorithm:
         """How often unwanted groups are replaced."""
         return self.config.refills if isinstance(self.config, GroupConfig) else 0
 
-    def links(self, trajectory: Trajectory, estimates: Estimates) -> credit_rules.Links:
+    def links(self, trajectory: Trajectory, estimates: Estimates) -> credit_rules.Rewards:
         """Whose values bootstrap which turn, and what is paid in between, along ``chain``.
 
         ``team``: layer by layer through the whole episode. ``agent``: a turn's successor is its agent's own next turn.

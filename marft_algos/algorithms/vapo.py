@@ -95,6 +95,7 @@ class VAPO(PPO):
         self.weights = {}
         tokens: dict[str, list[int]] = {}
         rows = [(t, bool(d.success)) for d in trajectories for t in d.transitions if has_loss(t)]
+        rows += [(t, False) for d in trajectories for t in d.candidates if has_loss(t)]  # no episode succeeded by them
         for t, correct in rows:
             both = tokens.setdefault(t.policy, [0, 0])
             both[0] += len(t.reply.action_ids)

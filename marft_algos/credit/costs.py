@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from marft_algos.credit.branches import Keep, Replayer
-from marft_algos.credit.registry import Chain, Rule
-from marft_algos.credit.rewards import Rewards
+from marft_algos.credit.rewards import Chain, Rewards, Rule
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, check
 from marft_algos.types import Need, Trajectory
 from marft_envs.types import AgentSpec

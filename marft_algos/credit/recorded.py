@@ -12,8 +12,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from marft_algos.credit.formulas import spearman
-from marft_algos.credit.registry import Chain, Rule, register
-from marft_algos.credit.rewards import Rewards, punctual, team_score
+from marft_algos.credit.rewards import Chain, Rewards, Rule, broadcast, punctual, register, team_score
 from marft_algos.ranges import NOT_NEGATIVE, Checked
 from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError, did_you_mean
@@ -21,17 +20,6 @@ from marft_envs.types import AgentSpec
 
 INDIVIDUAL: frozenset[Chain] = frozenset({"agent", "episode"})
 """Chains of rules that pay agents differently."""
-
-
-@register("broadcast")
-def broadcast(trajectory: Trajectory) -> Rewards:
-    """Rewards where they were paid: every turn of a layer is paid all of it, none of it is split."""
-    return Rewards(
-        turns=punctual(trajectory),
-        team=[layer.team_reward for layer in trajectory.layers],
-        agents=[dict(layer.agent_rewards) for layer in trajectory.layers],
-        late=[dict(layer.late_rewards) for layer in trajectory.layers],
-    )
 
 
 @register("last")

@@ -119,14 +119,24 @@ def _forks(env: FlexEnv) -> bool:
 
 
 def make_algorithm(spec: RunSpec, sampling: SamplingParams) -> Algorithm:
-    """The run's algorithm, once it is certain that it can train this team; no model is needed to tell.
+    """Makes the run's algorithm, once it is certain that it trains somebody of this team; no model is needed to tell.
 
     Raises:
         ConfigError: It cannot, or nobody would be trained.
     """
+    algorithm = fitting_algorithm(spec, sampling)
+    check_training(spec)
+    return algorithm
+
+
+def fitting_algorithm(spec: RunSpec, sampling: SamplingParams) -> Algorithm:
+    """Makes the run's algorithm, once it is certain that the run offers what it needs, whoever is trained.
+
+    Raises:
+        ConfigError: Something is missing.
+    """
     algorithm = algorithms.get(spec.config.algo)(spec.config.algorithm, sampling=sampling)
     algorithms.check(algorithm, spec.facts)
-    check_training(spec)
     return algorithm
 
 

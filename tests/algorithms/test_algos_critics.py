@@ -603,6 +603,18 @@ def test_VAPO_adds_the_likelihood_of_correct_replies_as_a_mean_over_their_tokens
     assert algo.surrogate(new, pack(rows, found, "token"))[1]["nll"] == 0.0
 
 
+def test_VAPO_learns_from_episodes_with_candidates_whose_replies_are_not_correct_ones() -> None:
+    data = [dataclasses.replace(d, candidates=[dataclasses.replace(d.transitions[1])]) for d in team(n=4)]
+    for d in data:
+        d.episode.success = True
+    algo, found = make("vapo", nll_coef=0.1), scored(data)
+    algo.credit(data, found)
+    rows = [t for d in data for t in (*d.transitions, *d.candidates) if t.policy == "b"]
+    batch = pack(rows, found, "token")
+    expected = np.concatenate([d.transitions[1].reply.logprobs for d in data]).mean()
+    assert algo.surrogate(batch.old_logprobs, batch)[1]["nll"] == pytest.approx(-expected, rel=1e-5)
+
+
 def test_VAPO_trains_its_critic_first_and_refuses_what_has_no_meaning() -> None:
     policies, heads = Tabular(["a", "b", "c"]), Heads(["a", "b", "c"])
     trainer = learner("vapo", policies, heads, value_warmup=2, lr=0.1)

@@ -32,7 +32,7 @@ from marft_algos.algorithms.reinforce_pp import REINFORCEPP
 from marft_algos.algorithms.rft import RFT
 from marft_algos.algorithms.rloo import RLOO
 from marft_algos.algorithms.spiral import SPIRAL, SPIRALConfig
-from marft_algos.batching import Batch, pack, rows_by_policy, shares, totals
+from marft_algos.batching import Batch, learnable, pack, totals
 from marft_algos.learner.learner import Learner
 from marft_algos.types import Estimates, SamplingParams, StopReason, Trajectory
 from marft_envs.errors import ConfigError
@@ -99,8 +99,8 @@ def batch_of(
     data: Sequence[Trajectory], algo: Any, estimates: Estimates, moved: float = 0.3
 ) -> tuple[Batch, torch.Tensor]:
     """All turns of policy a, packed, and log-probs that have moved away from the old ones."""
-    rows = rows_by_policy(data, ["a"])["a"]
-    estimates.shares = shares(data, ["a"])
+    learnt, estimates.shares = learnable(data, ["a"])
+    rows = learnt["a"]
     batch = pack(rows, estimates, algo.level, minibatch=totals(rows, estimates, len(data)))
     generator = torch.Generator().manual_seed(1)
     noise = torch.randn(batch.old_logprobs.shape, generator=generator) * moved

@@ -20,9 +20,8 @@ from marft_algos.algorithms import base as algorithm
 from marft_algos.algorithms import groups
 from marft_algos.algorithms.base import Algorithm, Facts, GroupConfig, UpdateConfig, check
 from marft_algos.algorithms.reinforce import REINFORCE, REINFORCEConfig
-from marft_algos.batching import Batch, micro_batches, pack, rows_by_policy, shares, totals
-from marft_algos.learner.intake import charge_kl
-from marft_algos.learner.learner import Learner
+from marft_algos.batching import Batch, learnable, micro_batches, pack, totals
+from marft_algos.learner.learner import Learner, add_kl_penalty
 from marft_algos.training import setup
 from marft_algos.training.parts import build
 from marft_algos.training.resolve import resolve
@@ -113,7 +112,7 @@ def test_a_running_mean_forgets_as_fast_as_one_step_per_score() -> None:
 
 
 def rows_of(data: list[Trajectory], policy: str = "one") -> list[Any]:
-    return rows_by_policy(data, [policy])[policy]
+    return learnable(data, [policy])[0][policy]
 
 
 def team_data(n: int = 8, seed: int = 3) -> list[Trajectory]:
@@ -125,7 +124,7 @@ def team_data(n: int = 8, seed: int = 3) -> list[Trajectory]:
 
 def test_agents_who_act_a_different_number_of_times_weigh_the_same() -> None:
     data = team_data()
-    rows, estimates = rows_of(data), Estimates(shares=shares(data, ["one"]))
+    rows, estimates = rows_of(data), Estimates(shares=learnable(data, ["one"])[1])
     batch = pack(rows, estimates, "action", minibatch=totals(rows, estimates, len(data)))
     x = torch.from_numpy(RNG.normal(size=len(rows)))
     value = {id(t): float(v) for t, v in zip(rows, x, strict=True)}
@@ -141,14 +140,14 @@ def test_agents_who_act_a_different_number_of_times_weigh_the_same() -> None:
 def test_frozen_and_failed_turns_take_no_share() -> None:
     data = [episode([["a"], ["b"], ["a"], ["a"]], policies={"a": "one", "b": "one"})]
     put(data[0].transitions[2], trainable=False)
-    found = shares(data, ["one"])
+    _, found = learnable(data, ["one"])
     assert set(found) == set(rows_of(data))
     assert [(t.index, found[t]) for t in rows_of(data)] == [(0, 0.5), (1, 1.0), (3, 0.5)]
 
 
 def test_summing_micro_batches_gives_the_minibatch_exactly() -> None:
     data = team_data()
-    rows, estimates = rows_of(data), Estimates(shares=shares(data, ["one"]))
+    rows, estimates = rows_of(data), Estimates(shares=learnable(data, ["one"])[1])
     size = totals(rows, estimates, 8)
     whole = pack(rows, estimates, "action", minibatch=size)
     x = {id(t): float(i) for i, t in enumerate(rows)}
@@ -237,7 +236,7 @@ def test_kl_as_reward_is_paid_before_credit_token_by_token() -> None:
         estimates.reference_logprobs[t] = reference
         expected[id(t)] = -0.3 * (t.reply.logprobs - reference)
     before = {id(t): t.turn.reward for t in rows}
-    charge_kl(rows, estimates, 0.3)
+    add_kl_penalty(rows, estimates, 0.3)
     for t in rows:
         assert estimates.penalties[t].dtype == np.float32
         assert estimates.penalties[t] == pytest.approx(expected[id(t)], abs=1e-6)
@@ -252,7 +251,7 @@ def test_recomputed_log_probs_are_those_that_pay() -> None:
     estimates = Estimates(
         old_logprobs={turn: turn.reply.logprobs - 1.0}, reference_logprobs={turn: turn.reply.logprobs}
     )
-    assert charge_kl([turn], estimates, 0.5) == pytest.approx(-1.0)
+    assert add_kl_penalty([turn], estimates, 0.5) == pytest.approx(-1.0)
     assert (
         float(estimates.penalties[turn].sum()) == pytest.approx(0.5 * len(turn.reply.action_ids))
         and turn.turn.reward == 0.0

@@ -105,7 +105,7 @@ def test_one_decision_point_is_paid_for_all_of_its_tokens() -> None:
         whole = chain(
             [None] * n,
             [1] * n,
-            links.rewards,
+            links.turns,
             links.successors,
             Discounts(),
             token_rewards=links.token_rewards([1] * n),
@@ -151,7 +151,7 @@ def test_whoever_is_paid_the_kl_stays_with_its_tokens(rule: str) -> None:
     links = credit.agent_chain(d, credit.get(rule)(d), Estimates(penalties={d.transitions[0]: charges}))
     assert links.tokens[0] is charges and links.tokens[1] is None
     plain = credit.agent_chain(d, credit.get(rule)(d), Estimates())
-    assert links.rewards == plain.rewards
+    assert links.turns == plain.turns
     assert np.subtract(links.totals, plain.totals) == pytest.approx([-0.75, 0.0])
 
 

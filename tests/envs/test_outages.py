@@ -24,12 +24,12 @@ from marft_algos.engines.base import row_seed
 from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.rollout import panel as faults
 from marft_algos.rollout.collector import Collector
+from marft_algos.rollout.panel import Panel
 from marft_algos.runs import folder as runs
 from marft_algos.runs import report
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training import compare, evaluate
 from marft_algos.training.parts import build
-from marft_algos.rollout.panel import Panel
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import SamplingParams, StopReason, Trajectory
 from marft_envs.errors import ConfigError, MarftError

@@ -78,7 +78,7 @@ def test_frozen_failed_and_foreign_turns_have_no_rows() -> None:
     trajectory = episode([["a"], ["b"], ["c"], ["d"]], tokens=[2] * 4)
     put(trajectory.transitions[1], trainable=False)
     say(trajectory.transitions[2], stop_reason=StopReason.ERROR)
-    rows = B.rows_by_policy([trajectory], ["a", "b", "c", "nobody"])
+    rows, _ = B.learnable([trajectory], ["a", "b", "c", "nobody"])
     assert {p: [t.index for t in ts] for p, ts in rows.items()} == {"a": [0], "b": [], "c": [], "nobody": []}
 
 
