@@ -81,7 +81,8 @@ class Facts:
     """Needs that it can meet."""
     episodes: int
     """Episodes per iteration."""
-    team: tuple[AgentSpec, ...] = ()
+    agent_specs: tuple[AgentSpec, ...] = ()
+    """The team."""
 
 
 class Algorithm:
@@ -284,8 +285,8 @@ def check(algorithm: Algorithm, facts: Facts) -> None:
             f"{algorithm.chain} chains. Use another rule ({', '.join(credit_rules.rules())}), or another algorithm "
             "(agent chains: ippo, mappo, or chain='agent' where an algorithm has that setting)."
         )
-    if facts.team:
-        rule.check(facts.team)
+    if facts.agent_specs:
+        rule.check(facts.agent_specs)
     size = algorithm.group_size
     if "groups" in algorithm.needs and size < 2:
         raise ConfigError(f"{name} compares episodes of one start: group_size is {size}, expected at least 2.")

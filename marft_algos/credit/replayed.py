@@ -1,7 +1,7 @@
 """Credit rules that ask what would have happened: they play branches, which cost tokens and are counted.
 
-What they pay a turn is a whole return (``Rewards.successors`` names nobody): it is compared with what else could have been there, so
-nothing that came later is to be added. A baseline of an algorithm may still be taken off.
+What they pay a turn is a whole return (``Rewards.successors`` names nobody): it is compared with what else could have
+been there, so nothing that came later is to be added. A baseline of an algorithm may still be taken off.
 """
 
 from __future__ import annotations

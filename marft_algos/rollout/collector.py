@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -116,7 +116,7 @@ class Collector:
                 ``all_may_be_lost``, for those who count what else was played in the iteration, too.
         """
         groups = self.stream(seeds, options, iteration=iteration, first=first, group_size=group_size, keep=keep)
-        played = settle(sorted((t for group in groups for t in group), key=lambda t: t.number))
+        played = settle(sorted(chain.from_iterable(groups), key=lambda t: t.number))
         if played and not all_may_be_lost and all(t.infra for t in played):
             lost = [t.episode for t in played]
             raise OutageError(f"All {len(lost)} episodes failed ({blamed(lost)}).")

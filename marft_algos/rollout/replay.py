@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from marft_algos.credit.branches import Branch
@@ -240,7 +241,7 @@ class _Branches(Collector):
     def play(self, iteration: int) -> list[Trajectory]:
         """Plays every branch to its end."""
         self._iteration = iteration
-        played = sorted((t for group in self._play(len(self._branches)) for t in group), key=lambda t: t.number)
+        played = sorted(chain.from_iterable(self._play(len(self._branches))), key=lambda t: t.number)
         episodes = [branch.episode for branch in self._branches]
         return [dataclasses.replace(t, number=n) for t, n in zip(settle(played), episodes, strict=True)]
 

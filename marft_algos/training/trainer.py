@@ -24,7 +24,7 @@ from marft_algos.rollout.panel import StoppedError, Variety, check, counts, perm
 from marft_algos.rollout.replay import Replayer, StartEngine, TreeCollector
 from marft_algos.runs import checkpoint, loggers, records
 from marft_algos.runs import folder as runs
-from marft_algos.runs.folder import UNTRAINED, PanelFacts, RunFolder
+from marft_algos.runs.folder import UNTRAINED, PanelFacts, Progress, RunFolder
 from marft_algos.training import evaluate, setup
 from marft_algos.training.parts import Parts
 from marft_algos.types import Trajectory
@@ -60,7 +60,7 @@ class Trainer:
             assignment=self._assignment,
         )
         self.publisher = Publisher(self.engine, self.policies, config.adapter_dir or None)
-        self.progress = checkpoint.Progress()
+        self.progress = Progress()
         self._variety = Variety(algorithm.group_size)
         self._saved = setup.saved_policies(config, self.policies)
 

@@ -55,7 +55,7 @@ def test_team_chains_refuse_agents_that_are_paid_differently() -> None:
 def test_what_all_agents_get_alike_is_counted_once() -> None:
     trajectory = episode([["a"], ["b"]])
     trajectory.layers[1].agent_rewards = {"a": 0.5, "b": 0.5}
-    assert credit.team_chain(trajectory, credit.broadcast(trajectory), Estimates()).rewards == [0.0, 1.5]
+    assert credit.team_chain(trajectory, credit.broadcast(trajectory), Estimates()).turns == [0.0, 1.5]
 
 
 def test_agent_chains_run_to_the_agents_own_next_turn() -> None:
@@ -69,7 +69,7 @@ def test_agent_chains_run_to_the_agents_own_next_turn() -> None:
 
 def test_a_dead_agent_keeps_its_share_of_the_teams_return() -> None:
     trajectory = episode([["a"], ["b"], ["b"]], rewards=[0.0, 0.0, 1.0], rounds=[0, 0, 1])
-    assert credit.agent_chain(trajectory, credit.broadcast(trajectory), Estimates()).rewards == [1.0, 0.0, 1.0]
+    assert credit.agent_chain(trajectory, credit.broadcast(trajectory), Estimates()).turns == [1.0, 0.0, 1.0]
 
 
 def test_own_view_needs_successors_that_see_input_and_action() -> None:

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 import torch
+
 from helpers.runs import quiet_display, settings, timeless, train
 from helpers.tiny import save_tiny
-
-from marft_algos.runs import checkpoint, locks
 from marft_algos.config.settings import TrainConfig
-from marft_algos.training.parts import build
+from marft_algos.runs import checkpoint, locks
 from marft_algos.runs.folder import RunError, RunFolder
+from marft_algos.training.parts import build
 from marft_algos.training.trainer import Interrupted, Trainer
 from marft_envs.errors import ConfigError
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
-
 from marft_algos.runs import plots, report
 from marft_algos.runs.folder import RunFolder
 from marft_envs import trajectory

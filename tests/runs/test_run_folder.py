@@ -15,14 +15,14 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.runs import QUICK, settings, train
-from helpers.tiny import save_tiny
 
 import marft_algos
-from marft_algos.config import settings as config
-from marft_algos.runs import locks, paths, plots, report
+from helpers.runs import QUICK, settings, train
+from helpers.tiny import save_tiny
 from marft_algos.bench import grid
 from marft_algos.cli import main
+from marft_algos.config import settings as config
+from marft_algos.runs import locks, paths, plots, report
 from marft_algos.runs.folder import PanelFacts, RunError, RunFolder, writing
 from marft_envs.errors import ConfigError, DataError
 
@@ -101,7 +101,9 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_nothing_in_the_way(
 
 
 def test_the_lock_is_one_processs_and_its_children_do_not_keep_it(tmp_path: Path) -> None:
-    try_it = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from marft_algos.runs import locks; from pathlib import Path\n"
+    try_it = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from marft_algos.runs import locks; from pathlib import Path\n"
+    )
     try_it += f"with locks.held(Path({str(tmp_path)!r})): print('free')"
 
     def other() -> subprocess.CompletedProcess[str]:
