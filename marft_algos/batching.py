@@ -8,7 +8,7 @@ the pieces' losses gives the minibatch's mean, exactly.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -17,7 +17,7 @@ import numpy as np
 from marft_algos.functional import masked_mean, masked_sum
 from marft_algos.lazy import torch
 from marft_algos.memory import passes
-from marft_algos.types import Estimates, FloatArray, StopReason, Trajectory, Transition
+from marft_algos.types import FOREIGN, Estimates, FloatArray, StopReason, Trajectory, Transition
 from marft_envs.errors import MarftError
 
 if TYPE_CHECKING:
@@ -30,6 +30,14 @@ PAD_ID = 0
 
 class BatchError(MarftError, ValueError):
     """A transition whose parts do not fit together."""
+
+
+class UpdateError(MarftError, RuntimeError):
+    """An update that must not go on: log-probs that do not belong to the samples, or numbers that blew up."""
+
+
+class StaleError(UpdateError):
+    """Turns that were sampled by other weights than those that would learn from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,44 +141,62 @@ class ValueBatch:
 
 def has_loss(transition: Transition) -> bool:
     """True for turns that a policy can learn from: trainable, generated, with at least one token."""
-    return bool(transition.trainable and transition.action_ids and transition.stop_reason is not StopReason.ERROR)
+    return bool(
+        transition.trainable and transition.reply.action_ids and transition.reply.stop_reason is not StopReason.ERROR
+    )
 
 
 def decision_points(transition: Transition, level: Level) -> int:
     """How many values, advantages and returns a turn has: its tokens, or 1 at action level and without a loss."""
     if level == "token" and transition.trainable:
-        return max(len(transition.action_ids), 1)
+        return max(len(transition.reply.action_ids), 1)
     return 1
 
 
-def rows_by_policy(trajectories: Iterable[Trajectory], policies: Iterable[str]) -> dict[str, list[Transition]]:
-    """The turns with a loss, candidates among them, per policy of ``policies`` (an empty list if it never acted)."""
+def learnable(
+    trajectories: Iterable[Trajectory], policies: Iterable[str]
+) -> tuple[dict[str, list[Transition]], dict[Transition, float]]:
+    """Finds the turns with a loss, candidates among them, of these policies.
+
+    Returns:
+        The turns of each policy (an empty list if it never acted), and ``Estimates.shares`` of them all.
+    """
     rows: dict[str, list[Transition]] = {p: [] for p in policies}
+    shares: dict[Transition, float] = {}
     for trajectory in trajectories:
-        for t in _learnt(trajectory, rows):
+        turns = (*trajectory.transitions, *trajectory.candidates)
+        turns_with_loss = [t for t in turns if t.policy in rows and has_loss(t)]
+        times = Counter(t.agent for t in turns_with_loss)
+        for t in turns_with_loss:
             rows[t.policy].append(t)
-    return rows
+            shares[t] = 1.0 / times[t.agent]
+    return rows, shares
 
 
-def shares(trajectories: Iterable[Trajectory], policies: Container[str]) -> dict[Transition, float]:
-    """``Estimates.shares`` of the turns with a loss of these policies."""
-    found: dict[Transition, float] = {}
-    for trajectory in trajectories:
-        learnt = _learnt(trajectory, policies)
-        times = Counter(t.agent for t in learnt)
-        found |= {t: 1.0 / times[t.agent] for t in learnt}
-    return found
+def check_versions(rows: Iterable[Transition], version: int, max_staleness: int = 0) -> None:
+    """Checks that turns to learn from were sampled by the weights of this version, or few updates before.
 
+    The ratio's denominator may hide it: recomputed by the learner it is 1 whoever sampled. Turns of another server's
+    fixed weights (``FOREIGN``) belong to no version and are let through: they are known to be off-policy.
 
-def _learnt(trajectory: Trajectory, policies: Container[str]) -> list[Transition]:
-    turns = (*trajectory.transitions, *trajectory.candidates)
-    return [t for t in turns if t.policy in policies and has_loss(t)]
+    Raises:
+        StaleError: Some were not.
+    """
+    for t in rows:
+        sampled = t.reply.version
+        if sampled != FOREIGN and not 0 <= version - sampled <= max_staleness:
+            raise StaleError(
+                f"Turn {t.index} of {t.agent} was sampled by version {sampled} of policy '{t.policy}', which is at "
+                f"version {version} now; expected at most {max_staleness} updates between. Collect new episodes after "
+                "every update, publish the new weights to the engine (Publisher.publish), and give replies the version "
+                "that sampled them."
+            )
 
 
 def totals(rows: Sequence[Transition], estimates: Estimates, episodes: float | None = None) -> Totals:
     """Rows, sampled tokens and (episode, agent) pairs of a minibatch, for which so many episodes were played."""
     acted = sum(estimates.shares.get(t, 1.0) for t in rows)
-    return Totals(len(rows), sum(len(t.action_ids) for t in rows), acted, episodes)
+    return Totals(len(rows), sum(len(t.reply.action_ids) for t in rows), acted, episodes)
 
 
 def context_tokens(rows: Sequence[Transition]) -> int:
@@ -216,16 +242,16 @@ def pack(
     advantages = np.zeros(size if level == "token" else len(rows), dtype=np.float32)
     for i, t in enumerate(rows):
         _check(t, estimates, rows[0].policy, level)
-        start, end = len(t.prompt_ids), _length(t)
-        ids[i, :start], ids[i, start:end] = t.prompt_ids, t.action_ids
+        start, end = len(t.request.prompt_ids), _length(t)
+        ids[i, :start], ids[i, start:end] = t.request.prompt_ids, t.reply.action_ids
         kept[i, :end], acted[i, start:end] = True, True
         old[i, start:end] = estimates.behaviour(t)
-        sampler[i, start:end] = t.logprobs
+        sampler[i, start:end] = t.reply.logprobs
         reference[i, start:end] = estimates.reference_logprobs.get(t, 0.0)
         advantage = estimates.advantages.get(t)
         if advantage is not None and level == "action":
             advantages[i] = advantage[0]
-        elif advantage is not None and t.action_ids:
+        elif advantage is not None and t.reply.action_ids:
             advantages[i, start:end] = advantage
 
     def send(x: np.ndarray) -> Tensor:
@@ -242,7 +268,7 @@ def pack(
         reference_logprobs=send(reference[:, 1:]),
         advantages=send(advantages[:, 1:] if level == "token" else advantages),
         n_tokens=send(acted.sum(1)),
-        n_words=send(np.array([len(t.text.split()) for t in rows], dtype=np.int64)),
+        n_words=send(np.array([len(t.turn.text.split()) for t in rows], dtype=np.int64)),
         temperature=send(np.array([t.temperature for t in rows], dtype=np.float32)),
         shares=send(np.array([estimates.shares.get(t, 1.0) for t in rows], dtype=np.float32)),
         totals=minibatch or totals(rows, estimates),
@@ -269,18 +295,18 @@ def pack_values(rows: Sequence[Transition], estimates: Estimates, device: torch.
 
 
 def _length(t: Transition) -> int:
-    return len(t.prompt_ids) + len(t.action_ids)
+    return len(t.request.prompt_ids) + len(t.reply.action_ids)
 
 
 def _check(t: Transition, estimates: Estimates, policy: str, level: Level) -> None:
     where = f"turn {t.index} of {t.agent}"
     if t.policy != policy:
         raise BatchError(f"{where} belongs to policy '{t.policy}', the batch to '{policy}'; pack one policy at a time.")
-    if not t.prompt_ids:
+    if not t.request.prompt_ids:
         raise BatchError(f"{where} has no prompt: its first token has nothing to be predicted from.")
-    for whose, logprobs in (("sampled", t.logprobs), ("recomputed", estimates.behaviour(t))):
-        if len(logprobs) != len(t.action_ids):
-            count = len(t.action_ids)
+    for whose, logprobs in (("sampled", t.reply.logprobs), ("recomputed", estimates.behaviour(t))):
+        if len(logprobs) != len(t.reply.action_ids):
+            count = len(t.reply.action_ids)
             raise BatchError(f"{where} has {len(logprobs)} {whose} log-probs for {count} tokens; expected one each.")
     expected = decision_points(t, level)
     given = len(estimates.advantages[t]) if t in estimates.advantages else expected

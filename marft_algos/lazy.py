@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 
 class _Module(ModuleType):
-    """A module's stand-in: the first attribute that is asked for imports it."""
+    """A module's stand-in: the first attribute that is asked for imports it, and all others are there from then on."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module(self.__name__), name)
+        module = importlib.import_module(self.__name__)
+        vars(self).update(vars(module))
+        return getattr(module, name)
 
 
 if not TYPE_CHECKING:

@@ -72,6 +72,8 @@ class Generation:
     error: str = ""
 
 
+NO_REQUEST = GenerationRequest("", [], 0)
+"""Of turns that another hand played (a fixed partner in a wrapper): there is nothing to learn from."""
 NO_REPLY = Generation([], np.zeros(0, np.float32), StopReason.EOS, 0)
 """Of turns that no engine wrote."""
 
@@ -84,11 +86,11 @@ class Transition:
     """
 
     turn: TurnRecord
-    """What was said, who saw what, and what it paid."""
-    policy: str = ""
-    """Who wrote it; empty: another hand (a fixed partner in a wrapper), and there is nothing to learn from."""
-    prompt_ids: Sequence[int] = ()
+    """What the agent said, which turns it saw, and what it was paid."""
+    request: GenerationRequest = NO_REQUEST
+    """What the engine was asked."""
     reply: Generation = NO_REPLY
+    """What it sampled."""
     trainable: bool = True
     """False for frozen, scripted or hosted agents: a node of the chain with one value and no loss."""
     temperature: float = 1.0
@@ -120,44 +122,9 @@ class Transition:
         return self.turn.agent
 
     @property
-    def role(self) -> str:
-        """The agent's role."""
-        return self.turn.role
-
-    @property
-    def sees(self) -> tuple[int, ...]:
-        """History indices that the action was conditioned on."""
-        return self.turn.sees
-
-    @property
-    def text(self) -> str:
-        """The action, exactly as the environment received it."""
-        return self.turn.text
-
-    @property
-    def reward(self) -> float:
-        """The turn's own reward channel, all of it, whenever it was paid."""
-        return self.turn.reward
-
-    @property
-    def action_ids(self) -> list[int]:
-        """Sampled token ids."""
-        return self.reply.action_ids
-
-    @property
-    def logprobs(self) -> FloatArray:
-        """[L] as sampled."""
-        return self.reply.logprobs
-
-    @property
-    def stop_reason(self) -> StopReason:
-        """Why the reply ended."""
-        return self.reply.stop_reason
-
-    @property
-    def version(self) -> int:
-        """Version of the weights that sampled it."""
-        return self.reply.version
+    def policy(self) -> str:
+        """Which policy wrote it; empty: another hand."""
+        return self.request.policy
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -238,12 +205,12 @@ class Trajectory:
     @property
     def tokens(self) -> int:
         """Everything that was sampled for this episode."""
-        return self.replayed_tokens + sum(len(t.action_ids) for t in (*self.transitions, *self.candidates))
+        return self.replayed_tokens + sum(len(t.reply.action_ids) for t in (*self.transitions, *self.candidates))
 
     @property
     def processed(self) -> int:
         """The same, and every prompt that it was sampled after: what an episode costs beyond what is said in it."""
-        prompts = sum(len(t.prompt_ids) for t in (*self.transitions, *self.candidates))
+        prompts = sum(len(t.request.prompt_ids) for t in (*self.transitions, *self.candidates))
         return self.tokens + self.replayed_prompts + prompts
 
     def paid(self, layers: Sequence[LayerRecord], turns: Sequence[float], success: bool | None) -> Trajectory:
@@ -289,4 +256,4 @@ class Estimates:
 
     def behaviour(self, t: Transition) -> FloatArray:
         """[L] log-probs in the ratio's denominator."""
-        return self.old_logprobs.get(t, t.logprobs)
+        return self.old_logprobs.get(t, t.reply.logprobs)

@@ -64,7 +64,7 @@ class Bench:
     def rollout(self) -> None:
         """Plays every episode: environment, prompts, sampling."""
         self.turns = [turn for trajectory in self.stage.play(0) for turn in trajectory.transitions]
-        self.estimates = Estimates(advantages={turn: turn.logprobs for turn in self.turns})
+        self.estimates = Estimates(advantages={turn: turn.reply.logprobs for turn in self.turns})
 
     def features(self) -> None:
         """One pass of the frozen trunk."""
@@ -96,8 +96,8 @@ class Bench:
                 if repetition:
                     times[phase].append(spent)
         middle = {phase: statistics.median(times[phase]) for phase in PHASES}
-        new = sum(len(t.action_ids) for t in self.turns)
-        every = new + sum(len(t.prompt_ids) for t in self.turns)
+        new = sum(len(t.reply.action_ids) for t in self.turns)
+        every = new + sum(len(t.request.prompt_ids) for t in self.turns)
         model = self.policies.base(self.policies.policies[0]).model
         weights = sum(p.numel() for p in model.parameters())
         head = model.get_output_embeddings().weight.numel()

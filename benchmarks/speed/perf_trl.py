@@ -39,7 +39,7 @@ def prompts_of(model: str) -> list[str]:
     policies = build(model, 1)
     played = Stage(policies, GROUPS, PROMPT, 1).play(0)
     tokenizer = policies.renderer.tokenizer(policies.policies[0])
-    return [tokenizer.decode(t.transitions[0].prompt_ids) for t in played]
+    return [tokenizer.decode(t.transitions[0].request.prompt_ids) for t in played]
 
 
 def ours(model: str, steps: int) -> list[float]:

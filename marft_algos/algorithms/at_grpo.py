@@ -62,7 +62,9 @@ class ATGRPO(GRPO):
         t = branch.transitions[index]
         paid = branch.layers[t.layer :]
         team = sum(layer.team_reward for layer in paid)
-        return float(self.config.alpha * team + t.reward + sum(layer.agent_rewards.get(t.agent, 0.0) for layer in paid))
+        return float(
+            self.config.alpha * team + t.turn.reward + sum(layer.agent_rewards.get(t.agent, 0.0) for layer in paid)
+        )
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Worths standardised among the candidates of a turn; a turn without candidates teaches nothing."""

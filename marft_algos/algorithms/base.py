@@ -81,7 +81,8 @@ class Facts:
     """Needs that it can meet."""
     episodes: int
     """Episodes per iteration."""
-    team: tuple[AgentSpec, ...] = ()
+    agent_specs: tuple[AgentSpec, ...] = ()
+    """The team."""
 
 
 class Algorithm:
@@ -123,7 +124,7 @@ class Algorithm:
         """How often unwanted groups are replaced."""
         return self.config.refills if isinstance(self.config, GroupConfig) else 0
 
-    def links(self, trajectory: Trajectory, estimates: Estimates) -> credit_rules.Links:
+    def links(self, trajectory: Trajectory, estimates: Estimates) -> credit_rules.Rewards:
         """Whose values bootstrap which turn, and what is paid in between, along ``chain``.
 
         ``team``: layer by layer through the whole episode. ``agent``: a turn's successor is its agent's own next turn.
@@ -247,7 +248,7 @@ def fill_values(
     if critics is None:
         raise ConfigError(f"The algorithm's critic sees '{view}', but there are no value heads; use critic='none'.")
     nodes = [t for trajectory in trajectories for t in (*trajectory.transitions, *trajectory.planned)]
-    seen = [t for t in nodes if t.prompt_ids and t.policy in critics.policies]
+    seen = [t for t in nodes if t.request.prompt_ids and t.policy in critics.policies]
     features = critics.featurise(seen, view=view, level=level)
     estimates.features |= features
     for policy in critics.policies:
@@ -284,8 +285,8 @@ def check(algorithm: Algorithm, facts: Facts) -> None:
             f"{algorithm.chain} chains. Use another rule ({', '.join(credit_rules.rules())}), or another algorithm "
             "(agent chains: ippo, mappo, or chain='agent' where an algorithm has that setting)."
         )
-    if facts.team:
-        rule.check(facts.team)
+    if facts.agent_specs:
+        rule.check(facts.agent_specs)
     size = algorithm.group_size
     if "groups" in algorithm.needs and size < 2:
         raise ConfigError(f"{name} compares episodes of one start: group_size is {size}, expected at least 2.")

@@ -71,7 +71,7 @@ class DAPO(GRPO):
         if not self.config.overlong or not has_loss(turn):
             return 0.0
         limit = self.sampling.max_new_tokens
-        length = len(turn.action_ids) - (turn.stop_reason is StopReason.EOS)
+        length = len(turn.reply.action_ids) - (turn.reply.stop_reason is StopReason.EOS)
         return groups.overlong(length, limit, self.config.overlong * limit)
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:

@@ -117,7 +117,7 @@ class HAPPO(PPO):
             for trajectory in trajectories:
                 delta: defaultdict[int, float] = defaultdict(float)
                 for t in (t for t in trajectory.transitions if t.policy == policy and t in moved):
-                    size = len(t.action_ids) if self.config.factor == "token" else 1
+                    size = len(t.reply.action_ids) if self.config.factor == "token" else 1
                     delta[t.round] += moved[t] / size
                 for t in waiting(trajectory, self.updated):
                     step = float(F.joint_factor(torch.tensor([delta[t.round]], dtype=torch.float64)))

@@ -13,7 +13,7 @@ Departures: a player is an agent by name, also where agents share a policy. σ b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -70,8 +70,8 @@ class MARSHAL(Algorithm):
         sums, start = np.zeros_like(rest), 0
         for d, links in zip(trajectories, chains, strict=True):
             end = start + len(d.transitions)
-            own = credit.Links(rest[start:end].tolist(), links.successors, links.bootstraps, [None] * (end - start))
-            sums[start:end] = credit.returns_to_go(d, own)
+            chain = replace(links, turns=rest[start:end].tolist(), tokens=[None] * (end - start))
+            sums[start:end] = credit.returns_to_go(d, chain)
             start = end
         found = groups.statistics(sums, players)
         advantages = (sums - found.mean) / (found.std + self.config.std_eps)

@@ -52,5 +52,5 @@ class MAT(MAPPO):
         for turns in (trajectory.transitions for trajectory in trajectories):
             for t in turns:
                 before = {u.index for u in turns if u.round == t.round and u.index < t.index}
-                earlier, shown = earlier + len(before), shown + len(before & set(t.sees))
+                earlier, shown = earlier + len(before), shown + len(before & set(t.turn.sees))
         return super().credit(trajectories, estimates) | {"unseen": 1.0 - shown / earlier if earlier else 0.0}

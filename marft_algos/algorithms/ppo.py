@@ -20,7 +20,7 @@ import numpy as np
 from marft_algos import credit
 from marft_algos import functional as F
 from marft_algos.algorithms.base import Algorithm, Rescore, UpdateConfig
-from marft_algos.batching import Batch, Level, decision_points, has_loss, rows_by_policy
+from marft_algos.batching import Batch, Level, decision_points, has_loss, learnable
 from marft_algos.ranges import POSITIVE, SHARE, Range
 from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 
@@ -97,7 +97,7 @@ class PPO(Algorithm):
             advantages, returns = F.chain(
                 [estimates.values.get(t) for t in turns],
                 lengths,
-                links.rewards,
+                links.turns,
                 links.successors,
                 self.discounts,
                 bootstraps=links.bootstraps,
@@ -143,7 +143,7 @@ def log_ratios(
     """How far these policies have moved: Σ_t (log π_now − log π_old) of each of their turns with a loss."""
     return {
         t: float((now - estimates.behaviour(t)).sum(dtype=np.float64))
-        for turns in rows_by_policy(trajectories, policies).values()
+        for turns in learnable(trajectories, policies)[0].values()
         for t, now in zip(turns, rescore(turns) if turns else [], strict=True)
     }
 

@@ -61,14 +61,14 @@ class SPIRAL(Algorithm):
         by_role: dict[str, list[float]] = {}
         for j, d in enumerate(trajectories):
             paid = self.rule(d)
-            for agent, role in sorted({(t.agent, t.role) for t in d.transitions}):
+            for agent, role in sorted({(t.agent, t.turn.role) for t in d.transitions}):
                 scores[j, agent] = credit.agent_score(d, paid, agent, estimates)
                 by_role.setdefault(role, []).append(scores[j, agent])
         for role, own in by_role.items():
             self.baselines[role] = groups.decayed(self.baselines.get(role, 0.0), own, self.config.decay)
         for j, d in enumerate(trajectories):
             for t in d.transitions:
-                estimates.advantages[t] = np.array([scores[j, t.agent] - self.baselines[t.role]], dtype=np.float32)
+                estimates.advantages[t] = np.array([scores[j, t.agent] - self.baselines[t.turn.role]], dtype=np.float32)
         return {f"baseline/{role}": b for role, b in sorted(self.baselines.items())}
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:

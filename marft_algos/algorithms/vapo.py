@@ -76,13 +76,13 @@ class VAPO(PPO):
         """Returns by the critic's λ; advantages by the policy's, from what the last token is due."""
         self.run_chains(trajectories, estimates)
         turns = [t for trajectory in trajectories for t in trajectory.transitions if has_loss(t)]
-        lambdas = [F.length_adaptive_lambda(len(t.action_ids), self.config.alpha) for t in turns]
+        lambdas = [F.length_adaptive_lambda(len(t.reply.action_ids), self.config.alpha) for t in turns]
         for t, lam in zip(turns, lambdas, strict=True):
             inside = F.Discounts(gamma_tok=self.config.gamma_tok, lambda_tok=lam)
             penalties, due = estimates.penalties.get(t), float(estimates.returns[t][-1])
             charged = None if penalties is None else np.append(penalties[:-1], 0.0)  # the last one's is in G
             (advantages,), _ = F.chain(
-                [estimates.values.get(t)], [len(t.action_ids)], [due], [()], inside, token_rewards=[charged]
+                [estimates.values.get(t)], [len(t.reply.action_ids)], [due], [()], inside, token_rewards=[charged]
             )
             estimates.advantages[t] = advantages.astype(np.float32)
         self.whiten(trajectories, estimates)
@@ -95,10 +95,11 @@ class VAPO(PPO):
         self.weights = {}
         tokens: dict[str, list[int]] = {}
         rows = [(t, bool(d.success)) for d in trajectories for t in d.transitions if has_loss(t)]
+        rows += [(t, False) for d in trajectories for t in d.candidates if has_loss(t)]  # no episode succeeded by them
         for t, correct in rows:
             both = tokens.setdefault(t.policy, [0, 0])
-            both[0] += len(t.action_ids)
-            both[1] += len(t.action_ids) * correct
+            both[0] += len(t.reply.action_ids)
+            both[1] += len(t.reply.action_ids) * correct
         for t, correct in rows:
             self.weights[t] = tokens[t.policy][0] / tokens[t.policy][1] if correct else 0.0
 

@@ -22,6 +22,7 @@ from marft_algos.config import presets
 from marft_algos.config import settings as configs
 from marft_algos.config.settings import TrainConfig
 from marft_algos.training import setup
+from marft_algos.training.resolve import fitting_algorithm
 from marft_algos.training.resolve import resolve as resolve_run
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.types import optional
@@ -247,10 +248,9 @@ def misfit(config: TrainConfig) -> str:
         ConfigError: The environment cannot be built.
     """
     with closing(setup.make_env(config, config.env_kwargs)) as env:
-        facts = resolve_run(config, env).facts
+        spec = resolve_run(config, env)
     try:
-        algorithm = algorithms.get(config.algo)(config.algorithm, sampling=setup.sampling(config))
-        algorithms.check(algorithm, facts)
+        fitting_algorithm(spec, setup.sampling(config))
     except ConfigError as error:
         return str(error)
     return ""

@@ -25,7 +25,7 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.native import NativeEngine
 from marft_algos.lazy import require_training
 from marft_algos.models.policy import PolicySet
-from marft_algos.rollout import faults
+from marft_algos.rollout.panel import Panel, whole
 from marft_algos.runs import checkpoint
 from marft_algos.runs import folder as runs
 from marft_algos.runs.folder import EvalRecord, RunFolder, outcome
@@ -34,7 +34,6 @@ from marft_algos.terminal import say
 from marft_algos.training import evaluate, setup
 from marft_algos.training.parts import build
 from marft_algos.training.resolve import resolve
-from marft_algos.training.setup import Panel
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError, MarftError
@@ -288,17 +287,17 @@ def majority(votes: Sequence[Trajectory], answer_key: Callable[[str], str]) -> f
 
     Votes that an outage took are none; without any vote there is no outcome.
     """
-    votes = faults.whole(votes)
+    votes = whole(votes)
     if not votes:
         return None
-    keys = [answer_key(t.transitions[-1].text if t.transitions else "") for t in votes]
+    keys = [answer_key(t.transitions[-1].turn.text if t.transitions else "") for t in votes]
     common = Counter(keys).most_common(1)[0][0]
     chosen = votes[keys.index(common)]
     return outcome(chosen.success, chosen.score)
 
 
 def _tokens(played: Sequence[Trajectory]) -> int:
-    return sum(len(t.action_ids) for trajectory in played for t in trajectory.transitions)
+    return sum(len(t.reply.action_ids) for trajectory in played for t in trajectory.transitions)
 
 
 def _scored(

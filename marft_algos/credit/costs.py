@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from marft_algos.credit.branches import Keep, Replayer
-from marft_algos.credit.registry import Chain, Rule
-from marft_algos.credit.rewards import Rewards
+from marft_algos.credit.rewards import Chain, Rewards, Rule
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, check
 from marft_algos.types import Need, Trajectory
 from marft_envs.types import AgentSpec
@@ -23,7 +22,7 @@ def costs_of(trajectory: Trajectory, kind: Cost) -> list[int]:
     """
     turns = trajectory.transitions
     if kind == "tokens":
-        return [len(t.action_ids) for t in turns]
+        return [len(t.reply.action_ids) for t in turns]
     if kind == "calls":
         return [int(bool(t.policy)) for t in turns]
     following = [[turns[k].agent for k in layer.turns] for layer in trajectory.layers[1:]] + [[]]

@@ -44,7 +44,7 @@ def judge(trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int
     for d, t in places:
         for j in range(_FIRST, _FIRST + SAMPLES):
             (drawn,) = siblings(d, t, replayer, [j + SAMPLES], j + SAMPLES)
-            own = Branch(drawn.start, d.number, {**drawn.said, t.index: t.text}, sample=j)
+            own = Branch(drawn.start, d.number, {**drawn.said, t.index: t.turn.text}, sample=j)
             branches += [own, drawn]
     played = replayer.play(branches, iteration)
     found = []

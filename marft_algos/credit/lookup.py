@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from marft_algos.credit.costs import Priced
-from marft_algos.credit.registry import Rule, Setting, registered
+from marft_algos.credit.rewards import Rule, Setting, registered
 from marft_envs.errors import ConfigError, did_you_mean
 
 

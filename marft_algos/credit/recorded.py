@@ -12,8 +12,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from marft_algos.credit.formulas import spearman
-from marft_algos.credit.registry import Chain, Rule, register
-from marft_algos.credit.rewards import Rewards, punctual, team_score
+from marft_algos.credit.rewards import Chain, Rewards, Rule, broadcast, punctual, register, team_score
 from marft_algos.ranges import NOT_NEGATIVE, Checked
 from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError, did_you_mean
@@ -21,17 +20,6 @@ from marft_envs.types import AgentSpec
 
 INDIVIDUAL: frozenset[Chain] = frozenset({"agent", "episode"})
 """Chains of rules that pay agents differently."""
-
-
-@register("broadcast")
-def broadcast(trajectory: Trajectory) -> Rewards:
-    """Rewards where they were paid: every turn of a layer is paid all of it, none of it is split."""
-    return Rewards(
-        turns=punctual(trajectory),
-        team=[layer.team_reward for layer in trajectory.layers],
-        agents=[dict(layer.agent_rewards) for layer in trajectory.layers],
-        late=[dict(layer.late_rewards) for layer in trajectory.layers],
-    )
 
 
 @register("last")
@@ -84,7 +72,7 @@ class Margin(Rule):
         quality: dict[tuple[int, str], float] = {}
         places: dict[tuple[int, str], int] = {}
         for t in turns:
-            quality[t.round, t.agent] = quality.get((t.round, t.agent), 0.0) + t.reward
+            quality[t.round, t.agent] = quality.get((t.round, t.agent), 0.0) + t.turn.reward
             places[t.round, t.agent] = t.index
         for layer in trajectory.layers:
             for agent, reward in layer.agent_rewards.items():
@@ -124,7 +112,7 @@ class _Steps(Rule):
         paid.agents = [dict(layer.agent_rewards) for layer in trajectory.layers]
         span, quality = -1, {-1: 0.0}
         places: dict[tuple[int, str], int] = {}
-        critic = {t.agent: t.agent in self.critics or t.role in self.critics for t in turns}
+        critic = {t.agent: t.agent in self.critics or t.turn.role in self.critics for t in turns}
         own = punctual(trajectory)
         for layer in trajectory.layers:
             span += any(not critic[turns[k].agent] for k in layer.turns)
@@ -202,7 +190,7 @@ class Rank(Rule):
         agreement = {}
         for agent in agents:
             local = [
-                sum(t.reward for t in d.transitions if t.agent == agent)
+                sum(t.turn.reward for t in d.transitions if t.agent == agent)
                 + sum(layer.agent_rewards.get(agent, 0.0) for layer in d.layers)
                 for d in group
             ]
@@ -230,7 +218,7 @@ class Rank(Rule):
 
 def outcome(trajectory: Trajectory, agent: str) -> float:
     """What an episode was worth to an agent: all that the team and its turns were paid, and the agent's own share."""
-    team = sum(layer.team_reward for layer in trajectory.layers) + sum(t.reward for t in trajectory.transitions)
+    team = sum(layer.team_reward for layer in trajectory.layers) + sum(t.turn.reward for t in trajectory.transitions)
     return float(team + sum(layer.agent_rewards.get(agent, 0.0) for layer in trajectory.layers))
 
 

@@ -1,13 +1,13 @@
 """Credit rules that ask what would have happened: they play branches, which cost tokens and are counted.
 
-What they pay a turn is a whole return (``Rewards.settled``): it is compared with what else could have been there, so
-nothing that came later is to be added. A baseline of an algorithm may still be taken off.
+What they pay a turn is a whole return (``Rewards.successors`` names nobody): it is compared with what else could have
+been there, so nothing that came later is to be added. A baseline of an algorithm may still be taken off.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -18,8 +18,7 @@ from marft_algos.batching import has_loss
 from marft_algos.credit import formulas
 from marft_algos.credit.branches import Absence, Branch, Keep, Replayer
 from marft_algos.credit.recorded import outcome, team_outcome
-from marft_algos.credit.registry import Chain, Rule, register
-from marft_algos.credit.rewards import Rewards
+from marft_algos.credit.rewards import Chain, Rewards, Rule, register
 from marft_algos.ranges import COUNT, Checked
 from marft_algos.types import Need, Trajectory, Transition
 from marft_envs.errors import ConfigError
@@ -39,8 +38,9 @@ class _Replayed(Rule):
                 f"Credit rule '{self.name}' has played no branches of episode {trajectory.number}. Call rule.replay "
                 "on collected episodes first, as the trainer does."
             )
-        layers = len(trajectory.layers)
-        return Rewards(list(trajectory.replayed), [0.0] * layers, [{} for _ in range(layers)], settled=True)
+        turns, layers = len(trajectory.transitions), len(trajectory.layers)
+        nobody: list[Mapping[str, float]] = [{} for _ in range(layers)]
+        return Rewards(list(trajectory.replayed), [0.0] * layers, nobody, successors=[()] * turns)
 
 
 def siblings(
@@ -56,7 +56,7 @@ def siblings(
         sample: Number of the sample at later turns; 0: the episode's own random numbers.
     """
     start = replayer.state(trajectory, t.layer)
-    beside = {k: trajectory.transitions[k].text for k in trajectory.layers[t.layer].turns if k != t.index}
+    beside = {k: trajectory.transitions[k].turn.text for k in trajectory.layers[t.layer].turns if k != t.index}
     return [Branch(start, trajectory.number, beside, {t.index: j}, sample) for j in samples]
 
 

@@ -1,4 +1,4 @@
-"""What turns and layers are paid, and the successor relations that returns run over.
+"""What turns and layers are paid, what a credit rule is, and the successor relations that returns run over.
 
 A credit rule turns the recorded reward channels of an episode into the rewards that a chain carries. A chain says
 whose values bootstrap a turn: the team chain hands over to the next layer, an agent chain to the agent's own next
@@ -7,65 +7,165 @@ turn. A reward enters once along any path of a chain, between the layers where i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from marft_algos import functional as F
 from marft_algos import types
-from marft_algos.types import Estimates, Trajectory, Transition
+from marft_algos.credit.branches import Keep, Replayer
+from marft_algos.types import Estimates, Need, Trajectory, Transition
 from marft_envs.errors import ConfigError
+from marft_envs.types import AgentSpec
 
 FloatArray = NDArray[np.floating]
+Chain = Literal["team", "agent", "round", "episode"]
+"""What an algorithm's returns run over: layers, each agent's own turns, rounds with one joint advantage, or an agent's
+whole episode with one score."""
+Setting = str | Mapping[str, Any]
+"""A rule's name, or a table: ``rule`` and its arguments, ``costs``, ``budgets`` and ``multiplier_lr``."""
 
 
 @dataclass(slots=True)
 class Rewards:
-    """The three reward channels of one episode, as a credit rule leaves them.
+    """What one episode pays.
 
-    A KL in the reward is not among them: it is charged to its tokens (``Estimates.penalties``), whoever else is paid.
+    A credit rule fills the channels: turns, team, agents. A chain (``team_chain``, ``agent_chain``) returns rewards in
+    which everything is paid to turns, and their successors are named: what ``functional.chain`` runs over.
     """
 
     turns: list[float]
-    """Per transition: paid at its own layer."""
-    team: list[float]
+    """Per transition: paid at its own layer; along a chain, all that is paid between it and its successors."""
+    team: list[float] = field(default_factory=list)
     """Per layer: paid after it commits and before the next layer does."""
-    agents: list[Mapping[str, float]]
+    agents: list[Mapping[str, float]] = field(default_factory=list)
     """Per layer: agent -> reward."""
     late: list[Mapping[int, float]] = field(default_factory=list)
     """Per layer: transition of an earlier layer -> what it is paid here. Empty: nothing is paid late."""
-    settled: bool = False
-    """Whether ``turns`` holds whole returns: what a turn is answerable for, to which no chain adds what came later."""
-
-
-@dataclass(frozen=True, slots=True)
-class Links:
-    """What ``functional.chain`` runs over."""
-
-    rewards: list[float]
-    """Per turn: what is paid between it and its successors."""
-    successors: list[tuple[int, ...]]
-    """Per turn: whose values bootstrap it."""
-    bootstraps: list[float]
-    """Per turn: the value beyond its chain's end, where a limit cut the episode without pay."""
-    tokens: list[FloatArray | None]
-    """Per turn: what each of its tokens is paid, [L], beside ``rewards``; None: nothing."""
+    successors: list[tuple[int, ...]] = field(default_factory=list)
+    """Per transition: whose values bootstrap it. Empty: any chain may follow. A rule that pays whole returns, to which
+    no chain adds what came later, fills it with empty tuples."""
+    bootstraps: list[float] = field(default_factory=list)
+    """Per transition: the value beyond its chain's end, where a limit cut the episode without pay."""
+    tokens: list[FloatArray | None] = field(default_factory=list)
+    """Per transition: what each of its tokens is paid beside ``turns``, [L]; None: nothing. (A KL in the reward, which
+    is charged to its tokens whoever else is paid: ``Estimates.penalties``.)"""
 
     @property
     def totals(self) -> list[float]:
-        """Per turn: all that is paid from its first token to its successors."""
-        return [r + _sum(x) for r, x in zip(self.rewards, self.tokens, strict=True)]
+        """Per transition: all that is paid from its first token to its successors."""
+        return [r + _sum(x) for r, x in zip(self.turns, self.tokens, strict=True)]
 
     def token_rewards(self, lengths: Sequence[int]) -> list[FloatArray | None]:
-        """Per turn what each of ``lengths[k]`` decision points is paid: one point is paid for all of its tokens."""
+        """Per transition what each of ``lengths[k]`` decision points is paid: one point is paid for all its tokens."""
         return [
             x if x is None or len(x) == n else np.array([_sum(x)]) for x, n in zip(self.tokens, lengths, strict=True)
         ]
 
 
-def team_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> Links:
+# Rules ---------------------------------------------------------------------------------------------
+
+
+class Rule:
+    """Base class: one that takes arguments is a dataclass of them.
+
+    Attributes:
+        name: What users type; set by ``register``.
+        needs: What a run must offer, beside what the algorithm needs.
+        chains: Chains along which what it pays means what it says.
+        keep: The states that ``replay`` goes on from.
+    """
+
+    name: ClassVar[str] = ""
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    chains: ClassVar[frozenset[Chain]] = frozenset(get_args(Chain))
+    keep: ClassVar[Keep] = "nothing"
+
+    def check(self, team: Sequence[AgentSpec]) -> None:
+        """Raises ``ConfigError`` if the arguments do not fit the team."""
+
+    def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> list[Trajectory]:
+        """Plays what the rule wants to know, at the weights that the episodes were sampled with. Nothing here.
+
+        Returns:
+            The episodes, in order, with what branches say in ``replayed``.
+        """
+        return list(trajectories)
+
+    def prepare(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """Looks at all of an iteration's episodes before any of them is paid; returns numbers to log."""
+        return {}
+
+    def __call__(self, trajectory: Trajectory) -> Rewards:
+        """Who is paid what in this episode."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must survive a restart; plain Python only."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores ``state_dict``."""
+
+
+class Plain(Rule):
+    """A rule that is a function of one episode."""
+
+    def __init__(self, name: str, pay: Callable[[Trajectory], Rewards]) -> None:
+        self.name = name  # type: ignore[misc]
+        self._pay = pay
+
+    def __call__(self, trajectory: Trajectory) -> Rewards:
+        return self._pay(trajectory)
+
+
+registered: dict[str, Plain | type[Rule]] = {}
+"""Name -> rule."""
+_Rule = TypeVar("_Rule", bound=Callable[..., Any])
+
+
+def register(name: str) -> Callable[[_Rule], _Rule]:
+    """Decorator: makes a credit rule known as ``name``.
+
+    A rule is a function from a trajectory to its rewards, or a subclass of ``Rule`` that is a dataclass of arguments.
+    """
+
+    def add(rule: _Rule) -> _Rule:
+        if name in registered:
+            raise ConfigError(f"Credit rule '{name}' is registered already; choose another name.")
+        if isinstance(rule, type) and issubclass(rule, Rule):
+            rule.name = name
+            registered[name] = rule
+        else:
+            registered[name] = Plain(name, cast(Callable[[Trajectory], Rewards], rule))
+        return rule
+
+    return add
+
+
+def rules() -> list[str]:
+    """Names of the registered credit rules."""
+    return sorted(registered)
+
+
+@register("broadcast")
+def broadcast(trajectory: Trajectory) -> Rewards:
+    """Rewards where they were paid: every turn of a layer is paid all of it, none of it is split."""
+    return Rewards(
+        turns=punctual(trajectory),
+        team=[layer.team_reward for layer in trajectory.layers],
+        agents=[dict(layer.agent_rewards) for layer in trajectory.layers],
+        late=[dict(layer.late_rewards) for layer in trajectory.layers],
+    )
+
+
+# Chains --------------------------------------------------------------------------------------------
+
+
+def team_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> Rewards:
     """Layer by layer through the whole episode, the next round after a round's last layer.
 
     What a turn's tokens are charged is paid token by token to the turn itself, and at the layer's end to those beside.
@@ -74,8 +174,8 @@ def team_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> L
         ConfigError: Agents are paid differently: one return for all of them has no meaning then.
     """
     tokens = [estimates.penalties.get(t) for t in trajectory.transitions]
-    if paid.settled:
-        return _alone(paid, tokens)
+    if paid.successors:
+        return replace(paid, bootstraps=[0.0] * len(tokens), tokens=tokens)
     names = {t.agent for t in trajectory.transitions}
     rewards = [0.0] * len(trajectory.transitions)
     successors: list[tuple[int, ...]] = [()] * len(trajectory.transitions)
@@ -87,7 +187,7 @@ def team_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> L
             rewards[k] = worth + sum(_sum(tokens[j]) for j in layer.turns if j != k)
             successors[k] = tuple(following)
     beyond = estimates.bootstraps.get(trajectory, 0.0) if trajectory.truncated else 0.0
-    return Links(rewards, successors, [beyond] * len(rewards), tokens)
+    return Rewards(rewards, successors=successors, bootstraps=[beyond] * len(rewards), tokens=tokens)
 
 
 def team_score(trajectory: Trajectory, paid: Rewards, estimates: Estimates | None = None) -> float:
@@ -100,7 +200,7 @@ def team_score(trajectory: Trajectory, paid: Rewards, estimates: Estimates | Non
     return float(sum(totals[layer.turns[0]] for layer in trajectory.layers))
 
 
-def returns_to_go(trajectory: Trajectory, links: Links, gamma: float = 1.0) -> list[float]:
+def returns_to_go(trajectory: Trajectory, links: Rewards, gamma: float = 1.0) -> list[float]:
     """Per turn what its chain pays from there to the end, discounted from turn to turn; no values."""
     n = len(trajectory.transitions)
     found = F.chain([None] * n, [1] * n, links.totals, links.successors, F.Discounts(gamma_turn=gamma))[1]
@@ -126,11 +226,11 @@ def agent_score(trajectory: Trajectory, paid: Rewards, agent: str, estimates: Es
     return float(own + sum(paid.team) + sum(layer.get(agent, 0.0) for layer in paid.agents))
 
 
-def agent_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> Links:
+def agent_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> Rewards:
     """Each agent's own turns: what it and the team are paid until its next turn, or the episode's end."""
     tokens = [estimates.penalties.get(t) for t in trajectory.transitions]
-    if paid.settled:
-        return _alone(paid, tokens)
+    if paid.successors:
+        return replace(paid, bootstraps=[0.0] * len(tokens), tokens=tokens)
     turns = trajectory.transitions
     rewards = [0.0] * len(turns)
     successors: list[tuple[int, ...]] = [()] * len(turns)
@@ -141,7 +241,8 @@ def agent_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> 
         rewards[t.index] = paid.turns[t.index] + sum(paid.team[i] + paid.agents[i].get(t.agent, 0.0) for i in span)
         rewards[t.index] += sum(_late(trajectory, paid, i, t.agent) for i in span) if paid.late else 0.0
         successors[t.index] = (later.index,) if later else ()
-    return Links(rewards, successors, [_beyond(trajectory, t.agent, estimates) for t in turns], tokens)
+    bootstraps = [_bootstrap(trajectory, t.agent, estimates) for t in turns]
+    return Rewards(rewards, successors=successors, bootstraps=bootstraps, tokens=tokens)
 
 
 def _late(trajectory: Trajectory, paid: Rewards, layer: int, agent: str) -> float:
@@ -151,24 +252,18 @@ def _late(trajectory: Trajectory, paid: Rewards, layer: int, agent: str) -> floa
 
 def punctual(trajectory: Trajectory) -> list[float]:
     """Per turn what it was paid at its own layer, and not late."""
-    paid = [t.reward for t in trajectory.transitions]
+    paid = [t.turn.reward for t in trajectory.transitions]
     for layer in trajectory.layers:
         for k, reward in layer.late_rewards.items():
             paid[k] -= reward
     return paid
 
 
-def _alone(paid: Rewards, tokens: list[types.FloatArray | None]) -> Links:
-    """Every turn by itself."""
-    n = len(paid.turns)
-    return Links(list(paid.turns), [()] * n, [0.0] * n, tokens)
-
-
 def _sum(x: FloatArray | None) -> float:
     return 0.0 if x is None else float(x.sum())
 
 
-def _beyond(trajectory: Trajectory, agent: str, estimates: Estimates) -> float:
+def _bootstrap(trajectory: Trajectory, agent: str, estimates: Estimates) -> float:
     """What an agent of a truncated episode could still expect.
 
     The value of its own turn in the layer that would have run; of that layer if it has none and the team is paid as
@@ -184,7 +279,7 @@ def _beyond(trajectory: Trajectory, agent: str, estimates: Estimates) -> float:
     return 0.0 if apart else estimates.bootstraps.get(trajectory, 0.0)
 
 
-def check_own_view(trajectory: Trajectory, links: Links) -> None:
+def check_own_view(trajectory: Trajectory, links: Rewards) -> None:
     """V of a successor's own observation is a sound bootstrap only where it sees the turn's input and action.
 
     Raises:
@@ -193,7 +288,7 @@ def check_own_view(trajectory: Trajectory, links: Links) -> None:
     turns = trajectory.transitions
     for t in turns:
         for j in links.successors[t.index]:
-            missing = ({t.index} | set(t.sees)) - set(turns[j].sees)
+            missing = ({t.index} | set(t.turn.sees)) - set(turns[j].turn.sees)
             private = t.observation is None or t.observation != turns[j].observation
             if not missing and not private:
                 continue

@@ -20,18 +20,18 @@ from marft_algos.algorithms.base import Algorithm, Critics, UpdateConfig
 from marft_algos.algorithms.groups import scale_gradient, truncated_weights
 from marft_algos.batching import (
     Totals,
+    UpdateError,
+    check_versions,
     context_tokens,
+    learnable,
     micro_batches,
     minibatches,
     pack,
     pack_values,
-    rows_by_policy,
-    shares,
     totals,
     unpack,
 )
 from marft_algos.functional import effective_samples, explained_variance, kl_k3, ratio, value_loss
-from marft_algos.learner.intake import UpdateError, charge_kl, check_versions
 from marft_algos.learner.value_norm import NormalisedCritics
 from marft_algos.memory import Budget
 from marft_algos.types import Estimates, Trajectory, Transition
@@ -126,20 +126,19 @@ class Learner:
         for policy, optimizer in self.optimizers.items():
             for group in optimizer.param_groups:
                 group["lr"] = self.rates[policy] * annealed(iteration, self.config.anneal)
-        rows = rows_by_policy(trajectories, self.trainable)
-        self.estimates = estimates = Estimates(shares=shares(trajectories, self.trainable))
-        for own in rows.values():
-            check_versions(own, self.policies.version, self.max_staleness)
+        rows, shares = learnable(trajectories, self.trainable)
+        self.estimates = estimates = Estimates(shares=shares)
+        check_versions(shares, self.policies.version, self.max_staleness)
         metrics: dict[str, float] = {}
         if self.config.old_logprobs == "learner":
-            for own in rows.values():
-                estimates.old_logprobs |= zip(own, self.rescore(own), strict=True)
+            for turns in rows.values():
+                estimates.old_logprobs |= zip(turns, self.rescore(turns), strict=True)
         if self.config.kl_coef or self.config.kl_reward_coef:
-            for own in rows.values():
-                estimates.reference_logprobs |= zip(own, self.rescore(own, reference=True), strict=True)
+            for turns in rows.values():
+                estimates.reference_logprobs |= zip(turns, self.rescore(turns, reference=True), strict=True)
         if self.config.kl_reward_coef:
-            learnt = [t for own in rows.values() for t in own]
-            metrics["kl_reward"] = charge_kl(learnt, estimates, self.config.kl_reward_coef)
+            learnt = [t for turns in rows.values() for t in turns]
+            metrics["kl_reward"] = add_kl_penalty(learnt, estimates, self.config.kl_reward_coef)
         metrics |= self.algorithm.rule.prepare(trajectories)
         self.algorithm.values(trajectories, self.critics, estimates)
         metrics |= self.algorithm.credit(trajectories, estimates)
@@ -321,7 +320,7 @@ class Learner:
         optimizer, config = self.value_optimizers[policy], self.config
         targets = np.concatenate([self.estimates.returns[t] for t in rows])
         if isinstance(self.critics, NormalisedCritics):
-            self.critics.take_in(policy, targets)
+            self.critics.update(policy, targets)
         for epoch in range(config.critic_epochs):
             for part in minibatches(
                 rows,
@@ -338,6 +337,20 @@ class Learner:
         predicted = np.concatenate([self.estimates.values[t] for t in rows])
         explained = explained_variance(targets, predicted)
         return _average(log) | ({} if math.isnan(explained) else {"explained_variance": explained})
+
+
+def add_kl_penalty(rows: Sequence[Transition], estimates: Estimates, coef: float) -> float:
+    """Adds −β·(log π_old − log π_ref) of every token to ``penalties``.
+
+    Returns:
+        The mean of log π_old − log π_ref per token.
+    """
+    total = 0.0
+    for t in rows:
+        gap = estimates.behaviour(t) - estimates.reference_logprobs[t]
+        estimates.penalties[t] = (-coef * gap).astype(np.float32)
+        total += float(gap.sum())
+    return total / max(sum(len(t.reply.action_ids) for t in rows), 1)
 
 
 def annealed(iteration: int, anneal: int) -> float:
@@ -364,7 +377,7 @@ def per_policy(setting: float | Mapping[str, float], policies: Sequence[str], na
 def _sampler_gap(logprobs: Tensor, batch: Any) -> float:
     """This batch's share of mean |log π_learner − log π_sampler|; the sampler's, even if old was recomputed."""
     now = unpack(logprobs, batch)
-    gaps = [np.abs(x - t.logprobs).sum() for x, t in zip(now, batch.transitions, strict=True)]
+    gaps = [np.abs(x - t.reply.logprobs).sum() for x, t in zip(now, batch.transitions, strict=True)]
     return float(sum(gaps)) / max(batch.totals.tokens, 1)
 
 

@@ -52,7 +52,7 @@ class NormalisedCritics:
         mean, std = self._norms[policy].statistics
         return self._critics.values(policy, features) * std + mean
 
-    def take_in(self, policy: str, returns: Reals) -> None:
+    def update(self, policy: str, returns: Reals) -> None:
         """Updates the statistics: once per iteration, before the fit."""
         self._norms[policy].update(returns)
 

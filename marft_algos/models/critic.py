@@ -69,17 +69,19 @@ class Critics:
         for policy in self._policies.policies:
             teams.setdefault(id(self._policies.base(policy)), []).append(policy)
         for names in teams.values():
-            turns = [t for t in transitions if t.policy in names and t.prompt_ids]
+            turns = [t for t in transitions if t.policy in names and t.request.prompt_ids]
             if not turns:
                 continue
             policy = names[0]
             if view == "own":
-                prompts: Sequence[Sequence[int]] = [t.prompt_ids for t in turns]
+                prompts: Sequence[Sequence[int]] = [t.request.prompt_ids for t in turns]
             else:
                 chats = [[{"role": "user", "content": t.team_view}] for t in turns]
                 prompts = self._policies.renderer.render_many(policy, chats)
-            counts = [len(t.action_ids) if level == "token" and t.trainable and t.action_ids else 1 for t in turns]
-            rows = [[*p, *t.action_ids[: n - 1]] for p, t, n in zip(prompts, turns, counts, strict=True)]
+            counts = [
+                len(t.reply.action_ids) if level == "token" and t.trainable and t.reply.action_ids else 1 for t in turns
+            ]
+            rows = [[*p, *t.reply.action_ids[: n - 1]] for p, t, n in zip(prompts, turns, counts, strict=True)]
             self._check_length(policy, rows)
             spans = [range(len(row) - n, len(row)) for row, n in zip(rows, counts, strict=True)]
             features |= zip(turns, self._policies.features(policy, rows, spans), strict=True)

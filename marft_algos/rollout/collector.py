@@ -1,17 +1,19 @@
-"""Rollouts: plays a panel of episodes and returns what happened as trajectories."""
+"""Rollouts: plays a panel of episodes and hands over what happened as trajectories, group by group or all at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
+from itertools import chain, groupby
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from marft_algos.credit.branches import Keep
-from marft_algos.engines.base import RolloutEngine, row_seed
-from marft_algos.rollout import faults
+from marft_algos.engines.base import RolloutEngine
+from marft_algos.rollout.panel import OutageError, blamed, settle
+from marft_algos.seeds import row_seed
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason, Trajectory, Transition
 from marft_envs.core import FlexEnv
 from marft_envs.types import Episode, TurnRecord
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 States = dict[int, dict[int, FlexEnv]]
 """Number of an episode -> layer -> copy of the environment before it."""
-Seating = Callable[[str, int, int], str]
+PolicyAssignment = Callable[[str, int, int], str]
 """(agent, iteration, episode) -> the policy that plays it there."""
 
 
@@ -57,30 +59,20 @@ class VectorEnv(Protocol):
         """Returns a copy of the request's episode as it is now."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """How a turn came about that an engine wrote: until the episode has ended, and its transitions are made."""
-
-    request: GenerationRequest
-    reply: Generation
-    team_view: str
-    observation: str
-
-
 class Collector:
-    """Drives a vector environment with a rollout engine.
+    """Drives a vector environment with a rollout engine, one panel of episodes after the other.
 
     Args:
-        vec: the episodes.
-        renderer: who plays which policy, and how it is spoken to; None when the engine is scripted.
-        engine: writes the replies.
-        params: how to sample.
-        seed: the run's seed; a reply's own seed follows from it, the iteration, the episode and the turn.
-        overlap: go on generating while slow verdicts (graders, sandboxes) are awaited. Batches then depend on timing,
+        vec: The episodes.
+        renderer: Who plays which policy, and how it is spoken to; None when the engine is scripted.
+        engine: Writes the replies.
+        params: How to sample.
+        seed: The run's seed; a reply's own seed follows from it, the iteration, the episode and the turn.
+        overlap: Go on generating while slow verdicts (graders, sandboxes) are awaited. Batches then depend on timing,
             and log-probs on the batch in their last bits.
-        on_progress: called with (finished episodes, episodes, tokens sampled so far).
-        seating: who plays an agent in an episode, where that is not always the same policy.
-        states: where copies of states are put; None: a dictionary of its own.
+        on_progress: Called with (finished episodes, episodes, tokens sampled so far).
+        assignment: Who plays an agent in an episode, where that is not always the same policy.
+        states: Where copies of states are put; None: a dictionary of its own.
     """
 
     def __init__(
@@ -93,13 +85,15 @@ class Collector:
         seed: int = 0,
         overlap: bool = False,
         on_progress: Callable[[int, int, int], None] | None = None,
-        seating: Seating | None = None,
+        assignment: PolicyAssignment | None = None,
         states: States | None = None,
     ) -> None:
         self._vec, self._renderer, self._engine, self._params = vec, renderer, engine, params
-        self._seed, self._overlap, self._on_progress, self._seating = seed, overlap, on_progress, seating
+        self._seed, self._overlap, self._on_progress, self._assignment = seed, overlap, on_progress, assignment
         self.states: States = {} if states is None else states
-        self._asked: dict[tuple[int, int], _Asked] = {}  # (episode, history index), of episodes that go on
+        self._iteration, self._first, self._keep = 0, 0, "nothing"
+        # (episode, history index) -> what makes the transition once the turn's record is there
+        self._open: dict[tuple[int, int], Callable[[TurnRecord], Transition]] = {}
 
     def collect(
         self,
@@ -108,201 +102,245 @@ class Collector:
         *,
         iteration: int = 0,
         first: int = 0,
+        group_size: int = 1,
         keep: Keep = "nothing",
         all_may_be_lost: bool = False,
     ) -> list[Trajectory]:
         """Plays one episode per seed; returns them in the panel's order, whatever order they ended in.
 
-        Episodes are numbered from ``first``, and their samples depend on that number: a second panel of one iteration
-        goes on counting. States that are kept stand in ``states``.
-
-        A failed generation ends its own episode (its ``fault`` is ``engine``).
+        The arguments are those of ``stream``, and the episodes are all that it yields; then those that a text broke
+        off are paid no more than the lowest of the others (``panel.settle``), for which all of them must be there.
 
         Raises:
-            OutageError: every episode was lost, so the fault is in the set-up and not in an episode; not with
+            OutageError: Every episode was lost, so the fault is in the set-up and not in an episode; not with
                 ``all_may_be_lost``, for those who count what else was played in the iteration, too.
+        """
+        groups = self.stream(seeds, options, iteration=iteration, first=first, group_size=group_size, keep=keep)
+        played = settle(sorted(chain.from_iterable(groups), key=lambda t: t.number))
+        if played and not all_may_be_lost and all(t.infra for t in played):
+            lost = [t.episode for t in played]
+            raise OutageError(f"All {len(lost)} episodes failed ({blamed(lost)}).")
+        return played
+
+    def stream(
+        self,
+        seeds: Sequence[int],
+        options: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        iteration: int = 0,
+        first: int = 0,
+        group_size: int = 1,
+        keep: Keep = "nothing",
+    ) -> Generator[list[Trajectory]]:
+        """Plays one episode per seed; yields each group as soon as its last episode has ended, while others go on.
+
+        With an engine that answers one by one, replies for the other groups are sampled while the caller works on a
+        group; an engine that decodes batches goes on when the caller asks for the next group. What is sampled is that
+        of ``collect``: it does not depend on when a group is taken. Who closes the iterator early drops what still
+        runs: replies that are out are awaited, and the vector environment can be used again.
+
+        Args:
+            seeds: Of the environment, one an episode.
+            options: Of ``reset``, one mapping a seed.
+            iteration: Seeds of replies depend on it.
+            first: Number of the first episode. Samples depend on the numbers: a second panel of one iteration goes on
+                counting.
+            group_size: Episodes of one start, which have numbers side by side; 1: every episode is a group.
+            keep: States to keep copies of, in ``states``.
+
+        Yields:
+            The episodes of one group, in the panel's order. Those that an outage broke off are among them (``infra``),
+            and those that a text broke off have what the environment paid them.
         """
         for number in range(first, first + len(seeds)):
             self.states.pop(number, None)  # of an iteration that was broken off
+        self._iteration, self._first, self._keep = iteration, first, keep
         self._vec.reset(seeds, options)
-        played = self._play(len(seeds), iteration, first, keep)
-        if played and not all_may_be_lost and all(t.infra for t in played):
-            lost = [t.episode for t in played]
-            raise faults.OutageError(f"All {len(lost)} episodes failed ({faults.blamed(lost)}).")
-        return played
+        return self._play(len(seeds), group_size)
 
-    def _play(self, total: int, iteration: int, first: int, keep: Keep = "nothing") -> list[Trajectory]:
+    def _play(self, total: int, group_size: int = 1) -> Generator[list[Trajectory]]:
         """Plays what is queued to its end."""
-        self._asked = {}
-        finished: list[Episode] = []
-        tokens = 0
-        rounds = self._one_by_one if self._apart() else self._together
-        for ended, replies in rounds(iteration, first, keep):
-            tokens += sum(len(reply.action_ids) for reply in replies)
-            finished += ended
-            if self._on_progress is not None:
-                self._on_progress(len(finished), total, tokens)
-        played = [self._trajectory(episode, first) for episode in sorted(finished, key=lambda episode: episode.index)]
-        return faults.settle(played)
+        self._open = {}
+        groups: dict[int, list[Trajectory]] = {}
+        sizes = Counter((self._first + i) // group_size for i in range(total))
+        finished = tokens = 0
+        threads = ThreadPoolExecutor(self._vec.num_envs, "marft-generate")  # none starts before something is submitted
+        rounds = self._one_by_one(threads) if self._apart() else self._together()
+        abandoned = False
+        try:
+            for ended, replies in rounds:
+                tokens += sum(len(reply.action_ids) for reply in replies)
+                finished += len(ended)
+                if self._on_progress is not None:
+                    self._on_progress(finished, total, tokens)
+                for episode in ended:
+                    trajectory = self._trajectory(episode, group_size)
+                    group = groups.setdefault(trajectory.group, [])
+                    group.append(trajectory)
+                    if len(group) == sizes[trajectory.group]:
+                        yield sorted(groups.pop(trajectory.group), key=lambda t: t.number)
+        except GeneratorExit:
+            abandoned = True
+            raise
+        finally:
+            rounds.close()
+            threads.shutdown(wait=abandoned, cancel_futures=True)  # an error is raised at once, whoever still answers
+            if abandoned:
+                self._vec.reset([])
 
     def _apart(self) -> bool:
         """Whether episodes go on by themselves."""
         return self._engine.one_by_one
 
-    def _together(self, iteration: int, first: int, keep: Keep) -> Iterator[tuple[list[Episode], Sequence[Generation]]]:
+    def _together(self) -> Generator[tuple[list[Episode], Sequence[Generation]]]:
         """All open turns are generated as one batch, over and over: for engines that decode together."""
         while not self._vec.done:
-            requests = self._vec.poll(wait=not self._overlap)
-            if keep != "nothing":
-                self._copy(requests, keep, iteration, first)
-            asked, replies = self._answer(requests, iteration, first) if requests else ([], [])
-            yield self._hand_over(requests, asked, replies), replies
+            turns = self._vec.poll(wait=not self._overlap)
+            self._copy(turns)
+            requests, replies = self._answer(turns) if turns else ([], [])
+            yield self._push(turns, requests, replies), replies
 
-    def _one_by_one(self, iteration: int, first: int, keep: Keep) -> Iterator[tuple[list[Episode], list[Generation]]]:
+    def _one_by_one(self, threads: ThreadPoolExecutor) -> Generator[tuple[list[Episode], Sequence[Generation]]]:
         """Every episode goes on as soon as the replies of its own layer are there; a slow one holds up no other.
 
-        What a turn is asked for depends on its episode alone, so results do not depend on the order of replies.
+        What an engine is asked for a turn depends on the episode alone, so results do not depend on timing.
         """
         inbox: SimpleQueue[Future[list[Generation]] | None] = SimpleQueue()
         out: dict[Future[list[Generation]], tuple[list[Any], list[GenerationRequest]]] = {}
         self._vec.listen(lambda: inbox.put(None))
-        pool = ThreadPoolExecutor(self._vec.num_envs, "marft-generate")
         try:
             while not self._vec.done:
                 ready = self._vec.poll(block=False)
-                if keep != "nothing":
-                    self._copy(ready, keep, iteration, first)
-                for _, layer in groupby(ready, key=lambda request: request.episode):
-                    requests = list(layer)
-                    asked = self._asked_for(requests, iteration, first)
-                    job = pool.submit(self._engine.generate, asked, self._params)
-                    out[job] = requests, asked
+                self._copy(ready)
+                for _, layer in groupby(ready, key=lambda turn: turn.episode):
+                    turns = list(layer)
+                    requests = self._requests(turns)
+                    job = threads.submit(self._engine.generate, requests, self._params)
+                    out[job] = turns, requests
                     job.add_done_callback(inbox.put)
-                ended, said = self._vec.push([], []), list[Generation]()
+                ended, replies = self._vec.push([], []), list[Generation]()
                 if not ended and not self._vec.done:
                     job_done = inbox.get()
                     if job_done is not None:
-                        said = job_done.result()
-                        ended = self._hand_over(*out.pop(job_done), said)
-                yield ended, said
+                        replies = job_done.result()
+                        ended = self._push(*out.pop(job_done), replies)
+                yield ended, replies
         finally:
             self._vec.listen(None)
-            pool.shutdown(wait=False, cancel_futures=True)
 
-    def _copy(self, requests: Sequence[Any], keep: Keep, iteration: int, first: int) -> None:
-        """Copies the states that these requests stand at, as far as they are asked for."""
-        layers: dict[int, list[Any]] = {}
-        for request in requests:
-            layers.setdefault(request.episode, []).append(request)
-        for episode, layer in layers.items():
-            owners = [self._owner(request.agent, iteration, first + episode) for request in layer]
-            wanted = keep == "decisions" and any(map(self._trained, owners))
-            if first + episode in self.states and not wanted:
+    def _copy(self, turns: Sequence[Any]) -> None:
+        """Copies the states before these turns, as far as they are to be kept."""
+        if self._keep == "nothing":
+            return
+        for _, same in groupby(turns, key=lambda turn: turn.episode):
+            layer = list(same)
+            number = self._number(layer[0])
+            wanted = self._keep == "decisions" and any(self._trained(self._owner(turn)) for turn in layer)
+            if number in self.states and not wanted:
                 continue
             env = self._vec.fork(layer[0])
-            self.states.setdefault(first + episode, {})[len(env.unwrapped.episode.layers)] = env
+            self.states.setdefault(number, {})[len(env.unwrapped.episode.layers)] = env
 
     def _trained(self, policy: str) -> bool:
         return self._renderer is not None and self._renderer.trains(policy)
 
-    def _answer(
-        self, requests: Sequence[Any], iteration: int, first: int
-    ) -> tuple[list[GenerationRequest], list[Generation]]:
+    def _number(self, turn: Any) -> int:
+        """Number of a turn's episode in the iteration."""
+        return int(self._first + turn.episode)
+
+    def _owner(self, turn: Any) -> str:
+        """Which policy plays a turn."""
+        if self._assignment is not None:
+            return self._assignment(turn.agent, self._iteration, self._number(turn))
+        return self._renderer.policy_of(turn.agent) if self._renderer else turn.agent
+
+    def _answer(self, turns: Sequence[Any]) -> tuple[list[GenerationRequest], list[Generation]]:
         """What the engine is asked for these turns, and its replies."""
-        asked = self._asked_for(requests, iteration, first)
-        return asked, self._engine.generate(asked, self._params)
+        requests = self._requests(turns)
+        return requests, self._engine.generate(requests, self._params)
 
-    def _asked_for(self, requests: Sequence[Any], iteration: int, first: int) -> list[GenerationRequest]:
-        """What the engine is asked for these turns."""
-        seeds = [row_seed(self._seed, iteration, first + r.episode, r.index_hint) for r in requests]
-        owners = [self._owner(r.agent, iteration, first + r.episode) for r in requests]
-        return self._ask(requests, seeds, owners)
+    def _requests(self, turns: Sequence[Any], samples: Sequence[int] | None = None) -> list[GenerationRequest]:
+        """What the engine is asked for these turns, as the episode's own sample or as the samples of these numbers.
 
-    def _ask(
-        self, requests: Sequence[Any], seeds: Sequence[int], owners: Sequence[str] | None = None
-    ) -> list[GenerationRequest]:
-        """Renders the prompts, all of one policy at once; hosted policies read the messages themselves."""
-        if owners is None:
-            owners = [self._renderer.policy_of(r.agent) if self._renderer else r.agent for r in requests]
-        prompts: list[list[int]] = [[] for _ in requests]
+        Prompts are rendered all of one policy at once; hosted policies read the messages themselves.
+        """
+        owners = [self._owner(turn) for turn in turns]
+        prompts: list[list[int]] = [[] for _ in turns]
         if self._renderer is not None:
             for policy in dict.fromkeys(owner for owner in owners if owner in self._renderer.policies):
                 rows = [i for i, owner in enumerate(owners) if owner == policy]
-                tools = [requests[i].tools for i in rows] if self._renderer.shows_tools(policy) else None
-                rendered = self._renderer.render_many(policy, [requests[i].messages for i in rows], tools)
+                tools = [turns[i].tools for i in rows] if self._renderer.shows_tools(policy) else None
+                rendered = self._renderer.render_many(policy, [turns[i].messages for i in rows], tools)
                 for i, prompt in zip(rows, rendered, strict=True):
-                    prompts[i] = self._fit(policy, requests[i], prompt)
+                    prompts[i] = self._fit(policy, turns[i], prompt)
         return [
             GenerationRequest(
                 policy=owner,
                 prompt_ids=prompt,
-                seed=seed,
-                agent=request.agent,
-                messages=request.messages,
+                seed=row_seed(self._seed, self._iteration, self._number(turn), turn.index_hint, sample),
+                agent=turn.agent,
+                messages=turn.messages,
             )
-            for request, owner, prompt, seed in zip(requests, owners, prompts, seeds, strict=True)
+            for turn, owner, prompt, sample in zip(turns, owners, prompts, samples or [0] * len(turns), strict=True)
         ]
 
-    def _owner(self, agent: str, iteration: int, episode: int) -> str:
-        if self._seating is not None:
-            return self._seating(agent, iteration, episode)
-        return self._renderer.policy_of(agent) if self._renderer else agent
-
-    def _fit(self, policy: str, request: Any, prompt: list[int]) -> list[int]:
+    def _fit(self, policy: str, turn: Any, prompt: list[int]) -> list[int]:
         """Cuts a prompt's inputs, oldest first, until the reply fits the context; the environment records the cut.
 
         What cannot be cut (profile and template) stays too long, and the engine answers with a typed failure.
         """
         assert self._renderer is not None
         room = self._renderer.chat(policy).context - self._params.max_new_tokens
-        chars = sum(len(message["content"]) for message in request.messages)
+        chars = sum(len(message["content"]) for message in turn.messages)
         while len(prompt) > room and chars:
             chars = int(chars * min(0.9, max(room, 0) / len(prompt)))
-            tools = request.tools if self._renderer.shows_tools(policy) else ()
-            prompt = self._renderer.render(policy, request.render(chars), tools)
+            tools = turn.tools if self._renderer.shows_tools(policy) else ()
+            prompt = self._renderer.render(policy, turn.render(chars), tools)
         return prompt
 
-    def _hand_over(
-        self, requests: Sequence[Any], asked: Sequence[GenerationRequest], replies: Sequence[Generation]
+    def _push(
+        self, turns: Sequence[Any], requests: Sequence[GenerationRequest], replies: Sequence[Generation]
     ) -> list[Episode]:
-        broken = {
-            r.episode: (r, g) for r, g in zip(requests, replies, strict=True) if g.stop_reason == StopReason.ERROR
-        }
-        whole = [i for i, request in enumerate(requests) if request.episode not in broken]
-        for i in whole:
-            request = requests[i]
-            made = _Asked(asked[i], replies[i], request.team_view, request.observation)
-            self._asked[request.episode, request.index_hint] = made
-        extras = [_recorded(asked[i], replies[i]) for i in whole]
-        ended = self._vec.push([requests[i] for i in whole], [replies[i].text for i in whole], extras)
-        for request, reply in broken.values():
-            ended += self._vec.fail(request, reply.error)
+        """Gives the replies to the environments; returns the episodes that ended."""
+        failed = {t.episode: (t, g) for t, g in zip(turns, replies, strict=True) if g.stop_reason == StopReason.ERROR}
+        answered = [row for row in zip(turns, requests, replies, strict=True) if row[0].episode not in failed]
+        for turn, request, reply in answered:
+            self._open[turn.episode, turn.index_hint] = self._transition(turn, request, reply)
+        extras = [_recorded(request, reply) for _, request, reply in answered]
+        ended = self._vec.push([turn for turn, *_ in answered], [reply.text for *_, reply in answered], extras)
+        for turn, reply in failed.values():
+            ended += self._vec.fail(turn, reply.error)
         return ended
 
-    def _trajectory(self, episode: Episode, first: int) -> Trajectory:
+    def _transition(
+        self, turn: Any, request: GenerationRequest, reply: Generation, worth: float | None = None
+    ) -> Callable[[TurnRecord], Transition]:
+        """Makes the transition, once the turn's record is there."""
+        return partial(
+            Transition,
+            request=request,
+            reply=reply,
+            trainable=self._trained(request.policy),
+            temperature=self._params.temperature,
+            team_view=turn.team_view,
+            observation=turn.observation,
+            worth=worth,
+        )
+
+    def _trajectory(self, episode: Episode, group_size: int = 1) -> Trajectory:
+        number = self._first + episode.index
         return Trajectory(
             episode=episode,
-            transitions=[self._transition(turn, episode) for turn in episode.turns],
-            number=first + episode.index,
+            transitions=[self._finished(turn, episode) for turn in episode.turns],
+            number=number,
+            group=number // group_size,
             planned=self._planned(episode),
         )
 
-    def _transition(self, turn: TurnRecord, episode: Episode) -> Transition:
+    def _finished(self, turn: TurnRecord, episode: Episode) -> Transition:
         """Turns that another hand played (a fixed partner in a wrapper) have no tokens and are not trained."""
-        asked = self._asked.pop((episode.index, turn.index), None)
-        if asked is None:
-            return Transition(turn, trainable=False, temperature=self._params.temperature)
-        policy = asked.request.policy
-        return Transition(
-            turn=turn,
-            policy=policy,
-            prompt_ids=asked.request.prompt_ids,
-            reply=asked.reply,
-            trainable=self._trained(policy),
-            temperature=self._params.temperature,
-            team_view=asked.team_view,
-            observation=asked.observation,
-        )
+        other_hand = partial(Transition, trainable=False, temperature=self._params.temperature)
+        return self._open.pop((episode.index, turn.index), other_hand)(turn)
 
     def _planned(self, episode: Episode) -> list[Transition]:
         """The layer that would have run: its value is the bootstrap of a truncated episode."""
@@ -313,6 +351,7 @@ class Collector:
         for turn in episode.info.get("next", ()):
             policy = self._renderer.policy_of(turn["agent"])
             local = policy in self._renderer.policies
+            prompt = self._renderer.render(policy, turn["messages"], turn["tools"]) if local else []
             record = TurnRecord(
                 index=turn["index"],
                 round=last.round if last else 0,
@@ -325,8 +364,7 @@ class Collector:
             planned.append(
                 Transition(
                     turn=record,
-                    policy=policy,
-                    prompt_ids=self._renderer.render(policy, turn["messages"], turn["tools"]) if local else (),
+                    request=GenerationRequest(policy, prompt, 0, turn["agent"]),
                     trainable=False,
                     team_view=turn["team_view"],
                     observation=turn["observation"],

@@ -8,21 +8,30 @@ for, so who is told the same says the same, and a difference between two replays
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
-from marft_algos.credit.branches import Branch, Keep
-from marft_algos.engines.base import EngineBase, RolloutEngine, row_seed
-from marft_algos.rollout.collector import Collector, Seating, States
-from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason, Trajectory, Transition
+from marft_algos.credit.branches import Branch
+from marft_algos.engines.base import EngineBase, RolloutEngine
+from marft_algos.rollout.collector import Collector, PolicyAssignment, States
+from marft_algos.rollout.panel import settle
+from marft_algos.types import (
+    NO_REPLY,
+    Generation,
+    GenerationRequest,
+    SamplingParams,
+    StopReason,
+    Trajectory,
+    Transition,
+)
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError
-from marft_envs.types import Episode
+from marft_envs.types import Episode, TurnRecord
 from marft_envs.vector import VectorEnv
 from marft_envs.wrappers import FlexWrapper, RecordEpisodes
 
@@ -39,10 +48,10 @@ class Spent:
     tokens: int = 0
     prompts: int = 0
 
-    def add(self, asked: GenerationRequest, reply: Generation) -> None:
-        """Counts a reply, and its prompt if there was one to it."""
+    def add(self, request: GenerationRequest, reply: Generation) -> None:
+        """Counts a reply, and its prompt unless the engine failed."""
         self.tokens += len(reply.action_ids)
-        self.prompts += 0 if reply.stop_reason is StopReason.ERROR else len(asked.prompt_ids)
+        self.prompts += 0 if reply.stop_reason is StopReason.ERROR else len(request.prompt_ids)
 
 
 class Weights(Protocol):
@@ -86,7 +95,7 @@ class Replayer:
         seed: The run's seed.
         slots: Branches in flight; the copies of the others are made when a slot is free.
         start: Replies of agents that are absent with absence ``start``.
-        seating: Who plays an agent in an episode, as for the Collector.
+        assignment: Who plays an agent in an episode, as for the Collector.
     """
 
     def __init__(
@@ -98,10 +107,10 @@ class Replayer:
         seed: int = 0,
         slots: int = 64,
         start: RolloutEngine | None = None,
-        seating: Seating | None = None,
+        assignment: PolicyAssignment | None = None,
     ) -> None:
         self._renderer, self._engine, self._params = renderer, engine, params
-        self.seed, self._slots, self._start, self._seating = seed, slots, start, seating
+        self.seed, self._slots, self._start, self._assignment = seed, slots, start, assignment
         self.states: States = {}
         """What branches go on from; a Collector that is given it keeps copies here."""
         self.spent: dict[int, Spent] = defaultdict(Spent)
@@ -128,9 +137,10 @@ class Replayer:
             return []
         unused = _Branched(branches[0])  # every episode brings its own environment
         vec = VectorEnv([lambda: unused] * min(self._slots, len(branches)))
-        collector = _Branches(vec, self._renderer, self._engine, self._params, seed=self.seed, seating=self._seating)
+        place = (vec, self._renderer, self._engine, self._params)
+        collector = _Branches(*place, branches, self._start, seed=self.seed, assignment=self._assignment)
         try:
-            played = collector.play(branches, iteration, self._start)
+            played = collector.play(iteration)
         finally:
             vec.close()
         for branch, spent in zip(branches, collector.spent, strict=True):
@@ -201,72 +211,81 @@ class _Branched(FlexWrapper):
 
 
 class _Branches(Collector):
-    """Drives branches: some turns are given, some are sampled anew, absent agents have replies of their own."""
+    """Plays branches: some turns are given, some are sampled anew, absent agents have replies of their own.
 
-    def play(self, branches: Sequence[Branch], iteration: int, start: RolloutEngine | None) -> list[Trajectory]:
+    Args:
+        vec: Where they are played.
+        renderer: As ``Collector``.
+        engine: As ``Collector``.
+        params: As ``Collector``.
+        branches: What to play.
+        start: Replies of agents that are absent with absence ``start``.
+        **kwargs: As ``Collector``.
+    """
+
+    def __init__(
+        self,
+        vec: VectorEnv,
+        renderer: Renderer | None,
+        engine: RolloutEngine,
+        params: SamplingParams,
+        branches: Sequence[Branch],
+        start: RolloutEngine | None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(vec, renderer, engine, params, **kwargs)
         self._branches, self._start = branches, start
         self.spent = [Spent() for _ in branches]
-        assert isinstance(self._vec, VectorEnv)
-        self._vec.branch([partial(_Branched, branch) for branch in branches])
-        played = self._play(len(branches), iteration, 0)
-        return [dataclasses.replace(t, number=branch.episode) for t, branch in zip(played, branches, strict=True)]
+        vec.branch([partial(_Branched, branch) for branch in branches])
 
-    def _answer(
-        self, requests: Sequence[Any], iteration: int, first: int
-    ) -> tuple[list[GenerationRequest], list[Generation]]:
-        branches = [self._branches[r.episode] for r in requests]
-        texts = [_given(b, r) for b, r in zip(branches, requests, strict=True)]
-        owners = [self._owner(r.agent, iteration, b.episode) for r, b in zip(requests, branches, strict=True)]
-        asked = [GenerationRequest(owner, [], 0) for owner in owners]
-        replies = [
-            Generation([], np.zeros(0, np.float32), StopReason.EOS, 0, text or "") for text in texts
-        ]  # those that stay have no tokens, and are not counted
-        open_ = [i for i, text in enumerate(texts) if text is None]
-        seeds = [
-            row_seed(
-                self._seed, iteration, branches[i].episode, requests[i].index_hint,
-                branches[i].samples.get(requests[i].index_hint, branches[i].sample),
-            )
-            for i in open_
-        ]  # fmt: skip
-        prompts = dict(
-            zip(open_, self._ask([requests[i] for i in open_], seeds, [owners[i] for i in open_]), strict=True)
-        )
-        away = [i for i in open_ if requests[i].agent in branches[i].absent]
-        for engine, rows in ((self._engine, [i for i in open_ if i not in away]), (self._start, away)):
+    def play(self, iteration: int) -> list[Trajectory]:
+        """Plays every branch to its end."""
+        self._iteration = iteration
+        played = sorted(chain.from_iterable(self._play(len(self._branches))), key=lambda t: t.number)
+        episodes = [branch.episode for branch in self._branches]
+        return [dataclasses.replace(t, number=n) for t, n in zip(settle(played), episodes, strict=True)]
+
+    def _number(self, turn: Any) -> int:
+        return self._branches[turn.episode].episode
+
+    def _answer(self, turns: Sequence[Any]) -> tuple[list[GenerationRequest], list[Generation]]:
+        branches = [self._branches[turn.episode] for turn in turns]
+        texts = [_given_text(branch, turn) for branch, turn in zip(branches, turns, strict=True)]
+        requests = [GenerationRequest(self._owner(turn), [], 0) for turn in turns]
+        replies = [dataclasses.replace(NO_REPLY, text=text or "") for text in texts]  # without tokens: nothing to count
+        sampled = [i for i, text in enumerate(texts) if text is None]
+        samples = [branches[i].samples.get(turns[i].index_hint, branches[i].sample) for i in sampled]
+        for i, request in zip(sampled, self._requests([turns[i] for i in sampled], samples), strict=True):
+            requests[i] = request
+        absent = [i for i in sampled if turns[i].agent in branches[i].absent]
+        for engine, rows in ((self._engine, [i for i in sampled if i not in absent]), (self._start, absent)):
             if not rows:
                 continue
             assert engine is not None
-            for i, reply in zip(rows, engine.generate([prompts[i] for i in rows], self._params), strict=True):
-                asked[i], replies[i] = prompts[i], reply
-                self.spent[requests[i].episode].add(prompts[i], reply)
-        return asked, replies
+            for i, reply in zip(rows, engine.generate([requests[i] for i in rows], self._params), strict=True):
+                replies[i] = reply
+                self.spent[turns[i].episode].add(requests[i], reply)
+        return requests, replies
 
     def _apart(self) -> bool:
-        return False  # branches are many, and asked for at once
+        return False  # branches are many, and the engine is asked for all of them at once
 
     def _planned(self, episode: Episode) -> list[Transition]:
         return []  # nobody values what would have come after a branch
 
 
-def _given(branch: Branch, request: Any) -> str | None:
+def _given_text(branch: Branch, turn: Any) -> str | None:
     """What is said without asking an engine, or None."""
-    if request.agent in branch.absent and branch.absence == "silent":
+    if turn.agent in branch.absent and branch.absence == "silent":
         return ""
-    return branch.said.get(request.index_hint)
+    return branch.said.get(turn.index_hint)
 
 
 Worth = Callable[[Trajectory, int], float]
 """(a branch, history index of the candidate in it) -> what the candidate is worth."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Rival:
-    """A candidate that did not advance."""
-
-    asked: GenerationRequest
-    reply: Generation
-    worth: float
+_Turn = tuple[int, int]
+"""(episode, history index)."""
+_Candidates = Mapping[_Turn, Sequence[tuple[GenerationRequest, Generation]]]
 
 
 class TreeCollector(Collector):
@@ -286,89 +305,81 @@ class TreeCollector(Collector):
     def __init__(self, *args: Any, replayer: Replayer, candidates: int, worth: Worth, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._replayer, self._candidates, self._worth = replayer, candidates, worth
-        self._rivals: dict[tuple[int, int], list[_Rival]] = {}
-        self._chosen: dict[tuple[int, int], float] = {}
+        self._rejected: dict[_Turn, list[Callable[[TurnRecord], Transition]]] = {}
+        self._chosen: dict[_Turn, float] = {}
 
     def _apart(self) -> bool:
         return False  # the candidates of all episodes are tried at once
 
-    def _play(self, total: int, iteration: int, first: int, keep: Keep = "nothing") -> list[Trajectory]:
-        self._rivals, self._chosen = {}, {}
-        return super()._play(total, iteration, first, keep)
+    def _play(self, total: int, group_size: int = 1) -> Generator[list[Trajectory]]:
+        self._rejected, self._chosen = {}, {}
+        return super()._play(total, group_size)
 
-    def _answer(
-        self, requests: Sequence[Any], iteration: int, first: int
-    ) -> tuple[list[GenerationRequest], list[Generation]]:
-        owner = {id(r): self._owner(r.agent, iteration, first + r.episode) for r in requests}
-        trained = [r for r in requests if self._trained(owner[id(r)])]
-        tried = set(map(id, trained))
-        places = [(r, j) for r in requests for j in range(self._candidates if id(r) in tried else 1)]
-        seeds = [row_seed(self._seed, iteration, first + r.episode, r.index_hint, j) for r, j in places]
-        asked = self._ask([r for r, _ in places], seeds, [owner[id(r)] for r, _ in places])
-        replies = self._engine.generate(asked, self._params)
-        made: dict[tuple[int, int], list[tuple[GenerationRequest, Generation]]] = {}
-        for (r, _), request, reply in zip(places, asked, replies, strict=True):
-            made.setdefault((r.episode, r.index_hint), []).append((request, reply))
-        worths = self._try(requests, trained, made, iteration, first)
+    def _answer(self, turns: Sequence[Any]) -> tuple[list[GenerationRequest], list[Generation]]:
+        trained = [turn for turn in turns if self._trained(self._owner(turn))]
+        several = set(trained)
+        places = [(turn, j) for turn in turns for j in range(self._candidates if turn in several else 1)]
+        requests = self._requests([turn for turn, _ in places], [j for _, j in places])
+        candidates: dict[_Turn, list[tuple[GenerationRequest, Generation]]] = defaultdict(list)
+        replies = self._engine.generate(requests, self._params)
+        for (turn, _), request, reply in zip(places, requests, replies, strict=True):
+            candidates[turn.episode, turn.index_hint].append((request, reply))
+        worths = self._try(turns, trained, candidates)
         best = []
-        for r in requests:
-            key = (r.episode, r.index_hint)
-            found, own = made[key], worths.get(key, [0.0])
-            chosen = max(range(len(own)), key=lambda j, own=own: (own[j], -j))  # type: ignore[misc]
-            best.append(found[chosen])
-            if own[chosen] > -np.inf and key in worths:
-                self._chosen[key] = own[chosen]
-            others = [_Rival(*found[j], worth) for j, worth in enumerate(own) if j != chosen]
-            self._rivals[key] = [rival for rival in others if rival.worth > -np.inf]
-            for lost in (rival for rival in others if rival.worth == -np.inf):
-                self._replayer.spent[first + r.episode].add(lost.asked, lost.reply)
+        for turn in turns:
+            key = (turn.episode, turn.index_hint)
+            values = worths.get(key, [0.0])
+            chosen = max(range(len(values)), key=lambda j, values=values: (values[j], -j))  # type: ignore[misc]
+            best.append(candidates[key][chosen])
+            if values[chosen] > -math.inf and key in worths:
+                self._chosen[key] = values[chosen]
+            self._rejected[key] = []
+            for j, value in enumerate(values):
+                if j != chosen and value > -math.inf:
+                    self._rejected[key].append(self._transition(turn, *candidates[key][j], worth=value))
+                elif j != chosen:
+                    self._replayer.spent[self._number(turn)].add(*candidates[key][j])
         return [request for request, _ in best], [reply for _, reply in best]
 
-    def _try(
-        self,
-        requests: Sequence[Any],
-        trained: Sequence[Any],
-        made: Mapping[tuple[int, int], Sequence[tuple[GenerationRequest, Generation]]],
-        iteration: int,
-        first: int,
-    ) -> dict[tuple[int, int], list[float]]:
+    def _try(self, turns: Sequence[Any], trained: Sequence[Any], candidates: _Candidates) -> dict[_Turn, list[float]]:
         """What each candidate is worth, by turn; −inf for those that failed, or whose branch did."""
         starts: dict[int, FlexEnv] = {}
-        firsts: dict[int, dict[int, str]] = {}
-        for r in requests:
-            firsts.setdefault(r.episode, {})[r.index_hint] = made[r.episode, r.index_hint][0][1].text
+        firsts: dict[int, dict[int, str]] = defaultdict(dict)
+        for turn in turns:
+            firsts[turn.episode][turn.index_hint] = candidates[turn.episode, turn.index_hint][0][1].text
         branches: list[Branch] = []
         places: dict[tuple[int, int, int], int] = {}  # (episode, turn, candidate) -> branch
-        for r in trained:
-            if r.episode not in starts:
-                starts[r.episode] = self._vec.fork(r)
-            for j, (_, reply) in enumerate(made[r.episode, r.index_hint]):
+        for turn in trained:
+            if turn.episode not in starts:
+                starts[turn.episode] = self._vec.fork(turn)
+            for j, (_, reply) in enumerate(candidates[turn.episode, turn.index_hint]):
                 if reply.stop_reason is StopReason.ERROR:
                     continue
                 # The layer's first candidates together are one branch, whoever is judged by it.
-                place = (r.episode, r.index_hint if j else -1, j)
+                place = (turn.episode, turn.index_hint if j else -1, j)
                 if place not in places:
-                    said = {**firsts[r.episode], r.index_hint: reply.text}
-                    branches.append(Branch(starts[r.episode], first + r.episode, said, until_paid=True))
+                    said = {**firsts[turn.episode], turn.index_hint: reply.text}
+                    branches.append(Branch(starts[turn.episode], self._number(turn), said, until_paid=True))
                     places[place] = len(branches) - 1
-                places[r.episode, r.index_hint, j] = places[place]
-        played = self._replayer.play(branches, iteration)
-        worths: dict[tuple[int, int], list[float]] = {}
-        for r in trained:
-            worths[r.episode, r.index_hint] = own = []
-            for j in range(len(made[r.episode, r.index_hint])):
-                number = places.get((r.episode, r.index_hint, j))
-                branch = None if number is None else played[number]
-                own.append(-np.inf if branch is None else self._worth(branch, r.index_hint))
+                places[turn.episode, turn.index_hint, j] = places[place]
+        played = self._replayer.play(branches, self._iteration)
+        worths: dict[_Turn, list[float]] = {}
+        for turn in trained:
+            key = (turn.episode, turn.index_hint)
+            numbers = [places.get((*key, j)) for j in range(len(candidates[key]))]
+            tried = [None if number is None else played[number] for number in numbers]
+            worths[key] = [-math.inf if b is None else self._worth(b, turn.index_hint) for b in tried]
         return worths
 
-    def _trajectory(self, episode: Episode, first: int) -> Trajectory:
-        trajectory = super()._trajectory(episode, first)
-        rivals: list[Transition] = []
+    def _trajectory(self, episode: Episode, group_size: int = 1) -> Trajectory:
+        trajectory = super()._trajectory(episode, group_size)
+        rejected: list[Transition] = []
         for t in trajectory.transitions:
-            for rival in self._rivals.get((episode.index, t.index), ()):
-                turn = dataclasses.replace(t.turn, text=rival.reply.text, reward=0.0)
-                rivals.append(dataclasses.replace(t, turn=turn, reply=rival.reply, worth=rival.worth))
+            for candidate in self._rejected.get((episode.index, t.index), ()):
+                made = candidate(t.turn)
+                rejected.append(
+                    dataclasses.replace(made, turn=dataclasses.replace(t.turn, text=made.reply.text, reward=0.0))
+                )
         worths = [self._chosen.get((episode.index, t.index)) for t in trajectory.transitions]
         turns = [dataclasses.replace(t, worth=w) for t, w in zip(trajectory.transitions, worths, strict=True)]
-        return dataclasses.replace(trajectory, transitions=turns, candidates=rivals)
+        return dataclasses.replace(trajectory, transitions=turns, candidates=rejected)

@@ -39,7 +39,7 @@ class Pool:
         self._size, self._every, self._share = config.pool, config.pool_every, config.pool_share
         self._seed, self._policies = config.seed, policies
 
-    def seat(self, agent: str, iteration: int, episode: int) -> str:
+    def assign(self, agent: str, iteration: int, episode: int) -> str:
         """Returns who plays an agent in an episode: its policy, or one of its past states."""
         policy = self._policies.renderer.policy_of(agent)
         learner, member = self.drawn(iteration, episode)

@@ -20,7 +20,6 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -29,6 +28,7 @@ import torch
 from safetensors import SafetensorError
 
 from marft_algos.models import finite
+from marft_algos.runs.folder import Progress as Progress
 from marft_algos.runs.folder import writing
 from marft_envs.errors import ConfigError, MarftError, did_you_mean
 
@@ -46,30 +46,6 @@ class PolicyFiles(Protocol):
 
     def load_adapter(self, policy: str, folder: Path) -> None:
         """Reads them back in place."""
-
-
-@dataclass(slots=True)
-class Progress:
-    """Where a run is."""
-
-    iteration: int = 0
-    """Updates done."""
-    version: int = 0
-    """Of the policies' weights."""
-    metrics_bytes: int = 0
-    """Size of metrics.jsonl at this point."""
-    tokens: int = 0
-    """Sampled for training so far, whatever became of them."""
-    seconds: float = 0.0
-    """Time spent so far, over every start of the run."""
-    unevaluated: bool = False
-    """An outage kept the evaluation that was due here from being made."""
-    best_iteration: int | None = None
-    best_score: float = -float("inf")
-
-    def done(self, iterations: int, token_budget: int | None) -> bool:
-        """Whether the iterations, or the budget of tokens, are used up."""
-        return self.iteration >= iterations or (token_budget is not None and self.tokens >= token_budget)
 
 
 def step_dir(folder: Path, iteration: int) -> Path:

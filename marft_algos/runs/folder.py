@@ -76,6 +76,30 @@ class PanelFacts:
         return named if self.instances == self.episodes else f"{self.episodes} episodes of {named}"
 
 
+@dataclass(slots=True)
+class Progress:
+    """Where a run is."""
+
+    iteration: int = 0
+    """Updates done."""
+    version: int = 0
+    """Of the policies' weights."""
+    metrics_bytes: int = 0
+    """Size of metrics.jsonl at this point."""
+    tokens: int = 0
+    """Sampled for training so far, whatever became of them."""
+    seconds: float = 0.0
+    """Time spent so far, over all sessions."""
+    unevaluated: bool = False
+    """An outage kept the evaluation that was due here from being made."""
+    best_iteration: int | None = None
+    best_score: float = -float("inf")
+
+    def done(self, iterations: int, token_budget: int | None) -> bool:
+        """Whether the iterations, or the budget of tokens, are used up."""
+        return self.iteration >= iterations or (token_budget is not None and self.tokens >= token_budget)
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """Paths and records of one run."""

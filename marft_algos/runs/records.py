@@ -59,7 +59,7 @@ def _learnt(t: Transition, estimates: Estimates, tokenizers: Mapping[str, Any]) 
     if t in estimates.returns:
         extras["return"] = _number(np.mean(estimates.returns[t]))
     if t.policy in tokenizers and t in estimates.advantages:
-        extras["pieces"] = _pieces(tokenizers[t.policy], t.action_ids)
+        extras["pieces"] = _pieces(tokenizers[t.policy], t.reply.action_ids)
         extras["advantages"] = [_number(a) for a in estimates.advantages[t]]
     return extras
 

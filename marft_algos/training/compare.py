@@ -14,12 +14,12 @@ from typing import Any
 
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.native import NativeEngine
+from marft_algos.rollout.panel import Panel
 from marft_algos.runs import checkpoint, intervals, paths
 from marft_algos.runs.folder import RunFolder, outcome, writing
 from marft_algos.runs.intervals import Interval
 from marft_algos.training import evaluate, setup
 from marft_algos.training.resolve import resolve
-from marft_algos.training.setup import Panel
 from marft_algos.types import StopReason, Trajectory, Transition
 from marft_envs.errors import ConfigError
 
@@ -130,10 +130,10 @@ def _metrics(played: Sequence[Trajectory]) -> dict[str, Callable[[Sequence[Traje
 
 _AGENT: dict[str, Callable[[Trajectory, Sequence[Transition], str], float]] = {
     "reward": lambda t, own, agent: (
-        sum(turn.reward for turn in own) + sum(layer.agent_rewards.get(agent, 0.0) for layer in t.layers)
+        sum(turn.turn.reward for turn in own) + sum(layer.agent_rewards.get(agent, 0.0) for layer in t.layers)
     ),
-    "cut": lambda t, own, agent: float(any(turn.stop_reason is StopReason.LENGTH for turn in own)),
-    "length": lambda t, own, agent: float(sum(len(turn.action_ids) for turn in own)),
+    "cut": lambda t, own, agent: float(any(turn.reply.stop_reason is StopReason.LENGTH for turn in own)),
+    "length": lambda t, own, agent: float(sum(len(turn.reply.action_ids) for turn in own)),
 }
 """An agent's own numbers in an episode: what it alone was paid, whether a reply was cut, how much it said."""
 

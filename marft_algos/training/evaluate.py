@@ -13,11 +13,11 @@ from marft_algos.engines.base import RolloutEngine
 from marft_algos.engines.mixed import MixedEngine
 from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.models.chat import Renderer
-from marft_algos.rollout import faults
 from marft_algos.rollout.collector import Collector
+from marft_algos.rollout.panel import Panel, check
 from marft_algos.runs.folder import EvalRecord, outcome
-from marft_algos.training.setup import EnvFactory, Panel, sampling
-from marft_algos.types import StopReason, Trajectory
+from marft_algos.training.setup import EnvFactory, sampling
+from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.vector import VectorEnv
 
@@ -52,40 +52,13 @@ def play(
         params = sampling(config, evaluation=True)
         collector = Collector(vec, renderer, engine, params, seed=config.seed, on_progress=on_progress)
         played = collector.collect(panel.seeds, panel.options, iteration=seeds.EVALUATION)
-    faults.check(played, config, "an evaluation")
+    check(played, config, "an evaluation")
     return played
 
 
 def records(trajectories: Sequence[Trajectory]) -> list[EvalRecord]:
     """Outcomes in panel order."""
     return [EvalRecord(t.task_id, outcome(t.success, t.score), t.infra) for t in trajectories]
-
-
-def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Numbers of played episodes: score, success, what the task measured, how long each agent's replies are.
-
-    Tokens are of all of them, and how many failed is counted; the other numbers are of those that no outage took.
-    """
-    whole = faults.whole(trajectories)
-    turns = [t for trajectory in whole for t in trajectory.transitions]
-    metrics: dict[str, float] = {
-        "episodes": len(trajectories),
-        "tokens": sum(len(t.action_ids) for trajectory in trajectories for t in trajectory.transitions),
-        "score": sum(t.score for t in whole) / len(whole),
-        "turns": len(turns) / len(whole),
-        **faults.counts(trajectories),
-    }
-    judged = [t.success for t in whole if t.success is not None]
-    if judged:
-        metrics["success"] = sum(judged) / len(judged)
-    for name in sorted({key for t in whole for key in t.metrics}):
-        values = [t.metrics[name] for t in whole if name in t.metrics]
-        metrics[f"task/{name}"] = sum(values) / len(values)
-    for agent in sorted({t.agent for t in turns if t.action_ids}):  # hosted ones have no tokens here
-        own = [t for t in turns if t.agent == agent]
-        metrics[f"agent/{agent}/length"] = sum(len(t.action_ids) for t in own) / len(own)
-        metrics[f"agent/{agent}/cut"] = sum(t.stop_reason is StopReason.LENGTH for t in own) / len(own)
-    return metrics
 
 
 def swap(
@@ -106,7 +79,7 @@ def swap(
     Raises:
         ConfigError: No such agent spoke, or there are fewer than two episodes.
     """
-    said = [[t.text for t in trajectory.transitions if t.agent == agent] for trajectory in played]
+    said = [[t.turn.text for t in trajectory.transitions if t.agent == agent] for trajectory in played]
     if not any(said):
         names = {t.agent for trajectory in played for t in trajectory.transitions}
         raise ConfigError(f"No agent '{agent}' spoke in these episodes. {did_you_mean(agent, names)}")

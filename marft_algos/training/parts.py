@@ -8,20 +8,20 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, cast
 
-import torch
-
 from marft_algos import seeds
 from marft_algos.algorithms.base import Algorithm
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import RolloutEngine
+from marft_algos.lazy import torch
 from marft_algos.models.loading import wrap_base
 from marft_algos.models.policy import PolicySet
+from marft_algos.rollout.panel import Problems
 from marft_algos.runs import paths
 from marft_algos.runs.loggers import Logger
 from marft_algos.training import hosting, setup
 from marft_algos.training.estimate import estimate
 from marft_algos.training.resolve import RunSpec, make_algorithm, resolve
-from marft_algos.training.setup import EnvFactory, Problems
+from marft_algos.training.setup import EnvFactory
 from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError
 

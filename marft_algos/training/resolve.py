@@ -19,7 +19,6 @@ from marft_algos.rollout import selfplay
 from marft_algos.types import SamplingParams
 from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError, MarftError, did_you_mean
-from marft_envs.types import AgentSpec
 
 NATIVE = Endpoint("native")
 """Where replies come from that no setting sends elsewhere: our own decode loop in this process."""
@@ -30,7 +29,6 @@ class RunSpec:
     """A run's settings, resolved."""
 
     config: TrainConfig
-    team: tuple[AgentSpec, ...]
     agents: Mapping[str, str]
     """Agent -> policy."""
     endpoints: Mapping[str, Endpoint]
@@ -69,20 +67,19 @@ def resolve(config: TrainConfig, env: FlexEnv) -> RunSpec:
         ConfigError: An unknown policy or model is named, a hosted policy is given weights, or nobody is left to play
             here.
     """
-    team = env.unwrapped.team
-    agents = assign(team, config.policies)
-    given: dict[str, Endpoint] = config.engines
+    agents = assign(env.unwrapped.team, config.policies)
+    named: dict[str, Endpoint] = config.engines
     known = list(dict.fromkeys(agents.values()))
-    for policy in given:
+    for policy in named:
         if policy not in known:
             raise ConfigError(f"'engines' names an unknown policy '{policy}'. {did_you_mean(policy, known)}")
-    endpoints = {policy: given.get(policy, NATIVE) for policy in known}
+    endpoints = {policy: named.get(policy, NATIVE) for policy in known}
     _check_hosted(config, endpoints)
     local = [policy for policy in known if not endpoints[policy].hosted]
     past = selfplay.past(sorted(p for p in local if p not in config.frozen), config.pool)
     models = base_specs(config.models, local)
     models |= {name: models[policy] for name, policy in past.items()}
-    return RunSpec(config, team, agents, endpoints, models, past, _facts(config, env, agents, endpoints))
+    return RunSpec(config, agents, endpoints, models, past, _facts(config, env, agents, endpoints))
 
 
 def _check_hosted(config: TrainConfig, endpoints: Mapping[str, Endpoint]) -> None:
@@ -119,14 +116,24 @@ def _forks(env: FlexEnv) -> bool:
 
 
 def make_algorithm(spec: RunSpec, sampling: SamplingParams) -> Algorithm:
-    """The run's algorithm, once it is certain that it can train this team; no model is needed to tell.
+    """Makes the run's algorithm, once it is certain that it trains somebody of this team; no model is needed to tell.
 
     Raises:
         ConfigError: It cannot, or nobody would be trained.
     """
+    algorithm = fitting_algorithm(spec, sampling)
+    check_training(spec)
+    return algorithm
+
+
+def fitting_algorithm(spec: RunSpec, sampling: SamplingParams) -> Algorithm:
+    """Makes the run's algorithm, once it is certain that the run offers what it needs, whoever is trained.
+
+    Raises:
+        ConfigError: Something is missing.
+    """
     algorithm = algorithms.get(spec.config.algo)(spec.config.algorithm, sampling=sampling)
     algorithms.check(algorithm, spec.facts)
-    check_training(spec)
     return algorithm
 
 

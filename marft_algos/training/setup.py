@@ -6,7 +6,6 @@ import shlex
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,7 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.models.chat import Renderer
 from marft_algos.models.loading import BaseModel, ModelSettings
 from marft_algos.models.policy import LoraSettings, PolicySet
-from marft_algos.rollout import faults
+from marft_algos.rollout.panel import OutageError, Panel, Problems, TaskError
 from marft_algos.training.resolve import RunSpec
 from marft_algos.types import SamplingParams
 from marft_envs import FlexEnv
@@ -29,42 +28,6 @@ EnvFactory = Callable[[], FlexEnv]
 PROMPTS_CHECKED = 64
 HELD_OUT_SHARE = 4
 """At most one in so many problems is held out of a data set that is used for both training and evaluation."""
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """Episodes to play: one seed each, and the options of ``reset``."""
-
-    seeds: list[int]
-    options: list[dict[str, Any]]
-
-    def __len__(self) -> int:
-        return len(self.seeds)
-
-    def repeated(self, times: int) -> Panel:
-        """Each episode so many times in a row: the groups of one start."""
-        each = [i for i in range(len(self)) for _ in range(times)]
-        return Panel([self.seeds[i] for i in each], [self.options[i] for i in each])
-
-
-@dataclass(frozen=True, slots=True)
-class Problems:
-    """Where a run's problems come from: a held-out panel, and what is left to train on."""
-
-    held_out: Panel
-    remaining: tuple[str, ...] | None
-    """Task ids to train on when training and evaluation share one data set; None: the environment draws."""
-    apart: bool = False
-    """Whether nothing in the panel is trained on; without a split, or lists of ids to tell, an environment is evaluated
-    on draws of what it trains on."""
-
-    def train(self, seed: int, iteration: int, n: int, refill: int = 0) -> Panel:
-        """The panel of one training iteration; ``refill``: a further one, of fresh starts."""
-        rng = seeds.generator(seeds.training_problems(seed, iteration, refill))
-        drawn = [int(s) for s in rng.integers(2**31, size=n)]
-        if self.remaining is None:
-            return Panel(drawn, [{} for _ in drawn])
-        return Panel(drawn, [{"task_id": self.remaining[i]} for i in rng.integers(len(self.remaining), size=n)])
 
 
 def env_factory(config: TrainConfig, kwargs: Mapping[str, Any]) -> EnvFactory:
@@ -107,11 +70,11 @@ def _starting(env_id: str) -> Iterator[None]:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             what = f"{type(error).__name__}: {what} ({frame.filename}, line {frame.lineno})"
         if outage(error):
-            raise faults.OutageError(
+            raise OutageError(
                 f"No episode of '{env_id}' can be started: {what}. Once all that it needs is there (a server, a "
                 f"sandbox), try it alone: {shlex.join(['marft', 'play', env_id, '--random'])}"
             ) from error
-        raise faults.TaskError(
+        raise TaskError(
             f"The code of '{env_id}' raised before anybody had said anything: {what}. Expected an episode to start. "
             f"Mend it, and try it alone: {shlex.join(['marft', 'check', env_id])}"
         ) from error

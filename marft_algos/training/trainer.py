@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
-import numpy as np
-
 from marft_algos import seeds
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config.settings import TrainConfig
@@ -20,17 +18,16 @@ from marft_algos.credit import diagnostics
 from marft_algos.engines.base import Publisher
 from marft_algos.learner.learner import Learner
 from marft_algos.models.critic import Critics
-from marft_algos.rollout import faults, selfplay
+from marft_algos.rollout import selfplay
 from marft_algos.rollout.collector import Collector, Keep
+from marft_algos.rollout.panel import StoppedError, Variety, check, counts, permute_rewards, summary, whole
 from marft_algos.rollout.replay import Replayer, StartEngine, TreeCollector
-from marft_algos.rollout.variety import Variety
 from marft_algos.runs import checkpoint, loggers, records
 from marft_algos.runs import folder as runs
-from marft_algos.runs.folder import UNTRAINED, PanelFacts, RunFolder
+from marft_algos.runs.folder import UNTRAINED, PanelFacts, Progress, RunFolder
 from marft_algos.training import evaluate, setup
 from marft_algos.training.parts import Parts
 from marft_algos.types import Trajectory
-from marft_envs.types import LayerRecord
 from marft_envs.vector import VectorEnv
 
 
@@ -52,7 +49,7 @@ class Trainer:
         self.critics = Critics(self.policies, config.critic_hidden, config.seed) if algorithm.view != "none" else None
         self.learner = Learner(algorithm, self.policies, self.critics, config.seed)
         self.pool = selfplay.Pool(config, self.policies) if config.pool else None
-        self._seating = self.pool.seat if self.pool is not None else None
+        self._assignment = self.pool.assign if self.pool is not None else None
         self.replayer = Replayer(
             self.policies.renderer,
             self.engine,
@@ -60,10 +57,10 @@ class Trainer:
             seed=config.seed,
             slots=_slots(config),
             start=StartEngine(self.engine, self.policies) if "start" in algorithm.rule.needs else None,
-            seating=self._seating,
+            assignment=self._assignment,
         )
         self.publisher = Publisher(self.engine, self.policies, config.adapter_dir or None)
-        self.progress = checkpoint.Progress()
+        self.progress = Progress()
         self._variety = Variety(algorithm.group_size)
         self._saved = setup.saved_policies(config, self.policies)
 
@@ -116,7 +113,11 @@ class Trainer:
                         self._catch_up(session)
                     collector = self._collector(vec, display)
                     while not self._done():
-                        self._iteration(session, collector)
+                        started = time.monotonic()
+                        with session.interrupt.allowed():
+                            display.phase("playing")
+                            collected = self._collect(collector, self.progress.iteration)
+                        self._learn(session, collected, started)
         finally:
             vec.close()
             self.engine.close()
@@ -135,47 +136,46 @@ class Trainer:
                 if session.interrupt.whole and checkpoint.steps(run.checkpoints):
                     self._save(run)
                 raise Interrupted from None
-            except faults.StoppedError as error:
+            except StoppedError as error:
                 if checkpoint.steps(run.checkpoints):
                     self._save(run)
                 raise type(error)(f"{error} Mend it, and go on: marft train --resume {run.root}") from error
 
     # One iteration ---------------------------------------------------------------------------------
 
-    def _iteration(self, session: _Session, collector: Collector) -> None:
-        config, started = self.config, time.monotonic()
-        iteration = self.progress.iteration
-        with session.interrupt.allowed():
-            session.display.phase("playing")
-            trajectories, metrics, judged = self._collect(collector, iteration)
-        whole = faults.whole(trajectories)
-        collected = time.monotonic()
+    def _learn(self, session: _Session, collected: _Collected, started: float) -> None:
+        """Updates, publishes, records, evaluates and saves."""
+        config, iteration, metrics = self.config, self.progress.iteration, collected.metrics
+        # What an outage broke off says nothing about the replies before it.
+        trajectories, before = whole(collected.trajectories), time.monotonic()
         metrics |= {f"engine/{k}": v for k, v in self.engine.metrics().items()}
         self.engine.sleep()
         if config.permute_rewards:
-            whole = permute_rewards(whole, seeds.generator(seeds.permuted_rewards(config.seed, iteration)))
+            trajectories = permute_rewards(
+                trajectories, seeds.generator(seeds.permuted_rewards(config.seed, iteration))
+            )
         session.display.phase("learning")
-        # What an outage broke off says nothing about the replies before it.
-        metrics |= self.learner.update(whole, iteration)
-        metrics |= diagnostics.metrics(judged, self.learner.estimates)
+        metrics |= self.learner.update(trajectories, iteration)
+        if collected.judged:
+            metrics |= diagnostics.metrics(collected.judged, self.learner.estimates)
         self.policies.version += 1
         self.engine.wake()
         self.publisher.publish(self.learner.trainable, self.policies.version)
-        metrics |= {"time_rollout": collected - started, "time_update": time.monotonic() - collected}
+        metrics |= {"time_rollout": before - started, "time_update": time.monotonic() - before}
         self.progress.iteration = iteration = iteration + 1
         if self.pool is not None:
-            metrics |= self.pool.results(whole)
+            metrics |= self.pool.results(trajectories)
             self.publisher.publish(self.pool.take(iteration), self.policies.version)
         self.progress.tokens += int(metrics.get("tokens_played", metrics["tokens"]))
         metrics["tokens_total"] = self.progress.tokens
         last = self._done()
         if config.record_episodes and (last or _due(iteration, config.record_every)):
-            self._record(session.run, iteration, trajectories[: config.record_episodes])
+            self._record(session.run, iteration, collected.trajectories[: config.record_episodes])
         evaluated = last or _due(iteration, config.eval_every)
         if evaluated:
             try:
                 metrics |= self._evaluate(session, iteration)
-            except faults.StoppedError:
+            except StoppedError:
                 self.progress.unevaluated = True  # the update is done; a resumed run begins with what is missing
                 self._log(session, {"iteration": iteration, **metrics}, started)
                 self._save(session.run)
@@ -184,15 +184,8 @@ class Trainer:
         if evaluated or _due(iteration, config.save_every):
             self._save(session.run)
 
-    def _collect(
-        self, collector: Collector, iteration: int
-    ) -> tuple[list[Trajectory], dict[str, float], list[diagnostics.Judged]]:
-        """Plays the iteration's groups; those that the algorithm does not want are replaced by fresh ones.
-
-        Returns:
-            The episodes to learn from; numbers of those played: score and the like of the first panel, which no
-            choice has touched, and counts of everything that was sampled; and what replays say about some turns.
-        """
+    def _collect(self, collector: Collector, iteration: int) -> _Collected:
+        """Plays the iteration's groups; those that the algorithm does not want are replaced by fresh ones."""
         config, algorithm = self.config, self.learner.algorithm
         judge = config.credit_diagnostics if _due(iteration + 1, config.record_every) else 0
         keep: Keep = "decisions" if judge else algorithm.rule.keep
@@ -203,37 +196,43 @@ class Trainer:
         for refill in range(1 + algorithm.refills):
             panel = self.problems.train(config.seed, iteration, lacking, refill).repeated(size)
             seeds.start_global(seeds.tasks(config.seed, iteration, refill))
-            place: dict[str, Any] = {"iteration": iteration, "first": len(played), "keep": keep}
-            fresh = collector.collect(panel.seeds, panel.options, **place, all_may_be_lost=refill > 0)
-            fresh = [replace(trajectory, group=trajectory.number // size) for trajectory in fresh]
+            fresh = collector.collect(
+                panel.seeds,
+                panel.options,
+                iteration=iteration,
+                first=len(played),
+                group_size=size,
+                keep=keep,
+                all_may_be_lost=refill > 0,
+            )
             played += fresh
             for start in range(0, len(fresh), size):
                 group = fresh[start : start + size]
-                if algorithm.wanted(faults.whole(group)):
+                if algorithm.wanted(whole(group)):
                     kept += group
                     lacking -= 1
             if not lacking:
                 break
         self._check_lost(played, iteration)
-        whole = algorithm.rule.replay(faults.whole(kept), self.replayer, iteration)
-        judged = diagnostics.judge(whole[:judge], self.replayer, iteration)
+        replayed = algorithm.rule.replay(whole(kept), self.replayer, iteration)
+        judged = diagnostics.judge(replayed[:judge], self.replayer, iteration) if judge else []
         self._check_lost(played, iteration)
-        branched = {"branches": self.replayer.branches, "branches_lost": len(self.replayer.lost)}
-        played = self.replayer.charge(played)
-        metrics = evaluate.summary(played[: config.episodes_per_iteration]) | faults.counts(played)
-        metrics |= self._variety.measure(faults.whole(played)) | {"episodes_played": len(played)}
+        metrics: dict[str, float] = {"branches": self.replayer.branches, "branches_lost": len(self.replayer.lost)}
+        if self.replayer.spent or self.replayer.states:
+            played = self.replayer.charge(played)
+        answerable = {trajectory.number: trajectory.replayed for trajectory in replayed}
+        charged = {t.number: replace(t, replayed=answerable.get(t.number, ())) for t in played}
+        metrics = {**metrics, "tokens_replayed": sum(t.replayed_tokens for t in played)} if metrics["branches"] else {}
+        metrics |= summary(played[: config.episodes_per_iteration]) | counts(played)
+        metrics |= self._variety.measure(whole(played)) | {"episodes_played": len(played)}
         metrics["tokens_played"] = sum(trajectory.tokens for trajectory in played)
         metrics["tokens_processed"] = sum(trajectory.processed for trajectory in played)
-        if branched["branches"]:
-            metrics |= branched | {"tokens_replayed": sum(trajectory.replayed_tokens for trajectory in played)}
         if isinstance(algorithm.config, algorithms.GroupConfig):
             metrics |= {"groups": len(kept) // size, "groups_dropped": (len(played) - len(kept)) // size}
-        replayed = {t.number: t.replayed for t in whole}
-        charged = {t.number: replace(t, replayed=replayed.get(t.number, ())) for t in played}
-        return [charged[t.number] for t in kept], metrics, judged
+        return _Collected([charged[t.number] for t in kept], metrics, judged)
 
     def _check_lost(self, played: Sequence[Trajectory], iteration: int) -> None:
-        faults.check(played, self.config, f"iteration {iteration + 1}", self.replayer.branches, self.replayer.lost)
+        check(played, self.config, f"iteration {iteration + 1}", self.replayer.branches, self.replayer.lost)
 
     def _done(self) -> bool:
         return self.progress.done(self.config.iterations, self.config.token_budget)
@@ -254,7 +253,7 @@ class Trainer:
         config, algorithm = self.config, self.learner.algorithm
         place = (vec, self.policies.renderer, self.engine, setup.sampling(config))
         kwargs: dict[str, Any] = {"seed": config.seed, "overlap": config.overlap, "on_progress": show}
-        kwargs |= {"seating": self._seating, "states": self.replayer.states}
+        kwargs |= {"assignment": self._assignment, "states": self.replayer.states}
         if algorithm.candidates == 1:
             return Collector(*place, **kwargs)
         several = algorithm.candidates
@@ -283,7 +282,7 @@ class Trainer:
         if gain is not None:
             measured |= {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
         kept = ("tokens", "infra", "task_errors", "agent/", "task/")
-        measured |= {k: v for k, v in evaluate.summary(played).items() if k.startswith(kept)}
+        measured |= {k: v for k, v in summary(played).items() if k.startswith(kept)}
         return {f"eval/{k}": v for k, v in measured.items()} | {"time_eval": time.monotonic() - started}
 
     # Records ---------------------------------------------------------------------------------------
@@ -324,16 +323,16 @@ class _Session:
     interrupt: _Interrupt
 
 
-def permute_rewards(trajectories: Sequence[Trajectory], rng: np.random.Generator) -> list[Trajectory]:
-    """A control: every episode is paid, at its end, what another one of the iteration earned, and has its verdict."""
-    permuted = []
-    for trajectory, other in zip(trajectories, rng.permutation(len(trajectories)), strict=True):
-        earned = trajectories[other]
-        layers = [LayerRecord(layer.index, layer.round, layer.turns) for layer in trajectory.layers]
-        if layers:
-            layers[-1].team_reward = earned.score
-        permuted.append(trajectory.paid(layers, [0.0] * len(trajectory.transitions), earned.success))
-    return permuted
+@dataclass(frozen=True, slots=True)
+class _Collected:
+    """What an iteration has played."""
+
+    trajectories: Sequence[Trajectory]
+    """To learn from."""
+    metrics: dict[str, Any]
+    """Score and the like of the first panel, which no choice has touched, and counts of everything sampled."""
+    judged: Sequence[diagnostics.Judged]
+    """What replays say about some turns."""
 
 
 def _slots(config: TrainConfig) -> int:

@@ -20,7 +20,7 @@ from marft_algos.algorithms.dr_grpo import DrGRPO, DrGRPOConfig
 from marft_algos.algorithms.grpo import GRPO, GRPOConfig
 from marft_algos.algorithms.gspo import GSPO, GSPOConfig
 from marft_algos.algorithms.rloo import RLOO
-from marft_algos.batching import Batch, pack, shares, totals
+from marft_algos.batching import Batch, learnable, pack, totals
 from marft_algos.functional import kl_k3
 from marft_algos.types import Estimates, SamplingParams, Trajectory
 
@@ -117,7 +117,7 @@ def ours(seen: dict[str, Any]) -> tuple[list[Trajectory], Estimates]:
         if "ref_per_token_logps" in inputs:
             estimates.reference_logprobs[turn] = inputs["ref_per_token_logps"][i][kept].numpy()
         made.append(d)
-    estimates.shares = shares(made, ["a"])
+    _, estimates.shares = learnable(made, ["a"])
     return made, estimates
 
 

@@ -52,7 +52,7 @@ def team(n: int = 12, layers: Any = THREE, seed: int = 0, **fields: Any) -> list
 def scored(data: list[Trajectory], seed: int = 1) -> Estimates:
     """Random values for every turn, one per token."""
     rng = np.random.default_rng(seed)
-    return Estimates(values={t: rng.normal(size=len(t.action_ids)).astype(np.float32) for t in turns(data)})
+    return Estimates(values={t: rng.normal(size=len(t.reply.action_ids)).astype(np.float32) for t in turns(data)})
 
 
 def turns(data: Sequence[Trajectory]) -> list[Transition]:
@@ -61,7 +61,7 @@ def turns(data: Sequence[Trajectory]) -> list[Transition]:
 
 def shifted(by: dict[str, float]) -> Any:
     """A rescore under which every token of these policies' turns has gained so much log-probability."""
-    return lambda rows: [t.logprobs + np.float32(by[t.policy]) for t in rows]
+    return lambda rows: [t.reply.logprobs + np.float32(by[t.policy]) for t in rows]
 
 
 # --- all of them ------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_every_return_is_1_for_any_n_and_any_D(name: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     data = [episode(random_team(rng, agents=int(rng.integers(1, 5))), seed=seed)]
     algo = make(name, whiten="off")
-    points = {t: len(t.action_ids) if algo.level == "token" else 1 for t in turns(data)}
+    points = {t: len(t.reply.action_ids) if algo.level == "token" else 1 for t in turns(data)}
     found = Estimates(values={t: np.full(n, 0.37, np.float32) for t, n in points.items()})
     algo.credit(data, found)
     for t in turns(data):
@@ -92,7 +92,7 @@ def test_every_agents_buffer_is_written_and_holds_floats(name: str, n: int) -> N
     trainer.update(policies.play(data), 0)
     advantages, returns = trainer.estimates.advantages, trainer.estimates.returns
     for t in turns(data):
-        points = len(t.action_ids) if algo.level == "token" else 1
+        points = len(t.reply.action_ids) if algo.level == "token" else 1
         assert advantages[t].dtype == returns[t].dtype == np.float32
         assert advantages[t].shape == (points,) and np.abs(advantages[t]).min() > 0
     whole = np.concatenate([advantages[t] for t in turns(data)])
@@ -194,7 +194,7 @@ def test_agent_chains_are_gae_over_each_agents_own_turns(name: str, seed: int) -
         own = [t for t in d.transitions if t.agent == agent]
         ends = [t.layer for t in own[1:]] + [len(d.layers)]
         paid = [
-            t.reward + sum(d.layers[i].team_reward + d.layers[i].agent_rewards[agent] for i in range(t.layer, end))
+            t.turn.reward + sum(d.layers[i].team_reward + d.layers[i].agent_rewards[agent] for i in range(t.layer, end))
             for t, end in zip(own, ends, strict=True)
         ]
         expected, returns = F.gae(paid, [float(found.values[t][0]) for t in own], [True] * len(own), 0.9, 0.8)
@@ -273,12 +273,14 @@ def test_MAPPO_with_a_constant_critic_is_REINFORCE_with_a_baseline(level: str) -
         policies.play(data), 0
     )
     gains = {id(t): sum(layer.team_reward for layer in d.layers[t.layer :]) - 0.3 for d in data for t in d.transitions}
-    every = np.concatenate([[gains[id(t)]] * (1 if level == "action" else len(t.action_ids)) for t in turns(data)])
+    every = np.concatenate(
+        [[gains[id(t)]] * (1 if level == "action" else len(t.reply.action_ids)) for t in turns(data)]
+    )
     for p, table in before.items():
         table.requires_grad_()
         terms = []
         for t in (t for t in turns(data) if t.policy == p):
-            ids = torch.tensor(t.prompt_ids[-1:] + t.action_ids)
+            ids = torch.tensor(t.request.prompt_ids[-1:] + t.reply.action_ids)
             logp = torch.log_softmax(table, -1)[ids[:-1], ids[1:]]
             weight = (gains[id(t)] - every.mean()) / every.std()
             terms.append(weight * (logp.sum()[None] if level == "action" else logp))
@@ -317,13 +319,13 @@ def test_HAPPO_gives_a_round_one_joint_advantage(level: str, seed: int) -> None:
     make("happo", level=level, whiten="off", gamma_turn=0.9, lambda_turn=0.7).credit(data, found)
     paid, values = [0.0] * (rounds[-1] + 1), [math.nan] * (rounds[-1] + 1)
     for i, layer in reversed(list(enumerate(d.layers))):
-        paid[rounds[i]] += layer.team_reward + sum(d.transitions[k].reward for k in layer.turns)
+        paid[rounds[i]] += layer.team_reward + sum(d.transitions[k].turn.reward for k in layer.turns)
         values[rounds[i]] = float(np.mean([found.values[d.transitions[k]][0] for k in layer.turns]))
     expected, returns = F.gae(paid, values, [True] * len(paid), 0.9, 0.7)
     for t in d.transitions:
         assert found.advantages[t] == pytest.approx(expected[t.round], abs=1e-5)
         assert found.returns[t] == pytest.approx(returns[t.round], abs=1e-5)
-        assert len(found.advantages[t]) == (len(t.action_ids) if level == "token" else 1)
+        assert len(found.advantages[t]) == (len(t.reply.action_ids) if level == "token" else 1)
         assert len(found.returns[t]) == 1
 
 
@@ -339,7 +341,7 @@ def test_HAPPO_factor_is_the_product_of_clipped_ratios_of_the_round() -> None:
     for d in data:
         for t in (t for t in d.transitions if t.agent == "d"):
             deltas = [
-                sum(move[p] * len(u.action_ids) for u in d.transitions if (u.policy, u.round) == (p, t.round))
+                sum(move[p] * len(u.reply.action_ids) for u in d.transitions if (u.policy, u.round) == (p, t.round))
                 for p in ("x", "c")
             ]
             factors.append(math.prod(min(max(math.exp(delta), 0.5), 2.0) for delta in deltas))
@@ -440,13 +442,13 @@ def test_A2PO_corrects_advantages_by_the_trace(seed: int) -> None:
         total = d.layers[turn.layer].team_reward
         for j in ahead:
             after = d.transitions[j]
-            weight = 0.8 * min(1.0, math.exp(move.get(after.policy, 0.0) * len(after.action_ids)))
+            weight = 0.8 * min(1.0, math.exp(move.get(after.policy, 0.0) * len(after.reply.action_ids)))
             total += 0.9 * ((1 - weight) * found.values[after][0] + weight * value(d, j, 0)) / len(ahead)
         return float(total)
 
     for d in data:
         for t in (t for t in d.transitions if t.policy in ("a0", "a2")):
-            expected = [value(d, t.index, i) for i in range(len(t.action_ids))]
+            expected = [value(d, t.index, i) for i in range(len(t.reply.action_ids))]
             assert found.returns[t] == pytest.approx(expected, abs=1e-4)
             assert found.advantages[t] == pytest.approx(np.array(expected) - found.values[t], abs=1e-4)
 
@@ -494,7 +496,7 @@ def test_A2PO_outer_ratio_takes_updated_turns_of_the_round_up_to_the_layer() -> 
     for d in data:
         for t in (t for t in d.transitions if t.agent == "b"):
             same = [u for u in d.transitions if u.round == t.round and u.agent in ("a", "x")]
-            product = math.exp(sum(move[u.agent] * len(u.action_ids) for u in same))
+            product = math.exp(sum(move[u.agent] * len(u.reply.action_ids) for u in same))
             assert algo.outer[t] == pytest.approx(min(max(product, 0.7), 1.3), rel=1e-5), "c comes later"
     rows = [t for t in turns(data) if t.agent == "b"]
     batch, algo.scale = pack(rows, found, "token"), 0.6
@@ -572,7 +574,7 @@ def test_VAPO_targets_are_monte_carlo_and_advantages_use_the_policys_lambda() ->
     lambdas = []
     for d in data:
         for t in d.transitions:
-            n, paid = len(t.action_ids), sum(layer.team_reward for layer in d.layers[t.layer :])
+            n, paid = len(t.reply.action_ids), sum(layer.team_reward for layer in d.layers[t.layer :])
             lambdas.append(max(0.95, 1 - 1 / (2.0 * n)))
             expected, _ = F.gae([0.0] * (n - 1) + [paid], list(found.values[t]), [True] * n, 1.0, lambdas[-1])
             assert found.returns[t] == pytest.approx(paid, abs=1e-5)
@@ -590,7 +592,7 @@ def test_VAPO_adds_the_likelihood_of_correct_replies_as_a_mean_over_their_tokens
     batch = pack(rows, found, "token")
     new = torch.where(batch.mask, batch.old_logprobs - 0.3, 0.0)
     loss, stats = algo.surrogate(new, batch)
-    correct = np.concatenate([d.transitions[1].logprobs for d in data if d.success]) - 0.3
+    correct = np.concatenate([d.transitions[1].reply.logprobs for d in data if d.success]) - 0.3
     a, rho = batch.advantages[batch.mask], math.exp(-0.3)
     clipped = -torch.minimum(rho * a, torch.tensor(0.8) * a).mean()
     assert stats["nll"] == pytest.approx(-correct.mean(), rel=1e-5)
@@ -599,6 +601,18 @@ def test_VAPO_adds_the_likelihood_of_correct_replies_as_a_mean_over_their_tokens
         d.episode.success = None
     algo.credit(data, found)
     assert algo.surrogate(new, pack(rows, found, "token"))[1]["nll"] == 0.0
+
+
+def test_VAPO_learns_from_episodes_with_candidates_whose_replies_are_not_correct_ones() -> None:
+    data = [dataclasses.replace(d, candidates=[dataclasses.replace(d.transitions[1])]) for d in team(n=4)]
+    for d in data:
+        d.episode.success = True
+    algo, found = make("vapo", nll_coef=0.1), scored(data)
+    algo.credit(data, found)
+    rows = [t for d in data for t in (*d.transitions, *d.candidates) if t.policy == "b"]
+    batch = pack(rows, found, "token")
+    expected = np.concatenate([d.transitions[1].reply.logprobs for d in data]).mean()
+    assert algo.surrogate(batch.old_logprobs, batch)[1]["nll"] == pytest.approx(-expected, rel=1e-5)
 
 
 def test_VAPO_trains_its_critic_first_and_refuses_what_has_no_meaning() -> None:
@@ -629,10 +643,10 @@ def test_effective_samples_and_outer_factor() -> None:
 def test_log_ratios_are_against_the_old_logprobs_of_the_ratio() -> None:
     data = team(n=1)
     a, b, c = data[0].transitions
-    found = Estimates(old_logprobs={a: a.logprobs - np.float32(0.5)})
+    found = Estimates(old_logprobs={a: a.reply.logprobs - np.float32(0.5)})
     moved = ppo.log_ratios(["a", "b"], data, found, shifted({"a": 0.0, "b": 0.1}))
-    assert moved[a] == pytest.approx(0.5 * len(a.action_ids), rel=1e-5)
-    assert moved[b] == pytest.approx(0.1 * len(b.action_ids), rel=1e-5) and c not in moved
+    assert moved[a] == pytest.approx(0.5 * len(a.reply.action_ids), rel=1e-5)
+    assert moved[b] == pytest.approx(0.1 * len(b.reply.action_ids), rel=1e-5) and c not in moved
 
 
 def test_value_norm_not_yet_updated_is_the_identity_and_then_follows_the_returns() -> None:

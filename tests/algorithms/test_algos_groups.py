@@ -32,7 +32,7 @@ from marft_algos.algorithms.reinforce_pp import REINFORCEPP
 from marft_algos.algorithms.rft import RFT
 from marft_algos.algorithms.rloo import RLOO
 from marft_algos.algorithms.spiral import SPIRAL, SPIRALConfig
-from marft_algos.batching import Batch, pack, rows_by_policy, shares, totals
+from marft_algos.batching import Batch, learnable, pack, totals
 from marft_algos.learner.learner import Learner
 from marft_algos.types import Estimates, SamplingParams, StopReason, Trajectory
 from marft_envs.errors import ConfigError
@@ -99,8 +99,8 @@ def batch_of(
     data: Sequence[Trajectory], algo: Any, estimates: Estimates, moved: float = 0.3
 ) -> tuple[Batch, torch.Tensor]:
     """All turns of policy a, packed, and log-probs that have moved away from the old ones."""
-    rows = rows_by_policy(data, ["a"])["a"]
-    estimates.shares = shares(data, ["a"])
+    learnt, estimates.shares = learnable(data, ["a"])
+    rows = learnt["a"]
     batch = pack(rows, estimates, algo.level, minibatch=totals(rows, estimates, len(data)))
     generator = torch.Generator().manual_seed(1)
     noise = torch.randn(batch.old_logprobs.shape, generator=generator) * moved
@@ -163,7 +163,7 @@ def test_every_agents_buffer_is_written(name: str) -> None:
         estimates = credited(made, data)
         for t in (t for d in data for t in d.transitions):
             assert estimates.advantages[t].dtype == np.float32
-            assert len(estimates.advantages[t]) == (len(t.action_ids) if made.level == "token" else 1)
+            assert len(estimates.advantages[t]) == (len(t.reply.action_ids) if made.level == "token" else 1)
 
 
 def test_dr_mas_takes_one_score_per_episode_and_agent_that_acted() -> None:
@@ -234,7 +234,7 @@ def test_marshal_centres_sums_to_go_and_normalises_player_by_player() -> None:
             own = [t for t in d.transitions if t.agent == player]
             for n, t in enumerate(own):
                 end = own[n + 1].layer if n + 1 < len(own) else len(d.layers)
-                paid = t.reward + sum(layer.team_reward for layer in d.layers[t.layer : end])
+                paid = t.turn.reward + sum(layer.team_reward for layer in d.layers[t.layer : end])
                 rewards.append(((d.number, t.index), paid))
         mean = np.mean([r for _, r in rewards])
         for i, ((number, index), _) in enumerate(rewards):
@@ -358,9 +358,9 @@ def loops(
     """Per row: the turn, its advantage, new and old log-probs of its tokens as plain numbers."""
     found = []
     for i, t in enumerate(batch.transitions):
-        start = len(t.prompt_ids) - 1
-        new = [float(x) for x in logprobs.detach()[i, start : start + len(t.action_ids)]]
-        found.append((t, float(estimates.advantages[t][0]), new, [float(x) for x in t.logprobs]))
+        start = len(t.request.prompt_ids) - 1
+        new = [float(x) for x in logprobs.detach()[i, start : start + len(t.reply.action_ids)]]
+        found.append((t, float(estimates.advantages[t][0]), new, [float(x) for x in t.reply.logprobs]))
     return found
 
 

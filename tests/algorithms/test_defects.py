@@ -87,7 +87,7 @@ def test_every_agents_buffer_is_written() -> None:
             MARFT(MARFTConfig(level=level, critic="none", whiten="off")).credit([trajectory], found)
             for t in trajectory.transitions:
                 assert (found.advantages[t] == 1.0).all() and (found.returns[t] == 1.0).all()
-                assert len(found.returns[t]) == (len(t.action_ids) if level == "token" else 1)
+                assert len(found.returns[t]) == (len(t.reply.action_ids) if level == "token" else 1)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
@@ -194,7 +194,7 @@ def test_a_successors_value_changes_when_the_predecessors_message_changes(model:
         found = Estimates()
         fill_values([trajectory], critics, view, "action", found)
         values = [found.values[t] for t in trajectory.transitions]
-        returns = chain(values, [1, 1], links.rewards, links.successors, Discounts(lambda_turn=0.0))[1]
+        returns = chain(values, [1, 1], links.turns, links.successors, Discounts(lambda_turn=0.0))[1]
         bootstrapped.append(returns[first.index][0])
     assert bootstrapped[0] != bootstrapped[1]
 
@@ -205,9 +205,11 @@ def test_tokens_trained_are_the_tokens_sampled(model: str) -> None:
     asked = {(tuple(r.prompt_ids), tuple(g.action_ids)): g for r, g in log}
     again = 0
     for t in (t for d in data for t in d.transitions):
-        generation = asked[tuple(t.prompt_ids), tuple(t.action_ids)]
-        assert t.logprobs.tolist() == generation.logprobs.tolist() and t.text == generation.text
-        again += policies.renderer.tokenizer(t.policy).encode(t.text, add_special_tokens=False) != t.action_ids
+        generation = asked[tuple(t.request.prompt_ids), tuple(t.reply.action_ids)]
+        assert t.reply.logprobs.tolist() == generation.logprobs.tolist() and t.turn.text == generation.text
+        again += (
+            policies.renderer.tokenizer(t.policy).encode(t.turn.text, add_special_tokens=False) != t.reply.action_ids
+        )
     assert again > 0, "the samples must hold something that does not survive the way through text"
     stats = Learner(MARFT(MARFTConfig(critic="none", ratio_tolerance=1e-4)), policies).update(data, 0)
     assert stats["policy/solver_0/ratio_max"] == pytest.approx(1.0, abs=1e-4)
@@ -218,12 +220,12 @@ def test_the_prompt_scored_is_the_prompt_sampled_from_when_the_context_overflows
     model = str(save_tiny(tmp_path / "short", context=200))
     data, policies, log = collect(model, max_chars=40, tokens=60)
     assert any(d.episode.cuts for d in data), "the case must occur"
-    assert sorted(tuple(t.prompt_ids) for d in data for t in d.transitions) == sorted(
+    assert sorted(tuple(t.request.prompt_ids) for d in data for t in d.transitions) == sorted(
         tuple(r.prompt_ids) for r, _ in log
     )
     for t in (t for d in data for t in d.transitions):
         batch = pack([t], Estimates(), "token")
-        assert batch.input_ids[0].tolist() == t.prompt_ids + t.action_ids
+        assert batch.input_ids[0].tolist() == t.request.prompt_ids + t.reply.action_ids
     (long,) = NativeEngine(policies).generate(
         [GenerationRequest("solver_0", [5] * 180, 0)], SamplingParams(max_new_tokens=40)
     )
@@ -235,7 +237,10 @@ def test_equal_seeds_give_equal_problems_for_1_2_and_8_workers(model: str) -> No
     for slots in (1, 2, 8):
         data, *_ = collect(model, slots=slots)
         panels.append(
-            [(d.number, d.seed, d.task_id, [(t.agent, t.observation, t.text) for t in d.transitions]) for d in data]
+            [
+                (d.number, d.seed, d.task_id, [(t.agent, t.observation, t.turn.text) for t in d.transitions])
+                for d in data
+            ]
         )
     assert panels[0] == panels[1] == panels[2]
     assert len({task for _, _, task, _ in panels[0]}) > 1

@@ -20,9 +20,8 @@ from marft_algos.algorithms import base as algorithm
 from marft_algos.algorithms import groups
 from marft_algos.algorithms.base import Algorithm, Facts, GroupConfig, UpdateConfig, check
 from marft_algos.algorithms.reinforce import REINFORCE, REINFORCEConfig
-from marft_algos.batching import Batch, micro_batches, pack, rows_by_policy, shares, totals
-from marft_algos.learner.intake import charge_kl
-from marft_algos.learner.learner import Learner
+from marft_algos.batching import Batch, learnable, micro_batches, pack, totals
+from marft_algos.learner.learner import Learner, add_kl_penalty
 from marft_algos.training import setup
 from marft_algos.training.parts import build
 from marft_algos.training.resolve import resolve
@@ -113,7 +112,7 @@ def test_a_running_mean_forgets_as_fast_as_one_step_per_score() -> None:
 
 
 def rows_of(data: list[Trajectory], policy: str = "one") -> list[Any]:
-    return rows_by_policy(data, [policy])[policy]
+    return learnable(data, [policy])[0][policy]
 
 
 def team_data(n: int = 8, seed: int = 3) -> list[Trajectory]:
@@ -125,7 +124,7 @@ def team_data(n: int = 8, seed: int = 3) -> list[Trajectory]:
 
 def test_agents_who_act_a_different_number_of_times_weigh_the_same() -> None:
     data = team_data()
-    rows, estimates = rows_of(data), Estimates(shares=shares(data, ["one"]))
+    rows, estimates = rows_of(data), Estimates(shares=learnable(data, ["one"])[1])
     batch = pack(rows, estimates, "action", minibatch=totals(rows, estimates, len(data)))
     x = torch.from_numpy(RNG.normal(size=len(rows)))
     value = {id(t): float(v) for t, v in zip(rows, x, strict=True)}
@@ -141,14 +140,14 @@ def test_agents_who_act_a_different_number_of_times_weigh_the_same() -> None:
 def test_frozen_and_failed_turns_take_no_share() -> None:
     data = [episode([["a"], ["b"], ["a"], ["a"]], policies={"a": "one", "b": "one"})]
     put(data[0].transitions[2], trainable=False)
-    found = shares(data, ["one"])
+    _, found = learnable(data, ["one"])
     assert set(found) == set(rows_of(data))
     assert [(t.index, found[t]) for t in rows_of(data)] == [(0, 0.5), (1, 1.0), (3, 0.5)]
 
 
 def test_summing_micro_batches_gives_the_minibatch_exactly() -> None:
     data = team_data()
-    rows, estimates = rows_of(data), Estimates(shares=shares(data, ["one"]))
+    rows, estimates = rows_of(data), Estimates(shares=learnable(data, ["one"])[1])
     size = totals(rows, estimates, 8)
     whole = pack(rows, estimates, "action", minibatch=size)
     x = {id(t): float(i) for i, t in enumerate(rows)}
@@ -168,8 +167,8 @@ def test_row_means_and_sums_run_over_sampled_tokens_only() -> None:
     batch = pack(rows, Estimates(), "action")
     x = torch.where(batch.mask, batch.old_logprobs, torch.tensor(float("nan")))
     for i, t in enumerate(rows):
-        assert float(batch.row_mean(x)[i]) == pytest.approx(float(t.logprobs.mean()), abs=1e-6)
-        assert float(batch.row_sum(x)[i]) == pytest.approx(float(t.logprobs.sum()), abs=1e-5)
+        assert float(batch.row_mean(x)[i]) == pytest.approx(float(t.reply.logprobs.mean()), abs=1e-6)
+        assert float(batch.row_sum(x)[i]) == pytest.approx(float(t.reply.logprobs.sum()), abs=1e-5)
 
 
 # --- importance weights -------------------------------------------------------------------------------------------
@@ -210,7 +209,7 @@ def test_the_update_weighs_by_the_gap_between_learner_and_sampler() -> None:
         class Off(Tabular):
             def score(self, turn: Any) -> None:
                 score(self, turn)
-                say(turn, logprobs=(turn.logprobs - np.log(2.0)).astype(np.float32))
+                say(turn, logprobs=(turn.reply.logprobs - np.log(2.0)).astype(np.float32))
 
         policies = Off(["one"])
         for t in (t for d in data for t in d.transitions):
@@ -233,15 +232,15 @@ def test_kl_as_reward_is_paid_before_credit_token_by_token() -> None:
     rows, estimates = rows_of(data), Estimates()
     expected = {}
     for t in rows:
-        reference = (t.logprobs - RNG.normal(size=len(t.logprobs))).astype(np.float32)
+        reference = (t.reply.logprobs - RNG.normal(size=len(t.reply.logprobs))).astype(np.float32)
         estimates.reference_logprobs[t] = reference
-        expected[id(t)] = -0.3 * (t.logprobs - reference)
-    before = {id(t): t.reward for t in rows}
-    charge_kl(rows, estimates, 0.3)
+        expected[id(t)] = -0.3 * (t.reply.logprobs - reference)
+    before = {id(t): t.turn.reward for t in rows}
+    add_kl_penalty(rows, estimates, 0.3)
     for t in rows:
         assert estimates.penalties[t].dtype == np.float32
         assert estimates.penalties[t] == pytest.approx(expected[id(t)], abs=1e-6)
-        assert t.reward == before[id(t)], "what the task paid stays as it is"
+        assert t.turn.reward == before[id(t)], "what the task paid stays as it is"
     data = team_data(4)
     _, stats = update_with(data, kl_reward_coef=0.3)
     assert stats["kl_reward"] == pytest.approx(0.0, abs=1e-6), "a policy that has not moved pays nothing"
@@ -249,9 +248,14 @@ def test_kl_as_reward_is_paid_before_credit_token_by_token() -> None:
 
 def test_recomputed_log_probs_are_those_that_pay() -> None:
     (turn, *_) = rows_of(team_data(1))
-    estimates = Estimates(old_logprobs={turn: turn.logprobs - 1.0}, reference_logprobs={turn: turn.logprobs})
-    assert charge_kl([turn], estimates, 0.5) == pytest.approx(-1.0)
-    assert float(estimates.penalties[turn].sum()) == pytest.approx(0.5 * len(turn.action_ids)) and turn.reward == 0.0
+    estimates = Estimates(
+        old_logprobs={turn: turn.reply.logprobs - 1.0}, reference_logprobs={turn: turn.reply.logprobs}
+    )
+    assert add_kl_penalty([turn], estimates, 0.5) == pytest.approx(-1.0)
+    assert (
+        float(estimates.penalties[turn].sum()) == pytest.approx(0.5 * len(turn.reply.action_ids))
+        and turn.turn.reward == 0.0
+    )
 
 
 # --- what a run must offer ----------------------------------------------------------------------------------------
@@ -336,13 +340,13 @@ def test_groups_share_the_start_and_differ_in_the_sample_only(model: Path, tmp_p
     assert len({d.number for g in asked for d in g}) == 20, "every episode has its own number, and so its own sample"
     for group in asked:
         assert len({(d.seed, d.task_id, d.group) for d in group}) == 1
-        assert len({tuple(t.text for t in d.transitions) for d in group}) > 1
+        assert len({tuple(t.turn.text for t in d.transitions) for d in group}) > 1
     assert len({g[0].seed for g in asked}) == 5 and [g[0].group for g in asked] == [0, 1, 2, 3, 4]
     assert [d.group for d in given[0]] == [1] * 4 + [2] * 4 + [4] * 4
     assert line["episodes"] == 12 and line["episodes_played"] == 20
     assert (line["groups"], line["groups_dropped"]) == (3, 2)
-    assert line["tokens_played"] == sum(len(t.action_ids) for g in asked for d in g for t in d.transitions)
-    assert line["tokens"] == sum(len(t.action_ids) for g in asked[:3] for d in g for t in d.transitions)
+    assert line["tokens_played"] == sum(len(t.reply.action_ids) for g in asked for d in g for t in d.transitions)
+    assert line["tokens"] == sum(len(t.reply.action_ids) for g in asked[:3] for d in g for t in d.transitions)
 
 
 class Never(Seen):

@@ -46,14 +46,14 @@ def test_one_step_follows_the_policy_gradient(level: str) -> None:
     trainer.update(data, 0)
     turns, advantages = [t for d in data for t in d.transitions], trainer.estimates.advantages
     returns = np.concatenate(
-        [np.repeat(d.score, 1 if level == "action" else len(t.action_ids)) for d in data for t in d.transitions]
+        [np.repeat(d.score, 1 if level == "action" else len(t.reply.action_ids)) for d in data for t in d.transitions]
     )
     white = (returns - returns.mean()) / returns.std()
     assert np.concatenate([advantages[t] for t in turns]) == pytest.approx(white, abs=1e-6)
     for p in ("a", "b"):
         table, loss, count = before[p].clone().requires_grad_(), 0.0, 0
         for t in (t for t in turns if t.policy == p):
-            ids = torch.tensor(t.prompt_ids[-1:] + t.action_ids)
+            ids = torch.tensor(t.request.prompt_ids[-1:] + t.reply.action_ids)
             logp = torch.log_softmax(table, -1)[ids[:-1], ids[1:]]
             loss = loss - (logp * torch.from_numpy(np.broadcast_to(advantages[t], len(logp)).copy())).sum()
             count += 1 if level == "action" else len(logp)
@@ -114,7 +114,7 @@ def test_the_reference_pulls_back_by_the_gradient_of_k3(level: str) -> None:
     stats = learner(policies, level=level, lr=1e-3, max_grad_norm=None, kl_coef=0.7).update(data, 0)
     table, terms = before["a"].clone().requires_grad_(), []
     for t in (t for d in data for t in d.transitions if t.policy == "a"):
-        ids = torch.tensor(t.prompt_ids[-1:] + t.action_ids)
+        ids = torch.tensor(t.request.prompt_ids[-1:] + t.reply.action_ids)
         new, ref = (torch.log_softmax(x, -1)[ids[:-1], ids[1:]] for x in (table, policies.reference["a"]))
         terms.append((ref - new).exp() - 1 - (ref - new))
     drift = torch.cat(terms).mean()
@@ -138,14 +138,14 @@ def test_the_team_learns_what_pays(level: str) -> None:
             generator = torch.Generator().manual_seed(1000 * iteration + number)
             d = episode([["a"], ["b"]], seed=iteration, number=number, tokens=[3, 3])
             for t in d.transitions:
-                last, ids = t.prompt_ids[-1], []
+                last, ids = t.request.prompt_ids[-1], []
                 for _ in range(3):
                     last = int(
                         torch.multinomial(torch.softmax(policies.tables[t.policy][last], -1), 1, generator=generator)
                     )
                     ids.append(last)
                 say(t, action_ids=ids)
-            d.layers[-1].team_reward = sum(i == 0 for t in d.transitions for i in t.action_ids) / 6
+            d.layers[-1].team_reward = sum(i == 0 for t in d.transitions for i in t.reply.action_ids) / 6
             data.append(d)
         policies.play(data)
         trainer.update(data, iteration)
@@ -160,7 +160,7 @@ def test_ratio_is_1_on_the_first_minibatch() -> None:
     assert stats["policy/a/ratio_max"] == pytest.approx(1.0, abs=1e-5)
     assert stats["policy/a/kl"] == pytest.approx(0.0, abs=1e-6) and stats["policy/a/sampler_gap"] < 1e-5
     for t in data[0].transitions + data[1].transitions:
-        say(t, logprobs=t.logprobs - 0.5)
+        say(t, logprobs=t.reply.logprobs - 0.5)
     with pytest.raises(UpdateError, match="ratio should be 1"):
         learner(policies).update(data, 0)
 
@@ -183,7 +183,7 @@ def test_recomputed_logprobs_replace_the_samplers_in_the_ratio() -> None:
     policies, data = Tabular(["a", "b"]), team()
     policies.play(data)
     for t in (t for d in data for t in d.transitions):
-        say(t, logprobs=t.logprobs + np.float32(0.01))
+        say(t, logprobs=t.reply.logprobs + np.float32(0.01))
     stats = learner(policies, old_logprobs="learner").update(data, 0)
     assert stats["policy/a/ratio_max"] == pytest.approx(1.0, abs=1e-6)
     assert stats["policy/a/sampler_gap"] == pytest.approx(0.01, abs=1e-4)
@@ -295,7 +295,7 @@ def test_the_effective_sample_size_is_that_of_the_ratios_before_each_step() -> N
     assert again.update(moved, 0)["policy/a/ess"] == pytest.approx(1.0, abs=1e-6)
     turns = [t for d in data for t in d.transitions]
     rescored = Learner(MARFT(MARFTConfig(critic="none")), twin).rescore(turns)
-    rho = np.exp(np.concatenate(rescored) - np.concatenate([t.logprobs for t in turns]))
+    rho = np.exp(np.concatenate(rescored) - np.concatenate([t.reply.logprobs for t in turns]))
     expected = (1 + rho.sum() ** 2 / (len(rho) * np.square(rho).sum())) / 2
     assert expected < 0.99
     both = learner(policies, lr=0.3, micro_tokens=8, epochs=2).update(data, 0)

@@ -20,12 +20,12 @@ def test_prompts_are_those_of_a_run(tmp_path: Path) -> None:
     played = stage.play(0)
     stage.close()
     for i in range(2):
-        first, second, third = (t.transitions[i].prompt_ids for t in played)
+        first, second, third = (t.transitions[i].request.prompt_ids for t in played)
         head = next(n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
         assert head > 20 and first != second != third
-    assert all(60 <= len(t.transitions[0].prompt_ids) <= 90 for t in played)
-    assert [len(turn.action_ids) for t in played for turn in t.transitions] == [5] * 6
-    assert all(t.transitions[1].sees == (0,) for t in played)
+    assert all(60 <= len(t.transitions[0].request.prompt_ids) <= 90 for t in played)
+    assert [len(turn.reply.action_ids) for t in played for turn in t.transitions] == [5] * 6
+    assert all(t.transitions[1].turn.sees == (0,) for t in played)
 
 
 def test_the_reference_is_named_where_it_is_missing(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from marft_algos.cli import commands
 from marft_algos.cli.app import COMMANDS, main
 from marft_algos.config import presets
 from marft_algos.config.settings import SECTIONS, TrainConfig
-from marft_algos.rollout import faults
+from marft_algos.rollout import panel as faults
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training import evaluate
 

@@ -16,7 +16,7 @@ import pytest
 import marft_envs
 from helpers.fake_sandbox import ADD, CRASH, GOLD, SCRIPT, WRONG, ZERO, FakeSandbox, calls, stdio
 from marft_algos.credit import agent_chain, broadcast, team_chain
-from marft_algos.types import Estimates, Trajectory, Transition
+from marft_algos.types import Estimates, GenerationRequest, Trajectory, Transition
 from marft_envs import FlexEnv, trajectory
 from marft_envs.code import VERDICTS, CodeTask, Problem, make
 from marft_envs.code.data import ProblemSet
@@ -217,7 +217,8 @@ def test_rounds_pay_by_how_much_the_score_has_changed(reward: str, half: float) 
 
 def trajectory_of(env: FlexEnv) -> Trajectory:
     """The record as trainers read it."""
-    return Trajectory(env.episode, [Transition(turn, policy="p") for turn in env.episode.turns])
+    asked = GenerationRequest("p", [], 0)
+    return Trajectory(env.episode, [Transition(turn, asked) for turn in env.episode.turns])
 
 
 def test_differences_pay_the_coder_at_its_turn_and_the_reflector_for_what_came_of_its_words() -> None:
@@ -229,7 +230,7 @@ def test_differences_pay_the_coder_at_its_turn_and_the_reflector_for_what_came_o
     assert episode.team_return == pytest.approx(1.0)
     assert sum(layer.team_reward for layer in episode.layers) == 0.0
     links = agent_chain(trajectory_of(env), broadcast(trajectory_of(env)), Estimates())
-    assert links.rewards == pytest.approx([0.15, -0.15, -0.15, 1.0, 1.0])  # R_t - R_(t-1) and R_(t+1) - R_t
+    assert links.turns == pytest.approx([0.15, -0.15, -0.15, 1.0, 1.0])  # R_t - R_(t-1) and R_(t+1) - R_t
     with pytest.raises(ConfigError, match="agent chains"):
         team_chain(trajectory_of(env), broadcast(trajectory_of(env)), Estimates())
 
@@ -237,7 +238,7 @@ def test_differences_pay_the_coder_at_its_turn_and_the_reflector_for_what_came_o
 def test_a_team_chain_takes_differences_where_nobody_advises() -> None:
     env = play(build("solo", reward="difference", rounds=3), {"coder": [code(ZERO), code(WRONG), code(GOLD)]})
     links = team_chain(trajectory_of(env), broadcast(trajectory_of(env)), Estimates())
-    assert links.rewards == pytest.approx([0.15, -0.15, 1.0])
+    assert links.turns == pytest.approx([0.15, -0.15, 1.0])
 
 
 def test_a_format_penalty_is_apart_from_the_score() -> None:

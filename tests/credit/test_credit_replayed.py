@@ -54,7 +54,7 @@ def play(n: int, pay: Pay, rule: credit.Rule, dependency: Any = None, **scripts:
 
 
 def said(d: Trajectory) -> dict[str, float]:
-    return {t.agent: float(t.text or 0) for t in d.transitions}
+    return {t.agent: float(t.turn.text or 0) for t in d.transitions}
 
 
 # --- rules --------------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_above_six_agents_orders_are_drawn_and_shares_still_add_up() -> None:
     played = play(7, lambda x: sum(x.values()) ** 0.5, rule)
     for d in played:
         assert sum(rule(d).turns) == pytest.approx(d.score), "the team that says nothing earns nothing"
-        tokens = [len(t.text) + 1 for t in d.transitions]
+        tokens = [len(t.turn.text) + 1 for t in d.transitions]
         assert d.replayed_tokens < 2**6 * sum(tokens) / 2, "not all coalitions are played"
     again = play(7, lambda x: sum(x.values()) ** 0.5, credit.get({"rule": "shapley", "orders": 4}))
     assert [rule(d).turns for d in again] == [rule(d).turns for d in played], "drawn by the episode, not by history"

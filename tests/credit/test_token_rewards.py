@@ -40,9 +40,9 @@ def charged(seed: int, **fields: Any) -> tuple[Trajectory, Estimates]:
     for t in d.transitions:
         t.turn.reward = float(rng.normal())
         if rng.random() < 0.7:
-            found.penalties[t] = rng.normal(size=len(t.action_ids)).astype(np.float32)
+            found.penalties[t] = rng.normal(size=len(t.reply.action_ids)).astype(np.float32)
         put(t, trainable=t in found.penalties or bool(rng.random() < 0.5))
-        found.values[t] = rng.normal(size=len(t.action_ids) if t.trainable else 1).astype(np.float32)
+        found.values[t] = rng.normal(size=len(t.reply.action_ids) if t.trainable else 1).astype(np.float32)
     return d, found
 
 
@@ -58,10 +58,10 @@ def expected(
         t = turns[k]
         if kind == "team":
             beside = [j for j in d.layers[t.layer].turns if j != k]
-            own = d.layers[t.layer].team_reward + sum(turns[j].reward for j in d.layers[t.layer].turns)
+            own = d.layers[t.layer].team_reward + sum(turns[j].turn.reward for j in d.layers[t.layer].turns)
             return own + sum(float(x.sum()) for x in (charges[j] for j in beside) if x is not None)
         later = [u.layer for u in turns if u.agent == t.agent and u.layer > t.layer]
-        return t.reward + sum(d.layers[i].team_reward for i in range(t.layer, min(later, default=len(d.layers))))
+        return t.turn.reward + sum(d.layers[i].team_reward for i in range(t.layer, min(later, default=len(d.layers))))
 
     def following(k: int) -> list[int]:
         t = turns[k]
@@ -105,13 +105,13 @@ def test_one_decision_point_is_paid_for_all_of_its_tokens() -> None:
         whole = chain(
             [None] * n,
             [1] * n,
-            links.rewards,
+            links.turns,
             links.successors,
             Discounts(),
             token_rewards=links.token_rewards([1] * n),
         )[1]
         assert [g[0] for g in whole] == pytest.approx(credit.returns_to_go(d, links))
-        every = sum(x.team_reward for x in d.layers) + sum(t.reward for t in d.transitions)
+        every = sum(x.team_reward for x in d.layers) + sum(t.turn.reward for t in d.transitions)
         every += sum(float(x.sum()) for x in found.penalties.values())
         assert whole[0][0] == pytest.approx(every) == pytest.approx(credit.team_score(d, credit.broadcast(d), found))
 
@@ -125,7 +125,7 @@ def test_what_a_token_was_charged_is_over_when_the_next_one_is_drawn(name: str) 
     made = algorithm.get(name)()
     made.credit([d], found)
     assert found.returns[t] == pytest.approx([0.8, 1.0])
-    assert t.reward == 0.0
+    assert t.turn.reward == 0.0
 
 
 def test_vapo_sums_the_kl_to_go_under_its_own_lambda() -> None:
@@ -151,7 +151,7 @@ def test_whoever_is_paid_the_kl_stays_with_its_tokens(rule: str) -> None:
     links = credit.agent_chain(d, credit.get(rule)(d), Estimates(penalties={d.transitions[0]: charges}))
     assert links.tokens[0] is charges and links.tokens[1] is None
     plain = credit.agent_chain(d, credit.get(rule)(d), Estimates())
-    assert links.rewards == plain.rewards
+    assert links.turns == plain.turns
     assert np.subtract(links.totals, plain.totals) == pytest.approx([-0.75, 0.0])
 
 
@@ -180,7 +180,7 @@ def panel(policies: Tabular, candidates: int) -> list[Trajectory]:
 
 def put_off(t: Transition) -> Transition:
     """A turn that is planned and not played."""
-    return dataclasses.replace(t, reply=dataclasses.replace(t.reply, action_ids=[], logprobs=t.logprobs[:0]))
+    return dataclasses.replace(t, reply=dataclasses.replace(t.reply, action_ids=[], logprobs=t.reply.logprobs[:0]))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

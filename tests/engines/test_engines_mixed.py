@@ -120,9 +120,14 @@ def test_what_the_hosted_agent_says_is_read_by_the_others_and_never_trained_on(
         trajectories = collector.collect([1, 2, 3])
     for trajectory in trajectories:
         planner, writer, solver = trajectory.transitions
-        assert (planner.text, planner.action_ids, planner.prompt_ids, planner.trainable) == (HOSTED, [], [], False)
+        assert (planner.turn.text, planner.reply.action_ids, planner.request.prompt_ids, planner.trainable) == (
+            HOSTED,
+            [],
+            [],
+            False,
+        )
         assert writer.trainable and solver.trainable
-        assert HOSTED in trainer.policies.renderer.tokenizer("writer_0").decode(writer.prompt_ids)
+        assert HOSTED in trainer.policies.renderer.tokenizer("writer_0").decode(writer.request.prompt_ids)
     told = hosted.paths("/v1/chat/completions")[0]["messages"]
     assert "You are the planner." in told[0]["content"]
 

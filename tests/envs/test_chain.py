@@ -15,9 +15,9 @@ SEEDS = range(25)
 
 def team_returns(trajectory: Trajectory, discounts: Discounts, values: list | None = None, token: bool = False, **kw):
     turns = trajectory.transitions
-    lengths = [len(t.action_ids) if token else 1 for t in turns]
+    lengths = [len(t.reply.action_ids) if token else 1 for t in turns]
     links = credit.team_chain(trajectory, credit.broadcast(trajectory), Estimates())
-    return chain(values or [None] * len(turns), lengths, links.rewards, links.successors, discounts, **kw)
+    return chain(values or [None] * len(turns), lengths, links.turns, links.successors, discounts, **kw)
 
 
 def scalar_loop(rewards: list[float], values: list[float], gamma: float, lam: float) -> list[float]:
@@ -36,7 +36,7 @@ def test_every_return_is_1_for_any_n_and_any_D(seed: int, token: bool) -> None:
     """γ = λ = 1, one terminal reward 1, V ≡ c: a reward that is broadcast and bootstrapped would give 1.5."""
     rng = np.random.default_rng(seed)
     trajectory = episode(random_team(rng, agents=int(rng.integers(1, 6))), seed=seed)
-    values = [np.full(len(t.action_ids) if token else 1, 0.37) for t in trajectory.transitions]
+    values = [np.full(len(t.reply.action_ids) if token else 1, 0.37) for t in trajectory.transitions]
     advantages, returns = team_returns(trajectory, Discounts(), values, token)
     for a, g in zip(advantages, returns, strict=True):
         assert g == pytest.approx(1.0) and a == pytest.approx(1.0 - 0.37)
@@ -49,7 +49,7 @@ def test_the_first_layer_returns_the_sum_of_all_rewards(seed: int) -> None:
     trajectory = episode(layers, seed=seed, rewards=rng.normal(size=len(layers)))
     for t in trajectory.transitions:
         t.turn.reward = float(rng.normal())
-    total = sum(x.team_reward for x in trajectory.layers) + sum(t.reward for t in trajectory.transitions)
+    total = sum(x.team_reward for x in trajectory.layers) + sum(t.turn.reward for t in trajectory.transitions)
     _, returns = team_returns(trajectory, Discounts(), token=True)
     for k in trajectory.layers[0].turns:
         assert returns[k] == pytest.approx(total)
@@ -91,7 +91,7 @@ def brute(trajectory: Trajectory, values: list[np.ndarray], d: Discounts, tail: 
             (1 - d.lambda_tok) * values[k][t + 1] + d.lambda_tok * brute(trajectory, values, d, tail, k, t + 1)
         )
     layer = trajectory.layers[turn.layer]
-    paid = layer.team_reward + sum(trajectory.transitions[i].reward for i in layer.turns)
+    paid = layer.team_reward + sum(trajectory.transitions[i].turn.reward for i in layer.turns)
     if turn.layer + 1 == len(trajectory.layers):
         return paid + d.gamma_turn * tail
     after = trajectory.layers[turn.layer + 1].turns
@@ -109,7 +109,7 @@ def test_random_teams_against_the_definition(seed: int) -> None:
     trajectory = episode(layers, seed=seed, rewards=rng.normal(size=len(layers)))
     for turn in trajectory.transitions:
         turn.turn.reward = float(rng.normal())
-    values = [rng.normal(size=len(t.action_ids)) for t in trajectory.transitions]
+    values = [rng.normal(size=len(t.reply.action_ids)) for t in trajectory.transitions]
     d, tail = Discounts(0.9, 0.8, 0.7, 0.6), float(rng.normal())
     advantages, returns = team_returns(trajectory, d, values, token=True, bootstraps=[tail] * len(values))
     for k, v in enumerate(values):

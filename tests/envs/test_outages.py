@@ -22,14 +22,14 @@ from marft_algos.bench import worker
 from marft_algos.cli import main
 from marft_algos.engines.base import row_seed
 from marft_algos.engines.scripted import ScriptedEngine
-from marft_algos.rollout import faults
+from marft_algos.rollout import panel as faults
 from marft_algos.rollout.collector import Collector
+from marft_algos.rollout.panel import Panel
 from marft_algos.runs import folder as runs
 from marft_algos.runs import report
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training import compare, evaluate
 from marft_algos.training.parts import build
-from marft_algos.training.setup import Panel
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import SamplingParams, StopReason, Trajectory
 from marft_envs.errors import ConfigError, MarftError
@@ -332,7 +332,8 @@ def test_permuted_rewards_are_those_of_episodes_that_were_played(
         trainer.train(trainer.start(), display)
     assert len(learnt) == 11
     earned = sorted(
-        sum("a" <= c <= "z" for c in t.transitions[-1].text) / max(len(t.transitions[-1].text), 1) for t in learnt
+        sum("a" <= c <= "z" for c in t.transitions[-1].turn.text) / max(len(t.transitions[-1].turn.text), 1)
+        for t in learnt
     )
     assert earned == pytest.approx(sorted(t.layers[-1].team_reward for t in learnt)), (
         "what a lost episode earned is nobody's"

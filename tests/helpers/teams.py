@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marft_algos.types import Generation, StopReason, Trajectory, Transition
+from marft_algos.types import Generation, GenerationRequest, StopReason, Trajectory, Transition
 from marft_envs.types import AgentSpec, Episode, LayerRecord, TurnRecord
 
 VOCABULARY = 7
@@ -55,8 +55,7 @@ def episode(
             turns.append(
                 Transition(
                     turn=record,
-                    policy=(policies or {}).get(agent, agent),
-                    prompt_ids=prompt,
+                    request=GenerationRequest((policies or {}).get(agent, agent), prompt, 0),
                     reply=Generation(ids, logprobs, StopReason.EOS, 0, record.text),
                     observation="the task",
                 )
@@ -81,7 +80,12 @@ def episode(
 
 
 def put(record: Transition | Trajectory | Generation, **fields: Any) -> None:
-    """Changes a record that nobody may change, for a test that wants another one with the same identity."""
+    """Changes a record that nobody may change, for a test that wants another one with the same identity.
+
+    A turn's ``policy`` and ``prompt_ids`` are those of its request.
+    """
+    if asked := {name: fields.pop(name) for name in ("policy", "prompt_ids") if name in fields}:
+        fields["request"] = dataclasses.replace(record.request, **asked)  # type: ignore[union-attr]
     for name, value in fields.items():
         object.__setattr__(record, name, value)
 
@@ -141,10 +145,10 @@ class Tabular:
 
     def score(self, turn: Transition) -> None:
         """Writes the log-probs of the turn's tokens as its policy would sample them."""
-        ids = torch.tensor([*turn.prompt_ids, *turn.action_ids])
+        ids = torch.tensor([*turn.request.prompt_ids, *turn.reply.action_ids])
         with torch.no_grad():
             logp = torch.log_softmax(self.tables[turn.policy] / turn.temperature, -1)
-        start = len(turn.prompt_ids)
+        start = len(turn.request.prompt_ids)
         say(turn, logprobs=logp[ids[start - 1 : -1], ids[start:]].numpy().astype(np.float32))
 
     def play(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
@@ -174,9 +178,9 @@ class Heads:
         found = {}
         for t in transitions:
             self.seen.append((view, t.index))
-            ids = [t.prompt_ids[-1] if view == "own" else len(t.team_view) % VOCABULARY]
+            ids = [t.request.prompt_ids[-1] if view == "own" else len(t.team_view) % VOCABULARY]
             if level == "token" and t.trainable:
-                ids += t.action_ids[:-1]
+                ids += t.reply.action_ids[:-1]
             found[t] = torch.eye(VOCABULARY)[torch.tensor(ids)]
         return found
 

@@ -22,7 +22,9 @@ def turns(lengths: list[int], policy: str = "p") -> Sequence[Transition]:
 
 def estimated(rows: Sequence[Transition]) -> Estimates:
     """An advantage for every token, all of them different."""
-    return Estimates(advantages={t: np.arange(1, len(t.action_ids) + 1, dtype=np.float32) + 10 * t.index for t in rows})
+    return Estimates(
+        advantages={t: np.arange(1, len(t.reply.action_ids) + 1, dtype=np.float32) + 10 * t.index for t in rows}
+    )
 
 
 def test_rows_hold_the_tokens_and_numbers_of_their_turns() -> None:
@@ -34,15 +36,15 @@ def test_rows_hold_the_tokens_and_numbers_of_their_turns() -> None:
         8,
     ) and batch.old_logprobs.shape == batch.advantages.shape == batch.mask.shape == (3, 7)
     for i, t in enumerate(rows):
-        ids = [*t.prompt_ids, *t.action_ids]
+        ids = [*t.request.prompt_ids, *t.reply.action_ids]
         assert batch.input_ids[i][batch.attention_mask[i]].tolist() == ids
-        assert batch.input_ids[i][batch.action_mask[i]].tolist() == t.action_ids
-        assert batch.old_logprobs[i][batch.mask[i]].tolist() == t.logprobs.tolist()
+        assert batch.input_ids[i][batch.action_mask[i]].tolist() == t.reply.action_ids
+        assert batch.old_logprobs[i][batch.mask[i]].tolist() == t.reply.logprobs.tolist()
         assert batch.advantages[i][batch.mask[i]].tolist() == estimates.advantages[t].tolist()
         assert batch.old_logprobs[i][~batch.mask[i]].abs().sum() == 0
     assert batch.n_tokens.tolist() == [3, 1, 5] and batch.n_words.tolist() == [3, 1, 5]
     assert batch.old_logprobs.dtype == batch.advantages.dtype == torch.float32
-    assert [x.tolist() for x in B.unpack(batch.old_logprobs, batch)] == [t.logprobs.tolist() for t in rows]
+    assert [x.tolist() for x in B.unpack(batch.old_logprobs, batch)] == [t.reply.logprobs.tolist() for t in rows]
 
 
 def test_a_pad_inside_an_action() -> None:
@@ -76,7 +78,7 @@ def test_frozen_failed_and_foreign_turns_have_no_rows() -> None:
     trajectory = episode([["a"], ["b"], ["c"], ["d"]], tokens=[2] * 4)
     put(trajectory.transitions[1], trainable=False)
     say(trajectory.transitions[2], stop_reason=StopReason.ERROR)
-    rows = B.rows_by_policy([trajectory], ["a", "b", "c", "nobody"])
+    rows, _ = B.learnable([trajectory], ["a", "b", "c", "nobody"])
     assert {p: [t.index for t in ts] for p, ts in rows.items()} == {"a": [0], "b": [], "c": [], "nobody": []}
 
 
@@ -91,9 +93,9 @@ def test_micro_batches_sort_by_length_and_keep_the_budget() -> None:
     pieces = B.micro_batches(rows, 30)
     assert sorted(t.index for piece in pieces for t in piece) == list(range(7))
     for piece in pieces:
-        lengths = [len(t.prompt_ids) + len(t.action_ids) for t in piece]
+        lengths = [len(t.request.prompt_ids) + len(t.reply.action_ids) for t in piece]
         assert len(piece) == 1 or len(piece) * max(lengths) <= 30
-    assert [len(t.action_ids) for piece in pieces for t in piece] == [20, 9, 4, 3, 2, 2, 1]
+    assert [len(t.reply.action_ids) for piece in pieces for t in piece] == [20, 9, 4, 3, 2, 2, 1]
     assert len(B.micro_batches(rows, 1)) == 7 and len(B.micro_batches(rows, 10**6)) == 1
 
 
@@ -125,7 +127,7 @@ def test_value_batches_lay_decision_points_end_to_end() -> None:
     rows = turns([2, 3])
     estimates = Estimates()
     for t in rows:
-        n = len(t.action_ids)
+        n = len(t.reply.action_ids)
         estimates.features[t] = torch.full((n, 4), float(t.index))
         estimates.returns[t], estimates.values[t] = np.arange(n) + 0.5, np.zeros(n, np.float32)
     batch = B.pack_values(rows, estimates)

@@ -54,8 +54,8 @@ def by_hand(name: str, policies: Tabular, data: list[Trajectory], policy: str, e
         for t in d.transitions:
             if t.policy != policy:
                 continue
-            ids = [*t.prompt_ids, *t.action_ids]
-            for place in range(len(t.prompt_ids), len(ids)):
+            ids = [*t.request.prompt_ids, *t.reply.action_ids]
+            for place in range(len(t.request.prompt_ids), len(ids)):
                 row = -torch.softmax(table[ids[place - 1]], -1)
                 row[ids[place]] += 1.0
                 total[ids[place - 1]] += -float(estimates.advantages[t][0]) * row

@@ -14,7 +14,7 @@ from helpers.teams import put, say
 from helpers.tiny import save_tiny
 from marft_algos.models.critic import Critics
 from marft_algos.models.policy import PolicySet
-from marft_algos.types import Generation, StopReason, Transition
+from marft_algos.types import Generation, GenerationRequest, StopReason, Transition
 from marft_envs.errors import ConfigError
 from marft_envs.types import TurnRecord
 
@@ -36,9 +36,8 @@ def turn(policy: str = "actor", prompt: int = 5, action: int = 3, trainable: boo
     reply = Generation([40 + i for i in range(action)], np.zeros(action, np.float32), StopReason.EOS, version=0)
     return Transition(
         TurnRecord(index=0, round=0, layer=0, agent=f"{policy}_0", role=policy, sees=(), text=""),
-        policy=policy,
-        prompt_ids=[10 + i for i in range(prompt)],
-        reply=reply,
+        GenerationRequest(policy, [10 + i for i in range(prompt)], 0),
+        reply,
         trainable=trainable,
         team_view=VIEW,
     )
@@ -57,15 +56,17 @@ def test_features_are_read_before_each_token_is_known(
     turns = [turn(action=3), turn(prompt=9, action=1), turn("reasoner", action=4)]
     features = Critics(policies).featurise(turns, view=view, level="token")
     for t in turns:
-        prompt = t.prompt_ids
+        prompt = t.request.prompt_ids
         if view == "team":
             prompt = policies.renderer.render(t.policy, [{"role": "user", "content": VIEW}])
-        expected = states(folder, prompt + t.action_ids)[len(prompt) - 1 : -1]
+        expected = states(folder, prompt + t.reply.action_ids)[len(prompt) - 1 : -1]
         torch.testing.assert_close(features[t], expected, rtol=0, atol=1e-5)
     features = Critics(policies).featurise(turns, view=view, level="action")
     for t in turns:
         prompt = (
-            t.prompt_ids if view == "own" else policies.renderer.render(t.policy, [{"role": "user", "content": VIEW}])
+            t.request.prompt_ids
+            if view == "own"
+            else policies.renderer.render(t.policy, [{"role": "user", "content": VIEW}])
         )
         torch.testing.assert_close(features[t], states(folder, prompt)[-1:], rtol=0, atol=1e-5)
 

@@ -283,5 +283,7 @@ def test_each_agent_of_a_run_reads_its_own_tools(asked_for: bool, folders: dict[
     trainer = Trainer(parts.build(made))
     with closing(marft_envs.make_vec(made.env, 2)) as vec:
         [episode] = trainer._collector(vec, runs.quiet_display()).collect([1])
-    prompts = {t.agent: trainer.policies.renderer.tokenizer(t.policy).decode(t.prompt_ids) for t in episode.transitions}
+    prompts = {
+        t.agent: trainer.policies.renderer.tokenizer(t.policy).decode(t.request.prompt_ids) for t in episode.transitions
+    }
     assert ("look_up" in prompts["solver_0"]) is asked_for and "look_up" not in prompts["planner_0"]

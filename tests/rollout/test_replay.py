@@ -60,7 +60,7 @@ def replayer(script: ScriptedEngine | None = None, **kwargs: object) -> Replayer
 
 def texts(trajectory: Trajectory | None) -> list[str]:
     assert trajectory is not None
-    return [t.text for t in trajectory.transitions]
+    return [t.turn.text for t in trajectory.transitions]
 
 
 def test_states_are_kept_where_they_are_asked_for() -> None:
@@ -94,15 +94,15 @@ def test_a_turn_drawn_anew_leaves_the_rest_to_the_same_random_numbers() -> None:
     (d,) = collect(n=1, states=tries.states)
     a, b, c = d.transitions
     found = tries.play(siblings(d, a, tries, [1, 2, 3]), 4)
-    assert all(texts(x)[1:] == [b.text, c.text] for x in found), "they read the seed only"
+    assert all(texts(x)[1:] == [b.turn.text, c.turn.text] for x in found), "they read the seed only"
     drawn = [texts(x)[0] for x in found]
-    assert drawn == [str(row_seed(0, 4, 10, 0, j) % 1000) for j in (1, 2, 3)] and len({a.text, *drawn}) == 4
+    assert drawn == [str(row_seed(0, 4, 10, 0, j) % 1000) for j in (1, 2, 3)] and len({a.turn.text, *drawn}) == 4
     fresh = tries.play(siblings(d, a, tries, [1], sample=7), 4)
-    assert texts(fresh[0]) == [drawn[0], b.text, str(row_seed(0, 4, 10, 2, 7) % 1000)]
+    assert texts(fresh[0]) == [drawn[0], b.turn.text, str(row_seed(0, 4, 10, 2, 7) % 1000)]
     longer = replayer(engine(c_0=told, a_0="1000000000"))
     (reads,) = collect(n=1, script=engine(c_0=told), states=longer.states)
     (other,) = longer.play(siblings(reads, reads.transitions[0], longer, [1]), 4)
-    assert texts(other)[2] != reads.transitions[2].text, "who is told something else says something else"
+    assert texts(other)[2] != reads.transitions[2].turn.text, "who is told something else says something else"
 
 
 def test_seeds_of_samples_do_not_collide() -> None:
@@ -155,7 +155,7 @@ def test_tokens_are_counted_and_states_are_let_go() -> None:
     for i, (branch, b) in enumerate(zip(branches, found, strict=True)):
         assert b is not None
         (k,) = branch.samples
-        expected[i // 6] += sum(len(b.transitions[j].text) + 1 for j in {k, 2})
+        expected[i // 6] += sum(len(b.transitions[j].turn.text) + 1 for j in {k, 2})
     charged = tries.charge(played)
     assert [d.replayed_tokens for d in charged] == expected and all(expected)
     assert [d.tokens for d in charged] == [a + b for a, b in zip(own, expected, strict=True)]
@@ -243,11 +243,13 @@ def test_the_best_candidate_advances_and_all_are_kept() -> None:
         assert len(d.candidates) == 2 * len(d.transitions)
         for t in d.transitions:
             drawn = [str(row_seed(0, 2, d.number, t.index, j) % 1000) for j in range(3)]
-            assert sorted([t.text, *(c.text for c in d.candidates if c.index == t.index)]) == sorted(drawn)
-            assert int(t.text) == max(map(int, drawn)), "a larger number pays more, whatever the others say"
+            assert sorted([t.turn.text, *(c.turn.text for c in d.candidates if c.index == t.index)]) == sorted(drawn)
+            assert int(t.turn.text) == max(map(int, drawn)), "a larger number pays more, whatever the others say"
             rivals = [c.worth for c in d.candidates if c.index == t.index]
             assert all(t.worth > w for w in rivals)
-            assert [t.prompt_ids] * 2 == [c.prompt_ids for c in d.candidates if c.index == t.index], "one state"
+            assert [t.request.prompt_ids] * 2 == [c.request.prompt_ids for c in d.candidates if c.index == t.index], (
+                "one state"
+            )
         # c is tried last, when everything else is decided: its worth is what the team gets.
         assert d.transitions[2].worth == d.score
 
@@ -256,7 +258,7 @@ def test_candidates_of_a_layer_are_tried_with_the_others_first() -> None:
     (d,), _ = tree(n=1)
     first = {k: row_seed(0, 2, 0, k) % 1000 for k in range(3)}
     a = d.transitions[0]
-    assert a.worth == int(a.text) + first[1] + first[2]
+    assert a.worth == int(a.turn.text) + first[1] + first[2]
 
 
 def test_equal_candidates_keep_the_first_and_the_choice_does_not_hang_on_slots() -> None:
@@ -270,7 +272,7 @@ def test_equal_candidates_keep_the_first_and_the_choice_does_not_hang_on_slots()
 
 def test_candidates_and_what_was_played_to_try_them_are_counted() -> None:
     (d,), _ = tree(n=1)
-    replies = sum(len(t.text) + 1 for t in (*d.transitions, *d.candidates))
+    replies = sum(len(t.turn.text) + 1 for t in (*d.transitions, *d.candidates))
     # Three candidates each of a and b, the first ones tried together: five branches in which c speaks.
     c = len(str(row_seed(0, 2, 0, 2) % 1000)) + 1
     assert d.tokens == replies + 5 * c and d.replayed_tokens == 5 * c

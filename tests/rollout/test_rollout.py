@@ -79,7 +79,7 @@ def collect(policies: PolicySet, vec: VectorEnv | None = None, n: int = 6, **set
 
 
 def said(trajectories: Sequence[Trajectory]) -> list[list[list[int]]]:
-    return [[t.action_ids for t in trajectory.transitions] for trajectory in trajectories]
+    return [[t.reply.action_ids for t in trajectory.transitions] for trajectory in trajectories]
 
 
 def test_trajectories_hold_the_panel_in_order_with_all_rewards(policies: PolicySet) -> None:
@@ -93,7 +93,7 @@ def test_trajectories_hold_the_panel_in_order_with_all_rewards(policies: PolicyS
         assert [t.trainable for t in trajectory.transitions] == [False, True]
         assert [layer.turns for layer in trajectory.layers] == [(0,), (1,)]
         assert [layer.team_reward for layer in trajectory.layers] == [0.0, 1.0]
-        assert trajectory.score == pytest.approx(1 + sum(len(t.text) for t in trajectory.transitions) / 100)
+        assert trajectory.score == pytest.approx(1 + sum(len(t.turn.text) for t in trajectory.transitions) / 100)
         assert trajectory.success and trajectory.terminated and trajectory.metrics == {"turns": 2.0}
 
 
@@ -102,16 +102,18 @@ def test_tokens_trained_are_the_tokens_sampled(policies: PolicySet) -> None:
         first, second = trajectory.transitions
         for turn in (first, second):
             tokenizer = policies.renderer.tokenizer(turn.policy)
-            assert turn.text == tokenizer.decode(turn.action_ids, skip_special_tokens=True)
-            ids = torch.tensor([[*turn.prompt_ids, *turn.action_ids]])
-            mask = torch.arange(ids.shape[1])[None] >= len(turn.prompt_ids)
+            assert turn.turn.text == tokenizer.decode(turn.reply.action_ids, skip_special_tokens=True)
+            ids = torch.tensor([[*turn.request.prompt_ids, *turn.reply.action_ids]])
+            mask = torch.arange(ids.shape[1])[None] >= len(turn.request.prompt_ids)
             with torch.no_grad():
                 again, _ = policies.logprobs(turn.policy, ids, mask, turn.temperature)
-            np.testing.assert_allclose(turn.logprobs, again[0, len(turn.prompt_ids) - 1 :], rtol=0, atol=1e-5)
-        prompt = policies.renderer.tokenizer("reader").decode(second.prompt_ids)
+            np.testing.assert_allclose(
+                turn.reply.logprobs, again[0, len(turn.request.prompt_ids) - 1 :], rtol=0, atol=1e-5
+            )
+        prompt = policies.renderer.tokenizer("reader").decode(second.request.prompt_ids)
         assert prompt.startswith("<|im_start|>system\nRead.<|im_end|>")
-        assert f"[writer]\n{first.text}" in prompt or "<|" in first.text
-        assert second.sees == (0,) and second.observation == first.observation
+        assert f"[writer]\n{first.turn.text}" in prompt or "<|" in first.turn.text
+        assert second.turn.sees == (0,) and second.observation == first.observation
         assert "(reader)" in second.team_view
 
 
@@ -138,7 +140,7 @@ def test_options_pick_the_problem(policies: PolicySet) -> None:
 def test_progress_is_reported_to_the_end(policies: PolicySet) -> None:
     seen: list[tuple[int, int, int]] = []
     trajectories = collect(policies, vector(2), on_progress=lambda *numbers: seen.append(numbers))
-    tokens = sum(len(t.action_ids) for trajectory in trajectories for t in trajectory.transitions)
+    tokens = sum(len(t.reply.action_ids) for trajectory in trajectories for t in trajectory.transitions)
     assert seen[-1] == (6, 6, tokens)
     assert [numbers[0] for numbers in seen] == sorted(numbers[0] for numbers in seen)
 
@@ -174,13 +176,17 @@ def test_what_is_returned_holds_no_environment_and_can_be_pickled(policies: Poli
     assert len(loaded) == 4
     for ours, theirs in zip(played, loaded, strict=True):
         assert theirs.episode == ours.episode and theirs.truncated and len(theirs.planned) == 1
-        assert [t.text for t in theirs.transitions] == [t.text for t in ours.transitions]
-        assert [t.reward for t in theirs.transitions] == [t.reward for t in ours.transitions]
+        assert [t.turn.text for t in theirs.transitions] == [t.turn.text for t in ours.transitions]
+        assert [t.turn.reward for t in theirs.transitions] == [t.turn.reward for t in ours.transitions]
         assert theirs.score == ours.score and theirs.layers == ours.layers
         assert all(t.turn is theirs.episode.turns[t.index] for t in theirs.transitions), "one turn, one record"
         for a, b in zip((*ours.transitions, *ours.planned), (*theirs.transitions, *theirs.planned), strict=True):
-            assert (a.prompt_ids, a.action_ids, a.observation) == (b.prompt_ids, b.action_ids, b.observation)
-            assert a.logprobs.tolist() == b.logprobs.tolist()
+            assert (a.request.prompt_ids, a.reply.action_ids, a.observation) == (
+                b.request.prompt_ids,
+                b.reply.action_ids,
+                b.observation,
+            )
+            assert a.reply.logprobs.tolist() == b.reply.logprobs.tolist()
 
 
 def test_what_is_attached_to_a_turn_is_plain_while_the_episode_goes_on(policies: PolicySet) -> None:
@@ -198,8 +204,11 @@ def test_long_inputs_are_cut_to_the_context_and_the_cut_is_recorded(tmp_path: Pa
     policies = PolicySet.build(str(short), {"writer_0": "w", "reader_0": "r"}, device="cpu")
     for trajectory in collect(policies, vector(length=300)):
         for turn in trajectory.transitions:
-            assert len(turn.prompt_ids) + PARAMS.max_new_tokens <= 128
-            assert "Write." in (text := policies.renderer.tokenizer("w").decode(turn.prompt_ids)) or "Read." in text
+            assert len(turn.request.prompt_ids) + PARAMS.max_new_tokens <= 128
+            assert (
+                "Write." in (text := policies.renderer.tokenizer("w").decode(turn.request.prompt_ids))
+                or "Read." in text
+            )
         assert {cut["turn"] for cut in trajectory.episode.cuts} == {0, 1}
 
 
@@ -230,15 +239,15 @@ def test_generation_goes_on_while_a_verdict_is_awaited_if_asked_to(overlap: bool
     engine = Engine({"writer_0": "hello", "reader_0": "you"})
     found = Collector(vec, None, engine, PARAMS, overlap=overlap).collect([1, 2], [{"task_id": "held"}, {}])
     assert seen == [overlap]
-    assert [[t.text for t in trajectory.transitions] for trajectory in found] == [["hello", "you"]] * 2
+    assert [[t.turn.text for t in trajectory.transitions] for trajectory in found] == [["hello", "you"]] * 2
 
 
 def test_scripts_play_without_policies() -> None:
     engine = ScriptedEngine({"writer_0": "hello", "reader_0": lambda r: r.messages[-1]["content"][-5:]})
     found = Collector(vector(), None, engine, PARAMS).collect([1, 2, 3])
     for trajectory in found:
-        assert [t.text for t in trajectory.transitions] == ["hello", "hello"]
-        assert not any(t.trainable or t.prompt_ids for t in trajectory.transitions)
+        assert [t.turn.text for t in trajectory.transitions] == ["hello", "hello"]
+        assert not any(t.trainable or t.request.prompt_ids for t in trajectory.transitions)
 
 
 class Apart(ScriptedEngine):
@@ -361,5 +370,5 @@ def test_a_truncated_episode_brings_the_layer_that_would_have_run(policies: Poli
     assert trajectory.truncated and len(trajectory.transitions) == 3
     (planned,) = trajectory.planned
     assert (planned.agent, planned.policy, planned.index) == ("reader_0", "reader", 3)
-    assert planned.prompt_ids and planned.action_ids == [] and planned.team_view
+    assert planned.request.prompt_ids and planned.reply.action_ids == [] and planned.team_view
     assert planned.observation == trajectory.transitions[0].observation

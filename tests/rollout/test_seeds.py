@@ -200,7 +200,7 @@ def test_orders_of_policies_are_those_of_old(name: str) -> None:
     made.seed = 5
     names = list("abcdef")
     rows = {p: [t for t in episode([[p]]).transitions] for p in names}
-    ones = {own[0]: np.ones(len(own[0].action_ids), np.float32) for own in rows.values()}
+    ones = {own[0]: np.ones(len(own[0].reply.action_ids), np.float32) for own in rows.values()}
     found = [block[0] for block in made.order(rows, Estimates(advantages=ones), 2) if block]
     rng = np.random.default_rng([5, 2])
     if name == "happo":

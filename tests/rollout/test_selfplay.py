@@ -76,7 +76,7 @@ def test_half_of_the_episodes_are_against_the_past_seats_and_members_drawn_evenl
     assert set(against) == {(seat, member) for seat in ("left_0", "right_0") for member in (0, 1)}
     assert min(against.values()) > 190
     for episode, (learner, member) in enumerate(drawn[:50]):
-        seats = [pool.seat(agent, 3, episode) for agent in ("left_0", "right_0")]
+        seats = [pool.assign(agent, 3, episode) for agent in ("left_0", "right_0")]
         assert seats.count("shared") == (1 if learner else 2)
         assert not learner or f"shared-past-{member}" in seats
 

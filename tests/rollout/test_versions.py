@@ -12,8 +12,8 @@ from helpers import runs
 from helpers.teams import Tabular, episode, say
 from helpers.tiny import save_tiny
 from marft_algos.algorithms.marft import MARFT, MARFTConfig
+from marft_algos.batching import StaleError, UpdateError
 from marft_algos.engines.native import NativeEngine
-from marft_algos.learner.intake import StaleError, UpdateError
 from marft_algos.learner.learner import Learner
 from marft_algos.training import hosting
 from marft_algos.types import FOREIGN, Generation

@@ -81,12 +81,12 @@ def test_exchanged_messages_cost_a_team_that_relies_on_them(model: Path, tmp_pat
     assert all(t.success for t in played) and len(played) == 60
     exchanged = evaluate.swap("planner_0", played, made, engine, policies.renderer)
     again = evaluate.play(made, make_env, panel, policies.renderer, exchanged)
-    shown = [t.transitions[0].text for t in again]
-    assert shown == [played[i].transitions[0].text for i in evaluate.derangement(60)]
+    shown = [t.transitions[0].turn.text for t in again]
+    assert shown == [played[i].transitions[0].turn.text for i in evaluate.derangement(60)]
     assert [t.task_id for t in again] == [t.task_id for t in played]
     # The solver repeats what it was told: right exactly where the foreign message is right by luck.
     assert [t.success for t in again] == [
-        t.transitions[0].text == p.transitions[0].text for t, p in zip(again, played, strict=True)
+        t.transitions[0].turn.text == p.transitions[0].turn.text for t, p in zip(again, played, strict=True)
     ]
     assert sum(bool(t.success) for t in again) < 30
     with pytest.raises(ConfigError, match="Did you mean 'planner_0'"):

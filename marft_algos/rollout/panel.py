@@ -1,0 +1,274 @@
+"""A panel of episodes: what is played, what becomes of episodes that were broken off, and numbers of those played.
+
+A text's fault is paid the worst, outages are left out and counted. Whose fault it was stands in the record
+(``marft_envs.types.Fault``). Left out means: of the update and of its groups, of every score and metric, of evaluations
+and what is made of them. Too many of them are an error, never a number.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from marft_algos import seeds
+from marft_algos.engines.base import EngineError
+from marft_algos.types import StopReason, Trajectory
+from marft_envs import Episode
+from marft_envs.errors import MarftError
+from marft_envs.types import LayerRecord
+
+REPETITIVE = 0.5
+"""Below this share of distinct transcripts in a group a run says so, once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Episodes to play: one seed each, and the options of ``reset``."""
+
+    seeds: list[int]
+    options: list[dict[str, Any]]
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def repeated(self, times: int) -> Panel:
+        """Each episode so many times in a row: the groups of one start."""
+        each = [i for i in range(len(self)) for _ in range(times)]
+        return Panel([self.seeds[i] for i in each], [self.options[i] for i in each])
+
+
+@dataclass(frozen=True, slots=True)
+class Problems:
+    """Where a run's problems come from: a held-out panel, and what is left to train on."""
+
+    held_out: Panel
+    remaining: tuple[str, ...] | None
+    """Task ids to train on when training and evaluation share one data set; None: the environment draws."""
+    apart: bool = False
+    """Whether nothing in the panel is trained on; without a split, or lists of ids to tell, an environment is evaluated
+    on draws of what it trains on."""
+
+    def train(self, seed: int, iteration: int, n: int, refill: int = 0) -> Panel:
+        """The panel of one training iteration; ``refill``: a further one, of fresh starts."""
+        rng = seeds.generator(seeds.training_problems(seed, iteration, refill))
+        drawn = [int(s) for s in rng.integers(2**31, size=n)]
+        if self.remaining is None:
+            return Panel(drawn, [{} for _ in drawn])
+        return Panel(drawn, [{"task_id": self.remaining[i]} for i in rng.integers(len(self.remaining), size=n)])
+
+
+# Broken off ------------------------------------------------------------------------------------------
+
+
+class StoppedError(MarftError, RuntimeError):
+    """Episodes failed in a way that makes no number out of the rest. The run's state is whole, and can be resumed."""
+
+
+class OutageError(StoppedError, EngineError):
+    """Too many episodes were lost to faults of engine, world or machine."""
+
+
+class TaskError(StoppedError):
+    """The code of a task raised on every episode, or on any where ``on_task_error`` is ``stop``."""
+
+
+class Limits(Protocol):
+    """What a run's settings say about it."""
+
+    @property
+    def max_lost(self) -> float:
+        """Largest share of episodes that may be lost."""
+
+    @property
+    def on_task_error(self) -> Literal["worst", "stop"]:
+        """What an exception of a task's code does."""
+
+
+def whole(played: Sequence[Trajectory]) -> list[Trajectory]:
+    """Those that no outage broke off: what there is to learn from, and to score."""
+    return [t for t in played if not t.infra]
+
+
+def counts(played: Sequence[Trajectory]) -> dict[str, float]:
+    """What was broken off: ``infra`` episodes by outages, ``task_errors`` by exceptions of a task; ``failed``: all."""
+    lost = sum(t.infra for t in played)
+    return {
+        "failed": sum(bool(t.fault) for t in played) / len(played),
+        "infra": lost,
+        "infra_rate": lost / len(played),
+        "task_errors": sum(bool(t.episode.task_error) for t in played),
+    }
+
+
+def settle(played: Sequence[Trajectory]) -> list[Trajectory]:
+    """Pays those that a text broke off no more than the lowest return of the others that were played with them.
+
+    The environment has paid them the task's ``worst_return``, or at most 0; the rest is booked at the last layer. Who
+    spoke there is paid no more than nothing, and than the lowest it was paid elsewhere, by rewards of its own: where
+    agents are rivals, a broken game is no draw. Where nobody's success is judged, theirs is not either: the return
+    counts.
+    """
+    others = [t for t in played if not t.fault]
+    return [_settled(t, others) if t.fault == "text" else t for t in played]
+
+
+def _settled(t: Trajectory, others: Sequence[Trajectory]) -> Trajectory:
+    owed = min([t.score, *(other.score for other in others)]) - t.score
+    layers = list(t.layers)
+    if layers:
+        last = layers[-1]
+        agents = dict(last.agent_rewards)
+        for agent in {t.transitions[i].agent for i in last.turns}:
+            own = _own(t, agent)
+            missing = min([own, 0.0, *(_own(other, agent) for other in others)]) - own
+            if missing:
+                agents[agent] = agents.get(agent, 0.0) + missing
+        layers[-1] = replace(last, team_reward=last.team_reward + owed, agent_rewards=agents)
+    unjudged = bool(others) and all(other.success is None for other in others)
+    return t.paid(layers, [turn.turn.reward for turn in t.transitions], None if unjudged else t.success)
+
+
+def _own(t: Trajectory, agent: str) -> float:
+    """What an agent was paid by rewards of its own."""
+    return sum(layer.agent_rewards.get(agent, 0.0) for layer in t.layers)
+
+
+def check(
+    played: Sequence[Trajectory],
+    limits: Limits,
+    what: str,
+    branches: int = 0,
+    lost_branches: Sequence[Episode] = (),
+) -> None:
+    """Refuses to make numbers of episodes of which too many failed.
+
+    Args:
+        played: Of an iteration, or of an evaluation.
+        limits: The run's settings.
+        what: What they are of, for the message.
+        branches: How many branches were played of them.
+        lost_branches: Those that were lost.
+
+    Raises:
+        OutageError: More than ``max_lost`` of them were lost, or of them and their branches, or all of them.
+        TaskError: The task's code raised on all of them, or on any where ``on_task_error`` is ``stop``.
+    """
+    lost = [t.episode for t in played if t.infra]
+    _check_share(lost, len(played), limits, what)
+    _check_share([*lost, *lost_branches], len(played) + branches, limits, f"{what}, branches included,")
+    errors = [t.episode.task_error for t in played if t.episode.task_error]
+    if errors and len(errors) == len(played):
+        raise TaskError(f"The task's code raised on all {len(played)} episodes of {what}; the first: {errors[0]}.")
+    if errors and limits.on_task_error == "stop":
+        raise TaskError(
+            f"The task's code raised on {len(errors)} of the {len(played)} episodes of {what}; the first: {errors[0]}. "
+            "With on_task_error=worst such a text is paid the worst, and the run goes on."
+        )
+
+
+def _check_share(lost: Sequence[Episode], of: int, limits: Limits, what: str) -> None:
+    if lost and (len(lost) > limits.max_lost * of or len(lost) == of):
+        raise OutageError(
+            f"{len(lost)} of the {of} episodes of {what} were lost to outages ({blamed(lost)}). "
+            f"At most a share of {limits.max_lost:g} may be (max_lost), and never all."
+        )
+
+
+def blamed(lost: Sequence[Episode]) -> str:
+    """Whose faults these were, and the first of them: ``2 engine, 1 world; the first: …``."""
+    kinds = ", ".join(f"{n} {fault}" for fault, n in Counter(e.fault for e in lost).most_common())
+    first = lost[0]
+    detail = f" ({first.info['world_error']})" if "world_error" in first.info else ""
+    return f"{kinds}; the first: {first.stop_reason}{detail}"
+
+
+def permute_rewards(trajectories: Sequence[Trajectory], rng: np.random.Generator) -> list[Trajectory]:
+    """A control: every episode is paid, at its end, what another one of the iteration earned, and has its verdict."""
+    permuted = []
+    for trajectory, other in zip(trajectories, rng.permutation(len(trajectories)), strict=True):
+        earned = trajectories[other]
+        layers = [LayerRecord(layer.index, layer.round, layer.turns) for layer in trajectory.layers]
+        if layers:
+            layers[-1].team_reward = earned.score
+        permuted.append(trajectory.paid(layers, [0.0] * len(trajectory.transitions), earned.success))
+    return permuted
+
+
+# Numbers ---------------------------------------------------------------------------------------------
+
+
+def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Numbers of played episodes: score, success, what the task measured, how long each agent's replies are.
+
+    Tokens are of all of them, and how many failed is counted; the other numbers are of those that no outage took.
+    """
+    kept = whole(trajectories)
+    turns = [t for trajectory in kept for t in trajectory.transitions]
+    metrics: dict[str, float] = {
+        "episodes": len(trajectories),
+        "tokens": sum(len(t.reply.action_ids) for trajectory in trajectories for t in trajectory.transitions),
+        "score": sum(t.score for t in kept) / len(kept),
+        "turns": len(turns) / len(kept),
+        **counts(trajectories),
+    }
+    judged = [t.success for t in kept if t.success is not None]
+    if judged:
+        metrics["success"] = sum(judged) / len(judged)
+    for name in sorted({key for t in kept for key in t.metrics}):
+        values = [t.metrics[name] for t in kept if name in t.metrics]
+        metrics[f"task/{name}"] = sum(values) / len(values)
+    for agent in sorted({t.agent for t in turns if t.reply.action_ids}):  # hosted ones have no tokens here
+        own = [t for t in turns if t.agent == agent]
+        metrics[f"agent/{agent}/length"] = sum(len(t.reply.action_ids) for t in own) / len(own)
+        metrics[f"agent/{agent}/cut"] = sum(t.reply.stop_reason is StopReason.LENGTH for t in own) / len(own)
+    return metrics
+
+
+class Variety:
+    """Counts what an iteration's episodes have to show.
+
+    Args:
+        group_size: Episodes of one start.
+    """
+
+    def __init__(self, group_size: int) -> None:
+        self._size, self._warned = group_size, False
+
+    def measure(self, played: Sequence[Trajectory]) -> dict[str, float]:
+        """Returns numbers of the episodes of an iteration; warns, once, where groups mostly repeat themselves.
+
+        Args:
+            played: Each with its ``group``; those that an outage broke off are left out.
+
+        Returns:
+            ``starts``: visits to a start, a group being one; with groups ``distinct``: different transcripts in a
+            group, mean over groups.
+        """
+        groups: dict[int, set[tuple[tuple[str, str], ...]]] = {}
+        for t in played:
+            groups.setdefault(t.group, set()).add(_transcript(t))
+        metrics: dict[str, float] = {"starts": len(groups)}
+        if self._size > 1 and groups:
+            metrics["distinct"] = sum(map(len, groups.values())) / len(groups)
+            self._warn(metrics["distinct"])
+        return metrics
+
+    def _warn(self, distinct: float) -> None:
+        if self._warned or distinct >= REPETITIVE * self._size:
+            return
+        self._warned = True
+        warnings.warn(
+            f"A group of {self._size} episodes holds {distinct:.1f} different transcripts: the others repeat them, and "
+            "their tokens teach little. Sample with more entropy (--temperature), in smaller groups (--group-size), or "
+            "use an algorithm without groups.",
+            stacklevel=2,
+        )
+
+
+def _transcript(trajectory: Trajectory) -> tuple[tuple[str, str], ...]:
+    return tuple((turn.agent, turn.turn.text) for turn in trajectory.transitions)
