@@ -1,22 +1,59 @@
-"""``python -m benchmarks [NAME] …``: ``envs`` (the default), or one of ``NAMES``."""
+"""``python -m benchmarks [NAME] …``: ``envs`` by default; ``--help`` lists every measurement by what it shows.
+
+A measurement is a module with a ``main`` in one of the rooms ``speed``, ``learning`` and ``correctness``; ``perf_`` of
+its name can be left out.
+"""
 
 from __future__ import annotations
 
+import ast
 import runpy
 import sys
+from pathlib import Path
 
-from marft_envs.errors import MarftError
+from marft_envs.errors import MarftError, did_you_mean
 
-NAMES: tuple[str, ...] = ("envs", "grader", "mutations", "ladder", "levels", "real")
-NAMES += ("sandbox", "sandbox_queue", "code_real", "reflection", "attacks", "tools_real", "depot", "overlap")
-NAMES += ("statistics", "toys_matrix", "pack", "population", "sampled", "house", "same_weights", "barrier")
-NAMES += ("tools_ordering", "compact", "tools_learning", "adapters_learning", "adapters_trl", "selfplay")
-NAMES += ("perf_decode", "perf_gpu", "perf_help", "perf_iteration", "perf_scaling", "perf_throughput", "perf_trl")
+HERE = Path(__file__).parent
+ROOMS = ("speed", "learning", "correctness")
+HELPERS = {"__init__", "iteration_worker", "trl_worker"}
+"""What no person starts."""
 
-if __name__ == "__main__":
-    given = {name.removeprefix("perf_"): name for name in NAMES} | {name: name for name in NAMES}
-    name = given[sys.argv.pop(1)] if len(sys.argv) > 1 and sys.argv[1] in given else "envs"
+
+def modules() -> dict[str, Path]:
+    """Name of a measurement -> its file."""
+    files = [HERE / "pack.py", *(file for room in ROOMS for file in sorted((HERE / room).glob("*.py")))]
+    return {file.stem: file for file in files if file.stem not in HELPERS}
+
+
+def listed() -> str:
+    """Every measurement and what it is about, room by room."""
+    lines = []
+    for room in ROOMS:
+        lines.append(f"{room}:")
+        for name, file in modules().items():
+            if file.parent.name == room:
+                said = (ast.get_docstring(ast.parse(file.read_text())) or "").split("\n")[0]
+                lines.append(f"  {name.removeprefix('perf_'):18} {said}")
+    return "\n".join(lines)
+
+
+def main(words: list[str]) -> None:
+    """Runs the measurement that the first word names."""
+    files = modules()
+    names = {name.removeprefix("perf_"): name for name in files} | {name: name for name in files}
+    if words[:1] in (["-h"], ["--help"]):
+        print(listed())
+        return
+    if words and not words[0].startswith("-") and words[0] not in names:
+        sys.exit(f"error: There is no measurement '{words[0]}'. {did_you_mean(words[0], names)}")
+    name = names[words.pop(0)] if words and words[0] in names else "envs"
+    module = ".".join(files[name].relative_to(HERE.parent).with_suffix("").parts)
+    sys.argv[1:] = words
     try:
-        runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
     except MarftError as error:  # a folder that is none, a wrong grid: as `marft` says it
         sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

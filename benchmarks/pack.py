@@ -22,7 +22,7 @@ from marft_algos.bench.folder import BenchFolder
 
 RESULTS = Path(__file__).parent / "results"
 MEMORY = "memory.json"
-"""In a benchmark's folder: what ``benchmarks.population`` has measured of its teams, where it has."""
+"""In a benchmark's folder: what ``benchmarks.learning.population`` has measured of its teams, where it has."""
 
 
 def pack(folder: BenchFolder, out: Path) -> int:

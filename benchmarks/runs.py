@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marft_algos import config
-from marft_algos.runs import RunFolder
+from marft_algos.config import settings as config
+from marft_algos.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from marft_algos.modeling import load_tokenizer, locate
-from marft_algos.policy import PolicySet
+from marft_algos.models.loading import load_tokenizer, locate
+from marft_algos.models.policy import PolicySet
 
 TEAM = {"reasoner_0": "reasoner", "actor_0": "actor"}
 QWEN_3B: dict[str, Any] = {

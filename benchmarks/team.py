@@ -14,8 +14,8 @@ import numpy as np
 
 from marft_algos.engines import NativeEngine
 from marft_algos.engines.base import RolloutEngine
-from marft_algos.policy import PolicySet
-from marft_algos.rollout import Collector
+from marft_algos.models.policy import PolicySet
+from marft_algos.rollout.collector import Collector
 from marft_algos.types import SamplingParams, Trajectory
 from marft_envs import AgentSpec, Chain, FlexEnv, Outcome
 from marft_envs.vector import VectorEnv

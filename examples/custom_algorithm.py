@@ -13,7 +13,7 @@ from typing import Annotated
 
 import numpy as np
 
-from marft_algos.algorithm import Algorithm, UpdateConfig, register
+from marft_algos.algorithms.base import Algorithm, UpdateConfig, register
 from marft_algos.ranges import POSITIVE
 
 

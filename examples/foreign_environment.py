@@ -11,8 +11,8 @@ from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
 import marft_envs
-from marft_envs.adapters import compliance, parallel
-from marft_envs.adapters.codecs import Discrete
+from marft_envs.adapters.inward import compliance, parallel
+from marft_envs.adapters.inward.codecs import Discrete
 
 
 class Meeting(ParallelEnv):

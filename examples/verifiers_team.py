@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from marft_envs.adapters.verifiers import plugin
+from marft_envs.adapters.outward.verifiers import plugin
 
 Tasks, Seat, Team = plugin("math-dual-v0", levels=[0])
 __all__ = ["Seat", "Tasks", "Team"]

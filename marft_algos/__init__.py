@@ -13,37 +13,61 @@ if sys.argv[:1] == ["-m"]:  # Python is looking for the module that it will star
 import importlib
 from typing import TYPE_CHECKING
 
+from marft_envs.moved import moved
+
 if TYPE_CHECKING:
-    from marft_algos.algorithm import Algorithm as Algorithm
-    from marft_algos.algorithm import UpdateConfig as UpdateConfig
-    from marft_algos.algorithm import register as register
-    from marft_algos.api import train as train
-    from marft_algos.config import TrainConfig as TrainConfig
+    from marft_algos.algorithms.base import Algorithm as Algorithm
+    from marft_algos.algorithms.base import UpdateConfig as UpdateConfig
+    from marft_algos.algorithms.base import register as register
+    from marft_algos.config.settings import TrainConfig as TrainConfig
     from marft_algos.engines.base import RolloutEngine as RolloutEngine
     from marft_algos.engines.conformance import check_engine as check_engine
-    from marft_algos.parts import Parts as Parts
-    from marft_algos.parts import build as build
-    from marft_algos.renderer import Renderer as Renderer
-    from marft_algos.rollout import Collector as Collector
-    from marft_algos.trainer import Trainer as Trainer
-    from marft_algos.update import Learner as Learner
+    from marft_algos.learner.learner import Learner as Learner
+    from marft_algos.models.renderer import Renderer as Renderer
+    from marft_algos.rollout.collector import Collector as Collector
+    from marft_algos.training.api import train as train
+    from marft_algos.training.parts import Parts as Parts
+    from marft_algos.training.parts import build as build
+    from marft_algos.training.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
 
+_MOVED = {
+    "algorithms": "algos",
+    "algorithms.base": "algorithm",
+    "algorithms.groups": "groups",
+    "algorithms.ppo": "ppo",
+    "config.presets": "presets",
+    "learner.learner": "update",
+    "models.loading": "modeling",
+    "models.policy": "policy",
+    "models.renderer": "renderer",
+    "rollout.selfplay": "selfplay",
+    "runs.checkpoint": "checkpoint",
+    "runs.loggers": "loggers",
+    "training.estimate": "estimate",
+    "training.evaluate": "evaluate",
+    "training.parts": "parts",
+    "training.resolve": "resolve",
+    "training.trainer": "trainer",
+}
+"""Modules that documents and examples named, and their old names, which go in the next release."""
+moved({f"{__name__}.{old}": f"{__name__}.{new}" for new, old in _MOVED.items()})
+
 _LAZY = {
-    "Algorithm": "algorithm",
-    "Collector": "rollout",
-    "Learner": "update",
-    "Parts": "parts",
-    "Renderer": "renderer",
+    "Algorithm": "algorithms.base",
+    "Collector": "rollout.collector",
+    "Learner": "learner.learner",
+    "Parts": "training.parts",
+    "Renderer": "models.renderer",
     "RolloutEngine": "engines.base",
-    "TrainConfig": "config",
-    "Trainer": "trainer",
-    "UpdateConfig": "algorithm",
-    "build": "parts",
+    "TrainConfig": "config.settings",
+    "Trainer": "training.trainer",
+    "UpdateConfig": "algorithms.base",
+    "build": "training.parts",
     "check_engine": "engines.conformance",
-    "register": "algorithm",
-    "train": "api",
+    "register": "algorithms.base",
+    "train": "training.api",
 }
 _HEAVY = {"Learner", "Parts", "Trainer", "build", "check_engine", "train"}
 """What loads the packages of the train extra."""

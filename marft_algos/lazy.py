@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -37,3 +38,17 @@ def check_packages() -> None:
     for package in ("torch", "transformers", "peft", "safetensors", "jinja2"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError(f"Training (package '{package}')", "train")
+
+
+def require_training() -> None:
+    """Checks for the packages of the train extra, and silences what they say about themselves.
+
+    Raises:
+        MissingExtraError: One is not installed.
+    """
+    check_packages()
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|peft|torch")

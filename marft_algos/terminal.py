@@ -10,6 +10,8 @@ from __future__ import annotations
 import sys
 import unicodedata
 
+REGRESSION = 3
+"""Exit code: everything ran, and something has become worse."""
 _SHOWN = "�"
 
 

@@ -27,8 +27,8 @@ PLUGIN_GROUP = "marft.envs"
 """Entry-point group of plugins: name = namespace or id, value = a module whose import registers ids."""
 
 FOREIGN = ("pettingzoo:", "gymnasium:", "textarena:", "gem:", "reasoning_gym:")
-"""Prefixes of environments of others; ``module:function`` may return one, too. See ``marft_envs.adapters.load``."""
-LOADER = "marft_envs.adapters.load:load"
+"""Prefixes of environments of others; ``module:function`` may return one, too. See ``adapters.inward.load``."""
+LOADER = "marft_envs.adapters.inward.load:load"
 
 _ID = re.compile(r"(?:(?P<ns>[\w.-]+)/)?(?P<name>[A-Za-z0-9_.-]+?)-v(?P<version>\d+)")
 

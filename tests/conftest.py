@@ -59,10 +59,10 @@ def imported(file: Path) -> Iterator[str]:
         for node in ast.walk(ast.parse(files.pop().read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.module:
-                names = [node.module]
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             for name in names:
                 yield name.split(".")[0]
-                helper = HERE / f"{name.removeprefix('tests.')}.py"
+                helper = HERE / f"{name.removeprefix('tests.').replace('.', '/')}.py"
                 if helper.is_file() and helper not in seen:
                     seen.add(helper)
                     files.append(helper)

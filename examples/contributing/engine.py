@@ -12,8 +12,8 @@ import torch
 
 from marft_algos import check_engine
 from marft_algos.engines.base import EngineBase, EngineError, failure
-from marft_algos.modeling import logits
-from marft_algos.policy import PolicySet
+from marft_algos.models.loading import logits
+from marft_algos.models.policy import PolicySet
 from marft_algos.seeds import uniforms
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
 

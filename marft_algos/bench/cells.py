@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import marft_algos
-from marft_algos import algorithm as algorithms
-from marft_algos import config as configs
-from marft_algos import presets, setup
+from marft_algos.algorithms import base as algorithms
 from marft_algos.bench.grid import EnvEntry, Grid
 from marft_algos.bench.sweep import Rates
-from marft_algos.config import TrainConfig
-from marft_algos.resolve import resolve as resolve_run
+from marft_algos.config import presets
+from marft_algos.config import settings as configs
+from marft_algos.config.settings import TrainConfig
+from marft_algos.training import setup
+from marft_algos.training.resolve import resolve as resolve_run
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.types import optional
 

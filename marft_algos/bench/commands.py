@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from marft_algos import arguments
-from marft_algos.commands import REGRESSION
+from marft_algos.config import arguments
 from marft_algos.ranges import COUNT
-from marft_algos.terminal import say
+from marft_algos.terminal import REGRESSION, say
 from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -60,13 +59,13 @@ class RunArguments:
 
 def run_run(argv: list[str]) -> int:
     """``marft bench run GRID.toml --out DIR``."""
-    from marft_algos.commands import require_training
+    from marft_algos.lazy import require_training
 
     given: RunArguments = arguments.parse(RunArguments, argv, prog="marft bench run")
     require_training()
-    from marft_algos import config
     from marft_algos.bench import cells, grid, run
     from marft_algos.bench.folder import BenchFolder
+    from marft_algos.config import settings as config
 
     table, made, folder = config.read_table(given.grid), grid.load(given.grid), BenchFolder(given.out)
     stages: list[cells.Stage] = ["sweep", "main"] if given.stage == "all" else [given.stage]
@@ -125,20 +124,12 @@ def run_report(argv: list[str]) -> int:
 
 
 def run_perf(argv: list[str]) -> int:
-    """``marft bench perf [NAME] …``: runs ``benchmarks/perf_NAME.py`` of the repository; it is not in the package."""
-    folder = Path("benchmarks")
-    known = sorted(path.stem.removeprefix("perf_") for path in folder.glob("perf_*.py"))
-    if not known:
+    """``marft bench perf NAME …``: ``python -m benchmarks NAME …`` of the repository; it is not in the package."""
+    if not Path("benchmarks/__main__.py").is_file():
         raise ConfigError("The measurements of speed are not here. Clone the repository and type it in its root.")
-    if not argv or argv[0] in ("-h", "--help"):
-        say("\n".join(f"marft bench perf {name}" for name in known))
-        return 0
-    name, rest = argv[0], argv[1:]
-    if name not in known:
-        raise ConfigError(f"There is no measurement '{name}'. {did_you_mean(name, known)}")
-    before, sys.argv = sys.argv, [f"marft bench perf {name}", *rest]
+    before, sys.argv = sys.argv, ["marft bench perf", *(argv or ["--help"])]
     try:
-        runpy.run_module(f"benchmarks.perf_{name}", run_name="__main__")
+        runpy.run_module("benchmarks", run_name="__main__")
     finally:
         sys.argv = before
     return 0

@@ -11,8 +11,8 @@ import numpy as np
 
 from marft_algos.bench import statistics
 from marft_algos.bench.tables import EVERYTHING, Line, complete, label, panel
-from marft_algos.plots import COLORS, NOISE
-from marft_algos.runs import writing
+from marft_algos.runs.folder import writing
+from marft_algos.runs.plots import COLORS, NOISE
 from marft_envs.errors import MissingExtraError
 
 Row = Mapping[str, Any]

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import marft_algos
-from marft_algos import toml
-from marft_algos.runs import writing
+from marft_algos.config import toml
+from marft_algos.runs.folder import writing
 from marft_envs.errors import ConfigError
 
 FORMAT = 1

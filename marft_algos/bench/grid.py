@@ -15,10 +15,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from marft_algos import algorithm as algorithms
-from marft_algos import config as configs
 from marft_algos import credit as credits_
-from marft_algos import seeds, trust
+from marft_algos import seeds
+from marft_algos.algorithms import base as algorithms
+from marft_algos.config import settings as configs
+from marft_algos.config import trust
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, RATE, Checked, Range
 from marft_envs.errors import ConfigError, did_you_mean
 

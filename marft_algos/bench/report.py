@@ -13,11 +13,11 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from marft_algos import toml
 from marft_algos.bench import figures, sweep, tables
 from marft_algos.bench.folder import BenchFolder
-from marft_algos.report import STYLE
-from marft_algos.runs import PanelFacts, writing
+from marft_algos.config import toml
+from marft_algos.runs.folder import PanelFacts, writing
+from marft_algos.runs.report import STYLE
 
 _TITLES = {
     "means": "Mean scores",

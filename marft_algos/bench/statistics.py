@@ -28,7 +28,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from marft_algos.stats import Z95, Estimate, wilson
+from marft_algos.runs.stats import Z95, Estimate, wilson
 from marft_envs.errors import ConfigError
 
 Panel = NDArray[np.float64]

@@ -14,7 +14,7 @@ import numpy as np
 
 from marft_algos.bench import statistics
 from marft_algos.bench.statistics import Panel
-from marft_algos.stats import Estimate
+from marft_algos.runs.stats import Estimate
 from marft_envs.errors import ConfigError, did_you_mean
 
 Row = Mapping[str, Any]

@@ -18,20 +18,24 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from marft_algos import checkpoint, evaluate, faults, runs, setup, trust
-from marft_algos import config as configs
 from marft_algos.bench.folder import BenchFolder
-from marft_algos.commands import require_training
-from marft_algos.config import TrainConfig
+from marft_algos.config import settings as configs
+from marft_algos.config import trust
+from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.native import NativeEngine
-from marft_algos.loggers import Display
-from marft_algos.parts import build
-from marft_algos.policy import PolicySet
-from marft_algos.resolve import resolve
-from marft_algos.runs import EvalRecord, RunFolder, outcome
-from marft_algos.setup import Panel
+from marft_algos.lazy import require_training
+from marft_algos.models.policy import PolicySet
+from marft_algos.rollout import faults
+from marft_algos.runs import checkpoint
+from marft_algos.runs import folder as runs
+from marft_algos.runs.folder import EvalRecord, RunFolder, outcome
+from marft_algos.runs.loggers import Display
 from marft_algos.terminal import say
-from marft_algos.trainer import Trainer
+from marft_algos.training import evaluate, setup
+from marft_algos.training.parts import build
+from marft_algos.training.resolve import resolve
+from marft_algos.training.setup import Panel
+from marft_algos.training.trainer import Trainer
 from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError, MarftError
 from marft_envs.types import optional

@@ -40,7 +40,7 @@ class Branch:
 
 
 class Replayer(Protocol):
-    """Plays branches; see :class:`marft_algos.replay.Replayer`."""
+    """Plays branches; see :class:`marft_algos.rollout.replay.Replayer`."""
 
     seed: int
     """The run's."""

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from marft_algos.engines.base import EngineError, Publisher, RolloutEngine, row_seed
-from marft_algos.policy import PolicySet
+from marft_algos.models.policy import PolicySet
 from marft_algos.types import FloatArray, Generation, GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError, MarftError
 

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from marft_algos.engines.base import EngineBase, EngineError, uniforms
-from marft_algos.engines.decode import FusedTrunk, Past, Unsupported, fuse
-from marft_algos.engines.plain import PlainPast
 from marft_algos.memory import Budget
-from marft_algos.modeling import BaseModel, head_of, logits
-from marft_algos.policy import PolicySet
+from marft_algos.models.kernels.decode import FusedTrunk, Past, Unsupported, fuse
+from marft_algos.models.kernels.plain import PlainPast
+from marft_algos.models.loading import BaseModel, head_of, logits
+from marft_algos.models.policy import PolicySet
 from marft_algos.types import FloatArray, Generation, GenerationRequest, SamplingParams, StopReason
 
 BLOCK = 64

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from marft_algos.endpoints import Endpoint
+from marft_algos.config.endpoints import Endpoint
 from marft_algos.engines.base import EngineBase, EngineError, failure
 from marft_algos.engines.http import ANSWER_BYTES, NONSENSE
 from marft_algos.engines.usage import Meter, Usage
-from marft_algos.renderer import Renderer
+from marft_algos.models.renderer import Renderer
 from marft_algos.types import FOREIGN, Generation, GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError, MissingExtraError
 

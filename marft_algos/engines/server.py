@@ -23,7 +23,7 @@ from typing import Annotated
 
 import tyro
 
-from marft_algos import keys
+from marft_algos.config import keys
 from marft_algos.engines.base import EngineError
 from marft_algos.engines.http import Server
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, Checked, Range

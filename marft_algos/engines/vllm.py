@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from marft_algos import keys
+from marft_algos.config import keys
 from marft_algos.engines.base import EngineBase, EngineError, failure
 from marft_algos.engines.http import NONSENSE, Server, ServerDown, ServerRefused
 from marft_algos.engines.usage import Meter
-from marft_algos.policy import PolicySet
+from marft_algos.models.policy import PolicySet
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError
 

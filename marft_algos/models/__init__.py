@@ -1,4 +1,6 @@
-"""The embedded models: weights, tokenizer and chat template in a folder each, and the script that made them.
+"""Policies: base models and adapters, how they are spoken to, critics on their features; the embedded models.
+
+Of an embedded model a folder here holds weights, tokenizer and chat template; ``recipes/`` made them.
 
 >>> AutoModelForCausalLM.from_pretrained(embedded_path())
 """

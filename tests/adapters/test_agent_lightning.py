@@ -18,7 +18,7 @@ from native_loop import CASES, EPISODES, Script, expected
 
 import marft_envs
 from marft_envs.adapters import optional
-from marft_envs.adapters.agent_lightning import agent
+from marft_envs.adapters.outward.agent_lightning import agent
 from marft_envs.errors import ConfigError, MissingExtraError
 
 pytest.importorskip("openai", reason="pip install 'marft[hosted]'")

@@ -17,9 +17,9 @@ from benchmarl.models.mlp import MlpConfig
 
 import marft_envs
 from marft_envs import FlexEnv
-from marft_envs.adapters.benchmarl import TeamTask
-from marft_envs.adapters.numeric import Numeric, decode
-from marft_envs.adapters.torchrl import totals
+from marft_envs.adapters.outward.benchmarl import TeamTask
+from marft_envs.adapters.outward.numeric import Numeric, decode
+from marft_envs.adapters.outward.torchrl import totals
 from marft_envs.errors import ConfigError
 
 

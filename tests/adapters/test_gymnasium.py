@@ -13,8 +13,8 @@ from native_loop import CASES, Say, assert_same
 
 import marft_envs
 from marft_envs import AgentSpec, Chain, FlexEnv, Outcome
-from marft_envs.adapters import gymnasium_env
-from marft_envs.adapters.gymnasium_env import SingleAgentEnv
+from marft_envs.adapters.outward import gymnasium_env
+from marft_envs.adapters.outward.gymnasium_env import SingleAgentEnv
 from marft_envs.errors import ConfigError
 
 LEARNERS = {"math-dual-v0": "reasoner_0", "route-v0": "orchestrator_0", "math-debate-v0": "judge_0"}
@@ -52,7 +52,7 @@ def test_gymnasiums_checker_passes(id: str) -> None:
 def test_it_can_be_registered_and_made_by_gymnasium() -> None:
     gymnasium.register(
         "marft-test/Actor-v0",
-        "marft_envs.adapters.gymnasium_env:make",
+        "marft_envs.adapters.outward.gymnasium_env:make",
         kwargs={"env_id": "math-dual-v0", "agent": "actor_0", "partners": {"reasoner_0": "add"}, "levels": [0]},
     )
     try:

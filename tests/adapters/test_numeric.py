@@ -14,8 +14,8 @@ from pettingzoo.test import api_test, parallel_api_test
 
 import marft_envs
 from marft_envs import FlexEnv
-from marft_envs.adapters.numeric import Numeric, decode, encode
-from marft_envs.adapters.parallel_play import LayerParallel
+from marft_envs.adapters.outward.numeric import Numeric, decode, encode
+from marft_envs.adapters.outward.parallel_play import LayerParallel
 from marft_envs.errors import ConfigError, MissingExtraError
 
 
@@ -127,6 +127,6 @@ def test_a_library_that_is_not_installed_is_answered_with_the_pip_command(
     monkeypatch.setitem(sys.modules, package, None)
     # Not only what is blocked: the module that needs it must be looked for again.
     for name in ("rllib", "torchrl", "benchmarl"):
-        monkeypatch.delitem(sys.modules, f"marft_envs.adapters.{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"marft_envs.adapters.outward.{name}", raising=False)
     with pytest.raises(MissingExtraError, match=rf"pip install 'marft\[{adapter}\]'"):
-        importlib.import_module(f"marft_envs.adapters.{adapter}")
+        importlib.import_module(f"marft_envs.adapters.outward.{adapter}")

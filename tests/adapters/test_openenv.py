@@ -19,7 +19,7 @@ from marft_envs.errors import ConfigError
 pytest.importorskip("openenv", reason="pip install 'marft[openenv]'")
 uvicorn = pytest.importorskip("uvicorn")
 
-from marft_envs.adapters.openenv import TeamAction, TeamClient, serve, server  # noqa: E402
+from marft_envs.adapters.outward.openenv import TeamAction, TeamClient, serve, server  # noqa: E402
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from pettingzoo.utils import aec_to_parallel
 
 import marft_envs
 from marft_envs import FlexEnv
-from marft_envs.adapters import parallel_play
-from marft_envs.adapters.parallel_play import NOOP, LayerParallel
+from marft_envs.adapters.outward import parallel_play
+from marft_envs.adapters.outward.parallel_play import NOOP, LayerParallel
 from marft_envs.errors import ConfigError
 
 

@@ -17,8 +17,8 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 
 import marft_envs
 from marft_envs import FlexEnv
-from marft_envs.adapters.numeric import Numeric, decode
-from marft_envs.adapters.rllib import RLlibEnv
+from marft_envs.adapters.outward.numeric import Numeric, decode
+from marft_envs.adapters.outward.rllib import RLlibEnv
 from marft_envs.errors import ConfigError
 from marft_envs.trajectory import to_dict
 from marft_envs.types import Episode

@@ -16,8 +16,8 @@ from torchrl.envs.utils import check_env_specs
 
 import marft_envs
 from marft_envs import FlexEnv
-from marft_envs.adapters.numeric import Numeric, decode
-from marft_envs.adapters.torchrl import TeamEnv, totals
+from marft_envs.adapters.outward.numeric import Numeric, decode
+from marft_envs.adapters.outward.torchrl import TeamEnv, totals
 from marft_envs.wrappers import PromptObservation
 
 

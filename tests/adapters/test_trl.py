@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from marft_algos.models import embedded_path  # noqa: E402
-from marft_envs.adapters.trl import TeamRollout, environment, rows, team_return  # noqa: E402
+from marft_envs.adapters.outward.trl import TeamRollout, environment, rows, team_return  # noqa: E402
 
 LEARNERS = {
     "math-dual-v0": ("reasoner_0", "actor_0"),

@@ -19,7 +19,7 @@ from marft_envs.errors import ConfigError
 pytest.importorskip("verifiers", reason="pip install 'marft[verifiers]'")
 vf = pytest.importorskip("verifiers.v1")
 
-from marft_envs.adapters.verifiers import plugin  # noqa: E402
+from marft_envs.adapters.outward.verifiers import plugin  # noqa: E402
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from native_loop import CASES, EPISODES, Script, expected
 
 import marft_envs
 from marft_envs.adapters import optional
-from marft_envs.adapters.verl import TeamLoop, rows
+from marft_envs.adapters.outward.verl import TeamLoop, rows
 from marft_envs.errors import ConfigError, MissingExtraError
 
 pydantic = pytest.importorskip("pydantic")

@@ -1,0 +1,1 @@
+"""What is right, what is kept, and how the code is built."""

@@ -1,0 +1,122 @@
+"""Do the intervals of ``marft bench`` hold what they promise? Simulated benchmarks with a known effect.
+
+::
+
+    python -m benchmarks statistics
+
+Two algorithms, 5 seeds each, the same 500 problems. Solving a problem is a coin whose log-odds are the problem's
+difficulty plus the algorithm's taste for the problem plus the seed's luck. Under "half the coins kept", an algorithm's
+seeds toss one coin together on half of the problems, so that they know less than five. Fresh problems and fresh seeds
+in every benchmark; the truth is the mean over infinitely many of both. Coverage: how often the 95 % interval of the
+paired difference holds the true gain. Power: how often it excludes 0. In brackets: Wilson's 95 % intervals.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.runs import table
+from marft_algos.bench import statistics
+from marft_algos.runs.stats import Estimate, wilson
+
+SEEDS, PROBLEMS = 5, 500
+SPREADS = (0.0, 1.0, 2.0, 4.0)
+"""Standard deviation from seed to seed of one algorithm's score, in points."""
+GAIN = 6.0
+"""Points."""
+DIFFICULTY = 1.5
+"""Standard deviation of the problems' log-odds."""
+TASTE = 0.5
+"""Standard deviation of an algorithm's log-odds on a problem, around the problem's own."""
+KEPT = (0.0, 0.5)
+"""Shares of problems on which all seeds of an algorithm toss one coin."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A population of problems and seeds, calibrated to have the gain and the spread in points."""
+
+    base: float
+    gain: float
+    luck: float
+
+    def panel(
+        self, difficulty: NDArray[np.float64], better: bool, kept: float, rng: np.random.Generator
+    ) -> NDArray[np.float64]:
+        """Outcomes [S, P] of one algorithm on these problems."""
+        taste = rng.normal(0, TASTE, PROBLEMS)
+        seeds = rng.normal(0, self.luck, (SEEDS, 1))
+        odds = difficulty + taste + seeds + self.base + (self.gain if better else 0.0)
+        coins = rng.random((SEEDS, PROBLEMS))
+        one = rng.random(PROBLEMS) < kept
+        coins[:, one] = coins[0, one]
+        return (coins < _share(odds)).astype(np.float64)
+
+
+def calibrated(spread: float, gain: float, level: float = 0.6) -> Truth:
+    """The truth in which one algorithm scores ``level``, the other ``gain`` points more, and seeds spread that much."""
+    luck = 0.0
+    for _ in range(8):  # a fixed point: the spread in points is nearly proportional to that of the log-odds
+        base = _root(level, luck)
+        _, deviation = _score(base, luck or 0.1)
+        luck = (luck or 0.1) * spread / 100 / deviation
+    return Truth(base, _root(level + gain / 100, luck) - base, luck)
+
+
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+
+
+def _score(base: float, luck: float) -> tuple[float, float]:
+    """Mean score over problems and seeds, and its standard deviation over seeds, by Gauss and Hermite's rule."""
+    odds = base + np.hypot(DIFFICULTY, TASTE) * _NODES[:, None] + luck * _NODES
+    by_seed = _WEIGHTS @ _share(odds)
+    mean = float(by_seed @ _WEIGHTS)
+    return mean, float(np.sqrt((by_seed - mean) ** 2 @ _WEIGHTS))
+
+
+def _root(target: float, luck: float) -> float:
+    low, high = -5.0, 5.0
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if _score(middle, luck)[0] < target else (low, middle)
+    return 0.5 * (low + high)
+
+
+def _share(odds: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 1 / (1 + np.exp(-odds))
+
+
+def simulate(spread: float, benchmarks: int, kept: float = 0.0, seed: int = 0) -> tuple[Estimate, Estimate]:
+    """Coverage and power of the paired difference, each with Wilson's interval."""
+    truth, rng = calibrated(spread, GAIN), np.random.default_rng([seed, int(10 * spread), int(10 * kept)])
+    held = found = 0
+    for _ in range(benchmarks):
+        difficulty = rng.normal(0, DIFFICULTY, PROBLEMS)
+        gap = truth.panel(difficulty, True, kept, rng) - truth.panel(difficulty, False, kept, rng)
+        e = statistics.estimate([gap])
+        held += e.low <= GAIN / 100 <= e.high
+        found += e.low > 0
+    return wilson(held, benchmarks), wilson(found, benchmarks)
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--benchmarks", type=int, default=2000, help="simulated benchmarks per row")
+    args = parser.parse_args()
+    rows = []
+    for kept in KEPT:
+        for spread in SPREADS:
+            found = simulate(spread, args.benchmarks, kept)
+            rows.append([f"{kept:g}", f"{spread:g}", *(f"{e.mean:.3f} [{e.low:.3f}, {e.high:.3f}]" for e in found)])
+    header = ["coins kept", "seed sd, points", "coverage of the 95 % interval", f"power, gain of {GAIN:g} points"]
+    print(table(header, rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""Published tool-use tasks in our environments: are the gold results reproduced, and what does a fresh episode cost?
+
+    python -m benchmarks tools_real --data FOLDER [--bfcl FOLDER] [--wrong 1000] [--json]
+
+FOLDER holds ``tools/tau`` and, for ``bfcl``, ``tools/bfcl``. ``--bfcl`` names the folder of the ``bfcl-eval`` package
+where it is not installed (``pip install --no-deps --target FOLDER bfcl-eval mpmath``); without the package the bfcl
+part is left out, and the report says so. With it, all 800 tasks are taken from the package, and the rows of FOLDER are
+compared with them.
+
+* tau: tasks whose gold actions give the published difference of the database and the published number of refusals;
+  parts of the gold (every subset of the actions that change something) that score strictly between nothing and gold.
+* bfcl: ground truths that the router team plays under per-class permissions, accepted by our grader and by upstream's
+  own checker; wrong trajectories (a call dropped, an argument changed, two swapped) with equal verdicts.
+* both: a team that does nothing beside it, split by split; and whether rewards are ordered: gold, part of it, nothing,
+  farmers.
+
+Everything but the times of worlds is played as text: every agent's observation is rendered before it acts, and what it
+does is parsed from what it writes.
+
+Times are CPU times, one thread; a loop of plain Python, timed at the end, makes the figures of two machines comparable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.speed.envs import loop_microseconds
+from marft_envs.errors import MissingExtraError
+from marft_envs.tools import make, oracle
+from marft_envs.tools.bfcl import BfclDomain, grading
+from marft_envs.tools.session import Session, Toolbox
+from marft_envs.tools.tau import TauDomain
+from marft_envs.tools.tau.store import as_set
+from marft_envs.tools.types import ToolDomain, ToolProblem
+from tests.helpers import bfcl_upstream as upstream
+from tests.helpers.tools_ordering import Scripted, cut
+
+REACHED = ("", "tool_error", "too_large")
+"""Errors of calls that reached the world."""
+LIMITS: dict[str, Any] = {"max_turns": 200, "max_calls": 200, "max_result_chars": 100_000}
+"""Wide enough for every gold: one task of long context has an answer of 30,000 characters."""
+
+
+def nothing(domain: ToolDomain, split: str) -> str:
+    """Returns what a team that never makes a call gets: completion, progress and reward, averaged."""
+    sums, done = {"progress": 0.0, "reward": 0.0}, 0
+    env = make("solo", domain, split=split, **LIMITS)
+    problems = env.unwrapped.task.problems
+    for problem in problems:
+        env.reset(seed=0, options={"task_id": problem.id})
+        while not env.done:
+            oracle.turn(env, {env.agent_selection: "I can do nothing."})
+        done += bool(env.episode.success)
+        sums["progress"] += env.episode.metrics["progress"]
+        sums["reward"] += env.episode.team_return
+    means = ", ".join(f"{name} {sums[name] / len(problems):.3f}" for name in sums)
+    return f"completed {done} of {len(problems)} ({done / len(problems):.3f}), {means}"
+
+
+def milliseconds(run: Callable[[ToolProblem], object], problems: Sequence[ToolProblem], rounds: int = 3) -> str:
+    """Returns mean and largest CPU time of one run per problem; of each problem, the best of ``rounds``."""
+    best = []
+    for problem in problems:
+        run(problem)  # what is computed once per task is not a reset
+        times = []
+        for _ in range(rounds):
+            start = time.process_time()
+            run(problem)
+            times.append(time.process_time() - start)
+        best.append(min(times) * 1e3)
+    return f"{sum(best) / len(best):.3f} ms (largest {max(best):.3f})"
+
+
+def opened(domain: ToolDomain) -> Callable[[ToolProblem], object]:
+    """A world in its initial state, its hash taken: what the family's session does at a reset."""
+
+    def run(problem: ToolProblem) -> str:
+        return domain.open(problem).state_hash()
+
+    return run
+
+
+def reset(domain: ToolDomain, split: str) -> Callable[[ToolProblem], object]:
+    """The whole environment's reset."""
+    env = make("router", domain, split=split, **LIMITS)
+
+    def run(problem: ToolProblem) -> None:
+        env.reset(seed=0, options={"task_id": problem.id})
+
+    return run
+
+
+def ordered(domain: ToolDomain, split: str, problems: Sequence[ToolProblem]) -> str:
+    """Returns on how many problems gold > a part > null ≥ every farmer of reads, duplicates and ping-pong, by reward.
+
+    The part is the first half of the gold's calls, compared where it has made progress.
+    """
+    team, holds, parts = Scripted(domain, split), 0, 0
+    for problem in problems:
+        gold = domain.oracle(problem)
+        best, null = team.paid(problem, gold), team.paid(problem, [[] for _ in gold])
+        farmers = [team.paid(problem, team.reads(problem, times)) for times in (1, 5)]
+        good = best > null >= max(*farmers, team.ping_pong(problem))
+        half = team.paid(problem, cut(gold, sum(map(len, gold)) // 2))
+        if team.solo.episode.metrics["progress"] and not team.solo.episode.success:
+            parts += 1
+            good = good and best > half > null
+        holds += good
+    return f"{holds} of {len(problems)} ({parts} with a part that has made progress)"
+
+
+# -- tau -------------------------------------------------------------------------------------------------------------
+
+
+def tau(folder: Path) -> dict[str, Any]:
+    domain = TauDomain(folder)
+    rows, reproduced, played, failed, parts, between = 0, 0, 0, [], 0, 0
+    splits = [split for split in ("train", "dev") if (folder / f"retail_{split}.jsonl").is_file()]
+    for split in splits:
+        lines = (folder / f"retail_{split}.jsonl").read_text(encoding="utf-8").splitlines()
+        team = Scripted(domain, split)
+        env = make("router", domain, split=split, **LIMITS)
+        for line, problem in zip(lines, domain.problems(split), strict=True):
+            derived = json.loads(line)["derived"]
+            world, refused = domain.replay(problem)
+            same = as_set(world.store.difference()) == as_set(derived["gold_diff"])
+            rows += 1
+            reproduced += same and refused == derived["gold_errors"]
+            failed += [] if same else [problem.id]
+            played += bool(oracle.play(env, options={"task_id": problem.id}).success)
+            counted, good = subsets(team, problem)
+            parts, between = parts + counted, between + good
+    every = [problem for split in splits for problem in domain.problems(split)]
+    return {
+        "gold differences reproduced": f"{reproduced} of {rows}" + (f", not: {failed[:5]}" if failed else ""),
+        "gold through the router team, completed": f"{played} of {rows}",
+        "null team": {split: nothing(domain, split) for split in domain.splits},
+        "parts of the gold strictly between null and gold": f"{between} of {parts}",
+        "rewards ordered, tasks whose gold changes the state": ", ".join(
+            f"{split} {ordered(domain, split, [p for p in domain.problems(split) if p.level])}" for split in splits
+        ),
+        "a fresh world and its hash": milliseconds(opened(domain), every),
+        "reset of the environment (router)": milliseconds(reset(domain, splits[0]), domain.problems(splits[0])),
+    }
+
+
+def subsets(team: Scripted, problem: ToolProblem) -> tuple[int, int]:
+    """Returns how many proper subsets of the gold's writes do something, and how many of them score in between."""
+    writes = [call for call in team.domain.oracle(problem)[0] if not team.domain.tools[call.name].read_only]
+    counted = good = 0
+    for size in range(1, len(writes)):
+        for part in itertools.combinations(writes, size):
+            team.paid(problem, [list(part)])
+            done = any(entry.result.changed for entry in team.solo.unwrapped.task.live.log)
+            counted += done
+            good += done and 0 < team.solo.episode.metrics["progress"] < 1
+    return counted, good
+
+
+# -- bfcl ------------------------------------------------------------------------------------------------------------
+
+
+def bfcl(folder: Path, package: Path | None, wrong: int) -> dict[str, Any]:
+    domain = BfclDomain(package=package)
+    problems = list(domain.problems("all"))
+    env = make("router", domain, split="all", **LIMITS)
+    task = env.unwrapped.task
+    completed, accepted = Counter[str](), Counter[str]()
+    for problem in problems:
+        episode = oracle.play(env, options={"task_id": problem.id})
+        reached = [entry for entry in task.session.log if entry.result.error in REACHED]
+        said = [[entry.result.call for entry in reached if entry.turn == i] for i in range(len(problem.turns))]
+        completed[problem.secret.category] += bool(episode.success)
+        accepted[problem.secret.category] += upstream.accepts(problem.secret, said)
+    gold = [grading.replay(domain._backends, problem.secret) for problem in problems]
+    changing = [p for p, one in zip(problems, gold, strict=True) if any(turn.changes for turn in one.turns)]
+    sizes = Counter(problem.secret.category for problem in problems)
+    shown = {name: f"{accepted[name]} and {completed[name]} of {size}" for name, size in sizes.items()}
+    found = {
+        "ground truths through the router team: accepted by upstream, and by us": shown,
+        "left out as defective, and indeed refused": f"{defective(domain)} of {len(domain.defective())}",
+        f"equal verdicts on {wrong} wrong trajectories": verdicts(domain, problems, wrong),
+        "null team": {split: nothing(domain, split) for split in ("train", "test")},
+        "rewards ordered, tasks whose gold changes the visible state": ordered(domain, "all", changing),
+        "a fresh world and its hash": milliseconds(opened(domain), problems),
+        "reset of the environment (router)": milliseconds(reset(domain, "all"), problems),
+    }
+    if folder.is_dir():
+        given = BfclDomain(folder, package=package)
+        same = [given.oracle(p) == domain.oracle(domain.problems("all").get(p.id)) for p in given.problems("all")]
+        found[f"rows of {folder.name}/ equal to the package's"] = f"{sum(same)} of {len(same)}"
+    return found
+
+
+def defective(domain: BfclDomain) -> int:
+    """Returns how many of the tasks left out have a call in their gold that a session refuses."""
+    box = Toolbox(domain.tools.values())
+    return sum(_refused(domain, box, problem) for problem in domain.defective())
+
+
+def _refused(domain: BfclDomain, box: Toolbox, problem: ToolProblem) -> bool:
+    world, errors = domain.open(problem), set[str]()
+    session = Session(box, lambda: world, {"a": frozenset(domain.tools)}, {}, 1000, 10**6)
+    for turn, calls in enumerate(domain.oracle(problem)):
+        session.turn, session.withheld = turn, problem.withheld[turn]
+        errors |= {session.call("a", call).error for call in calls}
+    return bool(errors - set(REACHED))
+
+
+def verdicts(domain: BfclDomain, problems: Sequence[ToolProblem], wrong: int) -> dict[str, str]:
+    """Returns per kind of mistake how many verdicts agree, and how often upstream accepts all the same."""
+    rng, seen, team = random.Random(0), Counter[tuple[str, str]](), Scripted(domain, "all")
+    for _ in range(wrong):
+        problem = rng.choice(problems)
+        kind, turns = upstream.spoiled(domain.oracle(problem), rng)
+        team.paid(problem, turns)
+        reached = [entry for entry in team.solo.unwrapped.task.live.log if entry.result.error in REACHED]
+        said = [[entry.result.call for entry in reached if entry.turn == i] for i in range(len(turns))]
+        theirs = upstream.accepts(problem.secret, said)
+        seen[kind, "all"] += 1
+        seen[kind, "equal"] += bool(team.solo.episode.success) == theirs
+        seen[kind, "accepted"] += theirs
+    return {
+        kind: f"{seen[kind, 'equal']} of {seen[kind, 'all']} equal ({seen[kind, 'accepted']} accepted by both or one)"
+        for kind in ("dropped", "changed", "swapped")
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with tools/tau and tools/bfcl")
+    parser.add_argument("--bfcl", type=Path, help="folder of the bfcl-eval package, if it is not installed")
+    parser.add_argument("--wrong", type=int, default=1000, help="wrong trajectories to compare verdicts on")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
+    given = parser.parse_args()
+    found: dict[str, Any] = {"tau": tau(given.data / "tools" / "tau")}
+    try:
+        found["bfcl"] = bfcl(given.data / "tools" / "bfcl", given.bfcl, given.wrong)
+    except MissingExtraError as error:
+        found["bfcl"] = {"left out": str(error)}
+    found["this machine"] = {"loop, CPU microseconds": round(loop_microseconds())}
+    if given.json:
+        print(json.dumps(found, indent=1))
+        return
+    for part, rows in found.items():
+        print(part)
+        for name, value in rows.items():
+            lines = [f"{key}: {entry}" for key, entry in value.items()] if isinstance(value, dict) else [str(value)]
+            print(f"  {name}: {lines[0]}" if len(lines) == 1 else f"  {name}:")
+            for line in lines if len(lines) > 1 else []:
+                print(f"    {line}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""Tokens per second of rollout, critic features and update; what share of the machine that is; where the time goes.
+
+::
+
+    marft bench perf throughput                                # a tiny shape: 16 episodes, 64 + 64 tokens
+    marft bench perf throughput --shape qwen2.5-3b --episodes 64 --prompt 400 --new 512 --micro 16384      # one GPU
+    marft bench perf throughput --against HEAD~5               # this tree and that commit, in turn
+
+Both agents of a dual team, a policy each, the second reading the first, in a real environment with chat prompts that
+share their profile, as a run has them; replies have full length. CPU seconds of one thread on a CPU, wall seconds on a
+GPU; the median of the repetitions. The roofline of decoding is what reading the weights once
+and every row's keys and values once a step takes at the reading bandwidth measured here; the utilisation of the
+update counts 4 · N floating-point operations a token (forward, and backward without the frozen weights' gradients), of
+the head's only those of sampled tokens, at the rate of a product of random matrices measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks import shapes
+from benchmarks.paired import publish, ratios
+from benchmarks.team import Stage, build
+from marft_algos.batching import micro_batches, pack
+from marft_algos.models.critic import Critics
+from marft_algos.types import Estimates, Transition
+
+SHAPES = {"tiny": shapes.tiny(64), "qwen2.5-3b": shapes.QWEN_3B}
+PHASES = ("rollout", "features", "update")
+
+
+class Bench:
+    """A team and its turns.
+
+    Args:
+        args: of the command line.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.cuda = args, args.device.startswith("cuda")
+        dtype = torch.bfloat16 if self.cuda else torch.float32
+        with tempfile.TemporaryDirectory() as folder:
+            model = str(shapes.save(Path(folder), SHAPES[args.shape], dtype, args.device))
+            self.policies = build(model, 2, args.device)
+        self.stage = Stage(self.policies, args.episodes, args.prompt, args.new)
+        self.critics = Critics(self.policies)
+        self.turns: list[Transition] = []
+        self.estimates = Estimates()
+
+    def rollout(self) -> None:
+        """Plays every episode: environment, prompts, sampling."""
+        self.turns = [turn for trajectory in self.stage.play(0) for turn in trajectory.transitions]
+        self.estimates = Estimates(advantages={turn: turn.logprobs for turn in self.turns})
+
+    def features(self) -> None:
+        """One pass of the frozen trunk."""
+        self.critics.featurise(self.turns, view="own", level="token")
+
+    def update(self) -> None:
+        """One forward and backward pass of every turn."""
+        for policy in self.policies.policies:
+            for piece in micro_batches([t for t in self.turns if t.policy == policy], self.args.micro):
+                batch = pack(piece, self.estimates, "token", self.policies.device)
+                logprobs, _ = self.policies.logprobs(policy, batch.input_ids, batch.action_mask, batch.temperature)
+                logprobs.sum().backward()
+
+    def seconds(self, work: Callable[[], Any]) -> float:
+        """What one call takes."""
+        clock = time.perf_counter if self.cuda else time.process_time
+        start = clock()
+        work()
+        if self.cuda:
+            torch.cuda.synchronize()
+        return clock() - start
+
+    def measure(self) -> dict[str, Any]:
+        """Seconds of the phases, and what follows from them."""
+        times: dict[str, list[float]] = {phase: [] for phase in PHASES}
+        for repetition in range(self.args.repeats + 1):
+            for phase in PHASES:
+                spent = self.seconds(getattr(self, phase))
+                if repetition:
+                    times[phase].append(spent)
+        middle = {phase: statistics.median(times[phase]) for phase in PHASES}
+        new = sum(len(t.action_ids) for t in self.turns)
+        every = new + sum(len(t.prompt_ids) for t in self.turns)
+        model = self.policies.base(self.policies.policies[0]).model
+        weights = sum(p.numel() for p in model.parameters())
+        head = model.get_output_embeddings().weight.numel()
+        copy, flops = self.machine()
+        return {
+            "device": torch.cuda.get_device_name() if self.cuda else "cpu, one thread",
+            "rollout tokens/s": new / middle["rollout"],
+            "share of decoding's roofline": new / middle["rollout"] / self._roofline(model, copy),
+            "update tokens/s": every / middle["update"],
+            "utilisation of the update": 4 * ((weights - head) * every + head * new) / middle["update"] / flops,
+            "measured reading, GB/s": copy / 1e9,
+            "measured product, GFLOP/s": flops / 1e9,
+            **{f"{phase}, s": middle[phase] for phase in PHASES},
+            "most memory, GB": torch.cuda.max_memory_allocated() / 1e9 if self.cuda else None,
+            "times": times,
+        }
+
+    def _roofline(self, model: Any, copy: float) -> float:
+        """Tokens a second if a step took no longer than reading weights and cache."""
+        config, size = model.config, next(model.parameters()).element_size()
+        heads = config.hidden_size // config.num_attention_heads * config.num_key_value_heads
+        cache = 2 * config.num_hidden_layers * heads * size * (self.args.prompt + self.args.new / 2)
+        rows = self.args.episodes
+        return rows * copy / (sum(p.numel() for p in model.parameters()) * size + rows * cache)
+
+    def machine(self) -> tuple[float, float]:
+        """Bytes read a second by a sum over 256 MB, and operations a second of a square product."""
+        size = 8192 if self.cuda else 1024
+        dtype = torch.bfloat16 if self.cuda else torch.float32
+        data = torch.randn(1 << 26, device=self.args.device)
+        # Random numbers: a device may clock higher on constant ones.
+        a = torch.randn(size, size, device=self.args.device).to(dtype)
+        data.sum(), a @ a
+        copy = min(self.seconds(data.sum) for _ in range(5))
+        product = min(self.seconds(partial(torch.mm, a, a)) for _ in range(5))
+        return data.nbytes / copy, 2 * size**3 / product
+
+    def profile(self, rows: int = 12) -> str:
+        """The operators that take most of a rollout and an update."""
+        kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.cuda else [])]
+        tables = []
+        for phase in ("rollout", "update"):
+            with profile(activities=kinds) as found:
+                getattr(self, phase)()
+            by = "self_cuda_time_total" if self.cuda else "self_cpu_time_total"
+            tables.append(f"{phase}\n" + found.key_averages().table(sort_by=by, row_limit=rows))
+        return "\n".join(tables)
+
+
+def against(revision: str, argv: list[str], repeats: int) -> list[dict[str, Any]]:
+    """Runs this measurement as another commit has it and as this tree does, in turn; returns a row a phase."""
+    root = Path(__file__).resolve().parent.parent
+    with tempfile.TemporaryDirectory() as folder:
+        other = Path(folder) / "tree"
+        subprocess.run(["git", "worktree", "add", "--detach", str(other), revision], cwd=root, check=True)
+        try:
+            seconds: dict[str, dict[str, list[float]]] = {w: {phase: [] for phase in PHASES} for w in ("that", "this")}
+            for _ in range(repeats):
+                for which, tree in (("that", other), ("this", root)):
+                    for phase, spent in _one(tree, argv).items():
+                        seconds[which][phase].append(spent)
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(other)], cwd=root, check=True)
+    flat = {(which, phase): spent for which, phases in seconds.items() for phase, spent in phases.items()}
+    return [
+        {
+            "phase": phase,
+            "that, s": statistics.median(flat["that", phase]),
+            "this, s": statistics.median(flat["this", phase]),
+            "that / this": ratios({"that": flat["that", phase], "this": flat["this", phase]}, "that", "this"),
+        }
+        for phase in PHASES
+    ]
+
+
+def _one(tree: Path, argv: list[str]) -> dict[str, float]:
+    """One run in a process of its own: packages and measurement of ``tree``, since they fit each other."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(tree)!r});"
+        f" from benchmarks.speed.perf_throughput import main; main({[*argv, '--repeats', '1', '--json']!r})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    found = json.loads(done.stdout.splitlines()[-1])
+    return {phase: found[f"{phase}, s"] for phase in PHASES}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Prints what was measured, and writes perf_throughput.json."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--episodes", type=int, default=16)
+    parser.add_argument("--prompt", type=int, default=64, help="prompt tokens")
+    parser.add_argument("--new", type=int, default=64, help="sampled tokens")
+    parser.add_argument("--micro", type=int, default=16384, help="tokens per update pass")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--profile", action="store_true", help="also the operators that take most")
+    parser.add_argument("--against", metavar="REVISION", help="compare with another commit, in turn")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON and write nothing")
+    parser.add_argument("--out", type=Path, default=Path("runs/perf"))
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    if args.against:
+        given = [
+            f"--{name}={getattr(args, name)}" for name in ("shape", "device", "episodes", "prompt", "new", "micro")
+        ]
+        rows = against(args.against, given, args.repeats)
+        publish("perf_against", rows, ["phase", "that, s", "this, s", "that / this"], args.out)
+        return
+    bench = Bench(args)
+    found = bench.measure()
+    if args.json:
+        print(json.dumps(found))
+        return
+    rows = [{"what": name, "value": value} for name, value in found.items() if name != "times"]
+    publish("perf_throughput", rows, ["what", "value"], args.out)
+    if args.profile:
+        print(bench.profile())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,349 @@
+"""What an algorithm is: five hooks, a name, and what it needs of a run.
+
+The substrate (``Learner``) owns collecting, packing, stepping and saving; an algorithm owns the idea. An algorithm is
+one file of this folder: a class with ``@register("name")`` and a frozen ``Config``. This file holds no algorithm's
+name: whatever module lies here, but for those that are ``SHARED``, can be had by its name, and ``module:Class`` works
+for classes that live elsewhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+import numpy as np
+
+from marft_algos import credit as credit_rules
+from marft_algos import functional as F
+from marft_algos.algorithms.settings import GroupConfig as GroupConfig
+from marft_algos.algorithms.settings import UpdateConfig as UpdateConfig
+from marft_algos.batching import Batch, Level
+from marft_algos.lazy import torch
+from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
+from marft_algos.types import Need as Need
+from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.registry import import_for
+from marft_envs.types import AgentSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+View = Literal["own", "team", "none"]
+NEEDS: Mapping[Need, tuple[str, str]] = {
+    "groups": ("several episodes of one start", "train with the project's trainer"),
+    "unshared": ("a policy for each agent", "use --policies own"),
+    "blocks": ("policies to update one after the other", "use --policies own, or let some agents have their own"),
+    "shared": ("one policy for all agents", "use --policies shared"),
+    "static": (
+        "a static schedule (a chain, layers or another fixed D), so that turn t is the same agent's in every episode",
+        "name an environment without a router, or give it dependency=chain",
+    ),
+    "branches": ("several replies at one state of an episode", "name an environment that can be forked"),
+    "start": ("the weights that the run started from", "sample trained policies in this process: no engines"),
+    "critic": ("value heads on the policies' hidden states", "use a model that runs here, not a hosted one"),
+    "team_state": ("a view of the whole team for its critic", "name an environment that has team_view"),
+}
+"""What each need is, and what to type where it is not met."""
+Rescore = Callable[[Sequence[Transition]], list[np.ndarray]]
+"""Turns of one policy -> per turn the [L] log-probs under the policy as it is now."""
+
+
+class Critics(Protocol):
+    """The value heads, one per policy id, on cached features of a frozen trunk."""
+
+    @property
+    def policies(self) -> list[str]:
+        """Policies that have a head."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the heads are."""
+
+    def parameters(self, policy: str) -> Sequence[Tensor]:
+        """Trainable tensors of one head."""
+
+    def featurise(self, transitions: Sequence[Transition], *, view: Any, level: Level) -> Mapping[Transition, Tensor]:
+        """Features [n, d] of turns: n = 1 at action level and for turns without a loss, else one row per token."""
+
+    def values(self, policy: str, features: Tensor) -> Tensor:
+        """[N, d] -> [N] fp32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a run offers, known before a model is loaded; see ``setup.facts``."""
+
+    offers: frozenset[Need]
+    """Needs that it can meet."""
+    episodes: int
+    """Episodes per iteration."""
+    team: tuple[AgentSpec, ...] = ()
+
+
+class Algorithm:
+    """Base class: override the hooks that make the idea, keep the rest.
+
+    Attributes:
+        name: What users type; set by ``register``.
+        Config: Frozen dataclass of settings, a subclass of ``UpdateConfig``.
+        needs: What a run must offer; ``check`` refuses others, and tests and benchmarks skip by it.
+    """
+
+    name: ClassVar[str] = ""
+    Config: ClassVar[type[UpdateConfig]] = UpdateConfig
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    level: Level = "token"
+    """Whether advantages, values and returns are one number per action or one per token."""
+    view: View = "none"
+    """Which observation the critic sees; ``none``: no critic."""
+    chain: credit_rules.Chain = "team"
+    """What its returns run over (``links`` for team and agent chains): some credit rules make sense along some only."""
+    rule: credit_rules.Rule = credit_rules.get("broadcast")
+    """Who is paid what; an algorithm whose ``Config`` has ``credit`` sets it."""
+    candidates: int = 1
+    """Replies that are drawn and tried at every turn; the one with the highest ``worth`` advances."""
+    seed: int = 0
+    """The run's seed, for hooks that draw; the Learner sets it. Draws also hang on the iteration, on nothing else."""
+
+    def __init__(self, config: Any = None, sampling: SamplingParams | None = None) -> None:
+        self.config: Any = self.Config() if config is None else config
+        self.sampling = sampling or SamplingParams()
+
+    @property
+    def group_size(self) -> int:
+        """Episodes of each start."""
+        return self.config.group_size if isinstance(self.config, GroupConfig) else 1
+
+    @property
+    def refills(self) -> int:
+        """How often unwanted groups are replaced."""
+        return self.config.refills if isinstance(self.config, GroupConfig) else 0
+
+    def links(self, trajectory: Trajectory, estimates: Estimates) -> credit_rules.Links:
+        """Whose values bootstrap which turn, and what is paid in between, along ``chain``.
+
+        ``team``: layer by layer through the whole episode. ``agent``: a turn's successor is its agent's own next turn.
+        """
+        chains = {"team": credit_rules.team_chain, "agent": credit_rules.agent_chain}
+        return chains[self.chain](trajectory, self.rule(trajectory), estimates)
+
+    def wanted(self, group: Sequence[Trajectory]) -> bool:
+        """Whether these episodes of one start are worth learning from; others are dropped, and refilled.
+
+        Args:
+            group: Those that did not fail, maybe none.
+        """
+        return True
+
+    def worth(self, branch: Trajectory, index: int) -> float:
+        """What a candidate is worth, for algorithms that draw several.
+
+        Args:
+            branch: The episode with the candidate in it, played until something is paid or the round is over.
+            index: Of the candidate's turn.
+        """
+        raise NotImplementedError
+
+    def values(self, trajectories: Sequence[Trajectory], critics: Critics | None, estimates: Estimates) -> None:
+        """Hook 1. Fills ``values`` (of turns that a critic looks at) and ``bootstraps`` of the estimates."""
+        fill_values(trajectories, critics, self.view, self.level, estimates)
+
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
+        """Hook 2. Fills ``advantages`` and ``returns`` of the estimates; returns numbers to log.
+
+        Args:
+            trajectories: The iteration's episodes, which nobody changes.
+            estimates: Of this update; they hold what ``values`` found.
+        """
+        raise NotImplementedError
+
+    def order(
+        self, rows: Mapping[str, Sequence[Transition]], estimates: Estimates, iteration: int
+    ) -> Iterable[list[str]]:
+        """Hook 3. Blocks of policies to update one after the other; here all at once.
+
+        A generator is asked for its next block after the last one was updated and ``after_block`` has run.
+
+        Args:
+            rows: Every trainable policy with its turns of this iteration (maybe none).
+            estimates: Of this update; they change from block to block where ``after_block`` changes them.
+            iteration: Counts updates of policies: value warm-up iterations are not in it.
+        """
+        return [list(rows)]
+
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """Hook 4. The loss of one batch, as its share of the minibatch's loss (``batch.mean``), and numbers to log.
+
+        Args:
+            logprobs: [B, T-1] under the current weights, with gradient.
+            batch: The packed turns.
+
+        Returns:
+            A scalar, and numbers that are summed over a minibatch's batches (maximised if their key ends in ``_max``).
+        """
+        raise NotImplementedError
+
+    def reduce(self, x: Tensor, batch: Batch) -> Tensor:
+        """How one number per token becomes a loss: their mean. KL and entropy terms are averaged like the surrogate.
+
+        Args:
+            x: [B, T-1].
+            batch: The packed turns.
+        """
+        return batch.mean(x)
+
+    def clipped(
+        self,
+        ratio: Tensor,
+        advantages: Tensor,
+        batch: Batch,
+        *,
+        scale: float = 1.0,
+        mean: Callable[[Tensor], Tensor] | None = None,
+    ) -> tuple[Tensor, dict[str, float]]:
+        """PPO's clipped surrogate and its numbers, for algorithms with the settings ``clip`` and ``clip_high``.
+
+        Args:
+            ratio: π_θ/π_old with gradient: [B, T-1] of tokens, or [B] of actions.
+            advantages: In a shape that multiplies it.
+            batch: The packed turns.
+            scale: Factor on both ε.
+            mean: How one number per ratio becomes a loss; by default ``reduce``.
+
+        Returns:
+            A scalar; the share of samples on which the clip binds, and the largest ratio.
+        """
+        low = self.config.clip * scale
+        high = low if self.config.clip_high is None else self.config.clip_high * scale
+        terms = F.clipped_surrogate(ratio, advantages, low, high)
+        bound = F.clip_binds(ratio.detach(), advantages, low, high)
+        loss = self.reduce(terms, batch) if mean is None else mean(terms)
+        return loss, {"clip_share": float(batch.mean(bound.float())), "ratio_max": float(ratio.detach().max())}
+
+    def after_block(
+        self, block: Sequence[str], trajectories: Sequence[Trajectory], estimates: Estimates, rescore: Rescore
+    ) -> dict[str, float]:
+        """Hook 5. What later blocks must know of the policies just updated; returns numbers to log. Nothing here."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must survive a restart beside weights and optimisers; tensors and plain Python only."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores ``state_dict``."""
+
+
+def fill_values(
+    trajectories: Sequence[Trajectory], critics: Critics | None, view: View, level: Level, estimates: Estimates
+) -> None:
+    """Reads V for every turn that a critic can see, and for the layer that a truncated episode would have run."""
+    if view == "none":
+        return
+    if critics is None:
+        raise ConfigError(f"The algorithm's critic sees '{view}', but there are no value heads; use critic='none'.")
+    nodes = [t for trajectory in trajectories for t in (*trajectory.transitions, *trajectory.planned)]
+    seen = [t for t in nodes if t.prompt_ids and t.policy in critics.policies]
+    features = critics.featurise(seen, view=view, level=level)
+    estimates.features |= features
+    for policy in critics.policies:
+        rows = [t for t in seen if t.policy == policy]
+        if not rows:
+            continue
+        with torch.no_grad():
+            flat = critics.values(policy, torch.cat([torch.as_tensor(features[t]) for t in rows]).to(critics.device))
+        parts = torch.split(flat.float().cpu(), [len(features[t]) for t in rows])
+        estimates.values |= {t: part.numpy().astype(np.float32) for t, part in zip(rows, parts, strict=True)}
+    for trajectory in trajectories:
+        beyond = [float(estimates.values[t][0]) for t in trajectory.planned if t in estimates.values]
+        if trajectory.truncated and beyond:
+            estimates.bootstraps[trajectory] = sum(beyond) / len(beyond)
+
+
+def check(algorithm: Algorithm, facts: Facts) -> None:
+    """Refuses a run that cannot work, before a model is loaded.
+
+    Raises:
+        ConfigError: Something the algorithm needs is not there, or the settings contradict each other.
+    """
+    name, config, rule = algorithm.name or type(algorithm).__name__, algorithm.config, algorithm.rule
+    for needs, who, kind in (
+        (algorithm.needs, name, "algorithm"),
+        (rule.needs, f"credit rule '{rule.name}'", "credit rule"),
+    ):
+        for need in sorted(needs - facts.offers):
+            what, advice = NEEDS[need]
+            raise ConfigError(f"{who} needs {what}, which this run does not offer; {advice}, or use another {kind}.")
+    if algorithm.chain not in rule.chains:
+        raise ConfigError(
+            f"Credit rule '{rule.name}' works along {' and '.join(sorted(rule.chains))} chains, and {name} has "
+            f"{algorithm.chain} chains. Use another rule ({', '.join(credit_rules.rules())}), or another algorithm "
+            "(agent chains: ippo, mappo, or chain='agent' where an algorithm has that setting)."
+        )
+    if facts.team:
+        rule.check(facts.team)
+    size = algorithm.group_size
+    if "groups" in algorithm.needs and size < 2:
+        raise ConfigError(f"{name} compares episodes of one start: group_size is {size}, expected at least 2.")
+    if facts.episodes % size:
+        raise ConfigError(
+            f"episodes_per_iteration is {facts.episodes}, which is no multiple of {name}'s group_size {size}; "
+            f"try --episodes-per-iteration {max(facts.episodes // size, 1) * size}."
+        )
+    if config.tis_cap is not None and config.old_logprobs != "learner":
+        raise ConfigError(
+            "tis_cap corrects for the gap between sampler and learner, and so does the ratio against the sampler's "
+            "log-probs: set old_logprobs='learner' beside it."
+        )
+
+
+_REGISTRY: dict[str, type[Algorithm]] = {}
+SHARED = {"base", "groups", "ppo", "settings"}
+"""Modules of this folder that are no algorithms."""
+
+
+def register(name: str) -> Callable[[type[Algorithm]], type[Algorithm]]:
+    """Class decorator: makes an algorithm known as ``name``."""
+
+    def add(cls: type[Algorithm]) -> type[Algorithm]:
+        if name in _REGISTRY:
+            raise ConfigError(f"Algorithm '{name}' is registered already; choose another name.")
+        cls.name = name
+        _REGISTRY[name] = cls
+        return cls
+
+    return add
+
+
+def get(name: str) -> type[Algorithm]:
+    """Returns the algorithm class of that name, or of ``module:Class``.
+
+    Raises:
+        ConfigError: No such algorithm.
+    """
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        try:
+            found = getattr(import_for(name, module), attribute)
+        except AttributeError as error:
+            raise ConfigError(f"Cannot load algorithm '{name}': {error}. Expected module:Class, importable.") from error
+        return found
+    if name not in _REGISTRY and name in pages():
+        importlib.import_module(f"{__package__}.{name}")
+    if name not in _REGISTRY:
+        raise ConfigError(f"There is no algorithm '{name}'. {did_you_mean(name, names())}")
+    return _REGISTRY[name]
+
+
+def names() -> list[str]:
+    """Names that ``get`` knows: one file in ``marft_algos/algorithms`` each, and what was registered elsewhere."""
+    return sorted(pages() | set(_REGISTRY))
+
+
+def pages() -> set[str]:
+    """Names of the algorithms that come with the package."""
+    return {m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)])} - SHARED

@@ -1,0 +1,56 @@
+"""Dr. GRPO: GRPO without its two divisions, by σ and by length (arXiv 2503.20783).
+
+    A_j  = R_j − μ_g
+    loss = mean over episodes of Σ_k Σ_t −min(ρA, clip(ρ, 1 − ε, 1 + ε)A) / constant
+
+Dividing by σ weighs starts that are almost always or almost never solved more than others; dividing by a text's own
+length makes long wrong texts cheaper than short ones. The constant is the longest reply, ``max_new_tokens``.
+
+Departures: a policy's turns of an episode are summed, not averaged, since a division by the number of turns is a
+length bias, too; the loss divides by all episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from marft_algos import credit
+from marft_algos.algorithms import groups
+from marft_algos.algorithms.base import GroupConfig, register
+from marft_algos.algorithms.grpo import GRPO
+from marft_algos.batching import Batch
+from marft_algos.ranges import POSITIVE, Range
+from marft_algos.types import Estimates, Trajectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class DrGRPOConfig(GroupConfig):
+    """Settings of Dr. GRPO; those it shares with every algorithm are inherited."""
+
+    clip: Annotated[float, Range(0.0, 1.0, open_low=True)] = 0.2
+    """ε of the clipped surrogate: the paper's."""
+    clip_high: Annotated[float | None, POSITIVE] = None
+    """Upper ε if it differs from the lower; none: as ``clip``."""
+
+
+@register("dr_grpo")
+class DrGRPO(GRPO):
+    """GRPO done right: centred scores, sums over tokens."""
+
+    Config: ClassVar[type[GroupConfig]] = DrGRPOConfig
+
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
+        """Scores minus their group's mean."""
+        scores = self.scores(trajectories, estimates)
+        found = groups.statistics(scores, [d.group for d in trajectories])
+        estimates.advantages |= credit.spread(trajectories, scores - found.mean)
+        return found.log()
+
+    def reduce(self, x: Tensor, batch: Batch) -> Tensor:
+        """Sum over the policy's tokens of an episode by a constant, mean over all episodes."""
+        return batch.episode_sum(batch.row_sum(x)) / self.sampling.max_new_tokens

@@ -1,0 +1,76 @@
+"""GRPO: advantages from groups of episodes of one start, PPO's clip on tokens (DeepSeekMath, arXiv 2402.03300).
+
+    A_j  = (R_j − μ_g)/(σ_g + ε_σ)
+    loss = mean over episodes, over the agent's turns, over tokens of −min(ρA, clip(ρ, 1 − ε, 1 + ε)A) + β·k3
+
+A group is G episodes of one task and seed. R is the episode's one score, the team's, and all of its turns carry the
+same advantage, whoever spoke. k3 is the estimate of KL(π‖π_ref) per token (``kl_coef``).
+
+Departures: where the paper has the mean over sequences, here an episode's turns of one agent are averaged first, so
+that who speaks often weighs no more than who speaks once (one turn each: the paper's mean). ε_σ and the degrees of
+freedom of σ differ between implementations and are fields. A group of equal scores gives zeros, and is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import numpy as np
+
+from marft_algos import credit
+from marft_algos import functional as F
+from marft_algos.algorithms import groups
+from marft_algos.algorithms.base import Algorithm, GroupConfig, Need, register
+from marft_algos.batching import Batch, Level
+from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, Range
+from marft_algos.types import Estimates, Trajectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class GRPOConfig(GroupConfig):
+    """Settings of GRPO; those it shares with every algorithm are inherited."""
+
+    clip: Annotated[float, Range(0.0, 1.0, open_low=True)] = 0.2
+    """ε of the clipped surrogate: the paper's."""
+    clip_high: Annotated[float | None, POSITIVE] = None
+    """Upper ε if it differs from the lower; none: as ``clip``."""
+    kl_coef: Annotated[float, NOT_NEGATIVE] = 0.04
+    """β, the weight of the KL to the model without its adapter: the paper's. Later work sets 0."""
+    std_eps: Annotated[float, NOT_NEGATIVE] = 1e-6
+    """ε_σ, added to a group's σ. TRL: 1e-4."""
+    std_ddof: Annotated[int, Range(0, 1)] = 1
+    """What σ's denominator is less than the group size: 1 in released code, 0 in the formula of the paper."""
+
+
+@register("grpo")
+class GRPO(Algorithm):
+    """Group-relative policy optimisation."""
+
+    Config: ClassVar[type[GroupConfig]] = GRPOConfig
+    config: GRPOConfig
+    needs: ClassVar[frozenset[Need]] = frozenset({"groups"})
+    level: Level = "action"
+
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
+        """Scores standardised within their group."""
+        scores = self.scores(trajectories, estimates)
+        found = groups.statistics(scores, [d.group for d in trajectories], self.config.std_ddof)
+        estimates.advantages |= credit.spread(trajectories, (scores - found.mean) / (found.std + self.config.std_eps))
+        return found.log()
+
+    def scores(self, trajectories: Sequence[Trajectory], estimates: Estimates | None = None) -> F.Array:
+        """One score an episode."""
+        return np.array([credit.team_score(d, credit.broadcast(d), estimates) for d in trajectories])
+
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """The clipped surrogate on tokens, averaged as ``reduce`` says."""
+        return self.clipped(F.ratio(logprobs, batch.old_logprobs), batch.advantages[:, None], batch)
+
+    def reduce(self, x: Tensor, batch: Batch) -> Tensor:
+        """Mean over a turn's tokens, over the agent's turns, over episodes."""
+        return batch.episode_mean(batch.row_mean(x))

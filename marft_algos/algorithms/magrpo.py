@@ -1,0 +1,84 @@
+"""MAGRPO: groups of joint episodes, turn by turn, and a plain policy gradient (arXiv 2508.04652).
+
+    A_t^g = R_t^g − mean_g R_t,   loss = −(1/E) Σ_episodes Σ_t log π(a_t^g) · A_t^g
+
+R_t is the return from turn t on, the joint one; a turn is compared with the same turn (the agent's n-th) of the group's
+other episodes. No σ, no ratio, no clip: one epoch, one minibatch.
+
+It needs a static schedule: under a router, an agent's n-th turn answers different questions in different episodes, and
+their mean is no baseline. Departures: episodes of unequal length are compared with those that got as far.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+
+from marft_algos import credit
+from marft_algos.algorithms import groups
+from marft_algos.algorithms.base import Algorithm, GroupConfig, Need, register
+from marft_algos.batching import Batch, Level
+from marft_algos.ranges import COUNT, SHARE
+from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class MAGRPOConfig(GroupConfig):
+    """Settings of MAGRPO; those it shares with every algorithm are inherited."""
+
+    one_step = True
+
+    group_size: Annotated[int, COUNT] = 4
+    """Episodes of each start: the paper's."""
+    gamma_turn: Annotated[float, SHARE] = 1.0
+    """Discount from a layer to the next."""
+    credit: str | dict[str, Any] = "broadcast"
+    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` pays rewards where they fall
+    due, ``last`` (released code) at a round's last layer."""
+
+
+@register("magrpo")
+class MAGRPO(Algorithm):
+    """Group-relative returns, turn by turn."""
+
+    Config = MAGRPOConfig
+    config: MAGRPOConfig
+    needs: ClassVar[frozenset[Need]] = frozenset({"groups", "static"})
+    level: Level = "action"
+
+    def __init__(self, config: MAGRPOConfig | None = None, sampling: SamplingParams | None = None) -> None:
+        super().__init__(config, sampling)
+        self.rule = credit.get(self.config.credit)
+
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
+        """Returns to go minus the mean of the same turn's in the group."""
+        turns: list[Transition] = []
+        returns: list[float] = []
+        keys: list[tuple[int, str, int]] = []
+        for d in trajectories:
+            times: Counter[str] = Counter()
+            turns += d.transitions
+            returns += credit.returns_to_go(d, self.links(d, estimates), self.config.gamma_turn)
+            for t in d.transitions:
+                keys.append((d.group, t.agent, times[t.agent]))
+                times[t.agent] += 1
+        found = groups.statistics(returns, keys)
+        for t, g, mean in zip(turns, returns, found.mean, strict=True):
+            estimates.advantages[t] = np.array([g - mean], np.float32)
+            estimates.returns[t] = np.array([g], np.float32)
+        return found.log()
+
+    def reduce(self, x: Tensor, batch: Batch) -> Tensor:
+        """Sum over the policy's tokens of an episode, mean over all episodes."""
+        return batch.episode_sum(batch.row_sum(x))
+
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """−log π · A."""
+        return self.reduce(-logprobs * batch.advantages[:, None], batch), {}

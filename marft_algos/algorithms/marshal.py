@@ -1,0 +1,84 @@
+"""MARSHAL's turn-level advantages: rewards of turns, centred and normalised player by player (arXiv 2510.15414).
+
+    r̃_k = r_k − mean of player i's r,   S_k = Σ_{own turns k' ≥ k} r̃_{k'},   A_k = (S_k − mean_i S)/(σ_i S + ε_σ)
+    loss = −min(ρA, clip(ρ, 1 − ε, 1 + ε)A) + β·k3,  mean over tokens
+
+r_k is what agent i and the team are paid from its turn k until its next one. The players of a game, or the roles of a
+team, are paid on different scales and act a different number of times: statistics of all of them together would make
+one's average another's advantage.
+
+Departures: a player is an agent by name, also where agents share a policy. σ below 1e-8: centred only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from marft_algos import credit
+from marft_algos import functional as F
+from marft_algos.algorithms import groups
+from marft_algos.algorithms.base import Algorithm, UpdateConfig, register
+from marft_algos.batching import Batch, Level
+from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, Range
+from marft_algos.types import Estimates, SamplingParams, Trajectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class MARSHALConfig(UpdateConfig):
+    """Settings of MARSHAL; those it shares with every algorithm are inherited."""
+
+    clip: Annotated[float, Range(0.0, 1.0, open_low=True)] = 0.2
+    """ε of the clipped surrogate: PPO's."""
+    clip_high: Annotated[float | None, POSITIVE] = None
+    """Upper ε if it differs from the lower; none: as ``clip``."""
+    kl_coef: Annotated[float, NOT_NEGATIVE] = 0.2
+    """Weight of the KL to the model without its adapter: the paper's; self-play drifts."""
+    std_eps: Annotated[float, NOT_NEGATIVE] = 1e-6
+    """ε_σ, added to a player's σ."""
+    credit: str | dict[str, Any] = "broadcast"
+    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` pays rewards where they fall
+    due, ``last`` (released code) at a round's last layer."""
+
+
+@register("marshal")
+class MARSHAL(Algorithm):
+    """Turn-level advantages per player."""
+
+    Config = MARSHALConfig
+    config: MARSHALConfig
+    level: Level = "action"
+    chain: credit.Chain = "agent"
+
+    def __init__(self, config: MARSHALConfig | None = None, sampling: SamplingParams | None = None) -> None:
+        super().__init__(config, sampling)
+        self.rule = credit.get(self.config.credit)
+
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
+        """Centre, sum to go, normalise; each player by itself."""
+        turns = [t for d in trajectories for t in d.transitions]
+        players = [t.agent for t in turns]
+        chains = [self.links(d, estimates) for d in trajectories]
+        rewards = np.array([r for links in chains for r in links.totals], dtype=np.float64)
+        rest = rewards - groups.statistics(rewards, players).mean
+        sums, start = np.zeros_like(rest), 0
+        for d, links in zip(trajectories, chains, strict=True):
+            end = start + len(d.transitions)
+            own = credit.Links(rest[start:end].tolist(), links.successors, links.bootstraps, [None] * (end - start))
+            sums[start:end] = credit.returns_to_go(d, own)
+            start = end
+        found = groups.statistics(sums, players)
+        advantages = (sums - found.mean) / (found.std + self.config.std_eps)
+        for t, a in zip(turns, advantages, strict=True):
+            estimates.advantages[t] = np.array([a], dtype=np.float32)
+        return {f"player_std/{p}": float(found.std[players.index(p)]) for p in sorted(set(players))}
+
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """The clipped surrogate on tokens."""
+        return self.clipped(F.ratio(logprobs, batch.old_logprobs), batch.advantages[:, None], batch)

@@ -1,0 +1,85 @@
+"""REINFORCE++: no critic and no groups; rewards to go with a KL in them, whitened over the whole batch (2501.03262).
+
+    A_{k,t} = G_k − β·Σ_{s≥t} (log π_old − log π_ref)_s,  whitened over all trained tokens
+    loss    = −min(ρA, clip(ρ, 1 − ε, 1 + ε)A),  mean over tokens
+
+G_k is what is paid from turn k on, along the team chain or the agent's own. The KL of the tokens still to come is in
+a token's advantage, that of the tokens before it is not.
+
+Departures: β stands under its common name ``kl_reward_coef``, where every algorithm has it. A sequence is a turn: on
+the team chain, the KL of later turns is in the return of earlier ones like any other reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+
+from marft_algos import credit
+from marft_algos import functional as F
+from marft_algos.algorithms.base import Algorithm, UpdateConfig, register
+from marft_algos.batching import Batch, Level, decision_points, has_loss
+from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, SHARE, Range
+from marft_algos.types import Estimates, SamplingParams, Trajectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class REINFORCEPPConfig(UpdateConfig):
+    """Settings of REINFORCE++; those it shares with every algorithm are inherited."""
+
+    kl_reward_coef: Annotated[float, NOT_NEGATIVE] = 0.01
+    """β, the weight of the KL in the reward: .001 to .01 in the paper and its code."""
+    clip: Annotated[float, Range(0.0, 1.0, open_low=True)] = 0.2
+    """ε of the clipped surrogate: PPO's."""
+    clip_high: Annotated[float | None, POSITIVE] = None
+    """Upper ε if it differs from the lower; none: as ``clip``."""
+    gamma_turn: Annotated[float, SHARE] = 1.0
+    """Discount from a turn to the next of its chain."""
+    chain: Literal["team", "agent"] = "team"
+    """Whose rewards a turn is credited with: all that the team is paid later, or what its own agent is."""
+    credit: str | dict[str, Any] = "broadcast"
+    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` pays rewards where they fall
+    due, ``last`` (released code) at a round's last layer."""
+
+
+@register("reinforce_pp")
+class REINFORCEPP(Algorithm):
+    """Whitened rewards to go, token by token."""
+
+    Config = REINFORCEPPConfig
+    config: REINFORCEPPConfig
+    level: Level = "token"
+
+    def __init__(self, config: REINFORCEPPConfig | None = None, sampling: SamplingParams | None = None) -> None:
+        super().__init__(config, sampling)
+        self.rule = credit.get(self.config.credit)
+        self.chain = self.config.chain
+
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
+        """Rewards to go from each token, whitened over what is trained."""
+        for d in trajectories:
+            returns = credit.returns_to_go(d, self.links(d, estimates), self.config.gamma_turn)
+            for t, g in zip(d.transitions, returns, strict=True):
+                own = np.full(decision_points(t, self.level), g, dtype=np.float32)
+                if t in estimates.penalties:  # the turn's KL is in its return; what is past goes
+                    own[1:] -= np.cumsum(estimates.penalties[t])[:-1]
+                estimates.advantages[t] = estimates.returns[t] = own
+        trained = [t for d in trajectories for t in d.transitions if has_loss(t)]
+        parts = [estimates.returns[t] for t in trained]
+        if not parts:
+            return {}
+        flat = np.concatenate(parts)
+        whitened = np.split(F.whiten(flat), np.cumsum([len(p) for p in parts])[:-1])
+        for t, part in zip(trained, whitened, strict=True):
+            estimates.advantages[t] = part.astype(np.float32)
+        return {"return_std": float(flat.std())}
+
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """The clipped surrogate on tokens."""
+        return self.clipped(F.ratio(logprobs, batch.old_logprobs), batch.advantages, batch)

@@ -1,0 +1,62 @@
+"""RLOO: REINFORCE against the mean of the other episodes of the same start (arXiv 2402.14740).
+
+    A_j = R_j − 1/(k−1) Σ_{l≠j} R_l,   loss = −(1/E) Σ_episodes Σ_k Σ_t log π(y_{k,t}) · A_j
+
+With k = 2 the advantage is the difference of the two scores. R is the episode's one score, the team's; an agent's
+"sequence" is all it says in the episode.
+
+Departures: the paper samples one text from one model; here the score belongs to a team, and each agent's log-prob is
+multiplied by it. The KL of the paper's reward is ``kl_reward_coef``, off by default. No ratio: one epoch, one
+minibatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from marft_algos import credit
+from marft_algos.algorithms import groups
+from marft_algos.algorithms.base import Algorithm, GroupConfig, Need, register
+from marft_algos.batching import Batch, Level
+from marft_algos.ranges import COUNT
+from marft_algos.types import Estimates, Trajectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RLOOConfig(GroupConfig):
+    """Settings of RLOO; those it shares with every algorithm are inherited."""
+
+    one_step = True
+
+    group_size: Annotated[int, COUNT] = 4
+    """k, episodes of each start: 2 and 4 in the paper."""
+
+
+@register("rloo")
+class RLOO(Algorithm):
+    """REINFORCE, leave one out."""
+
+    Config = RLOOConfig
+    config: RLOOConfig
+    needs: ClassVar[frozenset[Need]] = frozenset({"groups"})
+    level: Level = "action"
+
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
+        """Each score minus the mean of the others of its group."""
+        scores = [credit.team_score(d, credit.broadcast(d), estimates) for d in trajectories]
+        found = groups.statistics(scores, [d.group for d in trajectories])
+        estimates.advantages |= credit.spread(trajectories, groups.leave_one_out(scores, found))
+        return found.log()
+
+    def reduce(self, x: Tensor, batch: Batch) -> Tensor:
+        """Sum over the policy's tokens of an episode, mean over all episodes."""
+        return batch.episode_sum(batch.row_sum(x))
+
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """−log π · A."""
+        return self.reduce(-logprobs * batch.advantages[:, None], batch), {}

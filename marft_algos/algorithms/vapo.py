@@ -1,0 +1,109 @@
+"""VAPO: value-based PPO for long reasoning, one learner per agent (arXiv 2504.05118).
+
+A critic earns its keep on long replies if it is trained first, if its targets are unbiased, and if the policy's λ
+grows with the length of the reply:
+
+    critic: λ_critic = 1: the target is what was paid; the first iterations train the critic only
+    policy: λ_policy = max(.95, 1 − 1/(α·length)), so that the end of a long reply still reaches its start
+    loss  = −min(ρA, clip(ρ, 1 − .2, 1 + .28)A)  + μ·NLL(replies of episodes that succeeded)
+
+Both means run over tokens: over all of them, and over those of the successful episodes. A is whitened.
+
+Departures from the original, a recipe for one agent. Every agent is a learner of its own, on its agent's chain (paid
+its own reward and the team's until its next turn) with a critic on its own observation; from turn to turn λ is
+``lambda_turn`` (1) for critic and policy alike. The critic is a small head on the frozen model's features: it is
+trained first for a few iterations, not for fifty. An episode is correct if the environment says success; where it
+gives no verdict the NLL is off, and ``correct`` shows it. No groups: the original samples sixteen replies to each
+prompt for the sake of contrast, here a panel has as many episodes as it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import numpy as np
+
+from marft_algos import credit
+from marft_algos import functional as F
+from marft_algos.algorithms.base import Need, View, register
+from marft_algos.algorithms.ppo import PPO, PPOConfig
+from marft_algos.batching import Batch, has_loss
+from marft_algos.ranges import NOT_NEGATIVE, POSITIVE
+from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
+from marft_envs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class VAPOConfig(PPOConfig):
+    """Settings of VAPO; those it shares with every algorithm that has a critic are inherited.
+
+    ``lambda_tok`` is the critic's.
+    """
+
+    clip_high: Annotated[float | None, POSITIVE] = 0.28
+    """Upper ε: above the lower, so that rare tokens can grow. The paper: .28."""
+    value_warmup: Annotated[int, NOT_NEGATIVE] = 5
+    """Iterations at the start that train only the value heads, on Monte-Carlo returns. The paper has 50 for a critic
+    of the model's size."""
+    alpha: Annotated[float, POSITIVE] = 0.05
+    """α of the policy's λ = max(.95, 1 − 1/(α·length)). The paper: .05, which leaves .95 up to 400 tokens."""
+    nll_coef: Annotated[float, NOT_NEGATIVE] = 0.1
+    """μ: weight of the negative log-likelihood of correct replies. The paper: .1."""
+
+
+@register("vapo")
+class VAPO(PPO):
+    """Value-augmented PPO for each agent."""
+
+    Config = VAPOConfig
+    config: VAPOConfig
+    needs: ClassVar[frozenset[Need]] = frozenset({"critic"})
+    view: View = "own"
+    chain: credit.Chain = "agent"
+
+    def __init__(self, config: VAPOConfig | None = None, sampling: SamplingParams | None = None) -> None:
+        super().__init__(config, sampling)
+        self.weights: dict[Transition, float] = {}
+        if self.level != "token":
+            raise ConfigError("VAPO's λ works between tokens: level is 'action', expected 'token'.")
+
+    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
+        """Returns by the critic's λ; advantages by the policy's, from what the last token is due."""
+        self.run_chains(trajectories, estimates)
+        turns = [t for trajectory in trajectories for t in trajectory.transitions if has_loss(t)]
+        lambdas = [F.length_adaptive_lambda(len(t.action_ids), self.config.alpha) for t in turns]
+        for t, lam in zip(turns, lambdas, strict=True):
+            inside = F.Discounts(gamma_tok=self.config.gamma_tok, lambda_tok=lam)
+            penalties, due = estimates.penalties.get(t), float(estimates.returns[t][-1])
+            charged = None if penalties is None else np.append(penalties[:-1], 0.0)  # the last one's is in G
+            (advantages,), _ = F.chain(
+                [estimates.values.get(t)], [len(t.action_ids)], [due], [()], inside, token_rewards=[charged]
+            )
+            estimates.advantages[t] = advantages.astype(np.float32)
+        self.whiten(trajectories, estimates)
+        self._weigh(trajectories)
+        judged = [bool(trajectory.success) for trajectory in trajectories]
+        return {"lambda": float(np.mean(lambdas)) if lambdas else 1.0, "correct": float(np.mean(judged))}
+
+    def _weigh(self, trajectories: Sequence[Trajectory]) -> None:
+        """Weights under which a mean over all of a policy's tokens is one over its correct replies' tokens."""
+        self.weights = {}
+        tokens: dict[str, list[int]] = {}
+        rows = [(t, bool(d.success)) for d in trajectories for t in d.transitions if has_loss(t)]
+        for t, correct in rows:
+            both = tokens.setdefault(t.policy, [0, 0])
+            both[0] += len(t.action_ids)
+            both[1] += len(t.action_ids) * correct
+        for t, correct in rows:
+            self.weights[t] = tokens[t.policy][0] / tokens[t.policy][1] if correct else 0.0
+
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """The clipped surrogate, and the NLL of what was right."""
+        loss, stats = self.clipped(self.ratio(logprobs, batch), batch.advantages, batch)
+        nll = batch.mean(-logprobs * self.per_turn([self.weights[t] for t in batch.transitions], batch))
+        return loss + self.config.nll_coef * nll, stats | {"nll": float(nll.detach())}

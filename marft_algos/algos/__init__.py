@@ -1,1 +1,0 @@
-"""One algorithm a file; see ``marft_algos.algorithm``."""

@@ -1,0 +1,236 @@
+"""The command line: ``marft COMMAND …``.
+
+A command's module is imported when it is used: ``envs``, ``play``, ``check`` and ``show`` load no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import tyro
+
+from marft_algos.config import trust
+from marft_algos.terminal import clean, say
+from marft_envs.errors import MarftError, did_you_mean
+
+COMMANDS = {
+    "envs": "list the environments, or describe one",
+    "play": "play an environment yourself",
+    "check": "does an environment keep the rules?",
+    "train": "train a team",
+    "eval": "score a trained team against the untrained one, or against another",
+    "bench": "run a grid of algorithms, environments and seeds, and report on it",
+    "show": "the last numbers of a run, and where its report is",
+}
+"""Command -> what it does; the function is ``run_<command>`` of the module in ``_WHERE`` (here by default)."""
+
+_WHERE = {
+    "play": "cli.play",
+    "train": "cli.commands",
+    "eval": "cli.commands",
+    "show": "cli.commands",
+    "bench": "bench.commands",
+}
+
+WELCOME = """\
+marft: reinforcement fine-tuning of teams of language-model agents
+
+  marft envs                      what there is
+  marft play relay-v0             be the agents yourself
+  marft train                     a two-agent math team learns on this CPU, in minutes
+  marft train --env relay-v0      another task
+  marft show                      the last run's numbers, and where its report is
+
+marft COMMAND --help lists every option. Commands: {commands}.
+Settings of a file that run code, start programs or send something take effect with --trust only: docs/trust.md."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit code (130 after Ctrl-C or SIGTERM)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    try:
+        with _terminable(), trust.command(words) as words:
+            return _dispatch(words)
+    except trust.NotExecuted as found:
+        say(found)
+        return 0
+    except MarftError as error:
+        if debug:
+            raise
+        say(f"error: {error}", error=True)
+        return 1
+    except KeyboardInterrupt:
+        say("stopped", error=True)
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone: `marft envs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Makes a scheduler's or ``kill``'s SIGTERM a Ctrl-C: what was started is ended too, what was learned is saved."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # handlers can be set in the main thread only
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if before is not None:  # None: not set by Python, and nothing that it could put back
+            signal.signal(signal.SIGTERM, before)
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        say(WELCOME.format(commands=", ".join(COMMANDS)))
+        return 0
+    if words[0] == "--version":
+        say(f"marft {importlib.import_module('marft_envs').__version__}")
+        return 0
+    command, rest = words[0], words[1:]
+    if command not in COMMANDS:
+        say(f"error: there is no command '{command}'. {did_you_mean(command, COMMANDS)}", error=True)
+        return 2
+    module = importlib.import_module(f"marft_algos.{_WHERE.get(command, 'cli.app')}")
+    code: int = getattr(module, f"run_{command}")(rest)
+    return code
+
+
+# marft envs -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EnvsArguments:
+    """Lists the environments, or describes one."""
+
+    id: Annotated[str, tyro.conf.Positional] = ""
+    """Which one to describe; empty: list all."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the environment."""
+
+
+def run_envs(argv: list[str]) -> int:
+    """``marft envs [ID]``."""
+    import marft_envs
+    from marft_algos.config import arguments
+
+    given = arguments.parse(EnvsArguments, argv, prog="marft envs")
+    if given.id:
+        say(describe(given.id, given.env_kwargs))
+        return 0
+    specs = marft_envs.list_envs()
+    width = max(len(found.id) for found in specs)
+    for found in specs:
+        say(f"{found.id:<{width}}  {found.summary}".rstrip())
+    say(f"\nOne of them: marft envs {specs[0].id}")
+    return 0
+
+
+def describe(env_id: str, kwargs: dict[str, Any]) -> str:
+    """A page about one environment: what it is, who is in the team, who sees whom, what they see."""
+    import marft_envs
+
+    spec = marft_envs.spec(env_id)
+    env = marft_envs.make(env_id, **kwargs)
+    env.reset(seed=0)
+    base = env.unwrapped
+    lines = [f"{spec.id}: {spec.summary}" if spec.summary else spec.id, ""]
+    build = spec.load()
+    for text in (inspect.getdoc(inspect.getmodule(build)), inspect.getdoc(build)):
+        lines += [*(text or "").splitlines(), ""] if text else []
+    lines += ["Team:"]
+    for agent in base.team:
+        lines.append(f"  {agent.name}{' (gives the answer)' if agent.with_answer else ''}")
+        lines += [f"      {line}" for line in agent.prompt.splitlines()]
+    lines += ["", f"D: {type(base.dependency).__name__}; with seed 0 the first to act: {', '.join(base.ready_agents)}"]
+    first = base.ready_agents[0]
+    lines += ["", f"What {first} sees with seed 0 (task {clean(base.task.task_id, line=True)}):"]
+    for message in base.messages(first):
+        lines += [f"  <{message['role']}>", *(f"  {line}" for line in message["content"].splitlines())]
+    env.close()
+    typed = shlex.quote(env_id)
+    lines += ["", f"Next: marft play {typed}   ·   marft train --env {typed}"]
+    return "\n".join(lines)
+
+
+# marft check ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CheckArguments:
+    """Runs PettingZoo's own tests and the Flex invariants on an environment.
+
+    Of an environment of others it first says, clause by clause, what it offers and what is missing.
+    """
+
+    target: Annotated[str, tyro.conf.Positional]
+    """An id, ``module:id``, or ``module:callable`` where the callable returns an environment."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the environment."""
+
+
+def run_check(argv: list[str]) -> int:
+    """``marft check ID|MODULE:ENV``."""
+    import marft_envs
+    from marft_algos.config import arguments
+
+    given = arguments.parse(CheckArguments, argv, prog="marft check")
+    clauses = foreign_clauses(given.target, given.env_kwargs)
+    say(*clauses, sep="\n" if clauses else "", end="\n" if clauses else "")
+    if not all(clause.met for clause in clauses):
+        return 1
+    say(marft_envs.check_env(factory(given.target, given.env_kwargs)))
+    return 0
+
+
+def foreign_clauses(target: str, kwargs: dict[str, Any]) -> list[Any]:
+    """What an environment of others offers, clause by clause; empty for those of this project."""
+    import marft_envs
+    from marft_envs.errors import ConfigError
+
+    try:
+        foreign = "target" in marft_envs.spec(target).kwargs
+    except ConfigError:
+        return []  # `factory` says what is wrong
+    if not foreign:
+        return []
+    from marft_envs.adapters.inward import load
+
+    return load.clauses(target, **kwargs)
+
+
+def factory(target: str, kwargs: dict[str, Any]) -> Any:
+    """A callable without arguments that builds ``target``: an id, ``module:id`` or ``module:callable``."""
+    import marft_envs
+    from marft_envs.errors import ConfigError
+    from marft_envs.registry import FOREIGN, import_for
+
+    module, _, name = target.rpartition(":")
+    if not module or not name.isidentifier() or target.startswith(FOREIGN):
+        return lambda: marft_envs.make(target, **kwargs)
+    try:
+        build = getattr(import_for(target, module), name)
+    except AttributeError as error:
+        raise ConfigError(f"Cannot load '{target}': {error}. Expected an importable module:callable.") from error
+    if not callable(build):
+        return lambda: build
+    if foreign_clauses(target, kwargs):
+        return lambda: marft_envs.make(target, **kwargs)
+    return lambda: build(**kwargs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""``marft play``: an environment on the terminal, played by people, at random, or by a trained team."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+import marft_envs
+from marft_algos.config import arguments
+from marft_algos.ranges import COUNT, NOT_NEGATIVE
+from marft_algos.terminal import clean, say
+from marft_envs.errors import ConfigError, did_you_mean
+
+Reply = Callable[[str, Sequence[Mapping[str, str]]], str]
+"""(agent, chat messages) -> what the agent says."""
+
+
+@dataclass(frozen=True)
+class PlayArguments:
+    r"""Shows each agent's view; you type the replies.
+
+    Without options you are everybody. A reply is one line; \n in it is a line break.
+    """
+
+    id: Annotated[str, tyro.conf.Positional]
+    """Environment."""
+    agent: str = ""
+    """Play this agent only; the others are played by ``--team``, or at random."""
+    team: str = ""
+    """Folder of a run whose trained policies play (needs the train extra)."""
+    random: bool = False
+    """Everybody is played at random, from the task's plausible replies; asks for nothing."""
+    seed: Annotated[int, NOT_NEGATIVE] = 0
+    """Fixes the problem."""
+    episodes: Annotated[int, COUNT] = 1
+    """How many to play."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the environment."""
+
+
+def run_play(argv: list[str]) -> int:
+    """``marft play ID``."""
+    given: PlayArguments = arguments.parse(PlayArguments, argv, prog="marft play")
+    env = marft_envs.make(given.id, **given.env_kwargs)
+    names = env.unwrapped.possible_agents
+    if given.episodes < 1:
+        raise ConfigError(f"--episodes is {given.episodes}; expected at least 1.")
+    if given.agent and given.agent not in names:
+        raise ConfigError(f"There is no agent '{given.agent}' in {given.id}. {did_you_mean(given.agent, names)}")
+    rng = np.random.default_rng(given.seed)
+
+    def at_random(agent: str, messages: Sequence[Mapping[str, str]]) -> str:
+        plausible = env.unwrapped.task.sample_actions(agent)
+        return str(plausible[int(rng.integers(len(plausible)))])
+
+    others: Reply = at_random
+    if given.team:
+        others = team_of(given.team, given.id, names)
+    alone = not (given.agent or given.team or given.random)
+    people = set() if given.random else {given.agent} if given.agent else set(names) if alone else set()
+    score = 0.0
+    for episode in range(given.episodes):
+        score += _episode(env, given.seed + episode, people, others)
+    if given.episodes > 1:
+        say(f"\nmean score of {given.episodes} episodes: {score / given.episodes:.3f}")
+    env.close()
+    return 0
+
+
+def team_of(path: str, env_id: str, names: Sequence[str]) -> Reply:
+    """What the trained team of a run says, greedily.
+
+    Args:
+        path: Of the run.
+        env_id: What is played.
+        names: The agents there.
+
+    Raises:
+        ConfigError: No such run, or its team has not these agents.
+        MissingExtraError: The train extra is not installed.
+    """
+    from marft_algos.lazy import require_training
+    from marft_algos.runs import paths
+    from marft_algos.runs.folder import RunFolder
+
+    run = RunFolder.open(path)
+    settings = paths.of_run(run)
+    env = marft_envs.make(settings.env, **settings.env_kwargs)
+    env.reset(seed=0)
+    known = env.unwrapped.possible_agents
+    if strangers := [name for name in names if name not in known]:
+        play = arguments.typed("play", settings.env, "--team", path)
+        raise ConfigError(
+            f"The team of {run.root} was trained on {settings.env} and has {', '.join(known)}: nobody plays"
+            f" '{strangers[0]}' of {env_id}. {did_you_mean(strangers[0], known)} Its own game: {play}"
+        )
+    require_training()
+    from marft_algos.runs import checkpoint
+    from marft_algos.training import hosting, setup
+    from marft_algos.training.resolve import resolve
+    from marft_algos.types import GenerationRequest
+
+    spec = resolve(settings, env)
+    policies = setup.make_policies(spec)
+    chosen = checkpoint.pick(run.checkpoints)
+    checkpoint.load_policies(chosen, policies, setup.saved_policies(settings, policies))
+    renderer = policies.renderer
+    engine, params = hosting.make_engine(spec, policies, local=True), setup.sampling(settings, evaluation=True)
+
+    def reply(agent: str, messages: Sequence[Mapping[str, str]]) -> str:
+        policy = renderer.policy_of(agent)
+        tools = env.unwrapped.tools.get(agent, ())
+        prompt = renderer.render(policy, messages, tools) if policy in renderer.policies else []
+        request = GenerationRequest(policy, prompt, seed=0, agent=agent, messages=messages)
+        return engine.generate([request], params)[0].text
+
+    return reply
+
+
+def _episode(env: Any, seed: int, people: set[str], others: Reply) -> float:
+    """Plays one episode; returns its score."""
+    base = env.unwrapped
+    env.reset(seed=seed)
+    say(f"── {base.env_id} · seed {seed} · task {clean(base.task.task_id, line=True)} ──")
+    while not base.done:
+        for agent in base.ready_agents:
+            messages = base.messages(agent)
+            if agent in people:
+                _show(agent, messages)
+                text = _ask(agent)
+            else:
+                text = others(agent, messages)
+                say(f"[{agent}] {text}")
+            base.select(agent)
+            env.step(text)
+    episode = base.episode
+    for record in episode.rounds:
+        say(f"round {record.index + 1}: {_who_saw_whom(record.D, base.possible_agents)}")
+    facts = "".join(f", {key} {value}" for key, value in episode.info.items() if isinstance(value, str | float | int))
+    facts = clean(facts, line=True)
+    say(f"score {episode.team_return:g}, success {episode.success}, ended by {episode.stop_reason}{facts}")
+    return float(episode.team_return)
+
+
+def _who_saw_whom(d: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+    """The executed D in words: ``D[i][j] = 1`` when j saw i."""
+    sights = [(name, [names[i] for i in range(len(names)) if d[i][j]]) for j, name in enumerate(names)]
+    return "; ".join(f"{name} saw {', '.join(seen)}" for name, seen in sights if seen) or "nobody saw anybody"
+
+
+def _show(agent: str, messages: Sequence[Mapping[str, str]]) -> None:
+    say(f"\n{agent} sees:")
+    for message in messages:
+        say("\n".join(f"  {line}" for line in f"<{message['role']}>\n{message['content']}".splitlines()))
+
+
+def _ask(agent: str) -> str:
+    say(f"{agent}> ", end="")
+    line = sys.stdin.readline()
+    if not line:
+        raise ConfigError("The input has ended before the episode. To play without typing: marft play ID --random")
+    return line.rstrip("\n").replace("\\n", "\n")

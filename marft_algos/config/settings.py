@@ -1,0 +1,265 @@
+"""The settings of a run: one frozen dataclass, with a reason for every default, and TOML on disk.
+
+An algorithm's own settings are the nested ``algorithm`` (a ``Config`` of the class that ``algo`` names). Presets
+change these defaults for a purpose; see ``presets.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from marft_algos import seeds
+from marft_algos.config import endpoints, toml, trust
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Checked, Range, shown
+from marft_envs.errors import ConfigError, did_you_mean
+
+SECTIONS = {
+    "preset": "task",
+    "models": "model",
+    "max_new_tokens": "training",
+    "eval_every": "evaluation",
+    "save_every": "record",
+    "threads": "machine",
+}
+"""First setting of each section of ``marft train --help`` -> its title; a section ends where the next begins."""
+
+
+@dataclass(frozen=True)
+class TrainConfig(Checked):
+    """What a run is. Everything here is written to the run's ``config.toml``, from which it can be repeated."""
+
+    preset: str = "default"
+    """Where values that are not given come from (in a run's config.toml it is a record and changes nothing)."""
+    algo: str = "marft"
+    """The algorithm: a name, or ``module:Class``."""
+    env: str = "math-dual-v0"
+    """The environment's id, or ``module:id``. math-dual-v0 is the task of the paper's section 5."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the environment (``marft envs ID`` lists them)."""
+    models: str | dict[str, str] = "embedded"
+    """One model for all policies, or one per policy: ``embedded`` (ships with the package, works offline), a folder,
+    or a hub id."""
+    policies: str | dict[str, str] = "own"
+    """Who plays with which policy: ``own`` (one each, the paper), ``shared`` (one for all), or agent = policy."""
+    frozen: tuple[str, ...] = ()
+    """Policies that play but are not trained."""
+    pool: Annotated[int, NOT_NEGATIVE] = 0
+    """Self-play: so many past states of the policies are kept, and play all seats but one in some training episodes."""
+    pool_every: Annotated[int, COUNT] = 10
+    """Iterations between two states that enter the pool; the oldest leaves. At the start all are the untrained team."""
+    pool_share: Annotated[float, SHARE] = 0.5
+    """Share of training episodes against the pool; in the others everybody plays as they are. A half: the pool keeps
+    play from going in circles, and present play keeps it moving."""
+    adapters: dict[str, str] = field(default_factory=dict)
+    """Policy = folder of a saved policy to start from, e.g. ``runs/NAME/checkpoints/step_000100/policies/actor_0``."""
+    engines: dict[str, str] = field(default_factory=dict)
+    """Policy = where its replies come from: ``native`` (the default), ``vllm:URL[,URL]`` or ``openai:MODEL[@URL]``; see
+    docs/engines.md. Policies of the last kind are hosted: not trained, without a model here."""
+    adapter_dir: str = ""
+    """Folder, seen by the vLLM servers too, through which they get adapters; empty: a temporary one of this machine."""
+    full_finetune: bool = False
+    """Train all weights instead of a LoRA adapter. Off, as in the paper: adapters let all policies share one base."""
+    quantize: Literal["none", "nf4"] = "none"
+    """Base weights of linear layers: as they are, or in 4 bits (nf4; needs the quant extra). A quarter of the memory,
+    and slower: for models that would not fit otherwise."""
+    gradient_checkpointing: bool = False
+    """Keep the layers' inputs only, and compute the rest of a layer again on the way back: a fraction of the memory of
+    an update, for one more forward pass."""
+    thinking: bool = False
+    """Let models think aloud before they answer, if their chat template has a switch for it (Qwen3). Off: a thought
+    spends the reply's tokens, and the others would read it."""
+    template_tools: bool = False
+    """Show agents their tools in the chat template's own form, as the model was trained with; environments then need
+    not write them into profiles (show_tools=none)."""
+    lora_r: Annotated[int, COUNT] = 8
+    """Rank of the adapters; 8 as in the released launch script."""
+    lora_alpha: Annotated[int, COUNT] = 16
+    """Scale of the adapters, alpha / r; 16 as in the released launch script."""
+    lora_targets: str | tuple[str, ...] = "all-linear"
+    """Layers with an adapter. All linear ones: at the same rank they learn faster than the released code's q and v."""
+    critic_hidden: Annotated[tuple[int, ...], COUNT] = (64,)
+    """Hidden sizes of the value heads. 64: the paper's tables 3 to 5."""
+    device: str = "auto"
+    """``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``."""
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"
+    """Arithmetic of the forward passes: ``auto`` is bf16 on a GPU, fp32 on a CPU. Trained weights stay fp32."""
+    max_new_tokens: Annotated[int, COUNT] = 512
+    """Longest reply; 512 as in the paper."""
+    context: Annotated[int | None, COUNT] = None
+    """Most tokens of prompt and reply together, if fewer than the model can take. The paper: 2048."""
+    temperature: Annotated[float, POSITIVE] = 1.0
+    """Of sampling while training; 1: the model's own distribution, which is also what is scored."""
+    iterations: Annotated[int, NOT_NEGATIVE] = 200
+    """Collect-and-update cycles, at most."""
+    token_budget: Annotated[int | None, COUNT] = None
+    """Ends the run after the iteration in which so many tokens have been sampled for training, dropped groups and
+    branches included; none: only ``iterations`` ends it. Equal budgets are what ``marft bench`` compares."""
+    episodes_per_iteration: Annotated[int, COUNT] = 64
+    """Episodes per cycle. 64: enough rows for whitened advantages and to keep one GPU's decoder busy."""
+    num_envs: Annotated[int | None, COUNT] = None
+    """Episodes in flight; none: all of an iteration, the largest batches."""
+    engine_batch: Annotated[int, COUNT] = 256
+    """Most rows decoded together; larger batches are cut, which changes nothing but memory and speed."""
+    seed: Annotated[int, Range(0, seeds.LARGEST)] = 0
+    """Fixes problems, samples, minibatches and initial weights, whatever the number of environments."""
+    eval_every: Annotated[int, NOT_NEGATIVE] = 20
+    """Iterations between evaluations on the held-out panel (one before and one after training in any case)."""
+    eval_episodes: Annotated[int, COUNT] = 500
+    """Held-out problems per evaluation. 500: a 95 % interval of about ± 4 points at worst."""
+    eval_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Environment arguments that differ at evaluation, e.g. ``data=PATH``. ``split=test`` is set where there is one."""
+    eval_greedy: bool = True
+    """Evaluate greedily; off: sampled at ``temperature``."""
+    save_every: Annotated[int, NOT_NEGATIVE] = 20
+    """Iterations between checkpoints (each evaluation and the end also write one)."""
+    keep: Literal["last", "best", "all"] = "best"
+    """Which checkpoints stay: the last, also the best evaluated, or all."""
+    record_episodes: Annotated[int, NOT_NEGATIVE] = 16
+    """Training episodes written per recorded iteration, with values and advantages; 0: none. Evaluations are whole."""
+    record_every: Annotated[int, NOT_NEGATIVE] = 20
+    """Iterations between recorded training episodes."""
+    credit_diagnostics: Annotated[int, NOT_NEGATIVE] = 0
+    """Training episodes per recorded iteration whose turns are replayed to judge the credit that they were given
+    (docs/credit.md); costly, and the replays' tokens count. 0: none."""
+    loggers: tuple[Literal["tensorboard"], ...] = ()
+    """Beside metrics.jsonl, which is always written."""
+    threads: Annotated[int, COUNT] = 1
+    """CPU threads of torch. 1: small models lose time with more, and 16 to 55 fold beside another busy process."""
+    check_memory: bool = True
+    """Refuse to start where a rough estimate for the longest prompts and replies exceeds the device's memory."""
+    overlap: bool = False
+    """Go on generating while slow verdicts (graders, sandboxes) are awaited. Keeps a GPU busy; off: the same seed gives
+    the same run, to the bit."""
+    max_lost: Annotated[float, SHARE] = 0.1
+    """Largest share of an iteration's episodes (refills and replays included), or of an evaluation's, that outages
+    (faults of engine, world or machine) may take. They are left out of everything and counted as ``infra``; beyond the
+    share the run stops, its state saved. .1: what is left still stands for the problems that were drawn, though outages
+    are seldom random."""
+    on_task_error: Literal["worst", "stop"] = "worst"
+    """What an exception of the task's own code does while it judges a text: ``worst`` pays that text the worst, shows
+    the traceback once and counts ``task_errors``; ``stop`` ends the run. Worst: a long run need not die of one odd
+    text, and breaking the judge is no way out of a penalty."""
+    permute_rewards: bool = False
+    """A control: rewards are permuted among the episodes of an iteration, so there is nothing to learn."""
+    runs_dir: str = "runs"
+    """Folder that holds the runs."""
+    name: str = ""
+    """Name of the run's folder; empty: environment, algorithm and time."""
+    algorithm: Any = None
+    """Settings of the algorithm."""
+
+    def __post_init__(self) -> None:
+        """Raises ``ConfigError`` for values outside their ranges, and for pairs that cannot work together."""
+        for name in ("models", "adapter_dir", "runs_dir"):
+            if isinstance(value := getattr(self, name), os.PathLike):
+                object.__setattr__(self, name, os.fspath(value))
+        super().__post_init__()
+        if self.pool and self.full_finetune:
+            raise ConfigError("A pool of past policies keeps adapters. Leave out full_finetune, or say --pool 0.")
+        endpoints.parse_all(self.engines)
+
+    def table(self) -> dict[str, Any]:
+        """Every setting as plain values, the algorithm's as a nested table."""
+        return dataclasses.asdict(self)
+
+    def to_toml(self) -> str:
+        """Every resolved setting as TOML."""
+        return toml.dumps(self.table())
+
+
+def build(table: Mapping[str, Any], base: TrainConfig | None = None) -> TrainConfig:
+    """Makes a configuration from plain values.
+
+    Args:
+        table: Settings by name; the algorithm's own in the nested table ``algorithm``.
+        base: Where settings that ``table`` leaves out come from, the defaults by default. Of another algorithm's
+            settings those are taken that this one has too, and that are not that one's default.
+
+    Raises:
+        ConfigError: An unknown name (the message suggests one) or a value of the wrong kind.
+    """
+    from marft_algos.algorithms import base as algorithms
+
+    given = dict(table)
+    own = given.pop("algorithm", {})
+    base = base or TrainConfig()
+    settings = algorithms.get(given.get("algo", base.algo)).Config
+    for key in given.keys() & {f.name for f in dataclasses.fields(settings)}:
+        raise ConfigError(f"'{key}' is a setting of the algorithm. Put it under [algorithm].")
+    run = _checked(TrainConfig, given, base, skip=("algorithm",))
+    start = base.algorithm if isinstance(base.algorithm, settings) else _carried(base.algorithm, settings)
+    if not isinstance(own, Mapping):
+        raise ConfigError(f"[algorithm] must be a table of settings of '{run.algo}'; got {own!r}.")
+    return dataclasses.replace(run, algorithm=_checked(settings, own, start))
+
+
+def load(path: Path | str, base: TrainConfig | None = None, *, trusted: bool = False) -> TrainConfig:
+    """Reads a configuration from a TOML file; see ``build``.
+
+    Args:
+        path: The file.
+        base: See ``build``.
+        trusted: Take settings that execute or send from it, too; see ``marft_algos.config.trust``.
+
+    Raises:
+        TrustError: It has such settings, and nobody has allowed them.
+    """
+    table = read_table(path)
+    trust.check(table, path, trust=trusted)
+    return build(table, base)
+
+
+def read_table(path: Path | str) -> dict[str, Any]:
+    """Reads a TOML file.
+
+    Raises:
+        ConfigError: No such file, or not TOML.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # with or without Notepad's mark
+    except OSError as error:
+        raise ConfigError(f"Cannot read the settings in '{path}': {error.strerror}. Expected a TOML file.") from error
+    except ValueError as error:  # of TOML, of UTF-8, and of numbers that are too long for Python to read
+        raise ConfigError(f"'{path}' is not TOML: {error}. Expected lines such as: lr = 1e-4") from error
+
+
+def _carried(old: Any, settings: Any) -> Any:
+    """What a base's settings of another algorithm say about this one's: a preset's learning rate is for every one."""
+    if old is None:
+        return None
+    plain, shared = type(old)(), settings.general()
+    changed = {f.name: getattr(old, f.name) for f in dataclasses.fields(old) if f.name in shared}
+    return settings(**{key: value for key, value in changed.items() if value != getattr(plain, key)})
+
+
+def _checked(kind: Any, given: Mapping[str, Any], base: Any, skip: tuple[str, ...] = ()) -> Any:
+    """An instance of the dataclass ``kind``: ``given`` over ``base`` over its defaults, types checked."""
+    hints = typing.get_type_hints(kind)
+    names = [f.name for f in dataclasses.fields(kind) if f.name not in skip]
+    values = {f: getattr(base, f) for f in names} if base is not None else {}
+    for key, value in given.items():
+        if key not in names:
+            raise ConfigError(f"There is no setting '{key}'. {did_you_mean(key, names)} All: marft train --help")
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
+        allows_none = type(None) in typing.get_args(hints[key])
+        values[key] = _coerce(key, None if allows_none and value == toml.NONE else value, hints[key])
+    return kind(**values)
+
+
+def _coerce(key: str, value: Any, hint: Any) -> Any:
+    try:
+        return TypeAdapter(hint, config=ConfigDict(strict=False)).validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+        hint_text = f" {did_you_mean(str(value), map(str, choices))}" if choices else ""
+        raise ConfigError(f"The setting '{key}' cannot be {shown(value)}: {first['msg']}.{hint_text}") from error

@@ -1,0 +1,368 @@
+"""The update step: values → credit → policies, block by block → value heads.
+
+Everything that algorithms share and none of them should have to repeat: packing, accumulation, the loss of the value
+heads, gradient clipping, the KL stop, and the check that what is scored is what was sampled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Adam
+
+from marft_algos import credit, seeds
+from marft_algos.algorithms.base import Algorithm, Critics, UpdateConfig
+from marft_algos.algorithms.groups import scale_gradient, truncated_weights
+from marft_algos.batching import (
+    Totals,
+    context_tokens,
+    micro_batches,
+    minibatches,
+    pack,
+    pack_values,
+    rows_by_policy,
+    shares,
+    totals,
+    unpack,
+)
+from marft_algos.functional import effective_samples, explained_variance, kl_k3, ratio, value_loss
+from marft_algos.learner.intake import UpdateError, charge_kl, check_versions
+from marft_algos.learner.value_norm import NormalisedCritics
+from marft_algos.memory import Budget
+from marft_algos.types import Estimates, Trajectory, Transition
+from marft_envs.errors import ConfigError, did_you_mean
+
+
+class Policies(Protocol):
+    """What the update needs of a set of policies."""
+
+    version: int
+    """Counts updates."""
+
+    @property
+    def policies(self) -> list[str]:
+        """Policy ids in a fixed order."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches go."""
+
+    def trainable(self, policy: str) -> bool:
+        """False for frozen policies."""
+
+    def parameters(self, policy: str) -> Sequence[Tensor]:
+        """Trainable tensors, fp32."""
+
+    def reference_logprobs(self, policy: str, input_ids: Tensor, action_mask: Tensor, temperature: Tensor) -> Tensor:
+        """Log-probs [B, T-1] fp32 under the model that the policy started from; needed for ``kl_coef``."""
+
+    def logprobs(
+        self,
+        policy: str,
+        input_ids: Tensor,
+        action_mask: Tensor,
+        temperature: Tensor,
+        *,
+        entropy_grad: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies [B, T-1] fp32 of the sampled tokens; 0 elsewhere. Rows are right-padded."""
+
+
+class Learner:
+    """Owns the optimisers and runs an algorithm's hooks over an iteration's episodes.
+
+    Args:
+        algorithm: The idea; its ``config`` holds every setting of the update.
+        policies: What is trained.
+        critics: Value heads, or None for algorithms without.
+        seed: Of the run: minibatches depend on it, the iteration, and nothing else.
+    """
+
+    max_staleness = 0
+    """How many updates may lie between the weights that sampled a turn and those that learn from it."""
+
+    def __init__(self, algorithm: Algorithm, policies: Policies, critics: Critics | None = None, seed: int = 0) -> None:
+        self.algorithm, self.policies, self.critics, self.seed = algorithm, policies, critics, seed
+        self.estimates = Estimates()
+        """Of the last update."""
+        algorithm.seed = seed
+        if critics is not None and algorithm.config.value_norm is not None:
+            self.critics = NormalisedCritics(critics, algorithm.config.value_norm)
+        self.config: UpdateConfig = algorithm.config
+        self.pieces = Budget(self.config.micro_tokens, "tokens", "--micro-tokens")
+        self.trainable = [p for p in policies.policies if policies.trainable(p)]
+        eps = self.config.adam_eps
+        self.rates = per_policy(self.config.lr, self.trainable, "lr")
+        self.optimizers = {
+            p: Adam(policies.parameters(p), lr=rate, eps=eps, fused=True) for p, rate in self.rates.items()
+        }
+        heads = critics.policies if critics is not None and algorithm.view != "none" else []
+        self.value_optimizers = {
+            p: Adam(critics.parameters(p), lr=self.config.critic_lr, eps=eps, fused=True)
+            for p in heads
+            if critics is not None
+        }
+
+    def update(self, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, float]:
+        """One iteration's learning. What it finds out about the turns stands in ``estimates`` afterwards.
+
+        Args:
+            trajectories: Finished episodes, sampled from the policies as they are now; they stay as they are.
+            iteration: From 0; fixes the minibatches.
+
+        Returns:
+            Numbers to log, ``policy/<id>/…`` for each policy.
+
+        Raises:
+            StaleError: Other weights sampled a turn than those that would learn from it.
+            UpdateError: The sampler's log-probs do not match, or a gradient is not finite.
+        """
+        credit.validate(trajectories)
+        for policy, optimizer in self.optimizers.items():
+            for group in optimizer.param_groups:
+                group["lr"] = self.rates[policy] * annealed(iteration, self.config.anneal)
+        rows = rows_by_policy(trajectories, self.trainable)
+        self.estimates = estimates = Estimates(shares=shares(trajectories, self.trainable))
+        for own in rows.values():
+            check_versions(own, self.policies.version, self.max_staleness)
+        metrics: dict[str, float] = {}
+        if self.config.old_logprobs == "learner":
+            for own in rows.values():
+                estimates.old_logprobs |= zip(own, self.rescore(own), strict=True)
+        if self.config.kl_coef or self.config.kl_reward_coef:
+            for own in rows.values():
+                estimates.reference_logprobs |= zip(own, self.rescore(own, reference=True), strict=True)
+        if self.config.kl_reward_coef:
+            learnt = [t for own in rows.values() for t in own]
+            metrics["kl_reward"] = charge_kl(learnt, estimates, self.config.kl_reward_coef)
+        metrics |= self.algorithm.rule.prepare(trajectories)
+        self.algorithm.values(trajectories, self.critics, estimates)
+        metrics |= self.algorithm.credit(trajectories, estimates)
+        if iteration >= self.config.value_warmup:
+            for block in self.algorithm.order(rows, estimates, iteration - self.config.value_warmup):
+                for policy in block:
+                    for key, value in self._fit_policy(policy, rows[policy], iteration, len(trajectories)).items():
+                        metrics[f"policy/{policy}/{key}"] = value
+                metrics |= self.algorithm.after_block(block, trajectories, estimates, self.rescore)
+        for policy in self.value_optimizers:
+            for key, value in self._fit_critic(policy, trajectories, iteration).items():
+                metrics[f"policy/{policy}/{key}"] = value
+        estimates.features.clear()  # the largest of them, and of no use to anybody afterwards
+        return metrics
+
+    def rescore(self, rows: Sequence[Transition], reference: bool = False) -> list[np.ndarray]:
+        """[L] log-probs of each turn's tokens under its policy as it is now (or as it started), in ``rows``' order."""
+        return self.pieces.run(lambda tokens: self._rescore(rows, reference, tokens), context_tokens(rows))
+
+    def _rescore(self, rows: Sequence[Transition], reference: bool, tokens: int) -> list[np.ndarray]:
+        scored: dict[Transition, np.ndarray] = {}
+        for piece in micro_batches(rows, tokens):
+            batch = pack(piece, self.estimates, self.algorithm.level, self.policies.device)
+            with torch.no_grad():
+                logprobs = self._reference(batch) if reference else self._score(batch)[0]
+            scored.update(zip(piece, unpack(logprobs, batch), strict=True))
+        return [scored[t] for t in rows]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Optimisers and what the algorithm keeps."""
+        return {
+            "policies": {p: o.state_dict() for p, o in self.optimizers.items()},
+            "critics": {p: o.state_dict() for p, o in self.value_optimizers.items()},
+            "algorithm": self.algorithm.state_dict(),
+            "credit": self.algorithm.rule.state_dict(),
+            "value_norm": self.critics.state_dict() if isinstance(self.critics, NormalisedCritics) else {},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores ``state_dict``; the policies must be the same."""
+        for kind, optimizers in (("policies", self.optimizers), ("critics", self.value_optimizers)):
+            if set(state[kind]) != set(optimizers):
+                raise ConfigError(
+                    f"The checkpoint has optimisers for {kind} {sorted(state[kind])}, this run for {sorted(optimizers)}"
+                    "; resume with the settings the run was started with."
+                )
+            for p, optimizer in optimizers.items():
+                optimizer.load_state_dict(state[kind][p])
+        self.algorithm.load_state_dict(state["algorithm"])
+        if state.get("credit"):
+            self.algorithm.rule.load_state_dict(state["credit"])
+        if isinstance(self.critics, NormalisedCritics):
+            self.critics.load_state_dict(state["value_norm"])
+
+    # --- policies ---
+
+    def _fit_policy(self, policy: str, rows: Sequence[Transition], iteration: int, episodes: int) -> dict[str, float]:
+        if not rows:
+            return {"rows": 0.0, "steps": 0.0}
+        log: list[dict[str, float]] = []
+        stopped = False
+        for epoch in range(self.config.epochs):
+            for part in minibatches(
+                rows, self.config.minibatches, seeds.generator(seeds.minibatches(self.seed, policy, iteration, epoch))
+            ):
+                share = totals(part, self.estimates, episodes * len(part) / len(rows))
+                log.append(self._gradient(policy, part, share, not log))
+                limit = self.config.kl_stop
+                if limit is not None and log[-1]["kl"] > limit:
+                    stopped = True
+                    break
+                log[-1]["grad_norm"] = self._step(self.optimizers[policy], policy)
+            if stopped:
+                break
+        self.optimizers[policy].zero_grad(set_to_none=True)
+        size = totals(rows, self.estimates)
+        return _average(log) | {
+            "rows": float(size.rows),
+            "tokens": float(size.tokens),
+            "steps": float(len(log) - stopped),
+            "kl_stopped": float(stopped),
+        }
+
+    def _gradient(self, policy: str, part: Sequence[Transition], size: Totals, first: bool) -> dict[str, float]:
+        """As ``_accumulate``, in smaller pieces if memory runs out."""
+        return self.pieces.run(lambda tokens: self._accumulate(policy, part, size, first, tokens), context_tokens(part))
+
+    def _accumulate(
+        self, policy: str, part: Sequence[Transition], size: Totals, first: bool, tokens: int
+    ) -> dict[str, float]:
+        """Accumulates the gradient of one minibatch, piece by piece; returns its numbers."""
+        self.optimizers[policy].zero_grad(set_to_none=True)
+        stats = {"loss": 0.0, "kl": 0.0, "entropy": 0.0}
+        ratios: list[Tensor] = []
+        if first:
+            stats["sampler_gap"] = 0.0
+        for piece in micro_batches(part, tokens):
+            batch = pack(piece, self.estimates, self.algorithm.level, self.policies.device, size)
+            logprobs, entropy = self._score(batch)
+            weighted = logprobs
+            if self.config.tis_cap is not None:
+                weight = truncated_weights(batch.old_logprobs, batch.sampler_logprobs, self.config.tis_cap)
+                weighted = scale_gradient(logprobs, weight)
+                stats["tis_weight"] = stats.get("tis_weight", 0.0) + float(batch.mean(weight))
+            loss, extra = self.algorithm.surrogate(weighted, batch)
+            if self.config.entropy_coef:
+                loss = loss - self.config.entropy_coef * self.algorithm.reduce(entropy, batch)
+            if self.config.kl_coef:
+                drift = kl_k3(batch.reference_logprobs, logprobs)
+                loss = loss + self.config.kl_coef * self.algorithm.reduce(drift, batch)
+                stats["kl_reference"] = stats.get("kl_reference", 0.0) + float(batch.mean(drift.detach()))
+            loss.backward()
+            fixed = logprobs.detach()
+            stats["loss"] += float(loss.detach())
+            stats["kl"] += float(batch.mean(kl_k3(fixed, batch.old_logprobs)))
+            ratios.append(ratio(fixed, batch.old_logprobs)[batch.mask])
+            stats["entropy"] += float(batch.mean(entropy.detach()))
+            if first:
+                stats["sampler_gap"] += _sampler_gap(fixed, batch)
+            for key, value in extra.items():
+                stats[key] = max(stats.get(key, value), value) if key.endswith("_max") else stats.get(key, 0.0) + value
+        if not math.isfinite(stats["loss"]):
+            raise UpdateError(
+                f"The loss of policy '{policy}' is {stats['loss']}; lower lr, or look for inf in the rewards."
+            )
+        if first:
+            self._assert_on_policy(policy, stats["sampler_gap"])
+        stats["ess"] = effective_samples(torch.cat(ratios).cpu().numpy())
+        return stats
+
+    def _assert_on_policy(self, policy: str, gap: float) -> None:
+        """Before the first step π_θ is π_old, so the ratio must be 1."""
+        if gap > self.config.ratio_tolerance:
+            raise UpdateError(
+                f"Before the first step of policy '{policy}', learner and sampler differ by {gap:.4f} per token in "
+                f"log-probability (allowed: ratio_tolerance = {self.config.ratio_tolerance}): the ratio should be 1. "
+                "Check that the engine publishes the current weights, samples at the recorded temperature without "
+                "top-k or top-p, and sees the same prompt; for bf16 set old_logprobs='learner' and ratio_tolerance=0.1."
+            )
+
+    def _score(self, batch: Any) -> tuple[Tensor, Tensor]:
+        return self.policies.logprobs(
+            batch.policy,
+            batch.input_ids,
+            batch.action_mask,
+            batch.temperature,
+            entropy_grad=bool(self.config.entropy_coef) and torch.is_grad_enabled(),
+        )
+
+    def _reference(self, batch: Any) -> Tensor:
+        return self.policies.reference_logprobs(batch.policy, batch.input_ids, batch.action_mask, batch.temperature)
+
+    def _step(self, optimizer: Adam, name: str) -> float:
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        limit = math.inf if self.config.max_grad_norm is None else self.config.max_grad_norm
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit))
+        if not math.isfinite(norm):
+            raise UpdateError(
+                f"The gradient of '{name}' has norm {norm}; lower its learning rate or the reward's scale."
+            )
+        optimizer.step()
+        return norm
+
+    # --- value heads ---
+
+    def _fit_critic(self, policy: str, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, float]:
+        """Fits one head to the returns of its policy's turns: frozen agents' too, whose values others build on."""
+        turns = (t for trajectory in trajectories for t in trajectory.transitions)
+        rows = [t for t in turns if t.policy == policy and t in self.estimates.features]
+        if not rows or self.critics is None:
+            return {}
+        log: list[dict[str, float]] = []
+        optimizer, config = self.value_optimizers[policy], self.config
+        targets = np.concatenate([self.estimates.returns[t] for t in rows])
+        if isinstance(self.critics, NormalisedCritics):
+            self.critics.take_in(policy, targets)
+        for epoch in range(config.critic_epochs):
+            for part in minibatches(
+                rows,
+                config.critic_minibatches,
+                seeds.generator(seeds.minibatches(self.seed, policy, iteration, epoch, critic=True)),
+            ):
+                batch = pack_values(part, self.estimates, self.critics.device)
+                values = self.critics.values(policy, batch.features)
+                loss = value_loss(values, batch.returns, batch.values, config.value_clip, config.huber_delta).mean()
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                self._step(optimizer, f"{policy} (value head)")
+                log.append({"value_loss": float(loss.detach())})
+        predicted = np.concatenate([self.estimates.values[t] for t in rows])
+        explained = explained_variance(targets, predicted)
+        return _average(log) | ({} if math.isnan(explained) else {"explained_variance": explained})
+
+
+def annealed(iteration: int, anneal: int) -> float:
+    """Factor on the learning rate: from 1 in a straight line to .1 at iteration ``anneal``, then .1; 1 if that is 0."""
+    return 1.0 if anneal == 0 else max(1.0 - 0.9 * iteration / anneal, 0.1)
+
+
+def per_policy(setting: float | Mapping[str, float], policies: Sequence[str], name: str) -> dict[str, float]:
+    """One number for all policies, or one for each by id.
+
+    Raises:
+        ConfigError: An id that is unknown, or one that is missing.
+    """
+    if not isinstance(setting, Mapping):
+        return dict.fromkeys(policies, float(setting))
+    for p in setting:
+        if p not in policies:
+            raise ConfigError(f"{name} names '{p}', which is no trainable policy. {did_you_mean(p, policies)}")
+    if missing := [p for p in policies if p not in setting]:
+        raise ConfigError(f"{name} has no value for {missing}; give one number, or one for each of {list(policies)}.")
+    return {p: float(setting[p]) for p in policies}
+
+
+def _sampler_gap(logprobs: Tensor, batch: Any) -> float:
+    """This batch's share of mean |log π_learner − log π_sampler|; the sampler's, even if old was recomputed."""
+    now = unpack(logprobs, batch)
+    gaps = [np.abs(x - t.logprobs).sum() for x, t in zip(now, batch.transitions, strict=True)]
+    return float(sum(gaps)) / max(batch.totals.tokens, 1)
+
+
+def _average(log: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Mean over minibatches of each number (maximum for ``…_max``)."""
+    keys = {key: [entry[key] for entry in log if key in entry] for entry in log for key in entry}
+    return {key: max(v) if key.endswith("_max") else sum(v) / len(v) for key, v in keys.items()}

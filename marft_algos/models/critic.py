@@ -1,0 +1,133 @@
+"""Value heads: a small MLP per policy on final hidden states of the frozen base model (the paper's critic).
+
+The trunk never changes, so the hidden states of a turn are computed once, without the output head, and kept with
+the update; only the MLP is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from marft_algos import seeds
+from marft_algos.models.policy import PolicySet
+from marft_algos.types import Transition
+from marft_envs.errors import ConfigError, did_you_mean
+
+
+class Critics:
+    """One value head per policy id; agents that share a policy share its head (their role is in the prompt).
+
+    Args:
+        policies: whose frozen base models give the features. Frozen policies get a head too: their turns are
+            nodes of the team's chain.
+        hidden: widths of the hidden layers. The paper: (64,); released code: (1024, 512).
+        seed: of the initial weights. The last layer starts at 0, so V does.
+    """
+
+    def __init__(self, policies: PolicySet, hidden: Sequence[int] = (64,), seed: int = 0) -> None:
+        self._policies = policies
+        with seeds.initial_weights(seed):
+            heads = {p: _mlp([policies.base(p).hidden_size, *hidden, 1]) for p in policies.policies}
+        self._heads = {policy: head.to(policies.device) for policy, head in heads.items()}
+
+    @property
+    def policies(self) -> list[str]:
+        """Policies that have a head: all of them."""
+        return list(self._heads)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the heads are."""
+        return self._policies.device
+
+    def parameters(self, policy: str) -> list[Tensor]:
+        """Returns the trainable tensors of one head."""
+        return list(self._get(policy).parameters())
+
+    def featurise(
+        self, transitions: Sequence[Transition], *, view: Literal["own", "team"], level: Literal["action", "token"]
+    ) -> dict[Transition, Tensor]:
+        """Returns the features of each turn: what V is read from, before the action (the token) is known.
+
+        Token level has one row per action token, the state that predicts it. Action level has one row, the last
+        prompt position; so have turns that carry no loss or no tokens. Turns without a prompt (scripted agents) are
+        left out.
+
+        Args:
+            transitions: turns of any policies.
+            view: ``own`` reads the agent's own prompt; ``team`` reads ``team_view``, rendered as a user message.
+            level: of the values.
+        """
+        # Policies on one base share the pass: the features are the base's, without any adapter.
+        found: dict[Transition, Tensor] = {}
+        teams: dict[int, list[str]] = {}
+        for policy in self._policies.policies:
+            teams.setdefault(id(self._policies.base(policy)), []).append(policy)
+        for names in teams.values():
+            turns = [t for t in transitions if t.policy in names and t.prompt_ids]
+            if not turns:
+                continue
+            policy = names[0]
+            if view == "own":
+                prompts: Sequence[Sequence[int]] = [t.prompt_ids for t in turns]
+            else:
+                chats = [[{"role": "user", "content": t.team_view}] for t in turns]
+                prompts = self._policies.renderer.render_many(policy, chats)
+            counts = [len(t.action_ids) if level == "token" and t.trainable and t.action_ids else 1 for t in turns]
+            rows = [[*p, *t.action_ids[: n - 1]] for p, t, n in zip(prompts, turns, counts, strict=True)]
+            self._check_length(policy, rows)
+            spans = [range(len(row) - n, len(row)) for row, n in zip(rows, counts, strict=True)]
+            found |= zip(turns, self._policies.features(policy, rows, spans), strict=True)
+        return found
+
+    def values(self, policy: str, features: Tensor) -> Tensor:
+        """Returns V of each feature row, float32: [N, d] -> [N]."""
+        return self._get(policy)(features.float())[:, 0]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Returns all heads' weights as ``policy/name``."""
+        return {
+            f"{policy}/{name}": tensor.detach().cpu().clone()
+            for policy, head in self._heads.items()
+            for name, tensor in head.state_dict().items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restores what ``state_dict`` gave."""
+        for policy, head in self._heads.items():
+            own = {k.removeprefix(f"{policy}/"): v for k, v in state.items() if k.startswith(f"{policy}/")}
+            shapes = {name: tensor.shape for name, tensor in head.state_dict().items()}
+            if {name: tensor.shape for name, tensor in own.items()} != shapes:
+                raise ConfigError(
+                    f"The saved value head of policy '{policy}' does not fit. Expected the base model, policies and"
+                    " critic widths it was trained with."
+                )
+            head.load_state_dict(own)
+
+    def _get(self, policy: str) -> nn.Module:
+        if policy not in self._heads:
+            raise ConfigError(f"No value head for policy '{policy}'. {did_you_mean(policy, self._heads)}")
+        return self._heads[policy]
+
+    def _check_length(self, policy: str, rows: Sequence[Sequence[int]]) -> None:
+        longest, context = max(map(len, rows)), self._policies.renderer.chat(policy).context
+        if longest > context:
+            raise ConfigError(
+                f"The critic of policy '{policy}' has to read {longest} tokens, but the base model has a context of"
+                f" {context}. Use the critic's view 'own', shorter profiles, or the environment's max_chars."
+            )
+
+
+def _mlp(sizes: Sequence[int]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in pairwise(sizes):
+        layers += [nn.Linear(fan_in, fan_out, dtype=torch.float32), nn.ReLU()]
+    last = layers[-2]
+    nn.init.zeros_(last.weight)  # type: ignore[arg-type]
+    nn.init.zeros_(last.bias)  # type: ignore[arg-type]
+    return nn.Sequential(*layers[:-1])

@@ -1,0 +1,1 @@
+"""Forward passes of our own over small models: training, decoding, and decoding by transformers."""

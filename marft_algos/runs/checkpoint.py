@@ -1,0 +1,265 @@
+"""Complete states of a run, written aside and renamed: whatever ``step_*`` exists is whole.
+
+    step_000100/
+      policies/<id>/     adapters in peft's format (whole models when fully fine-tuned)
+      state.pt           value heads, optimisers, random states; loaded with ``weights_only=True``
+      state.json         iteration, version, position in metrics.jsonl, best evaluation
+
+A run samples by stateless seeds (run seed, iteration, episode, turn), so these are the only things that an iteration
+hands to the next. The global random states are kept too: tasks or models of users may draw from them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pickle
+import random
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+
+from marft_algos.models import finite
+from marft_algos.runs.folder import writing
+from marft_envs.errors import ConfigError, MarftError, did_you_mean
+
+FORMAT = 1
+_TORCH_WRITES = re.compile(r"inline_container|PytorchStreamWriter|iostream|cannot be opened|Parent directory")
+"""How torch says that a file could not be written: RuntimeErrors without an errno."""
+_STEP = re.compile(r"step_(\d+)")
+
+
+class PolicyFiles(Protocol):
+    """What a checkpoint needs of the policies."""
+
+    def save_adapter(self, policy: str, folder: Path) -> Path:
+        """Writes a policy's weights."""
+
+    def load_adapter(self, policy: str, folder: Path) -> None:
+        """Reads them back in place."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a run is."""
+
+    iteration: int = 0
+    """Updates done."""
+    version: int = 0
+    """Of the policies' weights."""
+    metrics_bytes: int = 0
+    """Size of metrics.jsonl at this point."""
+    tokens: int = 0
+    """Sampled for training so far, whatever became of them."""
+    seconds: float = 0.0
+    """Time spent so far, over all sessions."""
+    unevaluated: bool = False
+    """An outage kept the evaluation that was due here from being made."""
+    best_iteration: int | None = None
+    best_score: float = -float("inf")
+
+    def done(self, iterations: int, token_budget: int | None) -> bool:
+        """Whether the iterations, or the budget of tokens, are used up."""
+        return self.iteration >= iterations or (token_budget is not None and self.tokens >= token_budget)
+
+
+def step_dir(folder: Path, iteration: int) -> Path:
+    """Where the checkpoint of an iteration lies."""
+    return folder / f"step_{iteration:06d}"
+
+
+def steps(folder: Path) -> list[int]:
+    """Iterations that have a checkpoint, ascending."""
+    found = (_STEP.fullmatch(path.name) for path in folder.glob("step_*"))
+    return sorted(int(match[1]) for match in found if match)
+
+
+def pick(folder: Path, which: str = "last") -> Path:
+    """Returns a checkpoint: ``last``, ``best``, or an iteration's number.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    there = steps(folder)
+    if not there:
+        raise ConfigError(f"There is no checkpoint in {folder} yet. Start the run again: marft train")
+    last = step_dir(folder, there[-1])
+    if which == "last":
+        return last
+    if which == "best":
+        best = read_progress(last).best_iteration
+        return last if best is None or best not in there else step_dir(folder, best)
+    if not which.isdecimal() or int(which) not in there:
+        raise ConfigError(f"There is no checkpoint '{which}' in {folder}. Expected last, best or one of {there}.")
+    return step_dir(folder, int(which))
+
+
+def save(
+    folder: Path, progress: Progress, policies: PolicyFiles, names: Sequence[str], state: Mapping[str, Any]
+) -> Path:
+    """Writes a checkpoint; a crash at any moment leaves the earlier ones as they are.
+
+    Args:
+        folder: The run's checkpoints.
+        progress: Where the run is.
+        policies: Whose weights.
+        names: Policy ids to write.
+        state: Tensors and plain Python: value heads, optimisers.
+
+    Raises:
+        RunError: Full disk, read-only folder.
+        NotFiniteError: Weights have blown up.
+    """
+    target = step_dir(folder, progress.iteration)
+    aside = folder / f".tmp-{target.name}"
+    finite.check(state, "Value heads or optimisers")
+    with writing(target), _aside(aside), _as_os_errors():
+        aside.mkdir(parents=True)
+        for name in names:
+            policies.save_adapter(name, aside / "policies" / name)
+        torch.save({**state, "random": _random_state()}, aside / "state.pt")
+        described = {"format": FORMAT, "policies": list(names), **dataclasses.asdict(progress)}
+        (aside / "state.json").write_text(json.dumps(described, indent=1) + "\n")
+        for path in [*aside.rglob("*"), aside]:
+            _fsync(path)
+        if target.exists():
+            _remove(target)
+        aside.rename(target)
+        _fsync(folder)
+    return target
+
+
+@contextmanager
+def _aside(folder: Path) -> Iterator[None]:
+    """Clears a half-written checkpoint away, before and after a failure: it would take what little room is left."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _as_os_errors() -> Iterator[None]:
+    """Failed writes as the system's errors: torch and safetensors raise errors of their own for them."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+    except RuntimeError as error:
+        if isinstance(error, MarftError) or not _TORCH_WRITES.search(str(error)):
+            raise
+        raise OSError(f"torch could not write all of it ({str(error).splitlines()[0]})") from error
+
+
+def prune(folder: Path, keep: Literal["last", "best", "all"], best: int | None) -> None:
+    """Deletes the checkpoints that the setting ``keep`` does not keep."""
+    there = steps(folder)
+    kept = set(there) if keep == "all" else {*there[-1:], *([best] if keep == "best" else [])}
+    with writing(folder):
+        for iteration in there:
+            if iteration not in kept:
+                _remove(step_dir(folder, iteration))
+        for leftover in folder.glob(".tmp-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def read_progress(path: Path) -> Progress:
+    """Reads where the run was.
+
+    Raises:
+        ConfigError: Unreadable, or of another format.
+    """
+    try:
+        described = json.loads((path / "state.json").read_text())
+        if described.pop("format") != FORMAT:
+            raise ConfigError(f"The checkpoint {path} has another format than this version's ({FORMAT}).")
+        described.pop("policies")
+        return Progress(**described)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"The checkpoint {path} cannot be read: {error}. Choose another: --checkpoint") from error
+
+
+def check_policies(path: Path, names: Sequence[str]) -> None:
+    """Checks that a checkpoint holds these policies, without reading any.
+
+    Raises:
+        ConfigError: It has no such policy.
+    """
+    there = sorted(folder.name for folder in (path / "policies").glob("*"))
+    for name in names:
+        if name not in there:
+            raise ConfigError(f"The checkpoint {path} has no policy '{name}'. {did_you_mean(name, there)}")
+
+
+def load_policies(path: Path, policies: PolicyFiles, names: Sequence[str]) -> None:
+    """Reads the weights of these policies, in place.
+
+    Raises:
+        ConfigError: The checkpoint has no such policy.
+    """
+    check_policies(path, names)
+    for name in names:
+        policies.load_adapter(name, path / "policies" / name)
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """Reads value heads and optimisers, and sets the global random states.
+
+    Raises:
+        ConfigError: The file is damaged, or holds anything but tensors and plain values.
+    """
+    try:
+        state: dict[str, Any] = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise ConfigError(f"The checkpoint {path} cannot be read: {error}") from error
+    _set_random_state(state.pop("random"))
+    return state
+
+
+def _remove(path: Path) -> None:
+    """Deletes a checkpoint so that no half of one is ever taken for a whole."""
+    aside = path.with_name(f".tmp-old-{path.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
+    shutil.rmtree(aside)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _random_state() -> dict[str, Any]:
+    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "python": random.getstate(),
+        "numpy": (str(name), [int(k) for k in keys], int(position), int(has_gauss), float(gauss)),
+    }
+
+
+def _set_random_state(state: Mapping[str, Any]) -> None:
+    torch.set_rng_state(state["torch"])
+    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])
+    version, inner, gauss = state["python"]
+    random.setstate((version, tuple(inner), gauss))
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))

@@ -1,0 +1,368 @@
+"""The folder of a run: what lies where, and reading it back. No torch: ``marft show`` works on the base install.
+
+* ``config.toml``: every resolved setting
+* ``metrics.jsonl``: one object per iteration; line 0 is the untrained team; ``time_*`` fields are wall-clock
+* ``episodes/``: ``train-*.jsonl`` and ``eval-*.jsonl``, numbered by iteration
+* ``checkpoints/``: complete states, ``step_*/``
+* ``commands.jsonl``: what was typed, when and where: the command that made the run (``made``), then its resumes
+* ``curves.png``, ``report.html``
+* ``.lock``: held by the process that writes here, see ``locks``
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import re
+import shlex
+import shutil
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marft_algos.config import trust
+from marft_algos.runs import locks, stats
+from marft_envs import Episode, trajectory
+from marft_envs.errors import ConfigError, DataError, MarftError, did_you_mean
+
+UNTRAINED = 0
+"""Iteration number of what was measured before the first update."""
+
+
+class RunError(MarftError, OSError):
+    """The run's folder cannot be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvalRecord:
+    """Outcome of one evaluated episode."""
+
+    task_id: str
+    outcome: float
+    """1 or 0 where the task says whether it was solved, else the team's return."""
+    lost: bool = False
+    """An outage took it, and its outcome says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class PanelFacts:
+    """What a team is evaluated on."""
+
+    episodes: int
+    instances: int
+    """Distinct problems among them: what the task calls by different ids; 0 where it names none."""
+    held_out: bool
+    """Whether none of them is trained on."""
+
+    @classmethod
+    def of(cls, task_ids: Sequence[str], held_out: bool = False) -> PanelFacts:
+        """Those of episodes with these ids."""
+        return cls(len(task_ids), len(set(task_ids) - {""}), held_out)
+
+    def __str__(self) -> str:
+        """As people read it: draws are not called problems, and held out is what is kept from training."""
+        if self.held_out:
+            return f"{self.instances} held-out problems"
+        if not self.instances:
+            return f"{self.episodes} episodes"
+        named = f"{self.instances} instance{'s' * (self.instances != 1)}"
+        return named if self.instances == self.episodes else f"{self.episodes} episodes of {named}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths and records of one run."""
+
+    root: Path
+
+    @property
+    def config_file(self) -> Path:
+        return self.root / "config.toml"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.root / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def report_file(self) -> Path:
+        return self.root / "report.html"
+
+    @property
+    def curves_file(self) -> Path:
+        return self.root / "curves.png"
+
+    @property
+    def commands_file(self) -> Path:
+        return self.root / "commands.jsonl"
+
+    def episodes_file(self, kind: str, iteration: int) -> Path:
+        """Path of the ``train`` or ``eval`` episodes of an iteration."""
+        return self.root / "episodes" / f"{kind}-{iteration:06d}.jsonl"
+
+    @classmethod
+    def create(cls, runs_dir: str | Path, name: str, stem: str) -> RunFolder:
+        """Makes the folder of a new run: ``name``, or ``stem`` and the time.
+
+        Raises:
+            ConfigError: The folder exists and is not empty.
+            RunError: It cannot be written.
+        """
+        root = Path(runs_dir) / (name or f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}")
+        top = os.path.abspath(runs_dir)
+        if os.path.commonpath([top, os.path.abspath(root)]) != top or os.path.abspath(root) == top:
+            raise ConfigError(
+                f"A run named '{name}' would lie outside {runs_dir}. Expected a name such as 'first', or 'study/first'."
+                " For another place: --runs-dir FOLDER"
+            )
+        number = 2
+        while not name and root.exists():  # two runs in one second
+            root = root.with_name(f"{root.name.removesuffix(f'-{number - 1}')}-{number}")
+            number += 1
+        run = cls(root)
+        with writing(root):
+            root.mkdir(parents=True, exist_ok=True)
+        if not (root / locks.FILE).exists():
+            run._check_new()  # before anything is written into a folder that is none of ours
+        with run.locked():
+            run._check_new()
+            with writing(root):
+                (root / "episodes").mkdir()
+                run.checkpoints.mkdir()
+        return run
+
+    def _check_new(self) -> None:
+        if any(path.name != locks.FILE for path in self.root.iterdir()):
+            resume = shlex.join(["marft", "train", "--resume", str(self.root)])
+            raise ConfigError(f"'{self.root}' exists already. Go on with it: {resume}. Or choose another --name.")
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """Returns the run at ``path``, or of that name below ``runs``.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        for root in (Path(path), Path("runs") / path):
+            if (root / "config.toml").is_file():
+                return cls(root)
+        near = [str(found.parent) for top in (Path(path).parent, Path("runs")) for found in top.glob("*/config.toml")]
+        raise ConfigError(
+            f"'{path}' is no run: there is no config.toml in it. {did_you_mean(str(path), near)} Start one: marft train"
+        )
+
+    @contextmanager
+    def locked(self, command: str = "") -> Iterator[None]:
+        """Keeps other processes from writing here; see ``locks.held``.
+
+        Args:
+            command: What is done, for whoever is refused.
+
+        Raises:
+            InUse: Another process is writing here.
+            RunError: The folder cannot be written.
+        """
+        with ExitStack() as lock:
+            with writing(self.root):
+                lock.enter_context(locks.held(self.root, command))
+            yield
+
+    @contextmanager
+    def _writing(self, path: Path) -> Iterator[None]:
+        with self.locked(), writing(path):
+            yield
+
+    def add_command(self, command: str, iteration: int, *, made: bool = False) -> None:
+        """Keeps what was typed, whether it made the run, where the run was then, and where it lay."""
+        here = {"folder": os.getcwd(), "root": os.path.abspath(self.root)}
+        line = {"time": time.time(), "iteration": iteration, "made": made, **here, "command": command}
+        with self._writing(self.commands_file), self.commands_file.open("a+b") as file:
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)  # a line that was cut would spoil this one
+            file.write(json.dumps(line).encode() + b"\n")
+
+    def commands(self) -> list[dict[str, Any]]:
+        """What was typed, in order, every complete line; empty for runs that no command has made or resumed.
+
+        Raises:
+            DataError: A line is no record of a command; the message names it.
+        """
+        return _records(self.commands_file, _COMMAND, needed=True)
+
+    def write_config(self, text: str) -> None:
+        """Writes config.toml, whole or not at all; what it may do, this user has just started."""
+        with self._writing(self.config_file):
+            aside = self.config_file.with_suffix(".tmp")
+            aside.write_text(text, encoding="utf-8")
+            aside.replace(self.config_file)
+        trust.remember(tomllib.loads(text))
+
+    # Metrics ---------------------------------------------------------------------------------------
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every complete line of metrics.jsonl, in order.
+
+        Raises:
+            DataError: A line is no record of an iteration; the message names it.
+        """
+        return _records(self.metrics_file, _METRICS)
+
+    def append_metrics(self, metrics: Mapping[str, Any]) -> int:
+        """Adds a line; returns the file's size after it."""
+        with self._writing(self.metrics_file), self.metrics_file.open("ab") as file:
+            file.write(json.dumps(metrics).encode() + b"\n")
+            file.flush()
+            return file.tell()
+
+    def rewind(self, iteration: int, metrics_bytes: int) -> None:
+        """Forgets what was written after a checkpoint."""
+        with self._writing(self.root):
+            if self.metrics_file.exists():
+                os.truncate(self.metrics_file, min(metrics_bytes, self.metrics_file.stat().st_size))
+            for kind in ("train", "eval"):
+                for number in self.recorded(kind):
+                    if number > iteration:
+                        self.episodes_file(kind, number).unlink()
+
+    # Episodes --------------------------------------------------------------------------------------
+
+    def recorded(self, kind: str) -> list[int]:
+        """Iterations with ``train`` or ``eval`` episodes, ascending."""
+        names = (re.fullmatch(rf"{kind}-(\d+)\.jsonl", p.name) for p in (self.root / "episodes").glob("*.jsonl"))
+        return sorted(int(match[1]) for match in names if match)
+
+    def write_episodes(self, kind: str, iteration: int, episodes: Sequence[Mapping[str, Any]]) -> None:
+        """Writes the episodes of an iteration as one file, whole or not at all."""
+        path = self.episodes_file(kind, iteration)
+        with self._writing(path):
+            aside = path.with_suffix(".tmp")
+            aside.write_text("".join(json.dumps(e) + "\n" for e in episodes), encoding="utf-8")
+            aside.replace(path)
+
+    def episodes(self, kind: str, iteration: int) -> list[Episode]:
+        """Reads the episodes of an iteration."""
+        return list(trajectory.read(self.episodes_file(kind, iteration)))
+
+    def evaluation(self, iteration: int) -> list[EvalRecord]:
+        """Outcomes of one evaluation, in panel order."""
+        found = self.episodes("eval", iteration)
+        return [EvalRecord(e.task_id, outcome(e.success, e.team_return), e.infra) for e in found]
+
+    def panel(self) -> PanelFacts | None:
+        """What the run's team is evaluated on; None before there is an evaluation."""
+        for line in reversed(self.metrics()):
+            if "eval/instances" in line:
+                return PanelFacts(int(line["eval/n"]), int(line["eval/instances"]), bool(line["eval/held_out"]))
+        done = self.recorded("eval")  # a run of an earlier version, which does not say what was held out
+        if not done:
+            return None
+        return PanelFacts.of([record.task_id for record in self.evaluation(done[-1])])
+
+    def gain(self, iteration: int | None = None) -> tuple[stats.Estimate, stats.Estimate, stats.Estimate] | None:
+        """Untrained and trained outcome, and the paired difference; None before there are two evaluations.
+
+        Args:
+            iteration: Of the trained team's evaluation, the last by default.
+        """
+        done = self.recorded("eval")
+        if len(done) < 2 or done[0] != UNTRAINED:
+            return None
+        return compare(self.evaluation(UNTRAINED), self.evaluation(done[-1] if iteration is None else iteration))
+
+
+_METRICS = {"iteration": (int, "a number"), "time_elapsed": (int | float, "a number")}
+_COMMAND = {"iteration": (int, "a number"), "root": (str, "a path"), "command": (str, "what was typed")}
+"""What those who read a line count on: key -> its type, and what that is."""
+
+
+def _records(path: Path, fields: Mapping[str, tuple[Any, str]], needed: bool = False) -> list[dict[str, Any]]:
+    """Every complete line of a file, checked; the last one, if the process ended while it was written, is none."""
+    if not path.is_file():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    return [_record(line, f"{path}, line {i}", fields, needed) for i, line in enumerate(lines[:-1], 1) if line]
+
+
+def _record(line: bytes, where: str, fields: Mapping[str, tuple[Any, str]], needed: bool) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where} is not JSON: {error}. Take it out, or go back to a copy of the run.") from error
+    if not isinstance(found, dict):
+        raise DataError(f"{where} holds {type(found).__name__}; expected an object with {', '.join(fields)}.")
+    for key, (kind, what) in fields.items():
+        if (needed or key in found) and (not isinstance(value := found.get(key), kind) or isinstance(value, bool)):
+            raise DataError(f"{where}: '{key}' is {repr(value)[:80]}; expected {what}.")
+    return found
+
+
+def outcome(success: bool | None, score: float) -> float:
+    """What an evaluated episode counts: solved or not where the task says so, else the return."""
+    return float(score if success is None else success)
+
+
+def estimate(records: Sequence[EvalRecord]) -> stats.Estimate:
+    """Mean outcome of the episodes that were not lost, with its interval, and how many were."""
+    kept = [r.outcome for r in records if not r.lost]
+    return dataclasses.replace(stats.mean(kept), infra=len(records) - len(kept))
+
+
+def compare(
+    before: Sequence[EvalRecord], after: Sequence[EvalRecord]
+) -> tuple[stats.Estimate, stats.Estimate, stats.Estimate]:
+    """Both outcomes, and the paired difference ``after - before`` over the problems that neither has lost.
+
+    Raises:
+        ConfigError: They are not on the same problems.
+    """
+    if len(before) != len(after):
+        raise ConfigError("The two evaluations are not of the same problems, so they cannot be paired.")
+    known = [(a, b) for a, b in zip(before, after, strict=True) if not (a.lost or b.lost)]
+    # What an outage took before anybody acted may not even have its problem's name.
+    if any(a.task_id != b.task_id for a, b in known):
+        raise ConfigError("The two evaluations are not of the same problems, so they cannot be paired.")
+    pairs = [(a.outcome, b.outcome) for a, b in known]
+    difference = stats.paired([a for a, _ in pairs], [b for _, b in pairs])
+    return estimate(before), estimate(after), dataclasses.replace(difference, infra=len(before) - len(pairs))
+
+
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_MISPLACED = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns a full disk or a read-only folder into an error that says what to do.
+
+    Raises:
+        RunError: Whatever the system says when the path cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, MarftError):
+            raise
+        raise RunError(f"Cannot write {path}: {error.strerror or error}. {_remedy(path, error.errno)}") from error
+
+
+def _remedy(path: Path, number: int | None) -> str:
+    """What to do when a path cannot be written."""
+    if number in _FORBIDDEN:
+        return "Expected a folder that you may write to: choose one with --runs-dir, or change its permissions."
+    if number in _MISPLACED:
+        return "Expected a folder, or room for one, there: choose another --runs-dir or --name."
+    there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(there).free / 1e6
+    return (
+        f"What was saved before is intact ({free:,.1f} MB are free there). Make room, or raise your quota, and go on:"
+        " marft train --resume RUN"
+    )

@@ -1,0 +1,187 @@
+"""Where a run's numbers go while it runs, beside metrics.jsonl: the terminal, and by option TensorBoard."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from marft_algos.runs.folder import RunFolder
+from marft_algos.runs.stats import Estimate
+from marft_algos.terminal import clean
+from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
+
+NOISE = 1e-8
+"""KLs below are rounding: one step a batch has none, and nothing is said of it."""
+BARS = "▁▂▃▄▅▆▇█"
+
+
+class Logger(Protocol):
+    """Takes one line of metrics after each iteration."""
+
+    def log(self, metrics: Mapping[str, Any]) -> None:
+        """Takes the numbers of one iteration."""
+
+    def close(self) -> None:
+        """Flushes."""
+
+
+class TensorBoard:
+    """Writes every number to ``<run>/tensorboard``."""
+
+    def __init__(self, run: RunFolder, iteration: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingExtraError("TensorBoard logging", "track") from error
+        # Steps that a resumed run will write again are purged.
+        self._writer = SummaryWriter(str(run.root / "tensorboard"), purge_step=iteration + 1)
+
+    def log(self, metrics: Mapping[str, Any]) -> None:
+        for key, value in metrics.items():
+            if isinstance(value, int | float) and key != "iteration":
+                self._writer.add_scalar(key, value, metrics["iteration"])
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def make(name: str, run: RunFolder, iteration: int) -> Logger:
+    """Returns a logger by name.
+
+    Raises:
+        ConfigError: No such logger.
+        MissingExtraError: Its package is not installed.
+    """
+    known = {"tensorboard": TensorBoard}
+    if name not in known:
+        raise ConfigError(f"There is no logger '{name}'. {did_you_mean(name, known)}")
+    return known[name](run, iteration)
+
+
+def minutes(seconds: float) -> str:
+    """``75`` -> ``1:15``."""
+    total = max(round(seconds), 0)
+    hours, rest = divmod(total, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
+
+def sparkline(values: list[float], width: int = 40) -> str:
+    """Values in [0, 1] or rescaled to their range, the last ``width`` of them, as little bars."""
+    shown = values[-width:]
+    low, high = min([*shown, 0.0]), max([*shown, 1.0])
+    return "".join(BARS[min(int((v - low) / (high - low) * len(BARS)), len(BARS) - 1)] for v in shown)
+
+
+class Display:
+    """Progress for people: a live panel on a terminal, plain lines otherwise.
+
+    Args:
+        total: Iterations of the run.
+        done: Iterations done before this session.
+        title: Shown above.
+        console: Where to; standard error's by default, so that standard output stays clean.
+    """
+
+    def __init__(self, total: int, done: int, title: str, console: Console | None = None) -> None:
+        self.total, self.done, self.first, self.title = total, done, done, clean(title, line=True)
+        self.console = console or Console(file=sys.stderr, highlight=False)
+        self._start = time.monotonic()
+        self._scores: list[float] = []
+        self._lost = 0
+        self._last: Mapping[str, Any] = {}
+        self._evaluations: list[tuple[str, str]] = []
+        self._panel = ""
+        self._phase = "starting"
+        self._live = Live(self, console=self.console, refresh_per_second=4) if self.console.is_terminal else None
+
+    def __enter__(self) -> Display:
+        if self._live is not None:
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._live is not None:
+            self._live.__exit__(*error)
+
+    def close(self) -> None:
+        """The caller's ``with`` ends the display."""
+
+    def phase(self, text: str) -> None:
+        """What is being done now (shown on a terminal only)."""
+        self._phase = text
+
+    def note(self, text: str) -> None:
+        """One line that stays."""
+        self.console.print(clean(text), markup=False, soft_wrap=True)
+
+    def evaluated(self, iteration: int, now: Estimate, gain: Estimate | None, panel: str = "") -> None:
+        """A new evaluation; ``panel``: what on, in words."""
+        if self._live is None and panel != self._panel:
+            self.note(f"evaluated on {panel}")
+        self._panel = panel
+        what = "untrained" if iteration == 0 else f"iteration {iteration}"
+        text = str(now) + (f"; against untrained {gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]" if gain else "")
+        self._evaluations.append((what, text))
+        if self._live is None:
+            self.note(f"evaluation ({what}): {text}")
+
+    def log(self, metrics: Mapping[str, Any]) -> None:
+        """The numbers of one iteration."""
+        self._last, self.done = metrics, int(metrics["iteration"])
+        if "score" in metrics:
+            self._scores.append(float(metrics["score"]))
+            self._lost += int(metrics.get("infra", 0))
+            if self._live is None:
+                kls = {key.split("/")[1]: v for key, v in metrics.items() if key.endswith("/kl") and abs(v) > NOISE}
+                kl = [f"{policy} KL {v:.4f}" for policy, v in kls.items()]
+                parts = [f"iteration {self.done}/{self.total}", f"score {metrics['score']:.3f}", *kl]
+                parts += [f"infra {metrics.get('infra', 0)}"]
+                self.note("  ".join([*parts, f"{metrics['time_total']:.1f} s", f"left {self.left()}"]))
+
+    def left(self) -> str:
+        """Time left, from the mean pace of this session."""
+        fresh = self.done - self.first
+        if not fresh:
+            return "?"
+        return minutes((time.monotonic() - self._start) / fresh * (self.total - self.done))
+
+    def __rich__(self) -> Panel:
+        share = self.done / max(self.total, 1)
+        bar = Text("━" * round(40 * share), "green") + Text("━" * (40 - round(40 * share)), "bright_black")
+        spent = minutes(time.monotonic() - self._start)
+        clock = f"  {self.done}/{self.total}   {spent} spent, {self.left()} left   "
+        head = Text.assemble(bar, clock, (self._phase, "cyan"))
+        rows: list[Any] = [head]
+        if self._scores:
+            recent = self._scores[-10:]
+            now = f"{sum(recent) / len(recent):.3f}, infra {self._lost}"
+            rows.append(Text(f"score while training  {sparkline(self._scores)}  {now}"))
+        if policies := self._policies():
+            rows.append(policies)
+        if self._evaluations and self._panel:
+            rows.append(Text(f"evaluated on {self._panel}", "bright_black"))
+        rows += [Text(f"{what}: {text}") for what, text in self._evaluations[:1] + self._evaluations[1:][-3:]]
+        return Panel(Group(*rows), title=Text(self.title), title_align="left", border_style="bright_black")
+
+    def _policies(self) -> Table | None:
+        """Last numbers of every policy."""
+        shown = {"loss": "loss", "kl": "KL", "entropy": "entropy", "clip_share": "clipped", "value_loss": "value loss"}
+        names = list(dict.fromkeys(k.split("/")[1] for k in self._last if k.startswith("policy/")))
+        if not names:
+            return None
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bright_black")
+        for column in ("policy", *shown.values()):
+            table.add_column(column, justify="left" if column == "policy" else "right")
+        for name in names:
+            values = [self._last.get(f"policy/{name}/{key}") for key in shown]
+            numbers = ("–" if v is None else f"{v if abs(v) > NOISE else 0.0:.4g}" for v in values)
+            table.add_row(clean(name, line=True), *numbers)
+        return table

@@ -1,0 +1,103 @@
+"""Where the files lie that settings name: absolute in what a run keeps, found again when the run has moved."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from marft_algos.config import settings as configs
+from marft_algos.config.settings import TrainConfig
+from marft_algos.models import EMBEDDED
+from marft_algos.runs.folder import RunFolder
+from marft_envs.errors import ConfigError
+
+
+def absolute(config: TrainConfig) -> TrainConfig:
+    """The settings with every model, adapter and data file that is found from here named by its absolute path.
+
+    What is not found stays as it is: it is a name (``embedded``, a hub id), or an error that others report.
+    """
+    return _mapped(config, lambda spec: _here(spec) or spec, _data)
+
+
+def of_run(run: RunFolder, given: Mapping[str, Any] | None = None) -> TrainConfig:
+    """A run's settings, its models and adapters where they are now.
+
+    A path is looked for as it stands in config.toml, then where it lies seen from the run's folder, should both have
+    moved; a relative one (from runs of earlier versions) from the folder in which the run was started.
+
+    Args:
+        run: The run.
+        given: Settings that the caller will replace: what they name need not be there.
+
+    Raises:
+        ConfigError: A model's folder is gone.
+    """
+    config = configs.load(run.config_file)
+    typed: dict[str, Any] = {key: {} for key in ("models", "adapters") if key in (given or {})}
+    found = _mapped(dataclasses.replace(config, **typed), lambda spec: _found(spec, config, run), lambda value: value)
+    return dataclasses.replace(found, **{key: getattr(config, key) for key in typed})
+
+
+def _mapped(config: TrainConfig, path: Callable[[str], str], data: Callable[[Any], Any]) -> TrainConfig:
+    models = config.models
+    tables: dict[str, Any] = {
+        key: {k: data(v) if k == "data" else v for k, v in getattr(config, key).items()}
+        for key in ("env_kwargs", "eval_kwargs")
+    }
+    return dataclasses.replace(
+        config,
+        models=path(models) if isinstance(models, str) else {policy: path(spec) for policy, spec in models.items()},
+        adapters={policy: path(spec) for policy, spec in config.adapters.items()},
+        **tables,
+    )
+
+
+def _here(spec: str) -> str | None:
+    """The folder of that name, seen from the current one."""
+    folder = Path(spec).expanduser()
+    return None if spec in EMBEDDED or not folder.is_dir() else os.path.abspath(folder)
+
+
+def _data(value: Any) -> Any:
+    """A data file's absolute path; the name of a data set has neither a folder nor an ending, and stays."""
+    if not isinstance(value, str) or value == Path(value).stem:
+        return value
+    path = Path(value).expanduser()
+    files = [Path(str(path).replace("{split}", split)) for split in ("train", "test")]
+    return os.path.abspath(path) if any(file.is_file() for file in files) else value
+
+
+def _found(spec: str, config: TrainConfig, run: RunFolder) -> str:
+    """Where the folder is now, or the name of a model that is none."""
+    path = Path(spec).expanduser()
+    if spec in EMBEDDED or (path.is_absolute() and path.is_dir()):
+        return spec
+    candidates = [_seen_from(run, path)] if path.is_absolute() else [_started_in(run, config) / path, path]
+    for folder in candidates:
+        if folder is not None and folder.is_dir():
+            return os.path.abspath(folder)
+    if not path.is_absolute() and not spec.startswith(".") and spec.count("/") < 2:
+        return spec  # a hub's id
+    raise ConfigError(
+        f"'{run.root}' was trained on the model in '{spec}', which is not there any more. Put it back, or write its new"
+        f" place into {run.config_file}."
+    )
+
+
+def _seen_from(run: RunFolder, path: Path) -> Path | None:
+    """Where an absolute path leads if the run's folder has moved, and what it names with it."""
+    made = run.commands()[:1]
+    return run.root / os.path.relpath(path, made[0]["root"]) if made else None
+
+
+def _started_in(run: RunFolder, config: TrainConfig) -> Path:
+    """The folder in which a run of an earlier version was started: what its ``runs_dir`` and name are relative to."""
+    root = Path(os.path.abspath(run.root))
+    steps = Path(os.path.normpath(os.path.join(config.runs_dir, config.name or root.name)))
+    if steps.is_absolute() or root.parts[-len(steps.parts) :] != steps.parts:
+        return Path()
+    return root.parents[len(steps.parts) - 1]

@@ -1,0 +1,72 @@
+"""Episodes as JSON rows: the environment's record, with what training knows of every turn in its ``extras``.
+
+``marft_envs.trajectory`` reads, replays and converts these rows like any other records.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marft_algos.runs.folder import writing
+from marft_algos.types import Estimates, Trajectory, Transition
+from marft_envs import trajectory as episodes
+
+DIGITS = 5
+"""Decimals of recorded values: for reading, not for computing."""
+
+
+def row(
+    trajectory: Trajectory, estimates: Estimates | None = None, tokenizers: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """One episode as plain values.
+
+    Args:
+        trajectory: Finished.
+        estimates: Of the update that learnt from it.
+        tokenizers: Policy -> tokenizer, to record tokens beside their advantages; None: leave tokens out.
+    """
+    made = episodes.to_dict(trajectory.episode)
+    for turn, transition in zip(made["turns"], trajectory.transitions, strict=True):
+        turn["extras"] = {**(turn["extras"] or {}), **_learnt(transition, estimates or Estimates(), tokenizers or {})}
+    return made
+
+
+def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes rows to a JSONL file.
+
+    Raises:
+        RunError: It cannot be written.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def _learnt(t: Transition, estimates: Estimates, tokenizers: Mapping[str, Any]) -> dict[str, Any]:
+    """What the agent was told; first value, mean advantage and mean return; the tokens' own ones beside the tokens."""
+    found: dict[str, Any] = {}
+    if t.observation:
+        found["observation"] = t.observation
+    if t in estimates.values:
+        found["value"] = _number(estimates.values[t][0])
+    if t in estimates.advantages:
+        found["advantage"] = _number(np.mean(estimates.advantages[t]))
+    if t in estimates.returns:
+        found["return"] = _number(np.mean(estimates.returns[t]))
+    if t.policy in tokenizers and t in estimates.advantages:
+        found["pieces"] = _pieces(tokenizers[t.policy], t.action_ids)
+        found["advantages"] = [_number(a) for a in estimates.advantages[t]]
+    return found
+
+
+def _pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    return [str(piece) for piece in tokenizer.batch_decode([[i] for i in ids])]
+
+
+def _number(x: Any) -> float:
+    return round(float(x), DIGITS)

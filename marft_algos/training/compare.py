@@ -1,0 +1,187 @@
+"""``marft eval --compare A B``: two trained teams on the same frozen scenarios, agent by agent and metric by metric.
+
+A team's score can hide an agent that got worse while the others made up for it. So beside the team's numbers and each
+agent's own, every policy of B is put into team A alone: what A gains or loses is that agent's own change.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marft_algos.config.settings import TrainConfig
+from marft_algos.engines.native import NativeEngine
+from marft_algos.runs import checkpoint, paths, stats
+from marft_algos.runs.folder import RunFolder, outcome, writing
+from marft_algos.runs.stats import Estimate
+from marft_algos.training import evaluate, setup
+from marft_algos.training.resolve import resolve
+from marft_algos.training.setup import Panel
+from marft_algos.types import StopReason, Trajectory, Transition
+from marft_envs.errors import ConfigError
+
+_BAD = ("cut", "errors")
+"""Metrics of which less is better."""
+_NEUTRAL = ("length", "turns", "infra")
+"""Metrics that are shown and judged by nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One metric on the same scenarios: A, B, and the paired difference."""
+
+    name: str
+    before: float
+    after: float
+    difference: Estimate
+    verdict: str
+    """``better``, ``worse``, or nothing where the interval of all gated metrics together includes 0."""
+
+
+def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: str = "last") -> list[Change]:
+    """Plays the scenarios with A, with B, and with A in which one policy is B's, for every policy.
+
+    Args:
+        a: The run to compare with.
+        b: The run in question.
+        scenarios: Where the frozen set lies; made of A's held-out panel if there is no such file, None: not kept.
+        which: Checkpoint, see ``checkpoint.pick``.
+
+    Raises:
+        ConfigError: Teams, models or adapters differ, so nothing can be exchanged.
+    """
+    config = _common(paths.of_run(a), paths.of_run(b), a, b)
+    kwargs = setup.eval_kwargs(config)
+    make_held_out = setup.env_factory(config, kwargs)
+    env, held_out = setup.make_env(config, config.env_kwargs), setup.started(config.env, make_held_out)
+    panel = setup.problems(config, env, held_out).held_out
+    if scenarios is not None:
+        panel = frozen(scenarios, config.env, kwargs, panel)
+    policies = setup.make_policies(resolve(config, env))
+    names = setup.saved_policies(config, policies)
+    old, new = (checkpoint.pick(run.checkpoints, which) for run in (a, b))
+    engine = NativeEngine(policies, config.engine_batch)
+
+    def play() -> list[Trajectory]:
+        return evaluate.play(config, make_held_out, panel, policies.renderer, engine)
+
+    checkpoint.load_policies(new, policies, names)
+    after = play()
+    checkpoint.load_policies(old, policies, names)
+    before = play()
+    old_kept, new_kept = _both(before, after)
+    pairs = {name: (value(old_kept), value(new_kept)) for name, value in _metrics([*old_kept, *new_kept]).items()}
+    pairs["infra"] = ([float(t.infra) for t in before], [float(t.infra) for t in after])
+    for name in names if len(names) > 1 else []:
+        policies.load_adapter(name, new / "policies" / name)
+        old_kept, new_kept = _both(before, play())
+        pairs[f"team A with B's {name}"] = (_scores(old_kept), _scores(new_kept))
+        policies.load_adapter(name, old / "policies" / name)
+    for made in (env, held_out):
+        made.close()
+    return judged(pairs)
+
+
+def judged(pairs: dict[str, tuple[list[float], list[float]]]) -> list[Change]:
+    """The changes, with 95 % intervals each; verdicts hold for all gated metrics together (Bonferroni)."""
+    gated = [name for name in pairs if name.rpartition("/")[2] not in _NEUTRAL]
+    out = []
+    for name, (before, after) in pairs.items():
+        strict = stats.paired(before, after, 1 - 0.05 / max(len(gated), 1))
+        verdict = ""
+        if name in gated and (strict.low > 0 or strict.high < 0):
+            good = (strict.mean > 0) is (name.rpartition("/")[2] not in _BAD)
+            verdict = "better" if good else "worse"
+        old, new = sum(before) / len(before), sum(after) / len(after)
+        out.append(Change(name, old, new, stats.paired(before, after), verdict))
+    return out
+
+
+def _both(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> tuple[list[Trajectory], list[Trajectory]]:
+    """The scenarios that no outage took from either."""
+    kept = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if not (a.infra or b.infra)]
+    return [before[i] for i in kept], [after[i] for i in kept]
+
+
+def _scores(played: Sequence[Trajectory]) -> list[float]:
+    return [outcome(t.success, t.score) for t in played]
+
+
+def _metrics(played: Sequence[Trajectory]) -> dict[str, Callable[[Sequence[Trajectory]], list[float]]]:
+    """Name -> one number per episode: the team's, the task's, each agent's own."""
+    found: dict[str, Callable[[Sequence[Trajectory]], list[float]]] = {
+        "score": _scores,
+        "return": lambda x: [t.score for t in x],
+        "errors": lambda x: [float(bool(t.fault)) for t in x],
+        "turns": lambda x: [float(len(t.transitions)) for t in x],
+    }
+    for key in sorted({key for t in played for key in t.metrics}):
+        found[f"task/{key}"] = lambda x, key=key: [t.metrics.get(key, 0.0) for t in x]  # type: ignore[misc]
+    for agent in sorted({t.agent for trajectory in played for t in trajectory.transitions}):
+        for name, read in _AGENT.items():
+            found[f"agent/{agent}/{name}"] = lambda x, agent=agent, read=read: [  # type: ignore[misc]
+                read(t, [turn for turn in t.transitions if turn.agent == agent], agent) for t in x
+            ]
+    return found
+
+
+_AGENT: dict[str, Callable[[Trajectory, Sequence[Transition], str], float]] = {
+    "reward": lambda t, own, agent: (
+        sum(turn.reward for turn in own) + sum(layer.agent_rewards.get(agent, 0.0) for layer in t.layers)
+    ),
+    "cut": lambda t, own, agent: float(any(turn.stop_reason is StopReason.LENGTH for turn in own)),
+    "length": lambda t, own, agent: float(sum(len(turn.action_ids) for turn in own)),
+}
+"""An agent's own numbers in an episode: what it alone was paid, whether a reply was cut, how much it said."""
+
+
+def _common(one: TrainConfig, other: TrainConfig, a: RunFolder, b: RunFolder) -> TrainConfig:
+    """A's settings, if B's team can sit at the same table.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    keys = ("models", "policies", "lora_r", "lora_alpha", "lora_targets", "full_finetune")
+    for key in keys:
+        if getattr(one, key) != getattr(other, key):
+            raise ConfigError(
+                f"{a.root.name} and {b.root.name} differ in '{key}' ({getattr(one, key)!r}, {getattr(other, key)!r}): "
+                "agents cannot be exchanged. Compare their scores alone: marft eval RUN"
+            )
+    return one
+
+
+def frozen(path: Path, env: str, kwargs: dict[str, Any], panel: Panel) -> Panel:
+    """The scenarios of the file; written from ``panel`` if there is none yet.
+
+    Raises:
+        ConfigError: They are another environment's.
+    """
+    if not path.is_file():
+        content = {"env": env, "env_kwargs": kwargs, "seeds": panel.seeds, "options": panel.options}
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        return panel
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        kept = Panel([int(s) for s in content["seeds"]], [dict(o) for o in content["options"]])
+        of = content["env"], content["env_kwargs"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"Cannot read the scenarios in '{path}': {error}. Expected a file written here.") from error
+    if of != (env, json.loads(json.dumps(kwargs))):
+        raise ConfigError(f"'{path}' holds scenarios of {of[0]} ({of[1]}), not of {env} ({kwargs}).")
+    return kept
+
+
+def printed(changes: Sequence[Change]) -> str:
+    """One line per metric: A, B, difference with its interval, verdict."""
+    width = max(len(c.name) for c in changes)
+    lines = []
+    for c in changes:
+        gap = f"{c.difference.mean:+.3f} [{c.difference.low:+.3f}, {c.difference.high:+.3f}]"
+        lines.append(f"{c.name:<{width}}  {c.before:8.3f}  {c.after:8.3f}  {gap}  {c.verdict}".rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,313 @@
+"""How much memory a run will take, told from its settings and its models' configurations, before weights are loaded.
+
+The numbers are for the worst case (every prompt and reply as long as it may be), and rough: the arithmetic of one
+gated transformer layer stands for all families. ``tests/training/test_estimate.py`` holds them against measured memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from marft_algos.algorithms import base as algorithms
+from marft_algos.config.settings import TrainConfig
+from marft_algos.models import scoring
+from marft_algos.models.loading import head_of, locate, pick_device, pick_dtype
+from marft_algos.models.policy import FEATURE_TOKENS
+from marft_algos.models.weights import SMALL_MODEL
+from marft_algos.training.resolve import RunSpec
+from marft_envs import FlexEnv
+from marft_envs.errors import ConfigError
+
+CHARS_PER_TOKEN = 3
+"""Of prompts, which are not tokenised here; English and mathematics have three to four."""
+CUDA_CONTEXT = 700 << 20
+"""What a process takes on a GPU before its first tensor: kernels, workspaces of matrix products."""
+SLACK = {"cuda": 1.08, "cpu": 1.0}
+"""Share on top, for what an allocator loses between blocks."""
+NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
+"""Bytes a weight: 4 bits, one byte of scale for 64 weights, and one float for 256 scales."""
+GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One thing that takes memory."""
+
+    what: str
+    bytes: int
+    advice: str = ""
+    """Setting that makes it smaller, if one does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a run holds throughout, and what each of its phases takes beside that."""
+
+    device: torch.device
+    held: tuple[Part, ...]
+    phases: Mapping[str, tuple[Part, ...]]
+
+    @property
+    def peak(self) -> int:
+        """The most bytes at once."""
+        return int((_sum(self.held) + max(map(_sum, self.phases.values()))) * SLACK[self.device.type])
+
+    def table(self) -> str:
+        """The parts, a line each, in GB."""
+        rows = [("throughout", part) for part in self.held]
+        rows += [(phase, part) for phase, parts in self.phases.items() for part in parts]
+        lines = [f"  {part.bytes / GB:8.2f} GB  {phase:<10}  {part.what}" for phase, part in rows if part.bytes]
+        return "\n".join([*lines, f"  {self.peak / GB:8.2f} GB  at most at once, of {_named(self.device)}"])
+
+    def check(self, room: int | None = None) -> None:
+        """Refuses a run that cannot fit.
+
+        Args:
+            room: bytes of the device; by default asked of it.
+
+        Raises:
+            ConfigError: more is needed; the message names the settings that help.
+        """
+        room = capacity(self.device) if room is None else room
+        if self.peak <= room:
+            return
+        worst = max(self.phases, key=lambda phase: _sum(self.phases[phase]))
+        parts = sorted((*self.held, *self.phases[worst]), key=lambda part: -part.bytes)
+        advice = dict.fromkeys(part.advice for part in parts if part.advice and part.bytes > 0.02 * self.peak)
+        raise ConfigError(
+            f"This run needs about {self.peak / GB:.3g} GB on {_named(self.device)}, which has {room / GB:.3g} GB:\n"
+            f"{self.table()}\nWhat helps most, first: {'; '.join(advice) or 'a smaller model (--models)'}. The estimate"
+            " is for the longest prompts and replies; --no-check-memory starts nevertheless."
+        )
+
+
+def capacity(device: torch.device) -> int:
+    """Bytes that a process can have there: free memory of a GPU, all memory of a machine or its container."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    found = limit.read_text().strip() if limit.is_file() else "max"
+    return min(physical, int(found)) if found.isdigit() else int(physical)
+
+
+def estimate(spec: RunSpec, env: FlexEnv, *, device: torch.device | None = None) -> Estimate:
+    """Estimates a run's memory; loads configurations, no weights.
+
+    Args:
+        spec: the run's settings, resolved.
+        env: an environment of the run, reset.
+        device: instead of the one that the settings name.
+
+    Raises:
+        ConfigError: a model that is not there, or settings that cannot work.
+    """
+    config = spec.config
+    where = device or pick_device(config.device)
+    dtype = pick_dtype(config.dtype, where)
+    shapes = {model: Shape.of(model, config, dtype) for model in dict.fromkeys(spec.models.values())}
+    work = _Work.of(spec, env, min(shape.context for shape in shapes.values()))
+    trained = [shapes[spec.models[p]] for p in spec.trained]
+    copies = len(spec.past) + len(spec.local) - len(trained)
+    largest = max(shapes.values(), key=lambda shape: shape.layer_bytes * shape.layers)
+    context = CUDA_CONTEXT if where.type == "cuda" else 0
+    held = (
+        Part("weights of the base models", sum(s.weights for s in shapes.values()), _lighter(config)),
+        *_trained(config, trained),
+        Part("adapters that are not trained", copies * largest.adapter * 4),
+        Part("features for the value heads", work.features * largest.hidden * largest.element, work.fewer),
+        Part("the GPU's own", context),
+    )
+    phases = {
+        "rollout": _rollout(config, largest, work),
+        "features": _features(largest, work),
+        "update": _update(config, largest, work, where.type),
+    }
+    return Estimate(where, held, phases)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What counts of a model."""
+
+    hidden: int
+    inner: int
+    """Width of the feed-forward."""
+    heads: int
+    queries: int
+    """Width of all queries of a token."""
+    keys: int
+    """Width of its keys, or of its values."""
+    layers: int
+    vocabulary: int
+    context: int
+    element: int
+    """Bytes of a number in the forward pass."""
+    parameters: int
+    weights: int
+    """Bytes of the base model."""
+    adapter: int
+    """Parameters of one adapter."""
+    eager: bool
+    """Whether attention holds all pairs of tokens."""
+
+    @classmethod
+    def of(cls, spec: str, config: TrainConfig, dtype: torch.dtype) -> Shape:
+        """Reads a model's configuration and builds it without storage."""
+        try:
+            given = AutoConfig.from_pretrained(locate(spec), trust_remote_code=False)
+            with torch.device("meta"):
+                model = AutoModelForCausalLM.from_config(given, dtype=dtype)
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(f"Could not read the configuration of the model '{spec}': {error}") from error
+        text = model.config.get_text_config()
+        head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        total = sum(p.numel() for p in model.parameters())
+        packed = sum(m.weight.numel() for m in _linear(model).values()) if config.quantize != "none" else 0
+        wide = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+        return cls(
+            hidden=text.hidden_size, inner=wide, heads=text.num_attention_heads,
+            queries=text.num_attention_heads * head_dim, keys=kv_heads * head_dim, layers=text.num_hidden_layers,
+            vocabulary=text.vocab_size, context=_context(text, config), element=dtype.itemsize, parameters=total,
+            weights=int((total - packed) * dtype.itemsize + packed * NF4_BYTES),
+            adapter=_adapter(model, config), eager=text._attn_implementation == "eager",
+        )  # fmt: skip
+
+    @property
+    def layer_bytes(self) -> int:
+        """What one layer keeps of a token for the way back, under unmerged adapters on all linear layers.
+
+        Counted with ``torch.autograd.graph.saved_tensors_hooks`` over Qwen2 layers of six shapes.
+        """
+        if self.element == 2:  # norms and rotations keep some of theirs in fp32
+            return int(20 * self.hidden + 9 * self.inner + 7 * self.queries + 4.5 * self.keys)
+        return 16 * self.hidden + 16 * self.inner + 8 * self.queries + 8 * self.keys
+
+    @property
+    def passing(self) -> int:
+        """What one layer holds of a token at once where nothing is kept."""
+        return self.element * (4 * self.hidden + 3 * self.inner + 2 * self.queries)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """How much there is to compute."""
+
+    prompt: int
+    """Tokens of the longest prompt."""
+    new: int
+    rows: int
+    """Decoded together."""
+    turns: int
+    """Of one policy in an iteration, at most."""
+    features: int
+    """Rows of cached features."""
+    micro: int
+    """Tokens of one micro-batch."""
+    fewer: str
+
+    @classmethod
+    def of(cls, spec: RunSpec, env: FlexEnv, context: int) -> _Work:
+        config = spec.config
+        base, new = env.unwrapped, config.max_new_tokens
+        method = algorithms.get(config.algo)(config.algorithm)
+        said = max(sum(len(m["content"]) for m in base.messages(agent)) for agent in base.possible_agents)
+        most = base.turn_limit
+        each = min(base.rules.max_rounds, most)
+        others = (most - 1) * new
+        prompt = max(min(said // CHARS_PER_TOKEN + others, context - new), 1)
+        episodes = config.episodes_per_iteration
+        rows = 0 if method.view == "none" else episodes * most * (new if method.level == "token" else 1)
+        micro = max(min(config.algorithm.micro_tokens, episodes * each * (prompt + new)), prompt + new)
+        flying = min(config.engine_batch, config.num_envs or episodes, episodes)
+        if all(spec.endpoints[p].kind != "native" for p in spec.local):
+            flying = 0
+        return cls(
+            prompt, new, flying, episodes * each, rows, micro, f"--episodes-per-iteration {max(episodes // 2, 1)}"
+        )
+
+
+def _sum(parts: Sequence[Part]) -> int:
+    return sum(part.bytes for part in parts)
+
+
+def _named(device: torch.device) -> str:
+    return "the CPU's memory" if device.type == "cpu" else f"'{device}'"
+
+
+def _lighter(config: TrainConfig) -> str:
+    if config.full_finetune or config.quantize != "none":
+        return "a smaller model (--models)"
+    return "--quantize nf4"
+
+
+def _linear(model: PreTrainedModel) -> dict[str, Any]:
+    """Linear layers, the output head left out."""
+    kinds = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"]
+    return {name: m for name, m in kinds if m is not head_of(model)}
+
+
+def _adapter(model: PreTrainedModel, config: TrainConfig) -> int:
+    targets = config.lora_targets
+    if config.full_finetune:
+        return 0
+    chosen = [m for n, m in _linear(model).items() if targets == "all-linear" or n.rsplit(".", 1)[-1] in targets]
+    return config.lora_r * sum(sum(m.weight.shape) for m in chosen)
+
+
+def _context(text: Any, config: TrainConfig) -> int:
+    longest = getattr(text, "max_position_embeddings", None) or 1 << 30
+    return min(longest, config.context or longest)
+
+
+def _trained(config: TrainConfig, trained: Sequence[Shape]) -> tuple[Part, ...]:
+    """Weights that are trained (fp32), their gradients and Adam's two moments, and their copies under autocast."""
+    own = [shape.parameters if config.full_finetune else shape.adapter for shape in trained]
+    copies = sum(n * shape.element for n, shape in zip(own, trained, strict=True) if shape.element == 2)
+    what = "whole copies to train, and Adam" if config.full_finetune else "adapters, and Adam"
+    advice = "leave out --full-finetune" if config.full_finetune else "a smaller --lora-r"
+    return (Part(what, 16 * sum(own) + copies, advice),)
+
+
+def _rollout(config: TrainConfig, shape: Shape, work: _Work) -> tuple[Part, ...]:
+    fewer = f"--engine-batch {max(work.rows // 2, 1)}"
+    cache = 2 * shape.layers * shape.keys * shape.element
+    merged = shape.element == 4 and shape.parameters <= SMALL_MODEL
+    copies = shape.parameters * 4 if merged or config.full_finetune else 0
+    return (
+        Part("keys and values", work.rows * (work.prompt + work.new) * cache, fewer),
+        Part("prompts on their way through a layer", work.rows * work.prompt * shape.passing, fewer),
+        Part("logits and their cumulative sums", work.rows * shape.vocabulary * 20, fewer),
+        Part("adapters added to weights", copies),
+    )
+
+
+def _features(shape: Shape, work: _Work) -> tuple[Part, ...]:
+    tokens = min(FEATURE_TOKENS, work.turns * (work.prompt + work.new)) if work.features else 0
+    return (Part("a pass of the frozen model", tokens * shape.passing),)
+
+
+def _update(config: TrainConfig, shape: Shape, work: _Work, device: str) -> tuple[Part, ...]:
+    row = work.prompt + work.new
+    fewer = f"--micro-tokens {max(work.micro // 2, row)}" if work.micro > row else "a smaller --max-new-tokens"
+    pairs = 3 * shape.heads * min(row, work.micro) * shape.element if shape.eager else 0
+    layer, cached = shape.layer_bytes + pairs, shape.hidden * shape.element
+    if config.gradient_checkpointing:
+        kept, advice = shape.layers * cached + layer, fewer
+    else:
+        kept, advice = shape.layers * layer, f"--gradient-checkpointing, or {fewer}"
+    chosen = min(work.micro, max(scoring.CHUNK[device] // shape.vocabulary, 1))
+    return (
+        Part("what the layers keep of a micro-batch", work.micro * kept, advice),
+        Part("gradients on their way through a layer", work.micro * 2 * shape.passing, fewer),
+        Part("a chunk of logits", chosen * shape.vocabulary * (12 + 2 * shape.element)),
+    )

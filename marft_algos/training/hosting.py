@@ -1,0 +1,91 @@
+"""Which engine plays which policy, and whether the servers are there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marft_algos.config import keys
+from marft_algos.config.endpoints import Endpoint
+from marft_algos.config.settings import TrainConfig
+from marft_algos.engines.base import RolloutEngine
+from marft_algos.engines.http import Server
+from marft_algos.engines.mixed import MixedEngine
+from marft_algos.engines.native import NativeEngine
+from marft_algos.engines.openai import OpenAIEngine
+from marft_algos.engines.vllm import VLLMEngine, describe
+from marft_algos.models.policy import PolicySet
+from marft_algos.training.resolve import RunSpec
+from marft_envs.errors import ConfigError
+
+
+def reach(spec: RunSpec) -> None:
+    """Checks that keys and servers are there, and that the servers give what training needs.
+
+    Raises:
+        ConfigError: A server or key that is not there, an endpoint without log-probs for a policy that is trained.
+    """
+    for policy, endpoint in spec.endpoints.items():
+        if endpoint.kind == "vllm":
+            _check_vllm(spec.config, policy, endpoint)
+        elif endpoint.kind == "openai":
+            _check_openai(spec.config, policy, endpoint)
+
+
+def make_engine(spec: RunSpec, policies: PolicySet, *, local: bool = False) -> RolloutEngine:
+    """Builds the engine of a team; policies with equal settings share one.
+
+    Args:
+        spec: The run's settings, resolved.
+        policies: The team.
+        local: Play policies that have weights here in this process, wherever they are played in training.
+    """
+    native = NativeEngine(policies, spec.config.engine_batch)
+    groups: dict[Endpoint, list[str]] = {}
+    for policy, endpoint in spec.endpoints.items():
+        if endpoint.kind != "native" and (endpoint.hosted or not local):
+            groups.setdefault(endpoint, []).append(policy)
+    if not groups:
+        return native
+    engines: dict[str, RolloutEngine] = dict.fromkeys(policies.policies, native)
+    for endpoint, names in groups.items():
+        engines |= dict.fromkeys(names, _remote(endpoint, names, policies))
+    return MixedEngine(engines)
+
+
+def _remote(endpoint: Endpoint, names: list[str], policies: PolicySet) -> RolloutEngine:
+    if endpoint.kind == "openai":
+        return OpenAIEngine(endpoint, policies.renderer if endpoint.train else None)
+    return VLLMEngine(
+        policies,
+        endpoint.urls,
+        names,
+        timeout=endpoint.timeout,
+        retries=endpoint.retries,
+        concurrency=endpoint.concurrency,
+        sleeps=endpoint.sleep,
+        key=endpoint.key() if endpoint.key_env else None,
+    )
+
+
+def _check_vllm(config: TrainConfig, policy: str, endpoint: Endpoint) -> None:
+    if config.full_finetune:
+        raise ConfigError(f"Policy '{policy}' cannot be played by vLLM with full_finetune: servers swap adapters only.")
+    key = endpoint.key() if endpoint.key_env else None
+    for url in endpoint.urls:
+        describe(Server(url, min(endpoint.timeout, 30.0), key or keys.of_server(url)))
+
+
+def _check_openai(config: TrainConfig, policy: str, endpoint: Endpoint) -> None:
+    engine = OpenAIEngine(endpoint)
+    try:
+        if not endpoint.train:
+            return
+        settings: Any = config.algorithm
+        if policy not in config.frozen and getattr(settings, "old_logprobs", "learner") != "learner":
+            raise ConfigError(
+                f"Policy '{policy}' is trained on replies of another server's weights, whose log-probs are not the"
+                " learner's. Type: --old-logprobs learner (and a ratio_tolerance that the difference stays below)."
+            )
+        engine.probe()
+    finally:
+        engine.close()

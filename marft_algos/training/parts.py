@@ -1,0 +1,122 @@
+"""From settings to the parts of a run: environments, algorithm, policies, engine. A notebook may hand in its own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+
+from marft_algos import seeds
+from marft_algos.algorithms.base import Algorithm
+from marft_algos.config.settings import TrainConfig
+from marft_algos.engines.base import RolloutEngine
+from marft_algos.models.loading import given_base
+from marft_algos.models.policy import PolicySet
+from marft_algos.runs import paths
+from marft_algos.runs.loggers import Logger
+from marft_algos.training import hosting, setup
+from marft_algos.training.estimate import estimate
+from marft_algos.training.resolve import RunSpec, make_algorithm, resolve
+from marft_algos.training.setup import EnvFactory, Problems
+from marft_envs import FlexEnv
+from marft_envs.errors import ConfigError
+
+
+@dataclass(slots=True)
+class Parts:
+    """What a run is made of. The trainer wires them, and knows none by name."""
+
+    spec: RunSpec
+    """The settings, resolved."""
+    make_env: EnvFactory
+    """Makes environments to train in."""
+    make_eval_env: EnvFactory
+    """Makes environments of the held-out panel."""
+    problems: Problems
+    """The held-out panel, and what is left to train on."""
+    algorithm: Algorithm
+    policies: PolicySet
+    engine: RolloutEngine
+    loggers: Sequence[Logger] = ()
+    """Beside those that the settings name; they are handed every line of metrics, and closed at the end."""
+
+    @property
+    def config(self) -> TrainConfig:
+        """The settings as they were given."""
+        return self.spec.config
+
+
+def build(
+    config: TrainConfig,
+    *,
+    env: FlexEnv | EnvFactory | None = None,
+    eval_env: FlexEnv | EnvFactory | None = None,
+    model: tuple[Any, Any] | None = None,
+    engine: RolloutEngine | Callable[[PolicySet], RolloutEngine] | None = None,
+    loggers: Sequence[Logger] = (),
+) -> Parts:
+    """Builds what the settings say; everything that can be wrong with them shows itself here, models loaded last.
+
+    Args:
+        config: The settings.
+        env: An environment that has been made, or a function that makes one; the run's copies come from it, whatever
+            ``config.env`` says, which then only names the run.
+        eval_env: The same for the held-out panel; by default ``env``.
+        model: A causal language model of ``transformers`` and its tokenizer, for all policies, instead of
+            ``config.models``. Its memory is not estimated: it is there already.
+        engine: Writes the replies, instead of what ``config.engines`` says: an engine, or a function of the policies
+            that makes one.
+        loggers: Beside ``config.loggers``.
+
+    Raises:
+        ConfigError: Settings that cannot work.
+    """
+    torch.set_num_threads(config.threads)
+    seeds.start_global(seeds.tasks(config.seed, -1))
+    config = paths.absolute(config)
+    make_env = _factory(env) or setup.env_factory(config, config.env_kwargs)
+    make_eval_env = _factory(eval_env) or _factory(env) or setup.env_factory(config, setup.eval_kwargs(config))
+    with (
+        closing(setup.started(config.env, make_env)) as first,
+        closing(setup.started(config.env, make_eval_env)) as held_out,
+    ):
+        problems = setup.problems(config, first, held_out)
+        spec = resolve(config, first)
+        algorithm = make_algorithm(spec, setup.sampling(config))
+        hosting.reach(spec)
+        if config.check_memory and model is None:
+            estimate(spec, first).check()
+        policies = setup.make_policies(spec, given_base(*model, setup.model_settings(config)) if model else None)
+        panel = problems.train(config.seed, 0, setup.PROMPTS_CHECKED)
+        setup.check_prompts(config, first, policies.renderer, panel)
+    return Parts(
+        spec, make_env, make_eval_env, problems, algorithm, policies, _engine(spec, policies, engine), tuple(loggers)
+    )
+
+
+def _engine(
+    spec: RunSpec, policies: PolicySet, given: RolloutEngine | Callable[[PolicySet], RolloutEngine] | None
+) -> RolloutEngine:
+    if given is None:
+        return hosting.make_engine(spec, policies)
+    if isinstance(given, type) or not hasattr(given, "generate"):
+        return cast(Callable[[PolicySet], RolloutEngine], given)(policies)
+    return cast(RolloutEngine, given)
+
+
+def _factory(env: FlexEnv | EnvFactory | None) -> EnvFactory | None:
+    """Makes copies of an environment that was made; a function that makes some is one already."""
+    if env is None:
+        return None
+    if hasattr(env, "agent_iter"):
+        return lambda: copy.deepcopy(cast(FlexEnv, env))
+    if not callable(env):
+        raise ConfigError(
+            f"env is of type {type(env).__name__}. Expected an environment (marft_envs.make(...)) or a function that"
+            " makes one."
+        )
+    return env

@@ -1,0 +1,155 @@
+"""What a run's settings come to for its team: who plays which policy, on which model, by which engine.
+
+Settings are strings and tables; this is the one place that reads them. Everybody else is handed the :class:`RunSpec`.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from marft_algos.algorithms import base as algorithms
+from marft_algos.algorithms.base import Algorithm, Facts, Need
+from marft_algos.config.endpoints import Endpoint, parse_all
+from marft_algos.config.settings import TrainConfig
+from marft_algos.models.policy import assign, base_specs
+from marft_algos.rollout import selfplay
+from marft_algos.types import SamplingParams
+from marft_envs import FlexEnv
+from marft_envs.errors import ConfigError, MarftError, did_you_mean
+from marft_envs.types import AgentSpec
+
+NATIVE = Endpoint("native")
+"""Where replies come from that no setting sends elsewhere: our own decode loop in this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """A run's settings, resolved."""
+
+    config: TrainConfig
+    team: tuple[AgentSpec, ...]
+    agents: Mapping[str, str]
+    """Agent -> policy."""
+    endpoints: Mapping[str, Endpoint]
+    """Policy -> where its replies come from."""
+    models: Mapping[str, str]
+    """Policy with weights here, past states among them -> name of its base model."""
+    past: Mapping[str, str]
+    """Past state of a pool -> the policy that it is a state of."""
+    facts: Facts
+    """What the run offers to an algorithm."""
+
+    @property
+    def local(self) -> list[str]:
+        """Policies with weights here that agents play, in the order the agents name them."""
+        return [policy for policy in self.endpoints if not self.endpoints[policy].hosted]
+
+    @property
+    def hosted(self) -> dict[str, str]:
+        """Agent -> policy that a model elsewhere plays."""
+        return {agent: policy for agent, policy in self.agents.items() if self.endpoints[policy].hosted}
+
+    @property
+    def trained(self) -> list[str]:
+        """Policies that are updated."""
+        return [policy for policy in self.local if policy not in self.config.frozen]
+
+
+def resolve(config: TrainConfig, env: FlexEnv) -> RunSpec:
+    """Reads the settings against the team of an environment.
+
+    Args:
+        config: The settings.
+        env: An environment of the run, reset.
+
+    Raises:
+        ConfigError: An unknown policy or model is named, a hosted policy is given weights, or nobody is left to play
+            here.
+    """
+    team = env.unwrapped.team
+    agents = assign(team, config.policies)
+    given = parse_all(config.engines)
+    known = list(dict.fromkeys(agents.values()))
+    for policy in given:
+        if policy not in known:
+            raise ConfigError(f"'engines' names an unknown policy '{policy}'. {did_you_mean(policy, known)}")
+    endpoints = {policy: given.get(policy, NATIVE) for policy in known}
+    _check_hosted(config, endpoints)
+    local = [policy for policy in known if not endpoints[policy].hosted]
+    past = selfplay.past(sorted(p for p in local if p not in config.frozen), config.pool)
+    models = base_specs(config.models, local)
+    models |= {name: models[policy] for name, policy in past.items()}
+    return RunSpec(config, team, agents, endpoints, models, past, _facts(config, env, agents, endpoints))
+
+
+def _check_hosted(config: TrainConfig, endpoints: Mapping[str, Endpoint]) -> None:
+    away = {policy for policy, endpoint in endpoints.items() if endpoint.hosted}
+    if away >= set(endpoints):
+        raise ConfigError("Every policy is hosted, so nothing is left to train. Take one out of 'engines'.")
+    for setting in ("models", "adapters"):
+        named = getattr(config, setting)
+        for policy in away & set(named if isinstance(named, Mapping) else ()):
+            raise ConfigError(f"Policy '{policy}' is hosted and has no weights here. Take it out of '{setting}'.")
+
+
+def _facts(config: TrainConfig, env: FlexEnv, agents: Mapping[str, str], endpoints: Mapping[str, Endpoint]) -> Facts:
+    offers: set[Need] = {"groups", "critic", "team_state"}
+    if not config.permute_rewards and _forks(env):  # branches would tell what the permutation hides
+        offers.add("branches")
+    if all(endpoint.kind == "native" or endpoint.hosted for endpoint in endpoints.values()):
+        offers.add("start")
+    if len(endpoints) == len(agents):
+        offers |= {"unshared", "blocks"}
+    offers.add("shared" if len(endpoints) == 1 else "blocks")
+    if env.unwrapped.dependency.is_static:
+        offers.add("static")
+    return Facts(frozenset(offers), config.episodes_per_iteration, env.unwrapped.team)
+
+
+def _forks(env: FlexEnv) -> bool:
+    """Whether the environment, with an episode running, can be copied."""
+    try:
+        env.fork()
+    except (MarftError, TypeError, copy.Error):
+        return False
+    return True
+
+
+def make_algorithm(spec: RunSpec, sampling: SamplingParams) -> Algorithm:
+    """The run's algorithm, once it is certain that it can train this team; no model is needed to tell.
+
+    Raises:
+        ConfigError: It cannot, or nobody would be trained.
+    """
+    algorithm = algorithms.get(spec.config.algo)(spec.config.algorithm, sampling=sampling)
+    algorithms.check(algorithm, spec.facts)
+    check_training(spec)
+    return algorithm
+
+
+def check_training(spec: RunSpec) -> None:
+    """Refuses a run whose iterations would train nobody; without iterations it is an evaluation, and fine.
+
+    Raises:
+        ConfigError: Every policy is frozen or hosted, or has a learning rate of 0.
+    """
+    config, names = spec.config, sorted(spec.endpoints)
+    if config.iterations == 0:
+        return
+    lr = getattr(config.algorithm, "lr", 1.0)
+    still = {p for p in names if (lr.get(p, 1.0) if isinstance(lr, Mapping) else lr) == 0.0}
+    if not set(spec.trained) - still:
+        why = "frozen or hosted, or has lr = 0" if spec.trained else "frozen or hosted"
+        raise ConfigError(
+            f"Every policy ({', '.join(names)}) is {why}, so nothing would be trained. Leave one out of frozen and "
+            "engines and give it a rate above 0, or only score the team: --iterations 0"
+        )
+    warmup = getattr(config.algorithm, "value_warmup", 0)
+    if warmup >= config.iterations:
+        warnings.warn(
+            f"value_warmup is {warmup} and iterations {config.iterations}: only value heads are trained, no policy.",
+            stacklevel=2,
+        )

@@ -1,0 +1,225 @@
+"""From settings to the things of a run: the environment, the problems of each phase, the policies."""
+
+from __future__ import annotations
+
+import shlex
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import marft_envs
+from marft_algos import seeds
+from marft_algos.config.presets import accepts
+from marft_algos.config.settings import TrainConfig
+from marft_algos.models.loading import BaseModel, ModelSettings
+from marft_algos.models.policy import LoraSettings, PolicySet
+from marft_algos.models.renderer import Renderer
+from marft_algos.rollout import faults
+from marft_algos.training.resolve import RunSpec
+from marft_algos.types import SamplingParams
+from marft_envs import FlexEnv
+from marft_envs.errors import ConfigError, MarftError, WorkerError
+from marft_envs.faults import outage
+from marft_envs.types import optional
+
+EnvFactory = Callable[[], FlexEnv]
+PROMPTS_CHECKED = 64
+HELD_OUT_SHARE = 4
+"""At most one in so many problems is held out of a data set that is used for both training and evaluation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Episodes to play: one seed each, and the options of ``reset``."""
+
+    seeds: list[int]
+    options: list[dict[str, Any]]
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def repeated(self, times: int) -> Panel:
+        """Each episode so many times in a row: the groups of one start."""
+        each = [i for i in range(len(self)) for _ in range(times)]
+        return Panel([self.seeds[i] for i in each], [self.options[i] for i in each])
+
+
+@dataclass(frozen=True, slots=True)
+class Problems:
+    """Where a run's problems come from: a held-out panel, and what is left to train on."""
+
+    held_out: Panel
+    remaining: tuple[str, ...] | None
+    """Task ids to train on when training and evaluation share one data set; None: the environment draws."""
+    apart: bool = False
+    """Whether nothing in the panel is trained on; without a split, or lists of ids to tell, an environment is evaluated
+    on draws of what it trains on."""
+
+    def train(self, seed: int, iteration: int, n: int, refill: int = 0) -> Panel:
+        """The panel of one training iteration; ``refill``: a further one, of fresh starts."""
+        rng = seeds.generator(seeds.training_problems(seed, iteration, refill))
+        drawn = [int(s) for s in rng.integers(2**31, size=n)]
+        if self.remaining is None:
+            return Panel(drawn, [{} for _ in drawn])
+        return Panel(drawn, [{"task_id": self.remaining[i]} for i in rng.integers(len(self.remaining), size=n)])
+
+
+def env_factory(config: TrainConfig, kwargs: Mapping[str, Any]) -> EnvFactory:
+    """Makes the run's environments, with these arguments."""
+    return partial(marft_envs.make, config.env, **kwargs)
+
+
+def make_env(config: TrainConfig, kwargs: Mapping[str, Any]) -> FlexEnv:
+    """Builds one environment of the run and starts an episode; see ``started``."""
+    return started(config.env, env_factory(config, kwargs))
+
+
+def started(env_id: str, make: EnvFactory) -> FlexEnv:
+    """Builds one environment and starts an episode, so that a bad team, D or data set shows itself.
+
+    Args:
+        env_id: For messages.
+        make: Makes it.
+
+    Raises:
+        OutageError: What the environment needs cannot be had.
+        TaskError: Its code raised, and nobody had said anything yet.
+    """
+    with _starting(env_id):
+        env = make()
+        env.reset(seed=0)
+    return env
+
+
+@contextmanager
+def _starting(env_id: str) -> Iterator[None]:
+    """While inside, episodes start, and no text of an agent can be to blame for what goes wrong."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, MarftError) and not isinstance(error, WorkerError):
+            raise
+        what = str(error).rstrip(".")
+        if not isinstance(error, MarftError):
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            what = f"{type(error).__name__}: {what} ({frame.filename}, line {frame.lineno})"
+        if outage(error):
+            raise faults.OutageError(
+                f"No episode of '{env_id}' can be started: {what}. Once all that it needs is there (a server, a "
+                f"sandbox), try it alone: {shlex.join(['marft', 'play', env_id, '--random'])}"
+            ) from error
+        raise faults.TaskError(
+            f"The code of '{env_id}' raised before anybody had said anything: {what}. Expected an episode to start. "
+            f"Mend it, and try it alone: {shlex.join(['marft', 'check', env_id])}"
+        ) from error
+
+
+def eval_kwargs(config: TrainConfig) -> dict[str, Any]:
+    """Environment arguments at evaluation: the test split where there is one, then ``eval_kwargs``."""
+    kwargs = dict(config.env_kwargs)
+    if accepts(config.env, "split"):
+        kwargs["split"] = "test"
+    return kwargs | config.eval_kwargs
+
+
+def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> Problems:
+    """Decides the held-out panel.
+
+    A finite task with splits gives ids without replacement; if they are also training problems (one file for both),
+    a part is held out and training draws from the rest. Other tasks are evaluated on seeds of their own.
+
+    Raises:
+        ConfigError: Nothing would be left to train on.
+    """
+    listing = optional(eval_env.unwrapped.task, "eval_panel")
+    if listing is None:
+        return Problems(eval_panel(config.eval_episodes, None), None)
+    ids = listing(config.eval_episodes)
+    training = env.unwrapped.task.eval_panel(None)
+    if set(training).isdisjoint(ids):
+        return Problems(eval_panel(len(ids), ids), None, apart=True)
+    if not accepts(config.env, "split"):
+        return Problems(eval_panel(len(ids), ids), None)
+    ids = listing(min(config.eval_episodes, max(len(training) // HELD_OUT_SHARE, 1)))
+    remaining = tuple(sorted(set(training) - set(ids)))
+    if not remaining:
+        raise ConfigError(
+            f"All {len(set(training))} training problems are in the evaluation's panel: nothing is left to train on. "
+            "Name other problems for evaluation: --eval-kwargs data=PATH"
+        )
+    return Problems(eval_panel(len(ids), ids), remaining, apart=True)
+
+
+def eval_panel(n: int, ids: Sequence[str] | None) -> Panel:
+    """The same n episodes for every run: task ids where there are some, fixed seeds in any case."""
+    drawn = [int(s) for s in seeds.generator(seeds.held_out()).integers(2**31, size=n)]
+    return Panel(drawn, [{} for _ in drawn] if ids is None else [{"task_id": i} for i in ids])
+
+
+def model_settings(config: TrainConfig) -> ModelSettings:
+    """How base models are kept, run and spoken to."""
+    return ModelSettings(config.quantize, config.gradient_checkpointing, config.thinking, config.template_tools)
+
+
+def make_policies(spec: RunSpec, given: BaseModel | None = None) -> PolicySet:
+    """Loads the models and puts the adapters on.
+
+    Args:
+        spec: The run's settings, resolved.
+        given: A base model that is loaded already, instead of those that the settings name.
+
+    Raises:
+        ConfigError: A model, policy or adapter that cannot work.
+    """
+    config = spec.config
+    policies = PolicySet.build(
+        spec.models,
+        {agent: policy for agent, policy in spec.agents.items() if policy in spec.models},
+        lora=LoraSettings(config.lora_r, config.lora_alpha, config.lora_targets),
+        dtype=config.dtype,
+        device=config.device,
+        full_finetune=config.full_finetune,
+        settings=model_settings(config),
+        frozen=[*(p for p in config.frozen if p not in spec.endpoints or not spec.endpoints[p].hosted), *spec.past],
+        spare=list(spec.past),
+        hosted=spec.hosted,
+        seed=config.seed,
+        given=given,
+    )
+    for policy, folder in config.adapters.items():
+        policies.load_adapter(policy, folder)
+    if config.context is not None:
+        for policy in policies.policies:
+            chat = policies.renderer.chat(policy)
+            chat.context = min(chat.context, config.context)
+    return policies
+
+
+def sampling(config: TrainConfig, *, evaluation: bool = False) -> SamplingParams:
+    """How replies are drawn while training, or at evaluation."""
+    return SamplingParams(config.max_new_tokens, config.temperature, greedy=evaluation and config.eval_greedy)
+
+
+def check_prompts(config: TrainConfig, env: FlexEnv, renderer: Renderer, panel: Panel) -> None:
+    """Checks that every agent's view of these problems fits its model's context, replies of others not counted.
+
+    Raises:
+        ConfigError: One does not. (What still turns out too long later ends its episode with an error.)
+        OutageError: As ``started``.
+        TaskError: As ``started``.
+    """
+    for seed, options in zip(panel.seeds[:PROMPTS_CHECKED], panel.options, strict=False):
+        with _starting(config.env):
+            env.reset(seed=seed, options=options)
+            told = {agent: env.unwrapped.messages(agent) for agent in renderer.agents}
+        for agent, messages in told.items():
+            policy, tools = renderer.policy_of(agent), env.unwrapped.tools.get(agent, ())
+            renderer.check_context(policy, messages, config.max_new_tokens, tools)
+
+
+def saved_policies(config: TrainConfig, policies: PolicySet) -> list[str]:
+    """Policies whose weights a checkpoint holds: all but those that are a bare base model."""
+    return [p for p in policies.policies if policies.trainable(p) or not config.full_finetune]

@@ -1,0 +1,389 @@
+"""The loop: collect → update → publish → log → evaluate → save. It knows no algorithm and no environment."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from marft_algos import seeds
+from marft_algos.algorithms import base as algorithms
+from marft_algos.config.settings import TrainConfig
+from marft_algos.credit import diagnostics
+from marft_algos.engines.base import Publisher
+from marft_algos.learner.learner import Learner
+from marft_algos.models.critic import Critics
+from marft_algos.rollout import faults, selfplay
+from marft_algos.rollout.collector import Collector, Keep
+from marft_algos.rollout.replay import Replayer, StartEngine, TreeCollector
+from marft_algos.rollout.variety import Variety
+from marft_algos.runs import checkpoint, loggers, records
+from marft_algos.runs import folder as runs
+from marft_algos.runs.folder import UNTRAINED, PanelFacts, RunFolder
+from marft_algos.training import evaluate, setup
+from marft_algos.training.parts import Parts
+from marft_algos.types import Trajectory
+from marft_envs.types import LayerRecord
+from marft_envs.vector import VectorEnv
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM, after the state was saved."""
+
+
+class Trainer:
+    """Trains a team: collects, updates, publishes, evaluates and saves.
+
+    Args:
+        parts: Of the run, see :func:`marft_algos.training.parts.build`.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.config = config = parts.config
+        self.parts, self.policies, self.engine, self.problems = parts, parts.policies, parts.engine, parts.problems
+        algorithm = parts.algorithm
+        self.critics = Critics(self.policies, config.critic_hidden, config.seed) if algorithm.view != "none" else None
+        self.learner = Learner(algorithm, self.policies, self.critics, config.seed)
+        self.pool = selfplay.Pool(config, self.policies) if config.pool else None
+        self._seating = self.pool.seat if self.pool is not None else None
+        self.replayer = Replayer(
+            self.policies.renderer,
+            self.engine,
+            setup.sampling(config),
+            seed=config.seed,
+            slots=_slots(config),
+            start=StartEngine(self.engine, self.policies) if "start" in algorithm.rule.needs else None,
+            seating=self._seating,
+        )
+        self.publisher = Publisher(self.engine, self.policies, config.adapter_dir or None)
+        self.progress = checkpoint.Progress()
+        self._variety = Variety(algorithm.group_size)
+        self._saved = setup.saved_policies(config, self.policies)
+
+    def start(self) -> RunFolder:
+        """Makes the folder of a new run."""
+        config = self.config
+        stem = f"{config.env}-{config.algo}".replace("/", "_").replace(":", "_")
+        run = RunFolder.create(config.runs_dir, config.name, stem)
+        run.write_config(config.to_toml())
+        return run
+
+    def resume(self, run: RunFolder) -> None:
+        """Takes over the last checkpoint; what the run wrote after it is forgotten, and will be written again.
+
+        Settings may differ from those the run was started with (more iterations, say): config.toml follows.
+        """
+        run.write_config(self.config.to_toml())
+        if not checkpoint.steps(run.checkpoints):
+            run.rewind(-1, 0)
+            return
+        path = checkpoint.pick(run.checkpoints)
+        self.progress = checkpoint.read_progress(path)
+        checkpoint.load_policies(path, self.policies, self._saved)
+        state = checkpoint.load_state(path)
+        self.learner.load_state_dict(state["learner"])
+        if self.critics is not None:
+            self.critics.load_state_dict(state["critics"])
+        self.policies.version = self.progress.version
+        run.rewind(self.progress.iteration, self.progress.metrics_bytes)
+
+    def train(self, run: RunFolder, display: loggers.Display) -> None:
+        """Runs the iterations that are left.
+
+        Raises:
+            Interrupted: Ctrl-C was pressed, or SIGTERM came; the state was saved if it was whole.
+            OutageError: Too many episodes were lost to faults of engine, world or machine; the state was saved.
+            TaskError: The task's code does not work; the state was saved.
+        """
+        config = self.config
+        sinks = [loggers.make(name, run, self.progress.iteration) for name in config.loggers]
+        sinks += self.parts.loggers
+        session = _Session(run, display, [display, *sinks], _Interrupt())
+        seeds.start_global(seeds.tasks(config.seed, -1))
+        vec = VectorEnv([self.parts.make_env] * _slots(config))
+        try:
+            with self._guarded(session):
+                self.publisher.publish(self.policies.policies, self.policies.version)
+                with session.interrupt.installed():
+                    if not checkpoint.steps(run.checkpoints) or self.progress.unevaluated:
+                        self._catch_up(session)
+                    collector = self._collector(vec, display)
+                    while not self._done():
+                        self._iteration(session, collector)
+        finally:
+            vec.close()
+            self.engine.close()
+            self.publisher.close()
+            for sink in sinks:
+                sink.close()
+
+    @contextmanager
+    def _guarded(self, session: _Session) -> Iterator[None]:
+        """Holds the folder's lock; what stops the run inside lets go of it only when the state is saved."""
+        run = session.run
+        with run.locked():
+            try:
+                yield
+            except KeyboardInterrupt:
+                if session.interrupt.whole and checkpoint.steps(run.checkpoints):
+                    self._save(run)
+                raise Interrupted from None
+            except faults.StoppedError as error:
+                if checkpoint.steps(run.checkpoints):
+                    self._save(run)
+                raise type(error)(f"{error} Mend it, and go on: marft train --resume {run.root}") from error
+
+    # One iteration ---------------------------------------------------------------------------------
+
+    def _iteration(self, session: _Session, collector: Collector) -> None:
+        config, started = self.config, time.monotonic()
+        iteration = self.progress.iteration
+        with session.interrupt.allowed():
+            session.display.phase("playing")
+            trajectories, metrics, judged = self._collect(collector, iteration)
+        whole = faults.whole(trajectories)
+        collected = time.monotonic()
+        metrics |= {f"engine/{k}": v for k, v in self.engine.metrics().items()}
+        self.engine.sleep()
+        if config.permute_rewards:
+            whole = permute_rewards(whole, seeds.generator(seeds.permuted_rewards(config.seed, iteration)))
+        session.display.phase("learning")
+        # What an outage broke off says nothing about the replies before it.
+        metrics |= self.learner.update(whole, iteration)
+        metrics |= diagnostics.metrics(judged, self.learner.estimates)
+        self.policies.version += 1
+        self.engine.wake()
+        self.publisher.publish(self.learner.trainable, self.policies.version)
+        metrics |= {"time_rollout": collected - started, "time_update": time.monotonic() - collected}
+        self.progress.iteration = iteration = iteration + 1
+        if self.pool is not None:
+            metrics |= self.pool.results(whole)
+            self.publisher.publish(self.pool.take(iteration), self.policies.version)
+        self.progress.tokens += int(metrics.get("tokens_played", metrics["tokens"]))
+        metrics["tokens_total"] = self.progress.tokens
+        last = self._done()
+        if config.record_episodes and (last or _due(iteration, config.record_every)):
+            self._record(session.run, iteration, trajectories[: config.record_episodes])
+        evaluated = last or _due(iteration, config.eval_every)
+        if evaluated:
+            try:
+                metrics |= self._evaluate(session, iteration)
+            except faults.StoppedError:
+                self.progress.unevaluated = True  # the update is done; a resumed run begins with what is missing
+                self._log(session, {"iteration": iteration, **metrics}, started)
+                self._save(session.run)
+                raise
+        self._log(session, {"iteration": iteration, **metrics}, started)
+        if evaluated or _due(iteration, config.save_every):
+            self._save(session.run)
+
+    def _collect(
+        self, collector: Collector, iteration: int
+    ) -> tuple[list[Trajectory], dict[str, float], list[diagnostics.Judged]]:
+        """Plays the iteration's groups; those that the algorithm does not want are replaced by fresh ones.
+
+        Returns:
+            The episodes to learn from; numbers of those played: score and the like of the first panel, which no
+            choice has touched, and counts of everything that was sampled; and what replays say about some turns.
+        """
+        config, algorithm = self.config, self.learner.algorithm
+        judge = config.credit_diagnostics if _due(iteration + 1, config.record_every) else 0
+        keep: Keep = "decisions" if judge else algorithm.rule.keep
+        size = algorithm.group_size
+        lacking = config.episodes_per_iteration // size
+        played: list[Trajectory] = []
+        kept: list[Trajectory] = []
+        for refill in range(1 + algorithm.refills):
+            panel = self.problems.train(config.seed, iteration, lacking, refill).repeated(size)
+            seeds.start_global(seeds.tasks(config.seed, iteration, refill))
+            place: dict[str, Any] = {"iteration": iteration, "first": len(played), "keep": keep}
+            fresh = collector.collect(panel.seeds, panel.options, **place, all_may_be_lost=refill > 0)
+            fresh = [replace(trajectory, group=trajectory.number // size) for trajectory in fresh]
+            played += fresh
+            for start in range(0, len(fresh), size):
+                group = fresh[start : start + size]
+                if algorithm.wanted(faults.whole(group)):
+                    kept += group
+                    lacking -= 1
+            if not lacking:
+                break
+        self._check_lost(played, iteration)
+        whole = algorithm.rule.replay(faults.whole(kept), self.replayer, iteration)
+        judged = diagnostics.judge(whole[:judge], self.replayer, iteration)
+        self._check_lost(played, iteration)
+        branched = {"branches": self.replayer.branches, "branches_lost": len(self.replayer.lost)}
+        played = self.replayer.charge(played)
+        metrics = evaluate.summary(played[: config.episodes_per_iteration]) | faults.counts(played)
+        metrics |= self._variety.measure(faults.whole(played)) | {"episodes_played": len(played)}
+        metrics["tokens_played"] = sum(trajectory.tokens for trajectory in played)
+        metrics["tokens_processed"] = sum(trajectory.processed for trajectory in played)
+        if branched["branches"]:
+            metrics |= branched | {"tokens_replayed": sum(trajectory.replayed_tokens for trajectory in played)}
+        if isinstance(algorithm.config, algorithms.GroupConfig):
+            metrics |= {"groups": len(kept) // size, "groups_dropped": (len(played) - len(kept)) // size}
+        replayed = {t.number: t.replayed for t in whole}
+        charged = {t.number: replace(t, replayed=replayed.get(t.number, ())) for t in played}
+        return [charged[t.number] for t in kept], metrics, judged
+
+    def _check_lost(self, played: Sequence[Trajectory], iteration: int) -> None:
+        faults.check(played, self.config, f"iteration {iteration + 1}", self.replayer.branches, self.replayer.lost)
+
+    def _done(self) -> bool:
+        return self.progress.done(self.config.iterations, self.config.token_budget)
+
+    def _catch_up(self, session: _Session) -> None:
+        """Evaluates the team as it stands: untrained, or where an outage stopped the run before it was evaluated."""
+        started, iteration = time.monotonic(), self.progress.iteration
+        with session.interrupt.allowed():
+            metrics = self._evaluate(session, iteration)
+        self.progress.unevaluated = False
+        self._log(session, {"iteration": iteration, **metrics}, started)
+        self._save(session.run, again=True)
+
+    def _collector(self, vec: Any, display: loggers.Display) -> Collector:
+        def show(done: int, total: int, tokens: int) -> None:
+            display.phase(f"playing: {done}/{total} episodes, {tokens} tokens")
+
+        config, algorithm = self.config, self.learner.algorithm
+        place = (vec, self.policies.renderer, self.engine, setup.sampling(config))
+        kwargs: dict[str, Any] = {"seed": config.seed, "overlap": config.overlap, "on_progress": show}
+        kwargs |= {"seating": self._seating, "states": self.replayer.states}
+        if algorithm.candidates == 1:
+            return Collector(*place, **kwargs)
+        several = algorithm.candidates
+        return TreeCollector(*place, replayer=self.replayer, candidates=several, worth=algorithm.worth, **kwargs)
+
+    def _evaluate(self, session: _Session, iteration: int) -> dict[str, float]:
+        """Plays the held-out panel; returns its numbers."""
+
+        def show(done: int, total: int, tokens: int) -> None:
+            session.display.phase(f"evaluating: {done}/{total}")
+
+        started, run = time.monotonic(), session.run
+        panel, renderer = self.problems.held_out, self.policies.renderer
+        make_env = self.parts.make_eval_env
+        played = evaluate.play(self.config, make_env, panel, renderer, self.engine, show)
+        run.write_episodes("eval", iteration, [records.row(t) for t in played])
+        now = evaluate.records(played)
+        estimate = runs.estimate(now)
+        gain = runs.compare(run.evaluation(UNTRAINED), now)[2] if iteration != UNTRAINED else None
+        facts = PanelFacts.of([record.task_id for record in now], self.problems.apart)
+        session.display.evaluated(iteration, estimate, gain, str(facts))
+        if estimate.mean > self.progress.best_score:
+            self.progress.best_score, self.progress.best_iteration = estimate.mean, iteration
+        measured = {"success": estimate.mean, "low": estimate.low, "high": estimate.high, "n": estimate.n}
+        measured |= {"instances": facts.instances, "held_out": float(facts.held_out)}
+        if gain is not None:
+            measured |= {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
+        kept = ("tokens", "infra", "task_errors", "agent/", "task/")
+        measured |= {k: v for k, v in evaluate.summary(played).items() if k.startswith(kept)}
+        return {f"eval/{k}": v for k, v in measured.items()} | {"time_eval": time.monotonic() - started}
+
+    # Records ---------------------------------------------------------------------------------------
+
+    def _record(self, run: RunFolder, iteration: int, trajectories: Sequence[Trajectory]) -> None:
+        renderer = self.policies.renderer
+        tokenizers = {policy: renderer.tokenizer(policy) for policy in renderer.policies}
+        learnt = self.learner.estimates
+        run.write_episodes("train", iteration, [records.row(t, learnt, tokenizers) for t in trajectories])
+
+    def _log(self, session: _Session, metrics: dict[str, Any], started: float) -> None:
+        spent = time.monotonic() - started
+        self.progress.seconds += spent
+        metrics |= {"time_total": spent, "time_elapsed": self.progress.seconds}
+        self.progress.metrics_bytes = session.run.append_metrics(metrics)
+        for sink in session.sinks:
+            sink.log(metrics)
+
+    def _save(self, run: RunFolder, again: bool = False) -> None:
+        if not again and checkpoint.steps(run.checkpoints)[-1:] == [self.progress.iteration]:
+            return
+        self.progress.version = self.policies.version
+        state = {
+            "learner": self.learner.state_dict(),
+            "critics": self.critics.state_dict() if self.critics is not None else {},
+        }
+        checkpoint.save(run.checkpoints, self.progress, self.policies, self._saved, state)
+        checkpoint.prune(run.checkpoints, self.config.keep, self.progress.best_iteration)
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """One run of the loop: where it writes, and who watches."""
+
+    run: RunFolder
+    display: loggers.Display
+    sinks: Sequence[loggers.Logger]
+    interrupt: _Interrupt
+
+
+def permute_rewards(trajectories: Sequence[Trajectory], rng: np.random.Generator) -> list[Trajectory]:
+    """A control: every episode is paid, at its end, what another one of the iteration earned, and has its verdict."""
+    permuted = []
+    for trajectory, other in zip(trajectories, rng.permutation(len(trajectories)), strict=True):
+        earned = trajectories[other]
+        layers = [LayerRecord(layer.index, layer.round, layer.turns) for layer in trajectory.layers]
+        if layers:
+            layers[-1].team_reward = earned.score
+        permuted.append(trajectory.paid(layers, [0.0] * len(trajectory.transitions), earned.success))
+    return permuted
+
+
+def _slots(config: TrainConfig) -> int:
+    """Episodes in flight."""
+    return min(config.num_envs or config.episodes_per_iteration, config.episodes_per_iteration)
+
+
+def _due(iteration: int, every: int) -> bool:
+    return every > 0 and iteration % every == 0
+
+
+class _Interrupt:
+    """Ctrl-C or SIGTERM: at once while nothing that a checkpoint holds changes, else as soon as that is so.
+
+    A second one takes effect at once, and leaves the last checkpoint as it is.
+    """
+
+    def __init__(self) -> None:
+        self.whole = False
+        """The interruption came where the state can be saved."""
+        self._requested = False
+        self._safe = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        again, self._requested = self._requested, True
+        if self._safe or again:
+            self.whole = self._safe
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def allowed(self) -> Iterator[None]:
+        """While inside, nothing that a checkpoint holds changes."""
+        if self._requested:
+            self.whole = True
+            raise KeyboardInterrupt
+        self._safe = True
+        try:
+            yield
+        finally:
+            self._safe = False
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Receives both signals while inside."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # signals reach the main thread only
+            return
+        before = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,132 @@
+"""What each inward adapter writes: a foreign environment's seats, moves and steps; and fixed players of its seats."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from marft_envs.adapters.inward.isolation import GlobalGenerators
+from marft_envs.errors import ConfigError
+
+
+class Game:
+    """An environment of others, as a task drives it.
+
+    Global random generators are the game's own while it resets or steps. A copy (or a pickle) is started again from
+    its seed and replayed up to where the original stands: many environments, PettingZoo's among them, forget their
+    state when they are copied.
+    """
+
+    name: str = ""
+    seats: Sequence[str] = ()
+    """Everybody who may ever act."""
+
+    def __init__(self) -> None:
+        self._generators = GlobalGenerators()
+        self._started: tuple[int, dict[str, Any]] | None = None
+        self._played: list[dict[str, str]] = []
+        self.fixed: frozenset[str] = frozenset()
+        """Seats that fixed opponents play: their words are in no record, and stay in the observations."""
+
+    # To be written by adapters ---------------------------------------------------------------------
+
+    def begin(self, seed: int, options: Mapping[str, Any]) -> None:
+        """Starts an episode."""
+        raise NotImplementedError
+
+    def ready(self) -> Sequence[str]:
+        """Who has to act now, all at once; empty: the episode is over."""
+        raise NotImplementedError
+
+    def observe(self, seat: str) -> str:
+        """What this seat sees. Pure."""
+        raise NotImplementedError
+
+    def moves(self, seat: str) -> Sequence[str] | None:
+        """The legal moves of a ready seat; None: any text is one."""
+        raise NotImplementedError
+
+    def play(self, moves: Mapping[str, str]) -> Mapping[str, float]:
+        """Takes a move of every ready seat; returns what it paid to whom."""
+        raise NotImplementedError
+
+    def heard(self, seat: str) -> Sequence[int] | None:
+        """Which turns' words this seat has been told; None: the setting ``sees`` says so."""
+        return None
+
+    def close(self) -> None:
+        """Lets go of what the environment holds."""
+
+    # For the task ----------------------------------------------------------------------------------
+
+    def reset(self, seed: int, options: Mapping[str, Any]) -> None:
+        """Starts an episode from its seed alone."""
+        self._started, self._played = (seed, dict(options)), []
+        self._replay()
+
+    def step(self, moves: Mapping[str, str]) -> Mapping[str, float]:
+        """Takes a move of every ready seat; returns what it paid to whom."""
+        self._played.append(dict(moves))
+        with self._generators.own():
+            return self.play(moves)
+
+    def _replay(self) -> None:
+        """Starts the episode and plays what was played, in one go: the generators' states are slow to exchange."""
+        assert self._started is not None
+        seed, options = self._started
+        self._generators.seed(seed)
+        with self._generators.own():
+            self.begin(seed, options)
+            for moves in self._played:
+                self.play(moves)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._started is not None:
+            self._replay()
+
+
+Player = Callable[[Game, str, np.random.Generator], str]
+"""A fixed opponent: (game, seat, rng) -> a legal move. It may copy the game and look ahead; it must not step it."""
+
+
+def play_random(game: Game, seat: str, rng: np.random.Generator) -> str:
+    """A legal move, uniformly."""
+    moves = listed(game, seat)
+    return moves[int(rng.integers(len(moves)))]
+
+
+def play_first(game: Game, seat: str, rng: np.random.Generator) -> str:
+    """The first legal move."""
+    return listed(game, seat)[0]
+
+
+def play_winning(game: Game, seat: str, rng: np.random.Generator) -> str:
+    """A move that pays at once if there is one, else a random one. Tries each on a copy of the game."""
+    moves = listed(game, seat)
+    if len(game.ready()) == 1:
+        for i in rng.permutation(len(moves)):
+            if copy.deepcopy(game).step({seat: moves[i]}).get(seat, 0.0) > 0:
+                return moves[i]
+    return play_random(game, seat, rng)
+
+
+OPPONENTS: dict[str, Player] = {"random": play_random, "first": play_first, "winning": play_winning}
+
+
+def listed(game: Game, seat: str) -> list[str]:
+    """Returns the legal moves of a seat.
+
+    Raises:
+        ConfigError: The game lists none.
+    """
+    moves = game.moves(seat)
+    if not moves:
+        raise ConfigError(
+            f"{game.name} lists no legal moves of {seat}, so no fixed opponent can play them, and none can be drawn. "
+            "Next: give a codec whose moves() lists them, or an opponent of your own: (game, seat, rng) -> text."
+        )
+    return list(moves)

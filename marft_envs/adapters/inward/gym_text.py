@@ -1,0 +1,87 @@
+"""Gymnasium environments with text or named actions: one agent, or a team that deliberates before one of it acts.
+
+::
+
+    import gymnasium
+    from marft_envs.adapters.inward import gym_text
+    from marft_envs.adapters.inward.codecs import Discrete
+
+    lake = gymnasium.make("FrozenLake-v1")
+    env = gym_text.wrap(lake, Discrete(["left", "down", "right", "up"]), roles=["scout", "actor"])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from marft_envs.adapters.inward import foreign
+from marft_envs.adapters.inward.codecs import Codec, suited
+from marft_envs.adapters.inward.game import Game
+from marft_envs.core import FlexEnv
+
+
+class GymGame(Game):
+    """A Gymnasium environment as a game of one seat, ``actor``."""
+
+    seats = ("actor",)
+
+    def __init__(self, env: Any, codec: Codec | None = None) -> None:
+        super().__init__()
+        self.env = env
+        spec = getattr(env, "spec", None)
+        self.name = str(spec.id if spec is not None else type(env.unwrapped).__name__)
+        self.codec = codec or suited(env.action_space, env.observation_space)
+        self._seen: Any = None
+        self._info: Mapping[str, Any] = {}
+        self._over = True
+
+    def begin(self, seed: int, options: Mapping[str, Any]) -> None:
+        """Resets with this seed."""
+        self._seen, self._info = self.env.reset(seed=seed, options=dict(options) or None)
+        self._over = False
+
+    def ready(self) -> Sequence[str]:
+        """The seat, until the episode is over."""
+        return () if self._over else self.seats
+
+    def observe(self, seat: str) -> str:
+        """What the codec shows of the last observation."""
+        return self.codec.show(self._seen, self._mask())
+
+    def moves(self, seat: str) -> Sequence[str] | None:
+        """Names of the legal moves."""
+        moves = self.codec.moves(self._mask())
+        return None if moves is None else list(moves)
+
+    def play(self, moves: Mapping[str, str]) -> Mapping[str, float]:
+        """One step."""
+        named = self.codec.moves(self._mask())
+        text = moves[self.seats[0]]
+        self._seen, reward, terminated, truncated, self._info = self.env.step(text if named is None else named[text])
+        self._over = bool(terminated or truncated)
+        return {self.seats[0]: float(reward)}
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self.env.close()
+
+    def _mask(self) -> Any:
+        if isinstance(self._seen, Mapping) and "action_mask" in self._seen:
+            return self._seen["action_mask"]
+        return self._info.get("action_mask")
+
+
+def wrap(env: Any, codec: Codec | None = None, **settings: Any) -> FlexEnv:
+    """Makes a FlexEnv of a Gymnasium environment.
+
+    Args:
+        env: The environment.
+        codec: Between its values and text; None: by the spaces.
+        **settings: ``roles``, ``dependency``, ``profiles``, …; see
+            :func:`marft_envs.adapters.inward.foreign.deliberating`.
+
+    Raises:
+        ConfigError: Its spaces have no codec, or a setting cannot work.
+    """
+    return foreign.deliberating(GymGame(env, codec), **settings)

@@ -1,0 +1,199 @@
+"""Environments of others by name: ``pettingzoo:tictactoe_v3``, ``gymnasium:FrozenLake-v1``, ``my_module:my_function``.
+
+============== ======================================================================================
+prefix         what stands behind it
+============== ======================================================================================
+pettingzoo     a module with ``env()`` (``parallel_env()`` with ``parallel=true``), of PettingZoo's own
+               by its last name, any other by its dotted one
+gymnasium      an id of Gymnasium's registry
+textarena      an id of TextArena's registry
+gem            an id of GEM's registry
+reasoning_gym  a data set of reasoning-gym
+a module       a function in it that returns an environment of any of these kinds
+============== ======================================================================================
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from marft_envs.adapters.inward.codecs import Codec
+from marft_envs.adapters.inward.isolation import GlobalGenerators
+from marft_envs.core import FlexEnv
+from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
+from marft_envs.registry import FOREIGN
+
+if TYPE_CHECKING:
+    from marft_envs.adapters.inward.compliance import Clause
+
+
+def load(
+    target: str,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    codec: Codec | str | Mapping[str, Codec] | None = None,
+    parallel: bool = False,
+    players: int | None = None,
+    sees: int | str | None = None,
+    opponents: str | Mapping[str, Any] | None = None,
+    illegal: str | None = None,
+    cooperative: bool | None = None,
+    roles: Sequence[str] | None = None,
+    profiles: Mapping[str, str] | str | None = None,
+    **kwargs: Any,
+) -> FlexEnv:
+    """Builds a foreign environment by name.
+
+    Args:
+        target: ``prefix:name``, see the table above.
+        settings: Keyword arguments of the foreign environment, or of the function.
+        codec: A codec, ``module:name`` of one (or of a function that makes one), or one per agent.
+        parallel: Take PettingZoo's parallel form.
+        players: Seats of a TextArena game.
+        sees: See ``foreign.team``; so are ``opponents``, ``illegal`` and ``cooperative``.
+        opponents: Who plays the other seats.
+        illegal: What an illegal move does.
+        cooperative: Pay the team, not each seat.
+        roles: Who deliberates, where there is one seat; see ``foreign.deliberating``.
+        profiles: System messages.
+        **kwargs: Settings of :class:`FlexEnv`.
+
+    Raises:
+        ConfigError: No such environment, or one that cannot be trained; the message says what is missing.
+        MissingExtraError: Its package is not installed.
+    """
+    named: dict[str, Any] = {
+        "codec": _named(codec) if isinstance(codec, str) else codec,
+        "players": players,
+        "sees": sees,
+        "opponents": opponents,
+        "illegal": illegal,
+        "cooperative": cooperative,
+        "roles": roles,
+        "profiles": profiles,
+    }
+    given = {key: found for key, found in named.items() if found is not None} | kwargs
+    scheme, _, name = target.partition(":")
+    if scheme == "reasoning_gym":
+        from marft_envs.adapters.inward import reasoning_gym
+
+        return reasoning_gym.make(name, settings=settings, **given)
+    with GlobalGenerators().own():
+        made = raw(target, settings or {}, parallel)
+    if isinstance(getattr(made, "unwrapped", None), FlexEnv):
+        if given:
+            raise ConfigError(f"'{target}' is an environment of this project: put its arguments in settings.")
+        return made
+    return wrap(made, **given)
+
+
+def clauses(
+    target: str,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    codec: Codec | str | Mapping[str, Codec] | None = None,
+    parallel: bool = False,
+    **kwargs: Any,
+) -> list[Clause]:
+    """What a foreign environment offers, clause by clause; empty for one of this project. Arguments as of ``load``."""
+    from marft_envs.adapters.inward import compliance
+
+    if target.startswith("reasoning_gym:"):
+        return []
+    try:
+        made = raw(target, settings or {}, parallel)
+    except TypeError:
+        return []  # a function that takes other arguments makes an environment of this project
+    if compliance.kind_of(made) == "flex":
+        return []
+    return compliance.check(made, _named(codec) if isinstance(codec, str) else codec)
+
+
+def raw(target: str, settings: Mapping[str, Any], parallel: bool = False) -> Any:
+    """Builds the foreign environment itself."""
+    scheme, _, name = target.partition(":")
+    if scheme == "pettingzoo":
+        return _pettingzoo(name, settings, parallel)
+    if scheme == "gymnasium":
+        import gymnasium
+
+        try:
+            return gymnasium.make(name, **settings)
+        except gymnasium.error.UnregisteredEnv as error:
+            raise ConfigError(f"Gymnasium has no environment '{name}': {error}") from error
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise ConfigError(f"'{target}' lacks a package: {error}") from error
+    if target.startswith(FOREIGN):
+        found = importlib.import_module(f"marft_envs.adapters.inward.{scheme}")
+        return found.build(name, settings)
+    module, _, function = target.rpartition(":")
+    return getattr(importlib.import_module(module), function)(**settings)
+
+
+def wrap(env: Any, **settings: Any) -> FlexEnv:
+    """Puts an environment of any kind that is known into a FlexEnv.
+
+    Raises:
+        ConfigError: Of no known kind, or clauses of the compliance page are not met; the message names them.
+    """
+    import gymnasium
+    from pettingzoo import AECEnv, ParallelEnv
+
+    from marft_envs.adapters.inward import aec, compliance, gem, gym_text, textarena
+    from marft_envs.adapters.inward import parallel as simultaneous
+
+    compliance.require_trainable(env, settings.get("codec"))
+    if isinstance(env, AECEnv):
+        return aec.wrap(env, **settings)
+    if isinstance(env, ParallelEnv):
+        return simultaneous.wrap(env, **settings)
+    if isinstance(env, gymnasium.Env):
+        return gym_text.wrap(env, **settings)
+    return (textarena if compliance.kind_of(env) == "textarena" else gem).wrap(env, **settings)
+
+
+def _pettingzoo(name: str, settings: Mapping[str, Any], parallel: bool) -> Any:
+    import pettingzoo
+
+    if "." in name:
+        where = name
+    else:
+        known: dict[str, str] = {}
+        for family in pkgutil.iter_modules(pettingzoo.__path__):
+            if family.ispkg and family.name not in ("test", "utils", "env_registry"):
+                package = f"pettingzoo.{family.name}"
+                folder = [f"{pettingzoo.__path__[0]}/{family.name}"]
+                known |= {m.name: f"{package}.{m.name}" for m in pkgutil.iter_modules(folder) if "_v" in m.name}
+        if name not in known:
+            raise ConfigError(
+                f"PettingZoo has no environment '{name}'. {did_you_mean(name, known)} "
+                "Others by their dotted name: pettingzoo:package.name_v0"
+            )
+        where = known[name]
+    try:
+        module = importlib.import_module(where)
+    except ImportError as error:
+        if "." in name and error.name and where.startswith(error.name):
+            raise ConfigError(f"There is no module '{where}'. Expected one with env() or parallel_env().") from error
+        if where.startswith("pettingzoo."):
+            raise MissingExtraError(f"'{name}' ({error})", "pettingzoo") from error
+        raise ConfigError(f"'{where}' cannot be imported: {error}") from error
+    build = getattr(module, "parallel_env" if parallel else "env", None)
+    if build is None:
+        have = "env()" if hasattr(module, "env") else "parallel_env(): say parallel=true"
+        raise ConfigError(f"{where} has no {'parallel_env' if parallel else 'env'}(); it has {have}.")
+    return build(**settings)
+
+
+def _named(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute) if attribute else None
+    except (AttributeError, ModuleNotFoundError):
+        found = None
+    if found is None:
+        raise ConfigError(f"There is no codec '{name}'. Expected module:name of one, or of a function that makes one.")
+    return found if hasattr(found, "show") and not isinstance(found, type) else found()

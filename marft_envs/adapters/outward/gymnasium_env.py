@@ -1,0 +1,112 @@
+r"""Gymnasium: one agent of a team learns, its partners are fixed policies.
+
+::
+
+    from marft_envs.adapters.outward import gymnasium_env
+
+    env = gymnasium_env.make("math-dual-v0", agent="actor_0", partners={"reasoner_0": "Let me add."})
+    observation, info = env.reset(seed=0)
+    observation, reward, terminated, truncated, info = env.step(r"\boxed{3}")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+
+from marft_envs import registry
+from marft_envs.core import FlexEnv
+from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.wrappers import FixedPartners, Partner
+
+IDLE_EPISODES = 100
+"""Episodes in a row in which the learner may stay without a turn before that is taken for a mistake."""
+
+
+class SingleAgentEnv(gymnasium.Env[Any, Any]):
+    """A team seen by one of its agents: partners' turns pass between two of its own.
+
+    A step's reward is what PettingZoo's rewards pay the learner from its action to its next turn or the end; what was
+    paid before its first turn comes with its first step, so that returns agree. Gymnasium knows no episode without a
+    step: ``reset`` goes on to the next episode when one ends before the learner had a turn (``info["skipped"]``).
+
+    Args:
+        env: The team's environment; its ``observation`` setting is what the learner sees.
+        agent: Who learns.
+        partners: Of everybody else a fixed reply, or a function from chat messages to a reply.
+
+    Raises:
+        ConfigError: An agent is unknown, or somebody is neither learner nor partner.
+    """
+
+    def __init__(self, env: FlexEnv, agent: str, partners: Mapping[str, Partner] | None = None) -> None:
+        partners = dict(partners or {})
+        if agent not in env.possible_agents:
+            raise ConfigError(f"There is no agent '{agent}' to learn. {did_you_mean(agent, env.possible_agents)}")
+        if agent in partners:
+            raise ConfigError(f"'{agent}' learns; it cannot be a partner too. Leave it out of partners.")
+        idle = [name for name in env.possible_agents if name != agent and name not in partners]
+        if idle:
+            raise ConfigError(f"Nobody plays {', '.join(idle)}. Expected partners={{'{idle[0]}': reply or function}}.")
+        self.env = FixedPartners(env, partners) if partners else env
+        self.agent = agent
+        self.observation_space = env.observation_space(agent)
+        self.action_space = env.action_space(agent)
+        self.metadata = {"render_modes": list(env.metadata["render_modes"])}
+        self.render_mode = env.render_mode
+        self._early = 0.0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Starts an episode in which the learner has a turn."""
+        super().reset(seed=seed)
+        self.env.reset(seed=seed, options=options)
+        skipped = 0
+        while self.env.done:
+            skipped += 1
+            if skipped > IDLE_EPISODES:
+                raise ConfigError(
+                    f"'{self.agent}' had no turn in {IDLE_EPISODES} episodes in a row. Expected partners, or a D, "
+                    "that let it act."
+                )
+            self.env.reset(options=options)
+        self._early = self.env.rewards[self.agent]
+        return self.env.observe(self.agent), {**self.env.infos[self.agent], "skipped": skipped}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Says ``action``, and lets the partners speak up to the learner's next turn or the end."""
+        if self.env.done:
+            raise ConfigError("The episode is over. Next: env.reset().")
+        self.env.select(self.agent)
+        self.env.step(action)
+        team = self.env.unwrapped
+        reward = self._early + self._paid()
+        self._early = 0.0
+        ended = team.done or team.terminations[self.agent]
+        truncated = bool(team.truncations.get(self.agent, False))
+        info = dict(team.infos.get(self.agent, {}))
+        return self.env.observe(self.agent), reward, ended and not truncated, truncated, info
+
+    def _paid(self) -> float:
+        return float(self.env.rewards.get(self.agent, 0.0))
+
+    def render(self) -> Any:
+        """Returns or prints the transcript."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Closes the team's environment."""
+        self.env.close()
+
+
+def make(env_id: str, agent: str, partners: Mapping[str, Partner] | None = None, **kwargs: Any) -> SingleAgentEnv:
+    """Builds an environment of this project and shows one agent's side of it; an entry point for Gymnasium's registry.
+
+    Args:
+        env_id: An id of ``marft_envs``.
+        agent: Who learns.
+        partners: See :class:`SingleAgentEnv`.
+        **kwargs: Settings of the environment.
+    """
+    return SingleAgentEnv(registry.make(env_id, **kwargs), agent, partners)

@@ -1,0 +1,375 @@
+"""The command line: what it prints, what it returns, what it needs."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from helpers.runs import QUICK
+from helpers.tiny import save_tiny
+from marft_algos.cli import commands
+from marft_algos.cli.app import COMMANDS, main
+from marft_algos.config import presets
+from marft_algos.config.settings import SECTIONS, TrainConfig
+from marft_algos.rollout import faults
+from marft_algos.runs.folder import RunFolder
+from marft_algos.training import evaluate
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("model"), hidden=16, layers=1)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def fails(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Runs a command that must fail with one clear message; returns it."""
+    try:
+        code = main(argv)
+    except SystemExit as leaving:
+        code = int(leaving.code or 0)
+    printed = capsys.readouterr()
+    assert code != 0 and "Traceback" not in printed.err
+    return printed.err
+
+
+def test_marft_alone_prints_lines_that_work(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert all(command in shown for command in COMMANDS)
+    lines = [line.split()[1:] for line in shown.splitlines() if line.startswith("  marft ")]
+    assert len(lines) >= 5
+    for words in lines:
+        assert words[0] in COMMANDS
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main([command, "--help"])
+    assert not leaving.value.code
+    assert f"marft {command}" in capsys.readouterr().out
+
+
+def test_the_help_of_train_shows_every_setting_of_run_and_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    shown = capsys.readouterr().out
+    for flag in ("--env", "--models", "--iterations", "--lr", "--clip", "--level", "--kl-stop", "--resume", "--config"):
+        assert flag in shown
+    assert all(name in shown for name in presets.PRESETS)
+
+
+def test_the_help_of_train_has_sections_and_options_keep_their_names(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit):
+        main(["train", "grpo", "--help"])
+    options: dict[str, list[str]] = {}
+    for line in capsys.readouterr().out.splitlines():
+        if title := re.match(r"\W*(\w+) options[^\w:]*$", line):
+            section = options[title[1]] = []
+        elif options and (flag := re.match(r"\W? (--\w[\w-]*)", line)):
+            section.append(flag[1])
+    fields = [f.name for f in dataclasses.fields(TrainConfig)]
+    assert [name for name in fields if name in SECTIONS] == list(SECTIONS), "in the order of the settings"
+    shown = [name for title in SECTIONS.values() for name in options[title]]
+    flags = ["--" + name.replace("_", "-") for name in fields if name != "algorithm"]
+    assert shown == flags
+    assert [options[title][0] for title in SECTIONS.values()] == ["--" + name.replace("_", "-") for name in SECTIONS]
+    assert {"--lr", "--group-size"} <= set(options["algorithm"])
+    for words in (["--lora-alpha", "0"], ["--lr", "-1"]):
+        with pytest.raises(SystemExit) as leaving:
+            main(["train", *words])
+        assert leaving.value.code == 2 and "expected" in capsys.readouterr().err, "told alike, whatever the section"
+
+
+def test_envs_lists_and_describes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["envs"]) == 0
+    assert "math-dual-v0" in capsys.readouterr().out
+    assert main(["envs", "math-dual-v0", "--env-kwargs", "levels=[0]"]) == 0
+    page = capsys.readouterr().out
+    assert "reasoner_0" in page and "actor_0 (gives the answer)" in page and "levels" in page and "<system>" in page
+    assert "Did you mean 'relay-v0'" in fails(["envs", "relai-v0"], capsys)
+
+
+def test_play_at_random_and_by_hand(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["play", "xor-v0", "--random", "--episodes", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert "joiner_0 saw left_0, right_0" in shown and "mean score of 3 episodes" in shown
+    monkeypatch.setattr("sys.stdin", io.StringIO("3\n3\n"))
+    assert main(["play", "relay-v0", "--seed", "0"]) == 0
+    shown = capsys.readouterr().out
+    assert "digit 3" in shown and "score 1, success True" in shown
+    monkeypatch.setattr("sys.stdin", io.StringIO("\x1b[2J\n"))
+    assert main(["play", "relay-v0", "--agent", "planner_0"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert "--random" in fails(["play", "relay-v0"], capsys)
+    assert "Did you mean 'solver_0'" in fails(["play", "relay-v0", "--agent", "solver0"], capsys)
+
+
+def test_check_passes_and_fails(
+    capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["check", "relay-v0"]) == 0
+    assert "checks passed" in capsys.readouterr().out
+    (here / "leaky_env.py").write_text(
+        "import marft_envs\n"
+        "class Leaky:\n"
+        "    task_id, slow = 't', False\n"
+        "    def reset(self, rng, options): self.calls = 0\n"
+        "    def observe(self, agent):\n"
+        "        self.calls += 1\n"
+        "        return f'call {self.calls}'\n"
+        "    def on_layer(self, turns): return marft_envs.Outcome()\n"
+        "    def on_round(self, turns): return marft_envs.Outcome(terminated=True)\n"
+        "    def sample_actions(self, agent): return ['a']\n"
+        "    def validate(self): pass\n"
+        "def make_env():\n"
+        "    return marft_envs.FlexEnv([marft_envs.AgentSpec('a_0', 'a')], Leaky(), marft_envs.Chain())\n"
+    )
+    assert "breaks" in fails(["check", "leaky_env:make_env"], capsys)
+    assert "Cannot load" in fails(["check", "leaky_env:make_nothing"], capsys)
+
+
+def test_train_eval_show_resume(model: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [
+        "train",
+        "marft",
+        "--env",
+        "relay-v0",
+        "--models",
+        str(model),
+        *QUICK,
+        "--level",
+        "action",
+        "--name",
+        "first",
+    ]
+    assert main(argv) == 0
+    shown = capsys.readouterr().out
+    run = Path("runs/first")
+    assert f"report:  {run}/report.html" in shown and "next:    marft eval" in shown and "gain:" in shown
+    for name in ("config.toml", "metrics.jsonl", "curves.png", "report.html", "episodes", "checkpoints"):
+        assert (run / name).exists()
+    assert 'level = "action"' in (run / "config.toml").read_text()
+
+    assert main(["eval", "first", "--swap", "planner", "--out", "out/episodes.jsonl"]) == 0
+    shown = capsys.readouterr().out
+    assert "untrained" in shown and "step_000002" in shown and "exchanged" in shown and shown.count("paired, 95 %") == 2
+    assert len(Path("out/episodes.jsonl").read_text().splitlines()) == 12
+
+    assert main(["show"]) == 0
+    assert "iteration 2" in capsys.readouterr().out
+    (run / "report.html").unlink()
+    assert main(["show", "first", "--html"]) == 0 and (run / "report.html").exists()
+
+    assert main(["train", "--resume", "first", "--iterations", "3"]) == 0
+    assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["iteration"] == 3
+    assert "iterations = 3" in (run / "config.toml").read_text()
+    assert main(["play", "relay-v0", "--team", "first"]) == 0
+    capsys.readouterr()
+
+    assert "Did you mean 'runs/first'" in fails(["show", "runs/frist"], capsys)
+    assert "exists already" in fails(argv, capsys)
+    assert "has no policy" in fails(["eval", "first", "--env", "xor-v0"], capsys)
+    assert "Expected last, best or one of" in fails(["eval", "first", "--checkpoint", "77"], capsys)
+
+
+class Killed(BaseException):
+    """What no handler catches: nothing more is written."""
+
+
+@pytest.mark.parametrize("stopped", [Killed(), faults.OutageError("the engine is away.")], ids=["killed", "outage"])
+def test_a_run_that_ended_before_its_last_evaluation_makes_up_for_it(
+    stopped: BaseException, model: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ["train", "marft", "--env", "relay-v0", "--models", str(model), *QUICK, "--save-every", "1", "--name"]
+    assert main([*argv, "whole"]) == 0
+    play, evaluations = evaluate.play, []
+
+    def interrupted(*args: object) -> object:
+        evaluations.append(1)
+        if len(evaluations) == 2:
+            raise stopped
+        return play(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(evaluate, "play", interrupted)
+    if isinstance(stopped, Killed):
+        with pytest.raises(Killed):
+            main([*argv, "run"])
+    else:
+        assert "--resume runs/run" in fails([*argv, "run"], capsys)
+    run, whole = RunFolder.open("run"), RunFolder.open("whole")
+    assert run.recorded("eval") == [0] and run.gain() is None
+    capsys.readouterr()
+    assert main(["train", "--resume", "run"]) == 0
+    shown = capsys.readouterr().out
+    assert "gain:" in shown and "nothing to do" not in shown
+    assert run.recorded("eval") == [0, 2] and run.evaluation(2) == whole.evaluation(2) and run.report_file.exists()
+    last, other = run.metrics()[-1], whole.metrics()[-1]
+    assert (last["iteration"], last["eval/success"], last["eval/gain"]) == (
+        2,
+        other["eval/success"],
+        other["eval/gain"],
+    )
+    assert main(["train", "--resume", "run"]) == 0
+    assert "nothing to do" in capsys.readouterr().out and len(evaluations) == 3
+
+
+def test_settings_come_from_preset_file_and_command_line(model: Path, here: Path) -> None:
+    settle = commands._train_settings
+    quick, _ = settle([])
+    assert quick.preset == "quickstart" and quick.env_kwargs == {"levels": [0]} and quick.algo == "marft"
+    toy, _ = settle(["--env", "relay-v0"])
+    assert toy.preset == "toy" and toy.env == "relay-v0" and toy.env_kwargs == {}
+    solo, _ = settle(["--env", "math-solo-v0"])
+    assert solo.preset == "quickstart" and solo.env_kwargs == {"levels": [0]}
+    other, _ = settle(["--env-kwargs", "rounds=2", "--lr", "actor_0=1e-4", "reasoner_0=2e-4", "--kl-stop", "None"])
+    assert other.env_kwargs == {"levels": [0], "rounds": 2}
+    assert other.algorithm.lr == {"actor_0": 1e-4, "reasoner_0": 2e-4} and other.algorithm.kl_stop is None
+    data, _ = settle(["--data", "rows.jsonl"])
+    assert data.env_kwargs == {"data": "rows.jsonl"}
+    real, _ = settle(["--models", str(model)])
+    assert real.preset == "default" and real.max_new_tokens == 512
+    paper, _ = settle(["marft", "--preset=paper-table3", "--seed", "4"])
+    assert paper.algorithm.entropy_coef == 0.1 and paper.seed == 4 and paper.context == 2048
+    Path("mine.toml").write_text('env = "xor-v0"\n[algorithm]\nlr = 0.5\n')
+    mine, _ = settle(["--config", "mine.toml", "--clip", "0.3"])
+    assert (mine.env, mine.algorithm.lr, mine.algorithm.clip) == ("xor-v0", 0.5, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["trian"], "Did you mean 'train'"),
+        (["train", "--iteratoins", "3"], "--iterations"),
+        (["train", "--preset", "quikstart"], "Did you mean 'quickstart'"),
+        (["train", "mraft"], "Did you mean 'marft'"),
+        (["train", "--env", "math-duel-v0"], "Did you mean 'math-dual-v0'"),
+        (["train", "--resume"], "--resume needs a value"),
+        (["train", "--resume", "runs/none"], "is no run"),
+        (["train", "--config", "none.toml"], "Cannot read the settings"),
+        (["train", "--models", "./nowhere"], "There is no model folder"),
+        (["train", "--data", "nowhere.jsonl"], "neither a data set nor a file"),
+        (["train", "--policies", "mine"], "Unknown sharing"),
+        (["eval"], "marft eval RUN"),
+        (["eval", "nothing"], "is no run"),
+        (["show"], "Start one: marft train"),
+    ],
+)
+def test_bad_input_is_one_clear_message(
+    argv: list[str], message: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in fails(argv, capsys)
+    assert not (here / "runs").exists()
+
+
+def test_train_without_the_extra_prints_the_pip_command() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['torch'] = None\n"  # as if it were not installed
+        "from marft_algos.cli import main\n"
+        "sys.exit(main(['train']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert "pip install 'marft[train]'" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_real_problems_from_a_path(
+    shared_data: Path, model: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """GSM8K from a local file, with a random model that has its own chat template: near zero, and end to end."""
+    data = str(shared_data / "math" / "gsm8k_{split}.jsonl")
+    short = ["train", "--data", data, "--models", str(model), *QUICK, "--name", "gsm"]
+    assert "has a context of 512" in fails(short, capsys) and not Path("runs").exists()
+    large = save_tiny(here / "large", hidden=16, layers=1, context=4096)
+    assert main(["train", "--data", data, "--models", str(large), *QUICK, "--name", "gsm"]) == 0
+    assert main(["eval", "gsm", "--data", str(shared_data / "math" / "svamp.jsonl"), "--episodes", "8"]) == 0
+    assert "svamp.jsonl" in capsys.readouterr().out
+
+
+def test_a_run_on_two_files_is_evaluated_on_the_second(
+    model: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The held-out problems are in the file of the split ``test`` and in no other."""
+    for split, n in (("train", 40), ("test", 12)):
+        rows = [{"id": f"{split}-{i}", "problem": f"What is {i} and 1?", "answer": str(i + 1)} for i in range(n)]
+        (here / f"sums_{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    argv = [
+        "train",
+        "--env",
+        "math-solo-v0",
+        "--data",
+        "sums_{split}.jsonl",
+        "--models",
+        str(model),
+        *QUICK,
+        "--name",
+        "sums",
+    ]
+    assert main(argv) == 0
+    assert main(["eval", "sums", "--out", "rows.jsonl"]) == 0
+    assert {json.loads(line)["task_id"] for line in Path("rows.jsonl").read_text().splitlines()} == {
+        f"test-{i}" for i in range(12)
+    }
+
+
+def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without training: it is what a report of a bug asks for."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"marft {project['version']}\n"
+
+
+def test_a_program_that_calls_a_command_keeps_its_own_signal_handler(capsys: pytest.CaptureFixture[str]) -> None:
+    own = signal.signal(signal.SIGTERM, handler := lambda number, frame: None)
+    try:
+        assert main(["--version"]) == 0
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, own)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_with_130_and_a_checkpoint(number: signal.Signals, model: Path, here: Path) -> None:
+    command = [sys.executable, "-m", "marft_algos", "train", "--env", "relay-v0", "--models", str(model), *QUICK]
+    process = subprocess.Popen(
+        [*command, "--iterations", "100000", "--eval-every", "0", "--name", "stopped"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("iteration 3/"):
+            break
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "go on: marft train --resume" in out
+    steps = sorted(p.name for p in Path("runs/stopped/checkpoints").iterdir())
+    assert int(steps[-1].removeprefix("step_")) >= 3

@@ -1,0 +1,130 @@
+"""Settings: presets to the digit, TOML there and back, errors that name the right word."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marft_algos.algorithms.base import UpdateConfig
+from marft_algos.algorithms.marft import MARFTConfig
+from marft_algos.config import presets, toml
+from marft_algos.config import settings as config
+from marft_envs.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", sorted(presets.PRESETS))
+def test_toml_keeps_every_setting_of_every_preset(name: str, tmp_path: Path) -> None:
+    made = config.build(presets.get(name))
+    (tmp_path / "config.toml").write_text(made.to_toml())
+    assert config.load(tmp_path / "config.toml") == made
+    table = tomllib.loads(made.to_toml())
+    assert set(table) == {f.name for f in dataclasses.fields(config.TrainConfig)}
+    assert set(table["algorithm"]) == {f.name for f in dataclasses.fields(MARFTConfig)}
+
+
+def test_toml_keeps_awkward_values(tmp_path: Path) -> None:
+    awkward: dict[str, Any] = {
+        "env_kwargs": {"a key": 'quote " back\\slash\nnew \x7f é', "nested": {"x": [1, 2.5, True]}, "levels": [0]},
+        "models": {"solver_0": "a/b", "planner_0": "embedded"},
+        "policies": {"solver": "one", "planner": "two"},
+        "algorithm": {"lr": {"one": 1e-4, "two": 2e-4}, "kl_stop": 0.02, "huber_delta": toml.NONE},
+    }
+    made = config.build(awkward)
+    assert made.env_kwargs == awkward["env_kwargs"] and made.algorithm.huber_delta is None
+    assert config.build(tomllib.loads(made.to_toml())) == made
+
+
+def test_what_toml_cannot_hold_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"env_kwargs\.filter.*cannot be written"):
+        dataclasses.replace(config.TrainConfig(), env_kwargs={"filter": len}).to_toml()
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"iteratoins": 3}, "no setting 'iteratoins'. Did you mean 'iterations'"),
+        ({"algorithm": {"clipp": 0.2}}, "Did you mean 'clip'"),
+        ({"lr": 1e-4}, r"'lr' is a setting of the algorithm. Put it under \[algorithm\]"),
+        ({"algo": "mart"}, "Did you mean 'marft'"),
+        ({"dtype": "bf61"}, "Did you mean 'bf16'"),
+        ({"algorithm": {"level": "tokens"}}, "Did you mean 'token'"),
+        ({"iterations": "many"}, "'iterations' cannot be 'many'"),
+        ({"algorithm": {"lr": {"a": "fast"}}}, "'lr' cannot be"),
+        ({"temperature": 0}, "expected more than 0"),
+        ({"episodes_per_iteration": 0}, "expected at least 1"),
+        ({"eval_every": -1}, "expected 0 or more"),
+        ({"num_envs": 0}, "expected at least 1, or none"),
+        ({"algorithm": 3}, "must be a table"),
+    ],
+)
+def test_bad_settings_are_errors_with_a_suggestion(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config.build(table)
+
+
+def test_bad_files_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Cannot read the settings"):
+        config.load(tmp_path / "absent.toml")
+    (tmp_path / "bad.toml").write_text("lr = = 3")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        config.load(tmp_path / "bad.toml")
+
+
+def test_an_unknown_preset_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'paper-table3'"):
+        presets.get("paper-tabel3")
+
+
+@pytest.mark.parametrize(("name", "entropy"), [("paper-table3", 0.1), ("paper-table4", 0.0), ("paper-table5", 0.01)])
+def test_the_papers_presets_are_its_tables(name: str, entropy: float) -> None:
+    """Appendix B.1 of arXiv 2504.16129; the KL threshold stands in the code sketch of appendix A."""
+    made = config.build(presets.get(name))
+    own = made.algorithm
+    table = (own.lr, own.critic_lr, own.adam_eps, own.gamma_tok, own.gamma_turn, own.lambda_tok, own.lambda_turn)
+    assert table == (1e-6, 1e-5, 1e-5, 0.99, 0.99, 0.95, 0.95)
+    assert (own.epochs, own.minibatches, own.clip, own.clip_high, own.max_grad_norm) == (1, 1, 0.2, None, 0.5)
+    assert own.entropy_coef == entropy and own.huber_delta is not None and own.kl_stop == 0.02
+    assert (made.num_envs, made.context, made.max_new_tokens, made.critic_hidden) == (4, 2048, 512, (64,))
+    assert made.models == "Qwen/Qwen2.5-Coder-3B-Instruct" and made.env_kwargs["data"] == "math"
+
+
+@pytest.mark.parametrize("name", ["reinforce", "rloo", "magrpo", "spiral"])
+def test_without_a_ratio_there_is_one_step_whatever_a_preset_says_of_others(name: str) -> None:
+    quick = config.build(presets.get("quickstart"))
+    other, made = config.build({"algo": "grpo"}, quick).algorithm, config.build({"algo": name}, quick).algorithm
+    assert (other.epochs, other.minibatches, other.lr) == (2, 4, quick.algorithm.lr)
+    assert (made.epochs, made.minibatches, made.lr) == (1, 1, quick.algorithm.lr)
+    for setting in ("epochs", "minibatches"):
+        with pytest.raises(ConfigError, match="expected 1 and 1: this algorithm has no ratio"):
+            config.build({"algo": name, "algorithm": {setting: 2}}, quick)
+
+
+def test_presets_do_not_leak_into_each_other() -> None:
+    presets.get("quickstart")["env_kwargs"]["levels"] = [5]
+    assert presets.get("quickstart")["env_kwargs"] == {"levels": [0]}
+    assert presets.get("paper-table3")["algorithm"]["entropy_coef"] == 0.1
+
+
+@pytest.mark.parametrize("kind", [config.TrainConfig, UpdateConfig, MARFTConfig])
+def test_every_setting_has_a_docstring(kind: type) -> None:
+    body = ast.parse(inspect.getsource(kind)).body[0].body  # type: ignore[attr-defined]
+    for statement, after in zip(body, [*body[1:], None], strict=True):
+        if isinstance(statement, ast.AnnAssign):
+            documented = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            assert documented, f"{kind.__name__}.{statement.target.id} has no docstring"  # type: ignore[union-attr]
+
+
+def test_a_folder_may_be_a_path(tmp_path: Path) -> None:
+    for made in (config.TrainConfig(runs_dir=tmp_path / "runs"), config.build({"runs_dir": tmp_path / "runs"})):  # type: ignore[arg-type]
+        assert made.runs_dir == str(tmp_path / "runs")
+        assert tomllib.loads(made.to_toml())["runs_dir"] == str(tmp_path / "runs")
+    made = config.TrainConfig(models=tmp_path, adapter_dir=tmp_path)  # type: ignore[arg-type]
+    assert (made.models, made.adapter_dir) == (str(tmp_path), str(tmp_path))
+    with pytest.raises(ConfigError, match="iterations"):
+        config.build({"iterations": tmp_path})

@@ -1,0 +1,120 @@
+"""What files and models of others say cannot move a terminal's cursor, whatever command shows it."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from marft_algos.cli import main
+from marft_algos.terminal import clean
+
+ROOT = Path(__file__).resolve().parents[2]
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\x90q\x9c\x07\x08\r\u202emoc.live\u2066\u200fend"
+"""OSC, CSI, their one-byte forms of C1, DCS, bell, backspace, carriage return, bidirectional overrides."""
+OBEYED = [c for c in HOSTILE if not c.isprintable()]
+
+ENV = f"""
+import marft_envs
+class Task:
+    task_id, slow = {HOSTILE!r} + "\\nforged line", False
+    def reset(self, rng, options): pass
+    def observe(self, agent): return {HOSTILE!r}
+    def on_layer(self, turns): return marft_envs.Outcome()
+    def on_round(self, turns):
+        return marft_envs.Outcome(team_reward=1.0, terminated=True, info={{{HOSTILE!r} + "key": {HOSTILE!r} + "value"}})
+    def sample_actions(self, agent): return [{HOSTILE!r}]
+    def validate(self): pass
+def make(): return marft_envs.FlexEnv([marft_envs.AgentSpec("a_0", "a")], Task(), marft_envs.Chain())
+def broken(): raise marft_envs.ConfigError({HOSTILE!r} + "in an error")
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def shown(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with contextlib.suppress(SystemExit):
+        main(argv)
+    printed = capsys.readouterr()
+    said = printed.out + printed.err
+    assert said and "Traceback" not in said
+    assert not [c for c in OBEYED if c in said], repr(said)
+    return said
+
+
+def test_ids_info_words_and_errors(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "hostile_env.py").write_text(ENV)
+    said = shown(["play", "hostile_env:make", "--random"], capsys)
+    assert "end key" not in said and "endkey" in said and "endvalue" in said and "[2J" in said
+    assert "\nforged line" not in said, "an id is one line"
+    monkeypatch.setattr("sys.stdin", io.StringIO("words\n"))
+    assert "sees:" in shown(["play", "hostile_env:make"], capsys)
+    assert "moc.live" in shown(["envs", "hostile_env:make"], capsys)
+    assert "in an error" in shown(["check", "hostile_env:broken"], capsys)
+    assert "moc.live" in shown(["play", HOSTILE, "--random"], capsys)
+
+
+def test_task_ids_of_a_data_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("rows.jsonl").write_text(json.dumps({"id": HOSTILE, "problem": "1 + 1 = ?", "answer": "2"}) + "\n")
+    argv = ["play", "math-solo-v0", "--random", "--env-kwargs", "data=rows.jsonl", "split=test"]
+    assert "moc.live" in shown(argv, capsys)
+
+
+def test_keys_of_metrics(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("evil").mkdir()
+    Path("evil/config.toml").write_text('env = "relay-v0"\n')
+    Path("evil/metrics.jsonl").write_text(json.dumps({"iteration": 1, HOSTILE: 1.0, "text": HOSTILE}) + "\n")
+    assert "moc.live" in shown(["show", "evil"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"iteration": "\\u001b[2J"}', "'iteration' is"),
+        ('{"iteration": 1, "time_elapsed": "long"}', "'time_elapsed' is 'long'"),
+        ('{"iteration": true}', "'iteration' is True"),
+        ("[1, 2]", "holds list"),
+        ('{"iteration": 1', "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+    ],
+)
+def test_metrics_that_are_none_are_one_clear_error(
+    line: str, says: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("evil").mkdir()
+    Path("evil/config.toml").write_text('env = "relay-v0"\n')
+    Path("evil/metrics.jsonl").write_text('{"iteration": 0}\n' + line + "\n")
+    said = shown(["show", "evil"], capsys)
+    assert "error: evil/metrics.jsonl, line 2" in said and says in said
+
+
+def test_what_people_write_stays() -> None:
+    text = "Größe ≤ 3 · 日本語\u3000全角 · naïve\u00a0space · \N{GRINNING FACE}\n\ttabbed"
+    assert clean(text) == text
+    assert clean("a\nb\tc", line=True) == "a�b�c"
+    assert clean("\ud800") == "�"
+
+
+def test_nothing_in_marft_algos_prints_past_it() -> None:
+    """Neither print() nor a write to the terminal's streams: what is said goes through terminal.say."""
+    found = []
+    for file in sorted((ROOT / "marft_algos").rglob("*.py")):
+        if file.name == "terminal.py":
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                if called == "print" or called.endswith(("stdout.write", "stderr.write", "pprint")):
+                    found.append(f"{file.relative_to(ROOT)}:{node.lineno}")
+    assert not found

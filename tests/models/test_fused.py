@@ -1,0 +1,159 @@
+"""Our pass over whole texts against transformers': states, values and gradients of every family; what it leaves out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from helpers.sampling import CONFIGS, build, save
+from helpers.tiny import save_tiny
+from marft_algos.engines import NativeEngine
+from marft_algos.engines.base import GenerationRequest
+from marft_algos.memory import passes
+from marft_algos.models import embedded_path
+from marft_algos.models import policy as policy_module
+from marft_algos.models.kernels.fused import Reader, Unsupported
+from marft_algos.models.policy import LoraSettings, PolicySet
+from marft_algos.types import SamplingParams
+from marft_envs.errors import ConfigError
+
+PREFIX = list(range(5, 17))
+
+
+def texts(shared: bool) -> tuple[Tensor, Tensor]:
+    """Three padded rows that start alike or not, and what was sampled in them: a piece, one token, all but the first."""
+    torch.manual_seed(0)
+    ids = torch.randint(5, 40, (3, 24))
+    if shared:
+        ids[:, : len(PREFIX)] = torch.tensor(PREFIX)
+    sampled = torch.zeros_like(ids, dtype=torch.bool)
+    sampled[0, 15:22], sampled[1, 23], sampled[2, 14 if shared else 1 : 20] = True, True, True
+    return ids, sampled
+
+
+def both(monkeypatch: pytest.MonkeyPatch, folder: Path, **settings: object) -> list[PolicySet]:
+    """The same policies twice: with transformers' pass, and with ours."""
+    with monkeypatch.context() as patch:
+        patch.setattr(policy_module, "reader", lambda base: None)
+        plain = build(folder, **settings)
+    return [plain, build(folder, **settings)]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_scores_and_gradients_are_transformers(
+    family: str, shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, sampled = texts(shared)
+    weights = torch.randn(2, *ids[:, 1:].shape)
+    found = []
+    for policies in both(monkeypatch, save(tmp_path / family, CONFIGS[family])):
+        logprobs, entropies = policies.logprobs("actor", ids, sampled, 0.8, entropy_grad=True)
+        (weights[0] * logprobs + weights[1] * entropies).sum().backward()
+        assert all(p.grad is None for p in policies.parameters("reasoner"))
+        grads = [p.grad for p in policies.parameters("actor") if p.grad is not None]
+        assert len(grads) == len(policies.parameters("actor"))
+        found.append((logprobs.detach(), entropies.detach(), policies.reference_logprobs("actor", ids, sampled), grads))
+    for expected, value in zip(found[0][:3], found[1][:3], strict=True):
+        torch.testing.assert_close(value, expected, rtol=0, atol=1e-5)
+    for expected, value in zip(found[0][3], found[1][3], strict=True):
+        assert (value - expected).norm() <= 1e-4 * expected.norm()
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_features_are_the_base_models_states(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [[*PREFIX, 7, 9], [*PREFIX, 8], PREFIX, [6], [*PREFIX, *range(20, 39)]]
+    spans = [range(12, 14), range(12, 13), range(3, 12), range(1), range(30, 31)]
+    monkeypatch.setattr("marft_algos.memory.PASS_TOKENS", 4)  # several passes
+    plain, ours = both(monkeypatch, save(tmp_path / family, CONFIGS[family]))
+    expected, found = plain.features("actor", rows, spans), ours.features("actor", rows, spans)
+    model = plain.base("actor").model
+    for row, span, one, other in zip(rows, spans, expected, found, strict=True):
+        alone = model.base_model(input_ids=torch.tensor([row])).last_hidden_state[0, span.start : span.stop]
+        torch.testing.assert_close(one, alone, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(other, alone, rtol=1e-5, atol=1e-5)
+
+
+def test_log_probs_round_like_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a pass in double precision, on the embedded model, whose logits are large: see docs/engines.md."""
+    plain, ours, exact = *both(monkeypatch, embedded_path("embedded")), build(embedded_path("embedded"))
+    exact.base("actor").model.double()
+    for tensor in exact.parameters("actor"):
+        tensor.data = tensor.data.double()
+    asked = [
+        GenerationRequest("actor", ours.renderer.render("actor", [{"role": "user", "content": f"7 + {i} * 3"}]), seed=i)
+        for i in range(16)
+    ]
+    wrong: dict[str, list[Tensor]] = {"engine": [], "ours": [], "transformers": []}
+    for request, reply in zip(asked, NativeEngine(ours).generate(asked, SamplingParams(40, 0.7)), strict=True):
+        first, actions = len(request.prompt_ids) - 1, torch.tensor(reply.action_ids)
+        ids = torch.tensor([[*request.prompt_ids, *reply.action_ids]])
+        sampled = torch.arange(ids.shape[1])[None] > first
+        with torch.no_grad(), exact.running("actor") as (trunk, head):
+            logits = head(trunk(input_ids=ids).last_hidden_state)[0, first:-1] / 0.7
+        assert logits.dtype == torch.float64
+        truth = logits.log_softmax(-1).gather(1, actions[:, None])[:, 0]
+        wrong["engine"].append(torch.from_numpy(reply.logprobs) - truth)
+        wrong["transformers"].append(plain.logprobs("actor", ids, sampled, 0.7)[0][0, first:] - truth)
+        wrong["ours"].append(ours.logprobs("actor", ids, sampled, 0.7)[0][0, first:] - truth)
+    rms = {name: torch.cat(gaps).square().mean().sqrt().item() for name, gaps in wrong.items()}
+    print({name: (f"{rms[name]:.1e}", f"{torch.cat(gaps).abs().max().item():.1e}") for name, gaps in wrong.items()})
+    assert 1e-7 < rms["transformers"] < 1e-5  # the judge itself: it rounds, and computes the same
+    assert rms["engine"] < 2 * rms["transformers"] and rms["ours"] < 2 * rms["transformers"], rms
+
+
+def test_adapters_on_some_layers_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, sampled = texts(shared=True)
+    lora = LoraSettings(targets=("v_proj", "down_proj"))
+    plain, ours = both(monkeypatch, save_tiny(tmp_path / "qwen"), lora=lora)
+    values = []
+    for policies in (plain, ours):
+        values.append(policies.logprobs("actor", ids, sampled)[0])
+        values[-1].sum().backward()
+    torch.testing.assert_close(*values, rtol=0, atol=1e-5)
+    for expected, value in zip(plain.parameters("actor"), ours.parameters("actor"), strict=True):
+        assert expected.grad is not None and value.grad is not None
+        assert (value.grad - expected.grad).norm() <= 1e-4 * expected.grad.norm()
+
+
+def test_adapters_on_embeddings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="adapter on the embeddings"):
+        build(save_tiny(tmp_path / "qwen"), lora=LoraSettings(targets=("embed_tokens", "q_proj")))
+
+
+def test_what_it_does_not_compute_or_computes_otherwise_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match="GPT2Model"):
+        Reader(AutoModelForCausalLM.from_pretrained(save_tiny(tmp_path / "gpt2", "gpt2")))
+    model = AutoModelForCausalLM.from_pretrained(save_tiny(tmp_path / "qwen"))
+    model.base_model.layers[1].mlp.register_forward_hook(lambda module, given, output: 1.01 * output)
+    with pytest.raises(Unsupported, match="differs from its family"):
+        Reader(model)
+
+
+def test_nothing_is_kept_of_the_last_layer_where_nothing_was_sampled(tmp_path: Path) -> None:
+    """Its feed-forward is 48 wide: with one token sampled in 23, only the first of two layers holds 23 rows of it."""
+    policies = build(save(tmp_path / "qwen2", CONFIGS["qwen2"]))
+    ids = torch.randint(5, 40, (1, 24))
+    sampled = torch.zeros_like(ids, dtype=torch.bool)
+    sampled[0, 23] = True
+    held: list[tuple[int, ...]] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: held.append(tuple(t.shape)) or t, lambda t: t):
+        policies.logprobs("actor", ids, sampled)
+    assert (24, 48) in held and (1, 48) in held
+    assert held.count((24, 48)) == held.count((1, 48))
+
+
+def test_passes_hold_similar_lengths_within_the_budget_and_few_pads() -> None:
+    lengths = [100, 20, 900, 910, 905, 21, 300, 90] * 4
+    found = passes(lengths, 4000)
+    assert sorted(i for rows in found for i in rows) == list(range(32))
+    for rows in found:
+        own = [lengths[i] for i in rows]
+        padded = len(rows) * max(own)
+        assert padded <= 4000 and padded - sum(own) <= max(256, padded / 8)
+    assert passes([5, 4000, 3], 10) == [[1], [0, 2]]
+    assert passes([], 10) == []

@@ -1,0 +1,250 @@
+"""What is shipped and how the rooms may know each other: light imports, layers, file sizes, versions, wheel, make."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.correctness import rooms
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("marft_envs", "marft_algos")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+HEAVY = (
+    "torch", "transformers", "peft", "safetensors", "tokenizers", "jinja2", "datasets", "matplotlib", "tensorboard",
+    "mcp", "openai", "opentelemetry", "ray", "torchrl", "tensordict", "benchmarl",
+)  # fmt: skip
+
+# The floors of marft_algos: a room imports from rooms of lower floors only.
+FLOORS = (
+    ("started", "lazy", "ranges", "seeds", "terminal"),
+    ("types", "functional", "memory"),
+    ("models", "batching"),
+    ("credit",),
+    ("algorithms",),
+    ("config", "learner"),
+    ("engines", "runs"),
+    ("rollout",),
+    ("training",),
+    ("bench", "cli"),
+    ("__main__",),
+)
+RANK = {name: rank for rank, names in enumerate(FLOORS) for name in names}
+
+
+def sources(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def module_of(file: Path) -> str:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Dotted names a file imports anywhere in it, ``from a import b`` as ``a.b``."""
+    package = module_of(file).split(".")[: None if file.name == "__init__.py" else -1]
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            yield from (".".join([*base, *filter(None, [node.module]), alias.name]) for alias in node.names)
+
+
+def strings(file: Path) -> Iterator[str]:
+    """String constants of a file that are no docstrings (nor bare strings under a field)."""
+    tree = ast.parse(file.read_text())
+    bare = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare:
+            yield node.value
+
+
+def run(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def python(code: str) -> str:
+    done = run(sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_import_of_marft_envs_is_light() -> None:
+    """How long it takes is measured by ``python -m benchmarks envs``."""
+    code = f"import sys, marft_envs; print(*[m for m in {(*HEAVY, 'math_verify')!r} if m in sys.modules])"
+    assert python(code) == ""
+
+
+def test_the_base_install_runs_envs_and_check() -> None:
+    """The extras' packages are hidden from every finder, so they are as absent as on a base install."""
+    code = (
+        "import sys\n"
+        "class Without:\n"
+        "    def __init__(self, finder): self.finder = finder\n"
+        "    def __getattr__(self, name): return getattr(self.finder, name)\n"
+        "    def find_spec(self, name, *rest):\n"
+        f"        return None if name.split('.')[0] in {HEAVY!r} else self.finder.find_spec(name, *rest)\n"
+        "sys.meta_path[:] = map(Without, sys.meta_path)\n"
+        "from marft_algos.cli import main\n"
+        "for argv in (['envs'], ['envs', 'math-dual-v0'], ['check', 'relay-v0'], ['play', 'relay-v0', '--random']):\n"
+        "    status = main(argv)\n"
+        "    assert status == 0, (argv, status)\n"
+        "assert main(['train']) == 1\n"
+    )
+    done = run(sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert "math-dual-v0" in done.stdout
+    assert "pip install 'marft[train]'" in done.stderr
+
+
+def test_marft_envs_knows_nothing_of_training() -> None:
+    bad = {
+        (module_of(file), name)
+        for file in sources("marft_envs")
+        for name in imports(file)
+        if name.split(".")[0] in {"marft_algos", "torch", "transformers", "peft"} and "adapters" not in file.parts
+    }
+    assert not bad
+
+
+def test_marft_algos_keeps_its_layers() -> None:
+    bad = []
+    for file in sources("marft_algos"):
+        if file == ROOT / "marft_algos/__init__.py":
+            continue  # lazy names only; the light import of the command line proves it
+        here = module_of(file).split(".")[1]
+        assert here in RANK, f"give marft_algos.{here} its place in FLOORS"
+        for name in imports(file):
+            package, *there = name.split(".")
+            if package == "marft_algos" and there and there[0] != here and RANK.get(there[0], -1) >= RANK[here]:
+                bad.append(f"{module_of(file)} imports {name}")
+            if package == "marft_envs" and any(part.startswith("_") for part in there):
+                bad.append(f"{module_of(file)} imports the private {name}")
+    assert not bad
+
+
+def test_the_trainer_names_no_algorithm_and_nobody_an_environment() -> None:
+    pages = (ROOT / "marft_algos/algorithms").glob("[!_]*.py")
+    algorithms = {file.stem for file in pages if re.search(r"^@register\(", file.read_text(), re.MULTILINE)}
+    assert algorithms
+    for file in map(ROOT.joinpath, ("marft_algos/training/trainer.py", "marft_algos/algorithms/base.py")):
+        assert not algorithms & set(strings(file)), f"{file.name} names an algorithm"
+        assert not algorithms & {name.split(".")[2] for name in imports(file) if name.count(".") > 1}
+    env_id = re.compile(r"\b[a-z]+(-[a-z]+)*-v\d+\b")
+    allowed = {"models", "presets", "config", "cli"}
+    for file in sources("marft_algos"):
+        if not allowed & set(module_of(file).split(".")):
+            named = [text for text in strings(file) if env_id.search(text)]
+            assert not named, f"{module_of(file)} names an environment: {named}"
+
+
+def test_the_page_on_architecture_names_every_module_as_its_docstring_does() -> None:
+    assert rooms.page() == rooms.PAGE.read_text(encoding="utf-8"), "type: python -m benchmarks rooms --write"
+    for package in PACKAGES:
+        named = set(re.findall(r"[`/](\w+)(?:\.py)?`|`(\w+)/`", rooms.table(package)))
+        missing = {f.stem for f in sources(package) if f.stem[0] != "_"} - {a or b for a, b in named}
+        assert not missing
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_file_is_longer_than_400_lines(package: str) -> None:
+    long = {str(f.relative_to(ROOT)): n for f in sources(package) if (n := len(f.read_text().splitlines())) > 400}
+    assert not long
+
+
+def test_no_machine_path_and_no_registry_host_in_tracked_files() -> None:
+    listed = run("git", "ls-files", "-z")
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    hosts = [
+        ".".join(h)
+        for h in (("pypi", "org"), ("pythonhosted", "org"), ("download", "pytorch", "org"), ("anaconda", "org"))
+    ]
+    pattern = re.compile(
+        r"(?:^|[^A-Za-z0-9_.])/(?:work|farm|home|Users)/[A-Za-z]|" + "|".join(map(re.escape, hosts)), re.MULTILINE
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        path = ROOT / name
+        if path.is_file():
+            text = path.read_bytes().decode("utf-8", "ignore")
+            found = pattern.search(text)
+            assert not found, f"{name} holds {text[max(found.start() - 20, 0) : found.end() + 20]!r}"
+
+
+def test_versions_agree() -> None:
+    version = PROJECT["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"[{version}]" in (ROOT / "CHANGELOG.md").read_text()
+    for package in PACKAGES:
+        module = __import__(package)
+        assert getattr(module, "__version__", version) == version
+
+
+def test_constraints_pin_every_direct_dependency_and_torch_first() -> None:
+    def normal(name: str) -> str:
+        return re.sub(r"[-_.]+", "-", name).lower()
+
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    pinned = {normal(line.split("==")[0]): line.split("==")[1] for line in lines}
+    assert lines[0].startswith("torch==") and "+" not in lines[0]
+    extras = PROJECT["optional-dependencies"]
+    everything = re.fullmatch(r"marft\[(.*)\]", extras["all"][0])
+    assert everything
+    # The rest are other people's trainers and games, and a quantiser: each wants an environment of its own.
+    others = {
+        "agent-lightning", "benchmarl", "gem", "openenv", "quant", "reasoning-gym", "rllib", "textarena", "torchrl", "trl",
+        "verifiers", "verl",
+    }  # fmt: skip
+    assert set(everything[1].split(",")) == set(extras) - {"all"} - others
+    for spec in [*PROJECT["dependencies"], *(s for name in everything[1].split(",") for s in extras[name])]:
+        name, bound = spec.split(">=")
+        have = pinned[normal(name)]
+        assert [int(n) for n in re.findall(r"\d+", have)] >= [int(n) for n in re.findall(r"\d+", bound)], spec
+
+
+def test_the_wheel_holds_both_packages_their_types_and_the_model(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="hatchling comes with the dev extra")
+    done = run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    names = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
+    model = "marft_algos/models/embedded"
+    wanted = {f"{package}/py.typed" for package in PACKAGES}
+    wanted |= {f"{model}/{name}" for name in ("config.json", "model.safetensors", "tokenizer_config.json")}
+    assert wanted <= names
+    top = {name.split("/")[0] for name in names}
+    assert top == {*PACKAGES, f"marft-{PROJECT['version']}.dist-info"}
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("exit 1", "marft needs Python 3.11, 3.12 or 3.13"),
+        (
+            'case "$2" in *ensurepip*) exit 1;; *print*) echo 3.12;; esac',
+            "sudo apt install python3-venv (or python3.12-venv)",
+        ),
+    ],
+)
+def test_make_explains_an_unsuitable_python(tmp_path: Path, script: str, message: str) -> None:
+    fake = tmp_path / "python"
+    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.chmod(0o755)
+    done = run("make", "setup", f"PYTHON={fake}", f"VENV={tmp_path / 'venv'}", MAKEFLAGS="")
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert not (tmp_path / "venv").exists()

@@ -1,0 +1,101 @@
+"""Domains of functions: states that cannot be copied, what a failed tool says, results written once."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from helpers.tools_tiny import PROBLEMS, TOOLS, Desk, call, grade, start, tiny
+from marft_envs.errors import ConfigError
+from marft_envs.tools import FunctionDomain, functions, make, marked, session
+from marft_envs.tools.parse import written
+
+
+def said(*calls: Any) -> str:
+    return written(list(calls))
+
+
+def solo(domain: Any, *replies: str) -> Any:
+    env = make("solo", domain)
+    env.reset(seed=0, options={"task_id": "tiny/one"})
+    for text in replies:
+        env.step(text)
+    return env
+
+
+@dataclass
+class Locked(Desk):
+    """A state that can be compared, and not copied."""
+
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+def locked(problem: Any) -> Locked:
+    return Locked()
+
+
+def test_a_state_that_cannot_be_copied_is_refused_when_the_task_opens() -> None:
+    """Before: every writing call was an outage, ``world_crashed``."""
+    with pytest.raises(
+        ConfigError, match=r"state of 'tiny', a Locked.*cannot pickle.*__deepcopy__.*on_exception='crash'"
+    ):
+        solo(tiny(state=locked))
+
+
+def test_what_needs_no_copy_works_with_a_state_that_cannot_be_copied() -> None:
+    env = solo(tiny(state=locked, on_exception="crash"), said(call("add", name="a", by=3)), said(call("finish")))
+    assert env.episode.success and env.episode.fault == ""
+    reads = [tool for tool in TOOLS if functions.tool(tool).read_only]
+    env = solo(tiny(state=locked, tools=reads, specialists={}, user_tools=("read_notes",)), said(call("read_notes")))
+    assert env.episode.turns[0].result == "read_notes: []"
+
+
+def test_a_tool_that_only_reads_does_not_say_that_nothing_was_changed() -> None:
+    @marked(read_only=True)
+    def look(state: Desk) -> int:
+        """Looks."""
+        raise KeyError("a secret")
+
+    def take(state: Desk) -> int:
+        """Takes."""
+        raise KeyError("a secret")
+
+    env = solo(tiny(tools=[look, take], specialists={}, user_tools=()), said(call("look")), said(call("take")))
+    assert [turn.result for turn in env.episode.turns] == [
+        "look: error (tool_error): the tool failed (KeyError)",
+        "take: error (tool_error): the tool failed (KeyError), and nothing was changed",
+    ]
+
+
+def test_a_result_is_written_as_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 0
+
+    def counting(value: Any, encode: Any = session.encode) -> str:
+        nonlocal count
+        count += 1
+        text: str = encode(value)
+        return text
+
+    for module in (functions, session):
+        monkeypatch.setattr(module, "encode", counting)
+    env = solo(tiny(), said(call("add", name="a", by=3)))
+    assert count == 1 and env.episode.turns[0].result == 'add: {"a": 3}'
+    env = solo(tiny(), said(call("add", name="a", by=3), call("add", name="a", by=4)))
+    assert env.episode.turns[0].result == 'add: {"a": 3}\nadd: {"a": 7}'
+
+
+def test_a_function_whose_signature_python_cannot_read_makes_no_state() -> None:
+    with pytest.raises(ConfigError, match=r"state=.*signature.*def start\(problem\)"):
+        FunctionDomain(TOOLS, PROBLEMS, grade, state=max)
+    assert FunctionDomain(TOOLS, PROBLEMS, grade, state=start).open(PROBLEMS[0]).state == Desk()
+
+
+def test_a_function_whose_signature_python_cannot_read_is_no_tool() -> None:
+    with pytest.raises(ConfigError, match=r"signature of 'max' cannot be read"):
+        tiny(tools=[max], specialists={}, user_tools=())

@@ -1,0 +1,224 @@
+"""A user-agent, what the user is told, and teams of one's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from helpers.tools_tiny import PROBLEMS, SPECIALISTS, TOOLS, Desk, call, grade, problem, start, tiny
+from marft_envs import ConfigError, Layered, Router, check_env
+from marft_envs.tools import TEAMS, FunctionDomain, Grade, Team, ToolProblem, make, oracle
+from marft_envs.tools.parse import words, written
+from marft_envs.types import AgentSpec
+
+TALKERS = ("user_0", "agent_0")
+
+
+def shown(env: Any, agent: str) -> str:
+    return "\n".join(message["content"] for message in env.messages(agent))
+
+
+def said(*calls: Any) -> str:
+    return written(list(calls))
+
+
+# The user-agent ------------------------------------------------------------------------------------------
+
+
+def test_the_user_agent_reads_its_own_policy_and_not_the_agents() -> None:
+    env = make("dual_control", tiny(user_policy="Be brief."))
+    env.reset(seed=0)
+    assert "Never reset a counter." in shown(env, "agent_0") and "Be brief." not in shown(env, "agent_0")
+    assert "Never reset a counter." not in shown(env, "user_0") and "Policy:\nBe brief." in shown(env, "user_0")
+    env = make("dual_control", tiny())
+    env.reset(seed=0)
+    assert "Policy:" not in shown(env, "user_0")
+
+
+def test_a_user_without_tools_can_talk_and_finish() -> None:
+    env = make("dual_control", tiny(user_tools=()))
+    episode = oracle.play(env, options={"task_id": "tiny/two"})
+    assert episode.success and episode.turns[0].agent == "user_0"
+    assert env.unwrapped.task.tools("user_0")[0]["function"]["name"] == "finish"
+    env.reset(seed=0, options={"task_id": "tiny/one"})
+    oracle.turn(env, {"user_0": said(call("add", name="a", by=3))})
+    assert "not_permitted" in env.episode.turns[0].result
+    check_env(lambda: make("dual_control", tiny(user_tools=()), max_turns=6))
+
+
+def conversation(texts: list[str]) -> Any:
+    env = make("dual_control", tiny())
+    env.reset(seed=0, options={"task_id": "tiny/one"})
+    for text in texts:
+        if env.done:
+            break
+        oracle.turn(env, {env.agent_selection: text})
+    return env
+
+
+def test_talk_with_new_words_is_not_idling() -> None:
+    questions = [
+        "counters",
+        "Which one?",
+        "the first",
+        "By how much?",
+        "by three",
+        "Shall I?",
+        "yes",
+        "Really?",
+        "yes please",
+        "Now?",
+    ]
+    env = conversation([*questions, "Go on.", said(call("add", name="a", by=3)), "It is done.", said(call("finish"))])
+    episode = env.episode
+    assert env.done and episode.success and episode.stop_reason == "task" and len(episode.turns) == 14
+    assert episode.metrics["idle_loops"] == 0.0 and episode.info["terms"]["loops"] == 0.0
+    assert episode.team_return == pytest.approx(1.3)
+
+
+def test_talk_that_repeats_itself_is() -> None:
+    env = conversation(["Help me!", "How?"] * 3 + ["help me", "How?!"] * 3)
+    assert env.done and env.episode.stop_reason == "stalled" and len(env.episode.turns) == 2 + 8
+    assert env.episode.metrics["idle_loops"] == 1.0 and env.episode.team_return < 0
+
+
+def test_talk_among_the_members_of_a_team_is_idling_as_before() -> None:
+    env = make("router", tiny())
+    env.reset(seed=0)
+    for number in range(4):
+        oracle.turn(env, {"router_0": f"counting, please, {number}"})
+        oracle.turn(env, {"counting_0": f"I have nothing, {number}."})
+    assert env.done and env.episode.stop_reason == "stalled"
+
+
+# What the user is told ----------------------------------------------------------------------------------
+
+
+def informed(state: Desk, problem: ToolProblem, told: tuple[str, ...]) -> Grade:
+    done = any("seven" in text for text in told)
+    return Grade(done, float(done), {"told": list(told)})
+
+
+ASKED = [
+    ToolProblem(
+        "tiny/asked", ("How many are there?",), 1, secret={"calls": [[call("read_notes")]], "says": "There are seven."}
+    )
+]
+
+
+@pytest.mark.parametrize("team", TEAMS)
+def test_a_grade_can_ask_what_the_user_was_told(team: str) -> None:
+    env = make(team, tiny(problems=ASKED, grade=informed))
+    env.task.validate()
+    assert oracle.play(env).success
+    env.reset(seed=0)
+    while not env.done:
+        oracle.turn(env, dict.fromkeys(env.ready_agents, ""))
+    assert not env.episode.success and env.episode.team_return == 0, "silence tells nobody anything"
+
+
+def told(team: str, script: list[str]) -> list[str]:
+    env = make(team, tiny(problems=ASKED, grade=informed))
+    env.reset(seed=0)
+    for text in script:
+        oracle.turn(env, {env.agent_selection: text})
+    assert env.done
+    return env.episode.info["grade"]["told"]
+
+
+def test_only_words_that_go_to_the_user_count() -> None:
+    finish = said(call("finish"))
+    assert told("solo", ["<think>seven?</think>It is seven."]) == ["It is seven."]
+    assert told("solo", [f"seven {said(call('read_notes'))}", f"So: seven.\n{finish}"]) == ["So: seven."]
+    assert told("solo", ['```json\n{"name": "read_notes", "arguments": {"text": "seven"}}\n```', finish]) == []
+    assert told("dual", ["It is seven.", finish]) == [], "a plan is for the executor"
+    assert told("router", ["counting: seven?", "seven", "nobody knows"]) == ["nobody knows"]
+    assert told("dual_control", ["Is it seven?", f"seven {said(call('read_notes'))}", "Eight.", finish]) == ["Eight."]
+
+
+def test_told_survives_forks_and_counts_over_user_turns() -> None:
+    two = problem("asked", ("How many?", "Sure?"), [], [])
+    env = make("solo", tiny(problems=[two], grade=informed))
+    env.reset(seed=0)
+    oracle.turn(env, {"agent_0": "It is seven."})
+    fork = env.fork()[0]
+    for one, text, count in ((fork, "Yes.", 2), (env, "", 1)):
+        oracle.turn(one, {"agent_0": text})
+        assert one.episode.success and len(one.episode.info["grade"]["told"]) == count
+
+
+def test_words_beside_calls() -> None:
+    assert words("Yes <tool_call>{}</tool_call> sir") == "Yes  sir" and words(said(call("a"))) == ""
+    assert words("<think>a</think> b") == "b" and words("") == "" and words("Take {1, 2}.") == "Take {1, 2}."
+
+
+# Teams and states of one's own ----------------------------------------------------------------------------
+
+
+def relay(**changes: Any) -> Team:
+    agents = (AgentSpec("reader_0", "reader", "You read."), AgentSpec("writer_0", "writer", "You write.", True))
+    settings: dict[str, Any] = {
+        "agents": agents,
+        "holds": {"reader_0": frozenset({"read_counter", "read_notes"}), "writer_0": frozenset({"add", "write_note"})},
+        "dependency": lambda: Layered([["reader_0"], ["writer_0"]]),
+        "enders": frozenset({"writer_0"}),
+    }
+    return Team(**{**settings, **changes})
+
+
+def test_a_team_of_ones_own_plays() -> None:
+    env = make(relay(), tiny(), history="public")
+    assert oracle.play(env, options={"task_id": "tiny/two"}).success
+    env.reset(seed=0, options={"task_id": "tiny/one"})
+    oracle.turn(env, {"reader_0": said(call("read_counter", name="a"))})
+    assert "read_counter: 0" in shown(env, "writer_0") and "write_note" not in str(env.tools["reader_0"])
+    oracle.turn(env, {"writer_0": said(call("add", name="a", by=3)) + said(call("finish"))})
+    assert env.episode.success and env.episode.rounds[0].D == [[0, 1], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"agents": ()}, "different names"),
+        ({"enders": frozenset()}, "Nobody can end"),
+        ({"enders": frozenset({"writer"})}, "writer_0"),
+        ({"holds": {"reader_0": frozenset({"read_notez"})}}, "read_notes"),
+        ({"user": "nobody"}, "not in the team"),
+        ({"transfers": {"reader_0": ("writer",)}}, "writer_0"),
+    ],
+)
+def test_a_team_that_cannot_work_is_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        make(relay(**changes), tiny())
+
+
+@dataclass
+class Office:
+    rooms: Any = None
+
+
+@pytest.mark.parametrize("state", [Office, Office(), lambda: Desk(), lambda problem, more: Desk()])
+def test_what_makes_no_state_of_a_problem_is_refused_at_once(state: Any) -> None:
+    with pytest.raises(ConfigError, match="the problem"):
+        FunctionDomain(TOOLS, PROBLEMS, grade, state=state, specialists=SPECIALISTS)
+    assert FunctionDomain(TOOLS, PROBLEMS, grade, state=start).open(PROBLEMS[0]).state == Desk()
+
+
+def test_a_router_of_ones_own_is_told_what_came_of_the_turn() -> None:
+    seen = []
+
+    def who(view: Any) -> list[str]:
+        if view.layer:
+            seen.append({name: view.outcome.info[name] for name in ("called", "failed", "handoff", "over")})
+            if seen[-1]["over"]:
+                return []
+        return ["writer_0"]
+
+    env = make(relay(dependency=lambda: Router(who)), tiny())
+    env.reset(seed=0, options={"task_id": "tiny/one"})
+    for text in (said(call("add", name="z")), said(call("add", name="a", by=3)), "Done."):
+        oracle.turn(env, {"writer_0": text})
+    assert env.episode.success
+    assert [(f["called"], f["failed"], f["over"]) for f in seen] == [(True, True, False), (True, False, False)]
