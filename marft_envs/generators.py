@@ -49,13 +49,13 @@ def distinct(write: Callable[[int], T], text: Callable[[T], str], most: int, att
         most: How many are wanted.
         attempts: Keys tried for each, on average, before the cell counts as exhausted.
     """
-    found: dict[str, T] = {}
+    firsts: dict[str, T] = {}
     for key in range(most * attempts):
         new = write(key)
-        found.setdefault(text(new), new)
-        if len(found) == most:
+        firsts.setdefault(text(new), new)
+        if len(firsts) == most:
             break
-    return list(found.values())
+    return list(firsts.values())
 
 
 class Generators(Generic[C, P]):
@@ -110,12 +110,12 @@ class Generators(Generic[C, P]):
             if word is not None and word not in known:
                 raise ConfigError(f"No procedural {what} '{word}'. {did_you_mean(word, known)}")
         there = [cell for cell in self._cells if generator in (None, cell[0]) and wanted in (None, self._kind_of(cell))]
-        found = [cell for cell in there if level in (None, cell[-1])]
-        if not found:
+        chosen = [cell for cell in there if level in (None, cell[-1])]
+        if not chosen:
             asked = f"level={level}, {self._kind}={wanted!r}, generator={generator!r}"
             levels = sorted({cell[-1] for cell in there})
             raise ConfigError(f"No procedural problem with {asked}. These have the levels {levels}.")
-        return found
+        return chosen
 
     def generate(
         self,

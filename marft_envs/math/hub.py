@@ -257,10 +257,8 @@ def fetch(name: str, split: str) -> list[Problem]:
     known = HUB[name]
 
     def load(datasets: Any) -> list[Mapping[str, Any]]:
-        rows: list[Mapping[str, Any]] = []
-        for config in known.configs:
-            rows.extend(datasets.load_dataset(known.hub_id, config, split=known.splits[split]))
-        return rows
+        parts = (datasets.load_dataset(known.hub_id, config, split=known.splits[split]) for config in known.configs)
+        return [row for part in parts for row in part]
 
-    found = of_hub(name, known.hub_id, known.splits, split, "'problem' and 'answer'", load)
-    return rows_to_problems(name, found, split)
+    rows = of_hub(name, known.hub_id, known.splits, split, "'problem' and 'answer'", load)
+    return rows_to_problems(name, rows, split)
