@@ -8,7 +8,7 @@ way, and put back at the end.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -45,10 +45,9 @@ class Bench:
     tokens: int
     rows: int
 
-    def requests(self, n: int | None = None, policy: str | None = None) -> list[GenerationRequest]:
-        """Ragged prompts; by turns of all policies, or of one."""
-        names = self.policies.policies if policy is None else [policy]
-        requests = []
+    def requests(self, n: int | None = None) -> list[GenerationRequest]:
+        """Returns ragged prompts, by turns of all policies."""
+        names, requests = self.policies.policies, []
         for i in range(n or self.rows):
             name = names[i % len(names)]
             text = "7 + " * (i % 5) + str(i * 37 % 11)
@@ -56,18 +55,27 @@ class Bench:
             requests.append(GenerationRequest(name, prompt, seed=row_seed(1, 2, i, 0), agent=name))
         return requests
 
+    def repeated(self, seeds: Iterable[int]) -> list[GenerationRequest]:
+        """Returns requests of one prompt, one for each seed."""
+        first = self.requests(1)[0]
+        return [GenerationRequest(first.policy, first.prompt_ids, seed, first.agent) for seed in seeds]
+
     def params(self, temperature: float = 1.0) -> SamplingParams:
-        """How the checks sample."""
+        """Returns how the checks sample."""
         return SamplingParams(self.tokens, temperature)
 
     def scores(self, request: GenerationRequest, reply: Generation, temperature: float = 1.0) -> FloatArray:
-        """[L] log-probs of a reply's tokens by the learner."""
-        ids, mask = _row(request.prompt_ids, reply.action_ids)
+        """Returns the learner's log-probs [L] of a reply's tokens."""
+        return self.scored(request, reply.action_ids, temperature)[0]
+
+    def scored(self, request: GenerationRequest, action: list[int], temperature: float) -> tuple[FloatArray, ...]:
+        """Returns the learner's log-probs and entropies [L] of an action's tokens."""
+        ids = torch.tensor([[*request.prompt_ids, *action]], device=self.policies.device)
+        first = len(request.prompt_ids)
+        mask = torch.arange(ids.shape[1], device=ids.device)[None] >= first
         with torch.no_grad():
-            scored, _ = self.policies.logprobs(
-                request.policy, ids.to(self.policies.device), mask.to(self.policies.device), temperature
-            )
-        return scored[0, len(request.prompt_ids) - 1 :].cpu().numpy()
+            scores = self.policies.logprobs(request.policy, ids, mask, temperature)
+        return tuple(part[0, first - 1 :].cpu().numpy() for part in scores)
 
     def publish(self, names: Sequence[str]) -> None:
         """Publishes these policies as the next version."""
@@ -156,17 +164,9 @@ def logprobs_are_the_learners(bench: Bench) -> None:
 
 def samples_follow_the_distribution(bench: Bench) -> None:
     """Surprise of one-token replies is, on average, the entropy."""
-    first = bench.requests(1)[0]
-    requests = [
-        GenerationRequest(first.policy, first.prompt_ids, row_seed(3, 0, i, 0), first.agent) for i in range(DRAWS)
-    ]
+    requests = bench.repeated(row_seed(3, 0, i, 0) for i in range(DRAWS))
     surprise = np.array([-float(r.logprobs[0]) for r in bench.engine.generate(requests, SamplingParams(1))])
-    ids, mask = _row(first.prompt_ids, [0])
-    with torch.no_grad():
-        _, entropies = bench.policies.logprobs(
-            first.policy, ids.to(bench.policies.device), mask.to(bench.policies.device)
-        )
-    entropy = float(entropies[0, -1])
+    entropy = float(bench.scored(requests[0], [0], 1.0)[1][-1])
     off = abs(surprise.mean() - entropy) / max(surprise.std() / DRAWS**0.5, 1e-9)
     if off > DEVIATIONS:
         raise EngineCheckError(
@@ -194,14 +194,12 @@ def a_publish_changes_one_policy(bench: Bench) -> None:
         after = bench.engine.generate(requests, bench.params())
         for request, reply in zip(requests, after, strict=True):
             _close(bench, reply, bench.scores(request, reply), f"after a publish the learner ('{request.policy}')")
-    rows = {
-        is_changed: [i for i, r in enumerate(requests) if (r.policy == changed) is is_changed]
-        for is_changed in (True, False)
-    }
-    _same(bench, [before[i] for i in rows[False]], [after[i] for i in rows[False]], "others before and after a publish")
-    if not any(_differ(before[i], after[i], 100 * bench.tolerance) for i in rows[True]):
+    rows = [i for i, request in enumerate(requests) if request.policy == changed]
+    others = [i for i, request in enumerate(requests) if request.policy != changed]
+    _same(bench, [before[i] for i in others], [after[i] for i in others], "others before and after a publish")
+    if not any(_differ(before[i], after[i], 100 * bench.tolerance) for i in rows):
         raise EngineCheckError(f"Publishing other weights of policy '{changed}' changed nothing of what it says.")
-    if not all(after[i].version > before[i].version for i in rows[True]):
+    if not all(after[i].version > before[i].version for i in rows):
         raise EngineCheckError("Replies carry the same version before and after a publish. Expected the published one.")
     _same(bench, before, bench.engine.generate(requests, bench.params()), "before a publish and after its return")
 
@@ -214,22 +212,20 @@ def seeds_fix_samples_in_any_batch(bench: Bench) -> None:
     few = requests[:4]
     alone = [bench.engine.generate([request], bench.params())[0] for request in few]
     _same(bench, together[:4], alone, "rows in a batch and alone")
-    first = requests[0]
-    seeds = [GenerationRequest(first.policy, first.prompt_ids, row_seed(5, 0, i, 0), first.agent) for i in range(8)]
-    if len({tuple(reply.action_ids) for reply in bench.engine.generate(seeds, bench.params())}) < 2:
+    seeded = bench.repeated(row_seed(5, 0, i, 0) for i in range(8))
+    if len({tuple(reply.action_ids) for reply in bench.engine.generate(seeded, bench.params())}) < 2:
         raise EngineCheckError("Eight seeds gave one sample. Expected the request's seed to decide.")
 
 
 def greedy_is_the_most_likely_token(bench: Bench) -> None:
     """Greedy replies do not depend on seeds, and no token has a better alternative by sampling."""
-    first = bench.requests(1)[0]
-    requests = [GenerationRequest(first.policy, first.prompt_ids, seed, first.agent) for seed in range(16)]
+    requests = bench.repeated(range(16))
     greedy = bench.engine.generate(requests, SamplingParams(1, greedy=True))
     if len({tuple(reply.action_ids) for reply in greedy}) != 1:
         raise EngineCheckError("Greedy replies to one prompt differ by seed.")
-    best = bench.scores(first, greedy[0])[0]
+    best = bench.scores(requests[0], greedy[0])[0]
     for reply in bench.engine.generate(requests, SamplingParams(1)):
-        if bench.scores(first, reply)[0] > best + bench.tolerance:
+        if bench.scores(requests[0], reply)[0] > best + bench.tolerance:
             raise EngineCheckError(f"A sampled token is likelier than the greedy one, {greedy[0].action_ids}.")
 
 
@@ -330,12 +326,6 @@ def _disturb(policies: PolicySet, policy: str, seed: int) -> None:
     with torch.no_grad():
         for tensor in policies.parameters(policy):
             tensor.add_(NOISE * torch.randn(tensor.shape, generator=generator).to(tensor.device))
-
-
-def _row(prompt: Sequence[int], action: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """One row and its mask of sampled tokens, [1, T] each."""
-    ids = torch.tensor([[*prompt, *action]])
-    return ids, torch.arange(ids.shape[1])[None] >= len(prompt)
 
 
 def _close(bench: Bench, reply: Generation, expected: FloatArray, who: str, allowed: float | None = None) -> None:

@@ -125,9 +125,8 @@ class OpenAIEngine(EngineBase):
             completion = answer.parse()
             used = completion.usage
             usage = {"tokens_in": int(used.prompt_tokens), "tokens_out": int(used.completion_tokens)} if used else {}
-            if self._endpoint.train:
-                return self._read_tokens(request, completion), usage
-            return self._read_chat(completion), usage
+            train = self._endpoint.train
+            return self._read_tokens(request, completion) if train else self._read_chat(completion), usage
         except ConfigError:
             raise
         except (self._errors.OpenAIError, RecursionError, *NONSENSE) as error:

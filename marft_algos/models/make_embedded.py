@@ -46,7 +46,7 @@ TEMPLATE = (
 )
 
 Pair = tuple[Messages, str]
-TokenPair = tuple[list[int], list[int]]
+Demo = tuple[list[int], list[int]]
 """Token ids of a prompt and of its reply."""
 
 
@@ -155,9 +155,7 @@ def render(tokenizer: Qwen2Tokenizer, conversations: Sequence[Messages]) -> list
     return tokenizer(texts, add_special_tokens=False)["input_ids"]
 
 
-def batches(
-    tokenizer: Qwen2Tokenizer, pairs: Sequence[Pair], rng: random.Random, recipe: Recipe
-) -> list[list[TokenPair]]:
+def batches(tokenizer: Qwen2Tokenizer, pairs: Sequence[Pair], rng: random.Random, recipe: Recipe) -> list[list[Demo]]:
     """Tokenises the demonstrations once and batches them, in random order."""
     prompts = render(tokenizer, [messages for messages, _ in pairs])
     replies = tokenizer([text + END for _, text in pairs], add_special_tokens=False)["input_ids"]
@@ -171,11 +169,11 @@ def batches(
     return out
 
 
-def _length(row: TokenPair) -> int:
+def _length(row: Demo) -> int:
     return len(row[0]) + len(row[1])
 
 
-def train(model: Qwen2ForCausalLM, data: Sequence[Sequence[TokenPair]], steps: int) -> None:
+def train(model: Qwen2ForCausalLM, data: Sequence[Sequence[Demo]], steps: int) -> None:
     """Fits the replies (not the prompts) with AdamW, ``steps`` batches, the rate falling to 0."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.98), weight_decay=0.01)
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1, (i + 1) / 50) * (1 - i / steps))
@@ -193,7 +191,7 @@ def train(model: Qwen2ForCausalLM, data: Sequence[Sequence[TokenPair]], steps: i
             say(f"step {step + 1}: loss {loss.item():.3f}")
 
 
-def _padded(rows: Sequence[TokenPair], pad: Any) -> tuple[Tensor, Tensor]:
+def _padded(rows: Sequence[Demo], pad: Any) -> tuple[Tensor, Tensor]:
     """Pads on the right; returns ids [B, T] and the mask of reply tokens [B, T]."""
     width = max(map(_length, rows))
     ids = torch.full((len(rows), width), pad)

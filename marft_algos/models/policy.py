@@ -124,17 +124,15 @@ class PolicySet:
         settings = settings or ModelSettings()
         if settings.quantize != "none" and full_finetune:
             raise ConfigError("Weights of 4 bits cannot be trained. Leave out --full-finetune, or say --quantize none.")
-        bases = {
-            spec: loaded or load_base(spec, dtype=compute, device=where, settings=settings)
-            for spec in dict.fromkeys(specs.values())
-        }
-        checkpointing = settings.gradient_checkpointing
         built: dict[str, Weights] = {}
+        bases, checkpointing = dict[str, BaseModel](), settings.gradient_checkpointing
+        for spec in dict.fromkeys(specs.values()):
+            bases[spec] = loaded or load_base(spec, dtype=compute, device=where, settings=settings)
         for spec, base in bases.items():
             members = [name for name in names if specs[name] == spec]
             if full_finetune:
                 for name in members:
-                    built[name] = full_weights(base, trainable=name not in frozen, gradient_checkpointing=checkpointing)
+                    built[name] = full_weights(base, trainable=name not in frozen, checkpointing=checkpointing)
             else:
                 built |= adapters(base, members, lora or LoraSettings(), frozen, seed, checkpointing)
         return cls({name: built[name] for name in names}, {**policies, **(hosted or {})})
@@ -225,7 +223,7 @@ class PolicySet:
         kernel = self._kernels[id(model)]
         with kernel.autocast():
             hidden = kernel.hidden_states(input_ids, wanted)
-            return _scores(model, hidden, input_ids, wanted, temperature)[0]
+            return _scores(model, hidden, input_ids, wanted, temperature, entropy_grad=False)[0]
 
     @torch.no_grad()
     def features(self, policy: str, sequences: Sequence[Sequence[int]], positions: Sequence[range]) -> list[Tensor]:
@@ -323,18 +321,13 @@ def _predicting(action_mask: Tensor) -> Tensor:
 
 
 def _scores(
-    model: PreTrainedModel,
-    hidden: Tensor,
-    input_ids: Tensor,
-    wanted: Tensor,
-    temperature: Tensor | float,
-    entropy_grad: bool = False,
+    model: PreTrainedModel, hidden: Tensor, ids: Tensor, wanted: Tensor, temperature: Tensor | float, entropy_grad: bool
 ) -> tuple[Tensor, Tensor]:
     """Returns log-probabilities and entropies [B, T - 1] of the tokens behind the wanted positions."""
     mask = wanted[:, :-1]
     temperatures = torch.as_tensor(temperature, dtype=torch.float32, device=hidden.device).reshape(-1, 1)
     temperatures = temperatures.expand(len(mask), mask.shape[1])[mask]
-    targets = input_ids[:, 1:][mask]
+    targets = ids[:, 1:][mask]
     logprobs, entropies = score(head_of(model), hidden, targets, temperatures, entropy_grad, softcap_of(model))
     empty = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)
     return empty.masked_scatter(mask, logprobs), empty.masked_scatter(mask, entropies)

@@ -160,20 +160,14 @@ def fused_passes() -> frozenset[str]:
     Raises:
         ConfigError: it lists an unknown one.
     """
-    words = os.environ.get(FUSED, ",".join(FUSED_PASSES)).split(",")
-    for word in words:
-        if word not in (*FUSED_PASSES, "none"):
-            raise ConfigError(f"{FUSED} lists an unknown pass '{word}'. {did_you_mean(word, (*FUSED_PASSES, 'none'))}")
-    return frozenset(words)
+    passes, known = os.environ.get(FUSED, ",".join(FUSED_PASSES)).split(","), (*FUSED_PASSES, "none")
+    if unknown := [word for word in passes if word not in known]:
+        raise ConfigError(f"{FUSED} lists an unknown pass '{unknown[0]}'. {did_you_mean(unknown[0], known)}")
+    return frozenset(passes)
 
 
 def adapters(
-    base: BaseModel,
-    names: Sequence[str],
-    lora: LoraSettings,
-    frozen: frozenset[str],
-    seed: int,
-    gradient_checkpointing: bool = False,
+    base: BaseModel, names: Sequence[str], lora: LoraSettings, frozen: frozenset[str], seed: int, checkpointing: bool
 ) -> dict[str, Weights]:
     """Puts one fresh adapter per policy on a copy of the base's modules over the same tensors.
 
@@ -183,21 +177,15 @@ def adapters(
         lora: the adapters' shape.
         frozen: policies that are not trained.
         seed: of the initial weights.
-        gradient_checkpointing: keep the blocks' inputs only, and compute the rest again on the way back.
+        checkpointing: keep the blocks' inputs only, and compute the rest again on the way back.
     """
     targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
     model = share(base.model)
-    merge = is_small(base) and not gradient_checkpointing and "merge" in fused_passes()
-    config = LoraConfig(
-        r=lora.r,
-        lora_alpha=lora.alpha,
-        target_modules=targets,
-        task_type="CAUSAL_LM",
-    )
+    merge = is_small(base) and not checkpointing and "merge" in fused_passes()
+    config = LoraConfig(r=lora.r, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
     with seeds.initial_weights(seed), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="(?s).*(is_gradient_checkpointing|fan_in_fan_out)"
-        )  # between libraries
+        # What libraries say to each other.
+        warnings.filterwarnings("ignore", message="(?s).*(is_gradient_checkpointing|fan_in_fan_out)")
         try:
             peft = get_peft_model(model, config, adapter_name=_adapter(names[0]))
             for name in names[1:]:
@@ -215,7 +203,7 @@ def adapters(
             )
     peft.eval()
     modules = {n: m for n, m in model.base_model.named_modules() if isinstance(m, LoraLayer)}
-    blocks = _checkpointed(model) if gradient_checkpointing else ()
+    blocks = _checkpointed(model) if checkpointing else ()
     policies: dict[str, Weights] = {}
     siblings: list[Weights] = []
     for name in names:
@@ -242,10 +230,10 @@ def _checkpointed(model: PreTrainedModel) -> list[nn.Module]:
     return [module for module in model.modules() if getattr(module, "gradient_checkpointing", False)]
 
 
-def full_weights(base: BaseModel, *, trainable: bool, gradient_checkpointing: bool = False) -> Weights:
+def full_weights(base: BaseModel, *, trainable: bool, checkpointing: bool) -> Weights:
     """Gives a policy all weights: a float32 copy of the base to train, or the base itself if frozen."""
     if not trainable:
         return Weights(base, base.model, {}, trainable=False)
     model = load_base(base.spec, dtype=base.dtype, device=base.device, trainable=True).model.requires_grad_(True)
-    blocks = _checkpointed(model) if gradient_checkpointing else ()
+    blocks = _checkpointed(model) if checkpointing else ()
     return Weights(base, model, dict(model.named_parameters()), trainable=True, blocks=blocks)

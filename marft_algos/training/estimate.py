@@ -21,7 +21,6 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.models import scoring
 from marft_algos.models.loading import locate, pick_device, pick_dtype
 from marft_algos.models.policy import FEATURE_TOKENS
-from marft_algos.models.scoring import head_of
 from marft_algos.models.weights import SMALL_MODEL
 from marft_algos.training.resolve import RunSpec
 from marft_envs import FlexEnv
@@ -254,7 +253,7 @@ def _lighter(config: TrainConfig) -> str:
 def _linear(model: PreTrainedModel) -> dict[str, Any]:
     """Linear layers, the output head left out."""
     kinds = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"]
-    return {name: m for name, m in kinds if m is not head_of(model)}
+    return {name: m for name, m in kinds if m is not scoring.head_of(model)}
 
 
 def _adapter(model: PreTrainedModel, config: TrainConfig) -> int:

@@ -53,8 +53,8 @@ class Kernel:
 
     def autocast(self) -> torch.autocast:
         """Returns the context that computes in the compute dtype."""
-        bf16 = self._dtype == torch.bfloat16
-        return torch.autocast(self._model.device.type, dtype=torch.bfloat16, enabled=bf16)
+        device = self._model.device.type
+        return torch.autocast(device, dtype=torch.bfloat16, enabled=self._dtype == torch.bfloat16)
 
     def hidden_states(self, ids: Tensor, wanted: Tensor, weights: Weights | None = None) -> Tensor:
         """Returns final hidden states [n, d] at the wanted positions, row by row, with gradients to the adapter.
