@@ -104,14 +104,14 @@ class Batch:
         return masked_sum(x, self.mask)
 
     def episode_mean(self, x: Tensor) -> Tensor:
-        """This batch's share of the minibatch's mean over (episode, agent) of the agent's mean x; x is [B].
+        """Returns this batch's share of the minibatch's mean over (episode, agent) of the agent's mean x; x is [B].
 
         Agents who act a different number of times weigh the same.
         """
         return (x * self.shares).sum() / self.totals.acted
 
     def episode_sum(self, x: Tensor) -> Tensor:
-        """This batch's share of (1/E) Σ_episodes of the policy's summed x; x is [B].
+        """Returns this batch's share of (1/E) Σ_episodes of the policy's summed x; x is [B].
 
         What policy gradients of whole episodes ask for: E counts every episode, also those without a turn of the
         policy, and agents that share it add up.
@@ -140,14 +140,14 @@ class ValueBatch:
 
 
 def has_loss(transition: Transition) -> bool:
-    """True for turns that a policy can learn from: trainable, generated, with at least one token."""
+    """Returns True for turns that a policy can learn from: trainable, generated, with at least one token."""
     return bool(
         transition.trainable and transition.reply.action_ids and transition.reply.stop_reason is not StopReason.ERROR
     )
 
 
 def decision_points(transition: Transition, level: Level) -> int:
-    """How many values, advantages and returns a turn has: its tokens, or 1 at action level and without a loss."""
+    """Counts a turn's values, advantages and returns: its tokens, or 1 at action level and without a loss."""
     if level == "token" and transition.trainable:
         return max(len(transition.reply.action_ids), 1)
     return 1
@@ -194,24 +194,24 @@ def check_versions(rows: Iterable[Transition], version: int, max_staleness: int 
 
 
 def totals(rows: Sequence[Transition], estimates: Estimates, episodes: float | None = None) -> Totals:
-    """Rows, sampled tokens and (episode, agent) pairs of a minibatch, for which so many episodes were played."""
+    """Counts rows, sampled tokens and (episode, agent) pairs of a minibatch of so many episodes."""
     acted = sum(estimates.shares.get(t, 1.0) for t in rows)
     return Totals(len(rows), sum(len(t.reply.action_ids) for t in rows), acted, episodes)
 
 
 def context_tokens(rows: Sequence[Transition]) -> int:
-    """Tokens that a forward pass over all rows reads, prompts and actions, without padding."""
+    """Counts the tokens that a forward pass over all rows reads, prompts and actions, without padding."""
     return sum(map(_length, rows))
 
 
 def minibatches(rows: Sequence[Transition], n: int, rng: np.random.Generator) -> list[list[Transition]]:
-    """A random split into at most n parts of nearly equal size."""
+    """Returns a random split into at most n parts of nearly equal size."""
     parts = np.array_split(rng.permutation(len(rows)), max(n, 1))
     return [[rows[i] for i in part] for part in parts if len(part)]
 
 
 def micro_batches(rows: Sequence[Transition], token_budget: int) -> list[list[Transition]]:
-    """Rows of similar length together, at most ``token_budget`` padded tokens each (but at least one row)."""
+    """Puts rows of similar length together, at most ``token_budget`` padded tokens each (but at least one row)."""
     return [[rows[i] for i in piece] for piece in passes([_length(t) for t in rows], token_budget)]
 
 
@@ -236,7 +236,7 @@ def pack(
     """
     width = max(_length(t) for t in rows)
     size = (len(rows), width)
-    ids, kept = np.full(size, PAD_ID, dtype=np.int64), np.zeros(size, dtype=bool)
+    ids, attended = np.full(size, PAD_ID, dtype=np.int64), np.zeros(size, dtype=bool)
     acted, old = np.zeros(size, dtype=bool), np.zeros(size, dtype=np.float32)
     sampler, reference = np.zeros(size, dtype=np.float32), np.zeros(size, dtype=np.float32)
     advantages = np.zeros(size if level == "token" else len(rows), dtype=np.float32)
@@ -244,7 +244,7 @@ def pack(
         _check(t, estimates, rows[0].policy, level)
         start, end = len(t.request.prompt_ids), _length(t)
         ids[i, :start], ids[i, start:end] = t.request.prompt_ids, t.reply.action_ids
-        kept[i, :end], acted[i, start:end] = True, True
+        attended[i, :end], acted[i, start:end] = True, True
         old[i, start:end] = estimates.behaviour(t)
         sampler[i, start:end] = t.reply.logprobs
         reference[i, start:end] = estimates.reference_logprobs.get(t, 0.0)
@@ -261,7 +261,7 @@ def pack(
         policy=rows[0].policy,
         transitions=list(rows),
         input_ids=send(ids),
-        attention_mask=send(kept),
+        attention_mask=send(attended),
         action_mask=send(acted),
         old_logprobs=send(old[:, 1:]),
         sampler_logprobs=send(sampler[:, 1:]),
@@ -276,7 +276,7 @@ def pack(
 
 
 def unpack(field: Tensor, batch: Batch) -> list[np.ndarray]:
-    """The sampled tokens' entries of a [B, T-1] field, per row [n_tokens], fp32."""
+    """Returns the sampled tokens' entries of a [B, T-1] field, per row [n_tokens], fp32."""
     host, mask = field.detach().float().cpu().numpy(), batch.mask.cpu().numpy()
     return [row[kept] for row, kept in zip(host, mask, strict=True)]
 
@@ -309,6 +309,6 @@ def _check(t: Transition, estimates: Estimates, policy: str, level: Level) -> No
             count = len(t.reply.action_ids)
             raise BatchError(f"{where} has {len(logprobs)} {whose} log-probs for {count} tokens; expected one each.")
     expected = decision_points(t, level)
-    given = len(estimates.advantages[t]) if t in estimates.advantages else expected
-    if given != expected:
-        raise BatchError(f"{where} has {given} advantages at {level} level; expected {expected}.")
+    entries = len(estimates.advantages[t]) if t in estimates.advantages else expected
+    if entries != expected:
+        raise BatchError(f"{where} has {entries} advantages at {level} level; expected {expected}.")

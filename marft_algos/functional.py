@@ -152,12 +152,12 @@ def whiten(x: Reals, mask: NDArray[np.bool_] | None = None) -> Array:
 
 
 def trace(log_ratio_sum: float) -> float:
-    """A2PO's c = min(1, ρ) for a turn whose policy was already updated (arXiv 2302.06205, eq. 3)."""
+    """Returns A2PO's c = min(1, ρ) for a turn whose policy was already updated (arXiv 2302.06205, eq. 3)."""
     return math.exp(min(0.0, log_ratio_sum))
 
 
 def outer_factor(log_ratio_sum: float, eps: float) -> float:
-    """A2PO's clip(Π ρ^j, 1 ± ε_o) of the turns whose policy was already updated (arXiv 2302.06205, eq. 6)."""
+    """Returns A2PO's clip(Π ρ^j, 1 ± ε_o) of the turns whose policy was already updated (arXiv 2302.06205, eq. 6)."""
     return min(max(math.exp(min(log_ratio_sum, LOG_RATIO_LIMIT)), 1.0 - eps), 1.0 + eps)
 
 
@@ -182,7 +182,7 @@ def explained_variance(returns: Reals, values: Reals) -> float:
 
 
 def masked_mean(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
-    """Mean of x over ``mask`` (along ``dim``, else over all); 0 where nothing is valid."""
+    """Returns the mean of x over ``mask`` (along ``dim``, else over all); 0 where nothing is valid."""
     kept = torch.where(mask, x, torch.zeros((), dtype=x.dtype, device=x.device))
     if dim is None:
         return kept.sum() / mask.sum().clamp(min=1)
@@ -190,18 +190,18 @@ def masked_mean(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
 
 
 def masked_sum(x: Tensor, mask: Tensor) -> Tensor:
-    """Sum over the last dimension of what ``mask`` keeps, whatever stands elsewhere."""
+    """Returns the sum over the last dimension of what ``mask`` keeps, whatever stands elsewhere."""
     return torch.where(mask, x, torch.zeros((), dtype=x.dtype, device=x.device)).sum(-1)
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Entropy in nats of softmax(logits) over the last dimension, in fp32."""
+    """Returns the entropy in nats of softmax(logits) over the last dimension, in fp32."""
     logp = torch.log_softmax(logits.float(), dim=-1)
     return -(logp.exp() * logp).sum(-1)
 
 
 def action_logprobs(logprobs: Tensor, mask: Tensor, norm: Norm, n_words: Tensor) -> Tensor:
-    """Log π(a) of whole actions: (1/Z)·Σ_t log π(y_t), Z = 1, tokens or words; Z is never 0.
+    """Returns log π(a) of whole actions: (1/Z)·Σ_t log π(y_t), Z = 1, tokens or words; Z is never 0.
 
     With Z = tokens, the exponential of a difference of two of these is GSPO's sequence ratio.
 
@@ -233,7 +233,7 @@ def kl_k3(new: Tensor, old: Tensor) -> Tensor:
 
 
 def joint_factor(log_ratio_sums: Tensor) -> Tensor:
-    """HAPPO's M = Π_p clip(exp Δ_p, 1/2, 2) over the policies already updated (arXiv 2109.11251).
+    """Returns HAPPO's M = Π_p clip(exp Δ_p, 1/2, 2) over the policies already updated (arXiv 2109.11251).
 
     Args:
         log_ratio_sums: [..., P], Δ_p summed over policy p's turns in the round; 0 where p was absent.
@@ -249,12 +249,12 @@ def joint_factor(log_ratio_sums: Tensor) -> Tensor:
 
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, eps_low: float, eps_high: float) -> Tensor:
-    """PPO's −min(ρA, clip(ρ, 1 − ε_l, 1 + ε_h)A), elementwise."""
+    """Returns PPO's −min(ρA, clip(ρ, 1 − ε_l, 1 + ε_h)A), elementwise."""
     return -torch.minimum(ratio * advantages, ratio.clamp(1.0 - eps_low, 1.0 + eps_high) * advantages)
 
 
 def clip_binds(ratio: Tensor, advantages: Tensor, eps_low: float, eps_high: float) -> Tensor:
-    """True where the clipped branch is chosen, i.e. where the sample gives no gradient."""
+    """Returns True where the clipped branch is chosen, i.e. where the sample gives no gradient."""
     return ((ratio > 1.0 + eps_high) & (advantages > 0)) | ((ratio < 1.0 - eps_low) & (advantages < 0))
 
 
@@ -269,7 +269,7 @@ def huber(error: Tensor, delta: float | None) -> Tensor:
 def value_loss(
     values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None = None, huber_delta: float | None = None
 ) -> Tensor:
-    """Elementwise loss of the critic: the worse of the plain and the clipped prediction (PPO's value clipping).
+    """Returns the critic's loss, elementwise: the worse of the plain and the clipped prediction (PPO's value clipping).
 
     Args:
         values: V_θ, any shape.
@@ -324,7 +324,7 @@ class ValueNorm:
         return np.asarray(x, dtype=np.float64) * std + mean
 
     def state_dict(self) -> dict[str, float]:
-        """The three running sums."""
+        """Returns the three running sums."""
         return {"mean": self.mean, "square": self.square, "weight": self.weight}
 
     def load_state_dict(self, state: dict[str, float]) -> None:

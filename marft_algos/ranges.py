@@ -93,8 +93,8 @@ def check(settings: Any) -> None:
 @functools.cache
 def hints(kind: Any) -> dict[str, Any]:
     """The annotations of a dataclass's fields, what is declared in them included."""
-    found = typing.get_type_hints(kind, include_extras=True)
-    return {f.name: found[f.name] for f in dataclasses.fields(kind) if f.init}
+    annotations = typing.get_type_hints(kind, include_extras=True)
+    return {f.name: annotations[f.name] for f in dataclasses.fields(kind) if f.init}
 
 
 def range_of(hint: Any) -> Range | None:
@@ -184,9 +184,9 @@ _WORDS = {
 
 def _kinds(limits: Range | None, parts: tuple[Any, ...]) -> str:
     """What was expected of a value of the wrong kind."""
-    found = [f"one of {', '.join(map(repr, choices))}"] if (choices := _choices(parts)) else []
+    kinds = [f"one of {', '.join(map(repr, choices))}"] if (choices := _choices(parts)) else []
     for part in parts:
         origin = typing.get_origin(part) or part
         if origin in _WORDS:
-            found.append(_WORDS[origin] + (f" ({limits})" if limits is not None and origin in (int, float) else ""))
-    return " or ".join(found) + _or_none(parts)
+            kinds.append(_WORDS[origin] + (f" ({limits})" if limits is not None and origin in (int, float) else ""))
+    return " or ".join(kinds) + _or_none(parts)

@@ -214,7 +214,7 @@ class Trajectory:
         return self.tokens + self.replayed_prompts + prompts
 
     def paid(self, layers: Sequence[LayerRecord], turns: Sequence[float], success: bool | None) -> Trajectory:
-        """The same episode with other pay.
+        """Returns the same episode with other pay.
 
         Args:
             layers: With the new rewards of team and agents.

@@ -68,7 +68,7 @@ class A2PO(PPO):
         self.scale = 1.0
 
     def traces(self, trajectory: Trajectory) -> list[float]:
-        """The trace c = min(1, ρ) of turns whose policy has moved, 1 elsewhere."""
+        """Returns the trace c = min(1, ρ) of turns whose policy has moved, 1 elsewhere."""
         return [F.trace(self.moved.get(t, 0.0)) for t in trajectory.transitions]
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:

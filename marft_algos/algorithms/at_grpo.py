@@ -67,7 +67,7 @@ class ATGRPO(GRPO):
         )
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """Worths standardised among the candidates of a turn; a turn without candidates teaches nothing."""
+        """Standardises worths among the candidates of a turn; a turn without candidates teaches nothing."""
         turns = [(d.number, t) for d in trajectories for t in (*d.transitions, *d.candidates)]
         for _, t in turns:
             estimates.advantages[t] = np.zeros(1, dtype=np.float32)
@@ -75,7 +75,7 @@ class ATGRPO(GRPO):
         if not tried:
             return {}
         worths = np.array([t.worth for _, t in tried])
-        found = groups.statistics(worths, [(number, t.index) for number, t in tried], self.config.std_ddof)
-        for (_, t), a in zip(tried, (worths - found.mean) / (found.std + self.config.std_eps), strict=True):
+        stats = groups.statistics(worths, [(number, t.index) for number, t in tried], self.config.std_ddof)
+        for (_, t), a in zip(tried, (worths - stats.mean) / (stats.std + self.config.std_eps), strict=True):
             estimates.advantages[t] = np.array([a], dtype=np.float32)
-        return found.log() | {"candidate_worth": float(worths.mean())}
+        return stats.log() | {"candidate_worth": float(worths.mean())}

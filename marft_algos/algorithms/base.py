@@ -141,7 +141,7 @@ class Algorithm:
         return True
 
     def worth(self, branch: Trajectory, index: int) -> float:
-        """What a candidate is worth, for algorithms that draw several.
+        """Returns what a candidate is worth, for algorithms that draw several.
 
         Args:
             branch: The episode with the candidate in it, played until something is paid or the round is over.
@@ -206,7 +206,7 @@ class Algorithm:
         scale: float = 1.0,
         mean: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, dict[str, float]]:
-        """PPO's clipped surrogate and its numbers, for algorithms with the settings ``clip`` and ``clip_high``.
+        """Returns PPO's clipped surrogate and its numbers, for algorithms with the settings ``clip`` and ``clip_high``.
 
         Args:
             ratio: π_θ/π_old with gradient: [B, T-1] of tokens, or [B] of actions.
@@ -232,7 +232,7 @@ class Algorithm:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """What must survive a restart beside weights and optimisers; tensors and plain Python only."""
+        """Returns what must survive a restart beside weights and optimisers; tensors and plain Python only."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -329,10 +329,10 @@ def get(name: str) -> type[Algorithm]:
     if ":" in name:
         module, _, attribute = name.partition(":")
         try:
-            found = getattr(import_for(name, module), attribute)
+            algorithm = getattr(import_for(name, module), attribute)
         except AttributeError as error:
             raise ConfigError(f"Cannot load algorithm '{name}': {error}. Expected module:Class, importable.") from error
-        return found
+        return algorithm
     if name not in _REGISTRY and name in pages():
         importlib.import_module(f"{__package__}.{name}")
     if name not in _REGISTRY:
@@ -346,5 +346,5 @@ def names() -> list[str]:
 
 
 def pages() -> set[str]:
-    """Names of the algorithms that come with the package."""
+    """Returns the names of the algorithms that come with the package."""
     return {m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)])} - SHARED

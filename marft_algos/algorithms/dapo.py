@@ -63,7 +63,7 @@ class DAPO(GRPO):
         return bool(len(scores)) and bool(scores.min() < scores.max())
 
     def scores(self, trajectories: Sequence[Trajectory], estimates: Estimates | None = None) -> F.Array:
-        """The team's score, less what its overlong turns cost."""
+        """Returns the team's score, less what its overlong turns cost."""
         costs = [sum(self._cost(t) for t in d.transitions) for d in trajectories]
         return super().scores(trajectories, estimates) + np.array(costs)
 
@@ -75,5 +75,5 @@ class DAPO(GRPO):
         return groups.overlong(length, limit, self.config.overlong * limit)
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """Mean over the minibatch's tokens: long texts weigh more than short ones."""
+        """Returns the mean over the minibatch's tokens: long texts weigh more than short ones."""
         return batch.mean(x)

@@ -45,12 +45,12 @@ class DrGRPO(GRPO):
     Config: ClassVar[type[GroupConfig]] = DrGRPOConfig
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """Scores minus their group's mean."""
+        """Takes the group's mean off the scores."""
         scores = self.scores(trajectories, estimates)
-        found = groups.statistics(scores, [d.group for d in trajectories])
-        estimates.advantages |= credit.spread(trajectories, scores - found.mean)
-        return found.log()
+        stats = groups.statistics(scores, [d.group for d in trajectories])
+        estimates.advantages |= credit.spread(trajectories, scores - stats.mean)
+        return stats.log()
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """Sum over the policy's tokens of an episode by a constant, mean over all episodes."""
+        """Returns the sum over the policy's tokens of an episode by a constant, mean over all episodes."""
         return batch.episode_sum(batch.row_sum(x)) / self.sampling.max_new_tokens

@@ -43,16 +43,19 @@ class DrMAS(GRPO):
     Config: ClassVar[type[GroupConfig]] = DrMASConfig
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """Scores standardised within (group, agent)."""
+        """Standardises scores within (group, agent)."""
         ddof, scores = self.config.std_ddof, self.scores(trajectories, estimates)
-        team = groups.statistics(scores, [d.group for d in trajectories], ddof)
+        of_team = groups.statistics(scores, [d.group for d in trajectories], ddof)
         acted = [(j, a) for j, d in enumerate(trajectories) for a in sorted({t.agent for t in d.transitions})]
         episodes = [j for j, _ in acted]
-        own = groups.statistics(scores[episodes], [(trajectories[j].group, a) for j, a in acted], ddof)
-        alone = own.size < 2
-        mean, std = np.where(alone, team.mean[episodes], own.mean), np.where(alone, team.std[episodes], own.std)
+        of_agents = groups.statistics(scores[episodes], [(trajectories[j].group, a) for j, a in acted], ddof)
+        alone = of_agents.size < 2
+        mean, std = (
+            np.where(alone, of_team.mean[episodes], of_agents.mean),
+            np.where(alone, of_team.std[episodes], of_agents.std),
+        )
         advantages = dict(zip(acted, (scores[episodes] - mean) / (std + self.config.std_eps), strict=True))
         for j, d in enumerate(trajectories):
             for t in d.transitions:
                 estimates.advantages[t] = np.array([advantages[j, t.agent]], dtype=np.float32)
-        return own.log() | {"group_alone": float(alone.sum())}
+        return of_agents.log() | {"group_alone": float(alone.sum())}

@@ -36,7 +36,7 @@ class Groups:
         return round(float((1.0 / self.size).sum()))
 
     def log(self) -> dict[str, float]:
-        """What an algorithm reports of its groups."""
+        """Returns what an algorithm reports of its groups."""
         weights = 1.0 / self.size
         return {
             "group_std": float((weights * self.std).sum() / max(weights.sum(), 1.0)),
@@ -62,12 +62,12 @@ def statistics(scores: Sequence[float] | Array, keys: Sequence[Hashable], ddof: 
     members: dict[Hashable, list[int]] = {}
     for i, key in enumerate(keys):
         members.setdefault(key, []).append(i)
-    for own in members.values():
+    for indices in members.values():
         # Sorted: sums in another order would differ in their last bits.
-        part = np.sort(x[own])
+        part = np.sort(x[indices])
         equal = part[0] == part[-1]
-        mean[own], size[own] = part[0] if equal else part.mean(), len(own)
-        std[own] = 0.0 if equal or len(own) <= ddof else part.std(ddof=ddof)
+        mean[indices], size[indices] = part[0] if equal else part.mean(), len(indices)
+        std[indices] = 0.0 if equal or len(indices) <= ddof else part.std(ddof=ddof)
     return Groups(mean, std, size)
 
 
@@ -88,14 +88,14 @@ def overlong(length: int, limit: int, cache: float) -> float:
 
 
 def decayed(old: float, scores: Sequence[float], decay: float) -> float:
-    """A running mean after these scores: d^N·old + (1 − d^N)·mean.
+    """Returns a running mean after these scores: d^N·old + (1 − d^N)·mean.
 
     It forgets as fast as one step old ← d·old + (1 − d)·R per score does, in no order.
     """
     if not len(scores):
         return old
-    kept = decay ** len(scores)
-    return kept * old + (1.0 - kept) * float(np.sort(np.asarray(scores, dtype=np.float64)).mean())
+    weight = decay ** len(scores)
+    return weight * old + (1.0 - weight) * float(np.sort(np.asarray(scores, dtype=np.float64)).mean())
 
 
 def truncated_weights(learner: Tensor, sampler: Tensor, cap: float) -> Tensor:

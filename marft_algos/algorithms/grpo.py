@@ -57,20 +57,20 @@ class GRPO(Algorithm):
     level: Level = "action"
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """Scores standardised within their group."""
+        """Standardises scores within their group."""
         scores = self.scores(trajectories, estimates)
-        found = groups.statistics(scores, [d.group for d in trajectories], self.config.std_ddof)
-        estimates.advantages |= credit.spread(trajectories, (scores - found.mean) / (found.std + self.config.std_eps))
-        return found.log()
+        stats = groups.statistics(scores, [d.group for d in trajectories], self.config.std_ddof)
+        estimates.advantages |= credit.spread(trajectories, (scores - stats.mean) / (stats.std + self.config.std_eps))
+        return stats.log()
 
     def scores(self, trajectories: Sequence[Trajectory], estimates: Estimates | None = None) -> F.Array:
-        """One score an episode."""
+        """Returns one score an episode."""
         return np.array([credit.team_score(d, credit.broadcast(d), estimates) for d in trajectories])
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """The clipped surrogate on tokens, averaged as ``reduce`` says."""
+        """Returns the clipped surrogate on tokens, averaged as ``reduce`` says."""
         return self.clipped(F.ratio(logprobs, batch.old_logprobs), batch.advantages[:, None], batch)
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """Mean over a turn's tokens, over the agent's turns, over episodes."""
+        """Returns the mean over a turn's tokens, over the agent's turns, over episodes."""
         return batch.episode_mean(batch.row_mean(x))

@@ -45,7 +45,7 @@ class GSPO(GRPO):
     Config: ClassVar[type[GroupConfig]] = GSPOConfig
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """The clipped surrogate on replies."""
+        """Returns the clipped surrogate on replies."""
         new = F.action_logprobs(logprobs, batch.mask, "token", batch.n_words)
         old = F.action_logprobs(batch.old_logprobs, batch.mask, "token", batch.n_words)
         return self.clipped(F.ratio(new, old), batch.advantages, batch, mean=batch.episode_mean)

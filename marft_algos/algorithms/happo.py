@@ -69,7 +69,7 @@ class HAPPO(PPO):
         fill_values(trajectories, critics, self.view, "action", estimates)
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """The rounds' joint advantages; every factor starts at 1."""
+        """Assigns the rounds' joint advantages; every factor starts at 1."""
         self.updated, self.factors = [], {}
         for trajectory in trajectories:
             self._joint(trajectory, estimates)
@@ -101,7 +101,7 @@ class HAPPO(PPO):
                 estimates.returns[t] = g.astype(np.float32)
 
     def order(self, rows: Mapping[str, Sequence[Transition]], estimates: Estimates, iteration: int) -> list[list[str]]:
-        """Every policy is a block; the order is drawn anew in each iteration."""
+        """Makes every policy a block; draws their order anew in each iteration."""
         return [[p] for p in seeds.generator(seeds.order(self.seed, iteration)).permutation(list(rows)).tolist()]
 
     def after_block(

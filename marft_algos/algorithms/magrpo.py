@@ -69,14 +69,14 @@ class MAGRPO(Algorithm):
             for t in d.transitions:
                 keys.append((d.group, t.agent, times[t.agent]))
                 times[t.agent] += 1
-        found = groups.statistics(returns, keys)
-        for t, g, mean in zip(turns, returns, found.mean, strict=True):
+        stats = groups.statistics(returns, keys)
+        for t, g, mean in zip(turns, returns, stats.mean, strict=True):
             estimates.advantages[t] = np.array([g - mean], np.float32)
             estimates.returns[t] = np.array([g], np.float32)
-        return found.log()
+        return stats.log()
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """Sum over the policy's tokens of an episode, mean over all episodes."""
+        """Returns the sum over the policy's tokens of an episode, mean over all episodes."""
         return batch.episode_sum(batch.row_sum(x))
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:

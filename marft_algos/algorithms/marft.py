@@ -55,7 +55,7 @@ class MARFT(PPO):
         self.view, self.chain = self.config.critic, self.config.chain
 
     def order(self, rows: Mapping[str, Sequence[Transition]], estimates: Estimates, iteration: int) -> list[list[str]]:
-        """Every policy, or the one whose interval it is."""
+        """Returns every policy, or the one whose interval it is."""
         policies = list(rows)
         if self.config.update == "joint" or not policies:
             return [policies]

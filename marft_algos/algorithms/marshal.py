@@ -73,12 +73,12 @@ class MARSHAL(Algorithm):
             chain = replace(links, turns=rest[start:end].tolist(), tokens=[None] * (end - start))
             sums[start:end] = credit.returns_to_go(d, chain)
             start = end
-        found = groups.statistics(sums, players)
-        advantages = (sums - found.mean) / (found.std + self.config.std_eps)
+        stats = groups.statistics(sums, players)
+        advantages = (sums - stats.mean) / (stats.std + self.config.std_eps)
         for t, a in zip(turns, advantages, strict=True):
             estimates.advantages[t] = np.array([a], dtype=np.float32)
-        return {f"player_std/{p}": float(found.std[players.index(p)]) for p in sorted(set(players))}
+        return {f"player_std/{p}": float(stats.std[players.index(p)]) for p in sorted(set(players))}
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """The clipped surrogate on tokens."""
+        """Returns the clipped surrogate on tokens."""
         return self.clipped(F.ratio(logprobs, batch.old_logprobs), batch.advantages[:, None], batch)

@@ -47,7 +47,7 @@ class MAT(MAPPO):
     needs: ClassVar[frozenset[Need]] = frozenset({"critic", "team_state", "shared"})
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """Advantages per turn, and how much of the transcript turns were shown."""
+        """Assigns advantages per turn; logs how much of the transcript turns were shown."""
         earlier = shown = 0
         for turns in (trajectory.transitions for trajectory in trajectories):
             for t in turns:

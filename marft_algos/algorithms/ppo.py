@@ -78,11 +78,11 @@ class PPO(Algorithm):
             )
 
     def traces(self, trajectory: Trajectory) -> list[float] | None:
-        """Per turn the factor on λ_turn when it is looked back from; None: 1."""
+        """Returns per turn the factor on λ_turn when it is looked back from; None: 1."""
         return None
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """The chain's returns; advantages G − V, whitened over what is trained."""
+        """Assigns the chain's returns, and advantages G − V, whitened over what is trained."""
         self.run_chains(trajectories, estimates)
         self.whiten(trajectories, estimates)
         return {}
@@ -120,7 +120,7 @@ class PPO(Algorithm):
                 estimates.advantages[t] = part.astype(np.float32)
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """The clipped surrogate on the ratio of tokens or of actions."""
+        """Returns the clipped surrogate on the ratio of tokens or of actions."""
         return self.clipped(self.ratio(logprobs, batch), batch.advantages, batch)
 
     def ratio(self, logprobs: Tensor, batch: Batch) -> Tensor:
@@ -140,7 +140,7 @@ class PPO(Algorithm):
 def log_ratios(
     policies: Sequence[str], trajectories: Sequence[Trajectory], estimates: Estimates, rescore: Rescore
 ) -> dict[Transition, float]:
-    """How far these policies have moved: Σ_t (log π_now − log π_old) of each of their turns with a loss."""
+    """Returns how far these policies have moved: Σ_t (log π_now − log π_old) of each of their turns with a loss."""
     return {
         t: float((now - estimates.behaviour(t)).sum(dtype=np.float64))
         for turns in learnable(trajectories, policies)[0].values()
@@ -149,5 +149,5 @@ def log_ratios(
 
 
 def waiting(trajectory: Trajectory, updated: Sequence[str]) -> list[Transition]:
-    """The turns with a loss whose policy has yet to be updated."""
+    """Returns the turns with a loss whose policy has yet to be updated."""
     return [t for t in trajectory.transitions if has_loss(t) and t.policy not in updated]

@@ -62,7 +62,7 @@ class REINFORCE(Algorithm):
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Return to go minus the running mean."""
-        found = [
+        returns = [
             (t, g)
             for d in trajectories
             for t, g in zip(
@@ -71,18 +71,18 @@ class REINFORCE(Algorithm):
                 strict=True,
             )
         ]
-        if not found:
+        if not returns:
             return {}
-        mean = float(np.mean([g for _, g in found]))
+        mean = float(np.mean([g for _, g in returns]))
         baseline = mean if self.baseline is None else self.baseline
-        for t, g in found:
+        for t, g in returns:
             estimates.advantages[t] = np.array([g - baseline], np.float32)
             estimates.returns[t] = np.array([g], np.float32)
         self.baseline = self.config.momentum * baseline + (1.0 - self.config.momentum) * mean
         return {"baseline": baseline}
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """Sum over the policy's tokens of an episode, mean over all episodes."""
+        """Returns the sum over the policy's tokens of an episode, mean over all episodes."""
         return batch.episode_sum(batch.row_sum(x))
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
@@ -90,7 +90,7 @@ class REINFORCE(Algorithm):
         return self.reduce(-logprobs * batch.advantages[:, None], batch), {}
 
     def state_dict(self) -> dict[str, Any]:
-        """The running mean."""
+        """Returns the running mean."""
         return {"baseline": self.baseline}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -62,14 +62,14 @@ class REINFORCEPP(Algorithm):
         self.chain = self.config.chain
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """Rewards to go from each token, whitened over what is trained."""
+        """Assigns rewards to go from each token, whitened over what is trained."""
         for d in trajectories:
             returns = credit.returns_to_go(d, self.links(d, estimates), self.config.gamma_turn)
             for t, g in zip(d.transitions, returns, strict=True):
-                own = np.full(decision_points(t, self.level), g, dtype=np.float32)
+                to_go = np.full(decision_points(t, self.level), g, dtype=np.float32)
                 if t in estimates.penalties:  # the turn's KL is in its return; what is past goes
-                    own[1:] -= np.cumsum(estimates.penalties[t])[:-1]
-                estimates.advantages[t] = estimates.returns[t] = own
+                    to_go[1:] -= np.cumsum(estimates.penalties[t])[:-1]
+                estimates.advantages[t] = estimates.returns[t] = to_go
         trained = [t for d in trajectories for t in d.transitions if has_loss(t)]
         parts = [estimates.returns[t] for t in trained]
         if not parts:
@@ -81,5 +81,5 @@ class REINFORCEPP(Algorithm):
         return {"return_std": float(flat.std())}
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """The clipped surrogate on tokens."""
+        """Returns the clipped surrogate on tokens."""
         return self.clipped(F.ratio(logprobs, batch.old_logprobs), batch.advantages, batch)

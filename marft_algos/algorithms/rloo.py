@@ -47,14 +47,14 @@ class RLOO(Algorithm):
     level: Level = "action"
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """Each score minus the mean of the others of its group."""
+        """Takes the mean of the group's other scores off each."""
         scores = [credit.team_score(d, credit.broadcast(d), estimates) for d in trajectories]
-        found = groups.statistics(scores, [d.group for d in trajectories])
-        estimates.advantages |= credit.spread(trajectories, groups.leave_one_out(scores, found))
-        return found.log()
+        stats = groups.statistics(scores, [d.group for d in trajectories])
+        estimates.advantages |= credit.spread(trajectories, groups.leave_one_out(scores, stats))
+        return stats.log()
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """Sum over the policy's tokens of an episode, mean over all episodes."""
+        """Returns the sum over the policy's tokens of an episode, mean over all episodes."""
         return batch.episode_sum(batch.row_sum(x))
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:

@@ -77,7 +77,7 @@ class UpdateConfig(Checked):
 
     @classmethod
     def general(cls) -> frozenset[str]:
-        """Names of the settings that a preset or a grid may set for several algorithms at once."""
+        """Returns the names of the settings that a preset or a grid may set for several algorithms at once."""
         return frozenset(f.name for f in fields(cls)) - ({"epochs", "minibatches"} if cls.one_step else set())
 
     def __post_init__(self) -> None:

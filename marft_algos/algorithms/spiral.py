@@ -56,7 +56,7 @@ class SPIRAL(Algorithm):
         self.baselines: dict[str, float] = {}
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """The agent's score minus its role's baseline, which these episodes have moved already, as in the paper."""
+        """Takes a role's baseline, which these episodes have moved already (as in the paper), off its scores."""
         scores: dict[tuple[int, str], float] = {}
         by_role: dict[str, list[float]] = {}
         for j, d in enumerate(trajectories):
@@ -72,7 +72,7 @@ class SPIRAL(Algorithm):
         return {f"baseline/{role}": b for role, b in sorted(self.baselines.items())}
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """Sum over the policy's tokens of an episode, mean over all episodes."""
+        """Returns the sum over the policy's tokens of an episode, mean over all episodes."""
         return batch.episode_sum(batch.row_sum(x))
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
@@ -80,7 +80,7 @@ class SPIRAL(Algorithm):
         return self.reduce(-logprobs * batch.advantages[:, None], batch), {}
 
     def state_dict(self) -> dict[str, Any]:
-        """The baselines."""
+        """Returns the baselines."""
         return {"baselines": dict(self.baselines)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What credit rules ask of those who can play on from a state: branches of episodes, as data."""
+"""Describes branches of episodes as data: what credit rules ask of those who can play on from a state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Branch:
     """The state to go on from; it is copied, and stays as it is."""
     episode: int
     """Number of the episode that it was copied from: seeds depend on it."""
-    said: Mapping[int, str] = field(default_factory=dict)
+    texts: Mapping[int, str] = field(default_factory=dict)
     """History index -> what is said there, instead of asking the engine."""
     samples: Mapping[int, int] = field(default_factory=dict)
     """History index -> number of the sample drawn there; 0 is the episode's own."""
@@ -46,7 +46,7 @@ class Replayer(Protocol):
     """The run's."""
 
     def state(self, trajectory: Trajectory, layer: int | None = None) -> FlexEnv:
-        """The state before a layer; None: before the first that was kept."""
+        """Returns the state before a layer; None: before the first that was kept."""
 
     def play(self, branches: Sequence[Branch], iteration: int) -> list[Trajectory | None]:
         """Plays every branch to its end; None for those that an outage broke off."""

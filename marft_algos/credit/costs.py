@@ -1,4 +1,4 @@
-"""What an episode costs, as a term of the reward: fixed prices, or prices that hold a budget (Lagrange multipliers)."""
+"""Prices what an episode costs in its reward: fixed prices, or prices that hold a budget (Lagrange multipliers)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Cost = Literal["tokens", "calls", "handoffs"]
 
 
 def costs_of(trajectory: Trajectory, kind: Cost) -> list[int]:
-    """Per turn what it costs.
+    """Returns what each turn costs.
 
     tokens: those that it samples. calls: 1 for a reply that an engine wrote. handoffs: 1 if somebody else acts next.
     """
@@ -92,14 +92,14 @@ class Priced(Rule):
         return logged
 
     def __call__(self, trajectory: Trajectory) -> Rewards:
-        """What the rule pays, less what it cost."""
+        """Returns what the rule pays, less what it cost."""
         paid = self.rule(trajectory)
         for cost, price in self._now.items():
             paid.turns = [r - price * c for r, c in zip(paid.turns, costs_of(trajectory, cost), strict=True)]
         return paid
 
     def state_dict(self) -> dict[str, Any]:
-        """The next iteration's prices, and what the rule keeps."""
+        """Returns the next iteration's prices, and what the rule keeps."""
         return {"prices": dict(self.prices), "rule": self.rule.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Is the credit right? Turns are replayed, and what they were worth is compared with what they were credited with.
+"""Replays turns, and compares what they were worth with what they were credited with.
 
 For a turn k, ``SAMPLES`` branches go on from its own reply with fresh random numbers, and as many from replies drawn
 anew. Neither shares a random number with the episode, so a rule's estimate and the judgement have no noise in common.
@@ -31,9 +31,9 @@ class Judged:
     turn: Transition
     credit: float
     """Mean outcome of its own reply minus that of the replies drawn in its place."""
-    own: float
-    """Variance of the outcome under its own reply: what others and chance did."""
-    all: float
+    variance_given_reply: float
+    """Variance of the outcome after the turn's reply: what others and chance did."""
+    variance: float
     """Variance of the outcome over replies at its state."""
 
 
@@ -44,24 +44,29 @@ def judge(trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int
     for d, t in places:
         for j in range(_FIRST, _FIRST + SAMPLES):
             (drawn,) = siblings(d, t, replayer, [j + SAMPLES], j + SAMPLES)
-            own = Branch(drawn.start, d.number, {**drawn.said, t.index: t.turn.text}, sample=j)
-            branches += [own, drawn]
+            repeated = Branch(drawn.start, d.number, {**drawn.texts, t.index: t.turn.text}, sample=j)
+            branches += [repeated, drawn]
     played = replayer.play(branches, iteration)
-    found = []
+    judged = []
     for i, (_, t) in enumerate(places):
         rows = played[2 * SAMPLES * i : 2 * SAMPLES * (i + 1)]
-        own_, drawn_ = (
+        repeated_outcomes, drawn_outcomes = (
             np.array([outcome(b, t.agent) for b in part if b is not None]) for part in (rows[::2], rows[1::2])
         )
-        if len(own_) > 1 and len(drawn_) > 1:
-            found.append(
-                Judged(t, float(own_.mean() - drawn_.mean()), float(own_.var(ddof=1)), float(drawn_.var(ddof=1)))
+        if len(repeated_outcomes) > 1 and len(drawn_outcomes) > 1:
+            judged.append(
+                Judged(
+                    t,
+                    float(repeated_outcomes.mean() - drawn_outcomes.mean()),
+                    float(repeated_outcomes.var(ddof=1)),
+                    float(drawn_outcomes.var(ddof=1)),
+                )
             )
-    return found
+    return judged
 
 
 def metrics(judged: Sequence[Judged], estimates: Estimates) -> dict[str, float]:
-    """Numbers to log once the turns have advantages.
+    """Returns numbers to log once the turns have advantages.
 
     rank_correlation: Spearman's, of a turn's mean advantage with its replayed credit; absent if either is constant.
     context_variance: mean variance of the outcome over replies at one state.
@@ -72,10 +77,11 @@ def metrics(judged: Sequence[Judged], estimates: Estimates) -> dict[str, float]:
         return {}
     estimated = [float(np.mean(estimates.advantages[j.turn])) for j in rows]
     rho = spearman(estimated, [j.credit for j in rows])
-    found = {"credit/judged": float(len(rows)), "credit/context_variance": float(np.mean([j.all for j in rows]))}
+    numbers = {"credit/judged": float(len(rows)), "credit/context_variance": float(np.mean([j.variance for j in rows]))}
     if rho == rho:
-        found["credit/rank_correlation"] = rho
+        numbers["credit/rank_correlation"] = rho
     for agent in sorted({j.turn.agent for j in rows}):
-        own, everything = (sum(getattr(j, key) for j in rows if j.turn.agent == agent) for key in ("own", "all"))
-        found[f"credit/influence/{agent}"] = max(1.0 - own / everything, 0.0) if everything > 0.0 else 0.0
-    return found
+        within = sum(j.variance_given_reply for j in rows if j.turn.agent == agent)
+        total = sum(j.variance for j in rows if j.turn.agent == agent)
+        numbers[f"credit/influence/{agent}"] = max(1.0 - within / total, 0.0) if total > 0.0 else 0.0
+    return numbers

@@ -13,42 +13,42 @@ Value = Mapping[frozenset[str], float]
 
 
 def coalitions(players: Sequence[str]) -> list[frozenset[str]]:
-    """All 2^n coalitions, the empty one first, the largest last."""
+    """Returns all 2^n coalitions, the empty one first, the largest last."""
     return [frozenset(c) for size in range(len(players) + 1) for c in itertools.combinations(sorted(players), size)]
 
 
 def shapley(players: Sequence[str], value: Value) -> dict[str, float]:
     """φ_i = Σ_{S ∌ i} |S|!·(n − |S| − 1)!/n! · (v(S ∪ i) − v(S)), over all coalitions (Shapley 1953)."""
     n = len(players)
-    found = dict.fromkeys(sorted(players), 0.0)
+    shares = dict.fromkeys(sorted(players), 0.0)
     for coalition in coalitions(players):
         for i in sorted(frozenset(players) - coalition):
             weight = math.factorial(len(coalition)) * math.factorial(n - len(coalition) - 1) / math.factorial(n)
-            found[i] += weight * (value[coalition | {i}] - value[coalition])
-    return found
+            shares[i] += weight * (value[coalition | {i}] - value[coalition])
+    return shares
 
 
 def orders(players: Sequence[str], number: int, rng: np.random.Generator) -> list[tuple[str, ...]]:
-    """Random orders in pairs of an order and its reverse, which cancels the error of games of two-person effects."""
-    found: list[tuple[str, ...]] = []
-    while len(found) < number:
+    """Draws orders in pairs of an order and its reverse, which cancels the error of games of two-person effects."""
+    drawn: list[tuple[str, ...]] = []
+    while len(drawn) < number:
         order = tuple(sorted(players)[i] for i in rng.permutation(len(players)))
-        found += [order, order[::-1]]
-    return found[:number]
+        drawn += [order, order[::-1]]
+    return drawn[:number]
 
 
 def prefixes(order: Sequence[str]) -> list[frozenset[str]]:
-    """The coalitions that form as players join in this order, the empty one first."""
+    """Returns the coalitions that form as players join in this order, the empty one first."""
     return [frozenset(order[:size]) for size in range(len(order) + 1)]
 
 
-def shapley_of(found: Sequence[Sequence[str]], value: Value) -> dict[str, float]:
+def shapley_of(orders: Sequence[Sequence[str]], value: Value) -> dict[str, float]:
     """The mean of v(those before i, and i) − v(those before i) over these orders: unbiased, and efficient as it is."""
-    shares = dict.fromkeys(sorted(found[0]), 0.0)
-    for order in found:
+    shares = dict.fromkeys(sorted(orders[0]), 0.0)
+    for order in orders:
         before = frozenset[str]()
         for i in order:
-            shares[i] += (value[before | {i}] - value[before]) / len(found)
+            shares[i] += (value[before | {i}] - value[before]) / len(orders)
             before |= {i}
     return shares
 

@@ -25,9 +25,9 @@ def get(setting: Setting) -> Rule:
     if name not in registered:
         raise ConfigError(f"There is no credit rule '{name}'. {did_you_mean(name, registered)}")
     prices = {f.name: table.pop(f.name) for f in dataclasses.fields(Priced) if f.init and f.name in table}
-    made = registered[name]
-    rule = _build(made, table, f"credit rule '{name}'") if isinstance(made, type) else made
-    if table and rule is made:
+    entry = registered[name]
+    rule = _build(entry, table, f"credit rule '{name}'") if isinstance(entry, type) else entry
+    if table and rule is entry:
         raise ConfigError(f"Credit rule '{name}' takes no arguments; got {', '.join(table)}.")
     if not prices:
         return rule
@@ -36,11 +36,11 @@ def get(setting: Setting) -> Rule:
     return priced
 
 
-_Made = TypeVar("_Made", bound=Rule)
+_RuleType = TypeVar("_RuleType", bound=Rule)
 
 
-def _build(kind: type[_Made], table: Mapping[str, Any], what: str) -> _Made:
-    """An instance of a rule's class, its arguments checked."""
+def _build(kind: type[_RuleType], table: Mapping[str, Any], what: str) -> _RuleType:
+    """Returns an instance of a rule's class, its arguments checked."""
     hints = typing.get_type_hints(kind)
     known: list[str] = [f.name for f in dataclasses.fields(kind) if f.init] if dataclasses.is_dataclass(kind) else []
     values = {}

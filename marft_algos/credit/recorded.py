@@ -24,7 +24,7 @@ INDIVIDUAL: frozenset[Chain] = frozenset({"agent", "episode"})
 
 @register("last")
 def last(trajectory: Trajectory) -> Rewards:
-    """All that a round pays goes to its last layer, the released code's rule; earlier layers live on the bootstrap."""
+    """Pays a round's rewards to its last layer, the released code's rule; earlier layers live on the bootstrap."""
     paid = broadcast(trajectory)
     rounds = [trajectory.transitions[layer.turns[0]].round for layer in trajectory.layers]
     for i, layer in enumerate(trajectory.layers):
@@ -80,9 +80,9 @@ class Margin(Rule):
                 if key in quality:
                     quality[key] += reward
         paid = _nothing(trajectory)
-        for (number, agent), own in quality.items():
+        for (number, agent), turn_pay in quality.items():
             others = [q for (r, name), q in quality.items() if r == number and name != agent]
-            paid.turns[places[number, agent]] += own - (sum(others) / len(others) if others else 0.0)
+            paid.turns[places[number, agent]] += turn_pay - (sum(others) / len(others) if others else 0.0)
         return paid
 
 
@@ -95,7 +95,7 @@ class _Steps(Rule):
     """Agents, by name or role, that do not produce but make the next product better."""
 
     def check(self, team: Sequence[AgentSpec]) -> None:
-        """The critics are members of the team, and leave somebody to produce."""
+        """Checks that the critics are members of the team, and leave somebody to produce."""
         names = {name for agent in team for name in (agent.name, agent.role)}
         for name in self.critics:
             if name not in names:
@@ -113,10 +113,10 @@ class _Steps(Rule):
         span, quality = -1, {-1: 0.0}
         places: dict[tuple[int, str], int] = {}
         critic = {t.agent: t.agent in self.critics or t.turn.role in self.critics for t in turns}
-        own = punctual(trajectory)
+        turn_pay = punctual(trajectory)
         for layer in trajectory.layers:
             span += any(not critic[turns[k].agent] for k in layer.turns)
-            pay = layer.team_reward + sum(own[k] for k in layer.turns) + sum(layer.late_rewards.values())
+            pay = layer.team_reward + sum(turn_pay[k] for k in layer.turns) + sum(layer.late_rewards.values())
             quality[span] = quality.get(span, 0.0) + pay
             places |= {(span, turns[k].agent): k for k in layer.turns}
         for (s, agent), k in places.items():
@@ -143,7 +143,7 @@ class Improvement(_Steps):
     """Critics get the reward after their feedback minus the one before; producers what they are paid (WaltzRL)."""
 
     def check(self, team: Sequence[AgentSpec]) -> None:
-        """Somebody gives feedback."""
+        """Checks that somebody gives feedback."""
         super().check(team)
         if not self.critics:
             raise ConfigError("Credit rule 'improvement' pays for feedback: say who gives it, critics=['ROLE'].")
@@ -209,21 +209,21 @@ class Rank(Rule):
         weights = self._weights[trajectory]
         paid = broadcast(trajectory)
         paid.agents = [
-            _add(own, {agent: weight * team for agent, weight in weights.items()})
-            for own, team in zip(paid.agents, paid.team, strict=True)
+            _add(turn_pay, {agent: weight * team for agent, weight in weights.items()})
+            for turn_pay, team in zip(paid.agents, paid.team, strict=True)
         ]
         paid.team = [0.0] * len(paid.team)
         return paid
 
 
 def outcome(trajectory: Trajectory, agent: str) -> float:
-    """What an episode was worth to an agent: all that the team and its turns were paid, and the agent's own share."""
+    """Sums what an episode was worth to an agent: all that team and turns were paid, and the agent's rewards."""
     team = sum(layer.team_reward for layer in trajectory.layers) + sum(t.turn.reward for t in trajectory.transitions)
     return float(team + sum(layer.agent_rewards.get(agent, 0.0) for layer in trajectory.layers))
 
 
 def team_outcome(trajectory: Trajectory) -> float:
-    """What an episode was worth to the team.
+    """Returns what an episode was worth to the team.
 
     Raises:
         ConfigError: Agents are paid differently.
@@ -232,7 +232,7 @@ def team_outcome(trajectory: Trajectory) -> float:
 
 
 def _nothing(trajectory: Trajectory) -> Rewards:
-    """Nobody is paid."""
+    """Pays nobody."""
     layers = len(trajectory.layers)
     return Rewards([0.0] * len(trajectory.transitions), [0.0] * layers, [{} for _ in range(layers)])
 

@@ -32,7 +32,7 @@ class _Replayed(Rule):
     chains: ClassVar[frozenset[Chain]] = frozenset({"team", "agent"})
 
     def __call__(self, trajectory: Trajectory) -> Rewards:
-        """What the replays said."""
+        """Returns what the replays said."""
         if len(trajectory.replayed) != len(trajectory.transitions):
             raise ConfigError(
                 f"Credit rule '{self.name}' has played no branches of episode {trajectory.number}. Call rule.replay "
@@ -46,7 +46,7 @@ class _Replayed(Rule):
 def siblings(
     trajectory: Trajectory, t: Transition, replayer: Replayer, samples: Sequence[int], sample: int = 0
 ) -> list[Branch]:
-    """Branches in which turn t is drawn anew and everything else is as it was, as far as it can be.
+    """Makes branches in which turn t is drawn anew and everything else is as it was, as far as it can be.
 
     Args:
         trajectory: The episode.
@@ -77,12 +77,12 @@ class Counterfactual(Checked, _Replayed):
         places = [(d, t) for d in trajectories for t in d.transitions if has_loss(t)]
         branches = [b for d, t in places for b in siblings(d, t, replayer, range(1, self.samples + 1))]
         played = replayer.play(branches, iteration)
-        found = {d: [0.0] * len(d.transitions) for d in trajectories}
+        credits = {d: [0.0] * len(d.transitions) for d in trajectories}
         for i, (d, t) in enumerate(places):
             others = [outcome(b, t.agent) for b in played[i * self.samples : (i + 1) * self.samples] if b is not None]
             if others:
-                found[d][t.index] = outcome(d, t.agent) - sum(others) / len(others)
-        return [dataclasses.replace(d, replayed=found[d]) for d in trajectories]
+                credits[d][t.index] = outcome(d, t.agent) - sum(others) / len(others)
+        return [dataclasses.replace(d, replayed=credits[d]) for d in trajectories]
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class _Game(Checked, _Replayed):
         return frozenset({"branches", "start"} if self.absence == "start" else {"branches"})
 
     def _played(self, players: Sequence[str], rng: np.random.Generator) -> list[frozenset[str]]:
-        """The coalitions that ``_shares`` looks at; that of all players is the episode itself."""
+        """Returns the coalitions that ``_shares`` looks at; that of all players is the episode itself."""
         raise NotImplementedError
 
     def _shares(self, players: Sequence[str], value: formulas.Value, rng: np.random.Generator) -> dict[str, float]:
@@ -121,7 +121,7 @@ class _Game(Checked, _Replayed):
             start = replayer.state(d)
             everybody = frozenset(players)
             branches += [Branch(start, d.number, absent=everybody - c, absence=self.absence) for c in wanted]
-        played, found = iter(replayer.play(branches, iteration)), []
+        played, credits = iter(replayer.play(branches, iteration)), []
         for d, players, wanted in jobs:
             results = [next(played) for _ in wanted]
             shares = dict.fromkeys(players, 0.0)
@@ -129,8 +129,8 @@ class _Game(Checked, _Replayed):
                 value = {c: team_outcome(b) for c, b in zip(wanted, results, strict=True) if b is not None}
                 value[frozenset(players)] = team_outcome(d)
                 shares = self._shares(players, value, self._draws(replayer, iteration, d))
-            found.append(dataclasses.replace(d, replayed=[shares.get(t.agent, 0.0) for t in d.transitions]))
-        return found
+            credits.append(dataclasses.replace(d, replayed=[shares.get(t.agent, 0.0) for t in d.transitions]))
+        return credits
 
 
 @register("leave_one_out")

@@ -100,11 +100,11 @@ class Rule:
         return {}
 
     def __call__(self, trajectory: Trajectory) -> Rewards:
-        """Who is paid what in this episode."""
+        """Returns who is paid what in this episode."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """What must survive a restart; plain Python only."""
+        """Returns what must survive a restart; plain Python only."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -128,7 +128,7 @@ _Rule = TypeVar("_Rule", bound=Callable[..., Any])
 
 
 def register(name: str) -> Callable[[_Rule], _Rule]:
-    """Decorator: makes a credit rule known as ``name``.
+    """Makes a credit rule known as ``name``: a decorator.
 
     A rule is a function from a trajectory to its rewards, or a subclass of ``Rule`` that is a dataclass of arguments.
     """
@@ -147,13 +147,13 @@ def register(name: str) -> Callable[[_Rule], _Rule]:
 
 
 def rules() -> list[str]:
-    """Names of the registered credit rules."""
+    """Returns the names of the registered credit rules."""
     return sorted(registered)
 
 
 @register("broadcast")
 def broadcast(trajectory: Trajectory) -> Rewards:
-    """Rewards where they were paid: every turn of a layer is paid all of it, none of it is split."""
+    """Leaves rewards where they were paid: every turn of a layer is paid all of it, none of it is split."""
     return Rewards(
         turns=punctual(trajectory),
         team=[layer.team_reward for layer in trajectory.layers],
@@ -166,7 +166,7 @@ def broadcast(trajectory: Trajectory) -> Rewards:
 
 
 def team_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> Rewards:
-    """Layer by layer through the whole episode, the next round after a round's last layer.
+    """Goes layer by layer through the whole episode, the next round after a round's last layer.
 
     What a turn's tokens are charged is paid token by token to the turn itself, and at the layer's end to those beside.
 
@@ -191,7 +191,7 @@ def team_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> R
 
 
 def team_score(trajectory: Trajectory, paid: Rewards, estimates: Estimates | None = None) -> float:
-    """The episode's one score: all that the team chain pays.
+    """Returns the episode's one score: all that the team chain pays.
 
     Raises:
         ConfigError: As ``team_chain``.
@@ -201,16 +201,16 @@ def team_score(trajectory: Trajectory, paid: Rewards, estimates: Estimates | Non
 
 
 def returns_to_go(trajectory: Trajectory, links: Rewards, gamma: float = 1.0) -> list[float]:
-    """Per turn what its chain pays from there to the end, discounted from turn to turn; no values."""
+    """Returns per turn what its chain pays from there to the end, discounted from turn to turn; no values."""
     n = len(trajectory.transitions)
-    found = F.chain([None] * n, [1] * n, links.totals, links.successors, F.Discounts(gamma_turn=gamma))[1]
-    return [float(g[0]) for g in found]
+    returns = F.chain([None] * n, [1] * n, links.totals, links.successors, F.Discounts(gamma_turn=gamma))[1]
+    return [float(g[0]) for g in returns]
 
 
 def spread(
     trajectories: Sequence[Trajectory], advantages: Sequence[float] | FloatArray
 ) -> dict[Transition, types.FloatArray]:
-    """Every turn's advantage where it is its episode's (action level)."""
+    """Returns every turn's advantage where it is its episode's (action level)."""
     return {
         t: np.array([advantage], dtype=np.float32)
         for trajectory, advantage in zip(trajectories, advantages, strict=True)
@@ -219,15 +219,15 @@ def spread(
 
 
 def agent_score(trajectory: Trajectory, paid: Rewards, agent: str, estimates: Estimates) -> float:
-    """One agent's score of the episode: the team's rewards, its own, and its own turns'."""
+    """Returns one agent's score of the episode: the team's rewards, its own, and its own turns'."""
     turns = [t for t in trajectory.transitions if t.agent == agent]
-    own = sum(paid.turns[t.index] + _sum(estimates.penalties.get(t)) for t in turns)
-    own += sum(_late(trajectory, paid, i, agent) for i in range(len(paid.late)))
-    return float(own + sum(paid.team) + sum(layer.get(agent, 0.0) for layer in paid.agents))
+    score = sum(paid.turns[t.index] + _sum(estimates.penalties.get(t)) for t in turns)
+    score += sum(_late(trajectory, paid, i, agent) for i in range(len(paid.late)))
+    return float(score + sum(paid.team) + sum(layer.get(agent, 0.0) for layer in paid.agents))
 
 
 def agent_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> Rewards:
-    """Each agent's own turns: what it and the team are paid until its next turn, or the episode's end."""
+    """Follows each agent's turns: what it and the team are paid until its next turn, or the episode's end."""
     tokens = [estimates.penalties.get(t) for t in trajectory.transitions]
     if paid.successors:
         return replace(paid, bootstraps=[0.0] * len(tokens), tokens=tokens)
@@ -246,12 +246,12 @@ def agent_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> 
 
 
 def _late(trajectory: Trajectory, paid: Rewards, layer: int, agent: str) -> float:
-    """What an agent is paid at a layer for turns of earlier ones."""
+    """Returns what an agent is paid at a layer for turns of earlier ones."""
     return sum(reward for k, reward in paid.late[layer].items() if trajectory.transitions[k].agent == agent)
 
 
 def punctual(trajectory: Trajectory) -> list[float]:
-    """Per turn what it was paid at its own layer, and not late."""
+    """Returns per turn what it was paid at its own layer, and not late."""
     paid = [t.turn.reward for t in trajectory.transitions]
     for layer in trajectory.layers:
         for k, reward in layer.late_rewards.items():
@@ -264,7 +264,7 @@ def _sum(x: FloatArray | None) -> float:
 
 
 def _bootstrap(trajectory: Trajectory, agent: str, estimates: Estimates) -> float:
-    """What an agent of a truncated episode could still expect.
+    """Returns what an agent of a truncated episode could still expect.
 
     The value of its own turn in the layer that would have run; of that layer if it has none and the team is paid as
     one; else 0.
@@ -272,15 +272,15 @@ def _bootstrap(trajectory: Trajectory, agent: str, estimates: Estimates) -> floa
     if not trajectory.truncated:
         return 0.0
     values = estimates.values
-    own = [float(values[t][0]) for t in trajectory.planned if t.agent == agent and t in values]
-    if own:
-        return own[0]
+    values_of_agent = [float(values[t][0]) for t in trajectory.planned if t.agent == agent and t in values]
+    if values_of_agent:
+        return values_of_agent[0]
     apart = any(layer.agent_rewards for layer in trajectory.layers)
     return 0.0 if apart else estimates.bootstraps.get(trajectory, 0.0)
 
 
 def check_own_view(trajectory: Trajectory, links: Rewards) -> None:
-    """V of a successor's own observation is a sound bootstrap only where it sees the turn's input and action.
+    """Checks that a successor's V is a sound bootstrap: its observation must hold the turn's input and action.
 
     Raises:
         ConfigError: Some successor does not, so that its value would ignore what the turn said or was told.
@@ -301,7 +301,7 @@ def check_own_view(trajectory: Trajectory, links: Rewards) -> None:
 
 
 def _common(agents: Mapping[str, float], names: set[str], layer: int) -> float:
-    """The reward that every agent got alike (counted once), else an error."""
+    """Returns the reward that every agent got alike (counted once), else an error."""
     if not agents:
         return 0.0
     per_agent = {name: agents.get(name, 0.0) for name in sorted(names | set(agents))}

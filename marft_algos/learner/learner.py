@@ -109,7 +109,7 @@ class Learner:
         }
 
     def update(self, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, float]:
-        """One iteration's learning. What it finds out about the turns stands in ``estimates`` afterwards.
+        """Runs one iteration's update. What it finds out about the turns stands in ``estimates`` afterwards.
 
         Args:
             trajectories: Finished episodes, sampled from the policies as they are now; they stay as they are.
@@ -276,7 +276,7 @@ class Learner:
         return stats
 
     def _assert_on_policy(self, policy: str, gap: float) -> None:
-        """Before the first step π_θ is π_old, so the ratio must be 1."""
+        """Checks that the ratio is 1 before the first step, while π_θ is π_old."""
         if gap > self.config.ratio_tolerance:
             raise UpdateError(
                 f"Before the first step of policy '{policy}', learner and sampler differ by {gap:.4f} per token in "
@@ -354,12 +354,12 @@ def add_kl_penalty(rows: Sequence[Transition], estimates: Estimates, coef: float
 
 
 def annealed(iteration: int, anneal: int) -> float:
-    """Factor on the learning rate: from 1 in a straight line to .1 at iteration ``anneal``, then .1; 1 if that is 0."""
+    """Returns the learning rate's factor: linear from 1 to .1 at iteration ``anneal``, then .1; 1 if that is 0."""
     return 1.0 if anneal == 0 else max(1.0 - 0.9 * iteration / anneal, 0.1)
 
 
 def per_policy(setting: float | Mapping[str, float], policies: Sequence[str], name: str) -> dict[str, float]:
-    """One number for all policies, or one for each by id.
+    """Returns one number for all policies, or one for each by id.
 
     Raises:
         ConfigError: An id that is unknown, or one that is missing.
@@ -375,13 +375,13 @@ def per_policy(setting: float | Mapping[str, float], policies: Sequence[str], na
 
 
 def _sampler_gap(logprobs: Tensor, batch: Any) -> float:
-    """This batch's share of mean |log π_learner − log π_sampler|; the sampler's, even if old was recomputed."""
+    """Returns this batch's share of mean |log π_learner − log π_sampler|; the sampler's, even if old was recomputed."""
     now = unpack(logprobs, batch)
     gaps = [np.abs(x - t.reply.logprobs).sum() for x, t in zip(now, batch.transitions, strict=True)]
     return float(sum(gaps)) / max(batch.totals.tokens, 1)
 
 
 def _average(log: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Mean over minibatches of each number (maximum for ``…_max``)."""
+    """Returns the mean over minibatches of each number (maximum for ``…_max``)."""
     keys = {key: [entry[key] for entry in log if key in entry] for entry in log for key in entry}
     return {key: max(v) if key.endswith("_max") else sum(v) / len(v) for key, v in keys.items()}

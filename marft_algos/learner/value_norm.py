@@ -44,7 +44,7 @@ class NormalisedCritics:
         return self._critics.parameters(policy)
 
     def featurise(self, transitions: Sequence[Transition], *, view: Any, level: Any) -> Mapping[Transition, Tensor]:
-        """Features of turns."""
+        """Returns features of turns."""
         return self._critics.featurise(transitions, view=view, level=level)
 
     def values(self, policy: str, features: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class NormalisedCritics:
         self._norms[policy].update(returns)
 
     def state_dict(self) -> dict[str, dict[str, float]]:
-        """The running sums of every policy."""
+        """Returns the running sums of every policy."""
         return {policy: norm.state_dict() for policy, norm in self._norms.items()}
 
     def load_state_dict(self, state: Mapping[str, dict[str, float]]) -> None:

@@ -193,7 +193,7 @@ class Collector:
         return self._engine.one_by_one
 
     def _together(self) -> Generator[tuple[list[Episode], Sequence[Generation]]]:
-        """All open turns are generated as one batch, over and over: for engines that decode together."""
+        """Generates all open turns as one batch, over and over: for engines that decode together."""
         while not self._vec.done:
             turns = self._vec.poll(wait=not self._overlap)
             self._copy(turns)
@@ -201,7 +201,7 @@ class Collector:
             yield self._push(turns, requests, replies), replies
 
     def _one_by_one(self, threads: ThreadPoolExecutor) -> Generator[tuple[list[Episode], Sequence[Generation]]]:
-        """Every episode goes on as soon as the replies of its own layer are there; a slow one holds up no other.
+        """Lets every episode go on as soon as the replies of its layer are there; a slow one holds up no other.
 
         What an engine is asked for a turn depends on the episode alone, so results do not depend on timing.
         """
@@ -245,22 +245,22 @@ class Collector:
         return self._renderer is not None and self._renderer.trains(policy)
 
     def _number(self, turn: Any) -> int:
-        """Number of a turn's episode in the iteration."""
+        """Returns the number of a turn's episode in the iteration."""
         return int(self._first + turn.episode)
 
     def _owner(self, turn: Any) -> str:
-        """Which policy plays a turn."""
+        """Returns the policy that plays a turn."""
         if self._assignment is not None:
             return self._assignment(turn.agent, self._iteration, self._number(turn))
         return self._renderer.policy_of(turn.agent) if self._renderer else turn.agent
 
     def _answer(self, turns: Sequence[Any]) -> tuple[list[GenerationRequest], list[Generation]]:
-        """What the engine is asked for these turns, and its replies."""
+        """Asks the engine for these turns; returns what it was asked, and its replies."""
         requests = self._requests(turns)
         return requests, self._engine.generate(requests, self._params)
 
     def _requests(self, turns: Sequence[Any], samples: Sequence[int] | None = None) -> list[GenerationRequest]:
-        """What the engine is asked for these turns, as the episode's own sample or as the samples of these numbers.
+        """Makes the engine's requests for these turns: the episode's sample, or the samples of these numbers.
 
         Prompts are rendered all of one policy at once; hosted policies read the messages themselves.
         """
@@ -315,7 +315,7 @@ class Collector:
     def _transition(
         self, turn: Any, request: GenerationRequest, reply: Generation, worth: float | None = None
     ) -> Callable[[TurnRecord], Transition]:
-        """Makes the transition, once the turn's record is there."""
+        """Returns what makes the transition once the turn's record is there."""
         return partial(
             Transition,
             request=request,
@@ -338,12 +338,12 @@ class Collector:
         )
 
     def _finished(self, turn: TurnRecord, episode: Episode) -> Transition:
-        """Turns that another hand played (a fixed partner in a wrapper) have no tokens and are not trained."""
+        """Completes a turn; one that another hand played (a wrapper's fixed partner) has no tokens and no loss."""
         other_hand = partial(Transition, trainable=False, temperature=self._params.temperature)
         return self._open.pop((episode.index, turn.index), other_hand)(turn)
 
     def _planned(self, episode: Episode) -> list[Transition]:
-        """The layer that would have run: its value is the bootstrap of a truncated episode."""
+        """Renders the layer that would have run: its value is the bootstrap of a truncated episode."""
         if self._renderer is None:
             return []
         last = episode.layers[-1] if episode.layers else None
@@ -374,7 +374,7 @@ class Collector:
 
 
 def _recorded(request: GenerationRequest, reply: Generation) -> dict[str, Any]:
-    """What the episode's record keeps of a reply: what can be written as JSON."""
+    """Returns what the episode's record keeps of a reply, as plain JSON."""
     return {
         "policy": request.policy,
         "prompt_tokens": len(request.prompt_ids),

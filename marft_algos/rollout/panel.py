@@ -37,7 +37,7 @@ class Panel:
         return len(self.seeds)
 
     def repeated(self, times: int) -> Panel:
-        """Each episode so many times in a row: the groups of one start."""
+        """Repeats each episode in a row: the groups of one start."""
         each = [i for i in range(len(self)) for _ in range(times)]
         return Panel([self.seeds[i] for i in each], [self.options[i] for i in each])
 
@@ -54,7 +54,7 @@ class Problems:
     on draws of what it trains on."""
 
     def train(self, seed: int, iteration: int, n: int, refill: int = 0) -> Panel:
-        """The panel of one training iteration; ``refill``: a further one, of fresh starts."""
+        """Draws the panel of one training iteration; ``refill``: a further one, of fresh starts."""
         rng = seeds.generator(seeds.training_problems(seed, iteration, refill))
         drawn = [int(s) for s in rng.integers(2**31, size=n)]
         if self.remaining is None:
@@ -90,12 +90,12 @@ class Limits(Protocol):
 
 
 def whole(played: Sequence[Trajectory]) -> list[Trajectory]:
-    """Those that no outage broke off: what there is to learn from, and to score."""
+    """Leaves out the episodes that an outage broke off: the others are learnt from and scored."""
     return [t for t in played if not t.infra]
 
 
 def counts(played: Sequence[Trajectory]) -> dict[str, float]:
-    """What was broken off: ``infra`` episodes by outages, ``task_errors`` by exceptions of a task; ``failed``: all."""
+    """Counts what was broken off: ``infra`` by outages, ``task_errors`` by exceptions of a task; ``failed``: all."""
     lost = sum(t.infra for t in played)
     return {
         "failed": sum(bool(t.fault) for t in played) / len(played),
@@ -124,8 +124,8 @@ def _settled(t: Trajectory, others: Sequence[Trajectory]) -> Trajectory:
         last = layers[-1]
         agents = dict(last.agent_rewards)
         for agent in {t.transitions[i].agent for i in last.turns}:
-            own = _own(t, agent)
-            missing = min([own, 0.0, *(_own(other, agent) for other in others)]) - own
+            paid = _agent_reward(t, agent)
+            missing = min([paid, 0.0, *(_agent_reward(other, agent) for other in others)]) - paid
             if missing:
                 agents[agent] = agents.get(agent, 0.0) + missing
         layers[-1] = replace(last, team_reward=last.team_reward + owed, agent_rewards=agents)
@@ -133,8 +133,8 @@ def _settled(t: Trajectory, others: Sequence[Trajectory]) -> Trajectory:
     return t.paid(layers, [turn.turn.reward for turn in t.transitions], None if unjudged else t.success)
 
 
-def _own(t: Trajectory, agent: str) -> float:
-    """What an agent was paid by rewards of its own."""
+def _agent_reward(t: Trajectory, agent: str) -> float:
+    """Sums the rewards that only this agent was paid."""
     return sum(layer.agent_rewards.get(agent, 0.0) for layer in t.layers)
 
 
@@ -180,7 +180,7 @@ def _check_share(lost: Sequence[Episode], of: int, limits: Limits, what: str) ->
 
 
 def blamed(lost: Sequence[Episode]) -> str:
-    """Whose faults these were, and the first of them: ``2 engine, 1 world; the first: …``."""
+    """Names whose faults these were, and the first of them: ``2 engine, 1 world; the first: …``."""
     kinds = ", ".join(f"{n} {fault}" for fault, n in Counter(e.fault for e in lost).most_common())
     first = lost[0]
     detail = f" ({first.info['world_error']})" if "world_error" in first.info else ""
@@ -188,7 +188,7 @@ def blamed(lost: Sequence[Episode]) -> str:
 
 
 def permute_rewards(trajectories: Sequence[Trajectory], rng: np.random.Generator) -> list[Trajectory]:
-    """A control: every episode is paid, at its end, what another one of the iteration earned, and has its verdict."""
+    """Pays every episode, at its end, what another one of the iteration earned, with its verdict: a control."""
     permuted = []
     for trajectory, other in zip(trajectories, rng.permutation(len(trajectories)), strict=True):
         earned = trajectories[other]
@@ -203,7 +203,7 @@ def permute_rewards(trajectories: Sequence[Trajectory], rng: np.random.Generator
 
 
 def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Numbers of played episodes: score, success, what the task measured, how long each agent's replies are.
+    """Summarises episodes: score, success, what the task measured, how long each agent's replies are.
 
     Tokens are of all of them, and how many failed is counted; the other numbers are of those that no outage took.
     """
@@ -223,9 +223,9 @@ def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         values = [t.metrics[name] for t in kept if name in t.metrics]
         metrics[f"task/{name}"] = sum(values) / len(values)
     for agent in sorted({t.agent for t in turns if t.reply.action_ids}):  # hosted ones have no tokens here
-        own = [t for t in turns if t.agent == agent]
-        metrics[f"agent/{agent}/length"] = sum(len(t.reply.action_ids) for t in own) / len(own)
-        metrics[f"agent/{agent}/cut"] = sum(t.reply.stop_reason is StopReason.LENGTH for t in own) / len(own)
+        spoken = [t for t in turns if t.agent == agent]
+        metrics[f"agent/{agent}/length"] = sum(len(t.reply.action_ids) for t in spoken) / len(spoken)
+        metrics[f"agent/{agent}/cut"] = sum(t.reply.stop_reason is StopReason.LENGTH for t in spoken) / len(spoken)
     return metrics
 
 

@@ -114,9 +114,9 @@ class Replayer:
         self.states: States = {}
         """What branches go on from; a Collector that is given it keeps copies here."""
         self.spent: dict[int, Spent] = defaultdict(Spent)
-        """Episode -> what was spent on it and is not part of it since ``charge`` was last called."""
+        """Episode -> what was spent on it and is not part of it since ``add_costs`` was last called."""
         self.branches = 0
-        """Branches played since ``charge`` was last called."""
+        """Branches played since ``add_costs`` was last called."""
         self.lost: list[Episode] = []
         """Those of them that an outage broke off."""
 
@@ -151,7 +151,7 @@ class Replayer:
         return [None if t.infra else t for t in played]
 
     def state(self, trajectory: Trajectory, layer: int | None = None) -> FlexEnv:
-        """The state before a layer; None: before the first that was kept.
+        """Returns the state before a layer; None: before the first that was kept.
 
         Raises:
             ConfigError: It was not kept.
@@ -165,16 +165,16 @@ class Replayer:
             )
         return kept[wanted]
 
-    def charge(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-        """The episodes with what branches of them cost; forgets the branches, and the states that they began at."""
-        charged = []
+    def add_costs(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+        """Adds what branches cost to their episodes; forgets the branches, and the states that they began at."""
+        episodes = []
         for t in trajectories:
             spent = self.spent.pop(t.number, Spent())
             tokens, prompts = t.replayed_tokens + spent.tokens, t.replayed_prompts + spent.prompts
-            charged.append(dataclasses.replace(t, replayed_tokens=tokens, replayed_prompts=prompts))
+            episodes.append(dataclasses.replace(t, replayed_tokens=tokens, replayed_prompts=prompts))
         self.states.clear()
         self.branches, self.lost = 0, []
-        return charged
+        return episodes
 
 
 class _Branched(FlexWrapper):
@@ -275,10 +275,10 @@ class _Branches(Collector):
 
 
 def _given_text(branch: Branch, turn: Any) -> str | None:
-    """What is said without asking an engine, or None."""
+    """Returns what is said without asking an engine, or None."""
     if turn.agent in branch.absent and branch.absence == "silent":
         return ""
-    return branch.said.get(turn.index_hint)
+    return branch.texts.get(turn.index_hint)
 
 
 Worth = Callable[[Trajectory, int], float]
@@ -342,7 +342,7 @@ class TreeCollector(Collector):
         return [request for request, _ in best], [reply for _, reply in best]
 
     def _try(self, turns: Sequence[Any], trained: Sequence[Any], candidates: _Candidates) -> dict[_Turn, list[float]]:
-        """What each candidate is worth, by turn; −inf for those that failed, or whose branch did."""
+        """Plays a branch for each candidate; returns their worths by turn: −inf where candidate or branch failed."""
         starts: dict[int, FlexEnv] = {}
         firsts: dict[int, dict[int, str]] = defaultdict(dict)
         for turn in turns:
@@ -358,8 +358,8 @@ class TreeCollector(Collector):
                 # The layer's first candidates together are one branch, whoever is judged by it.
                 place = (turn.episode, turn.index_hint if j else -1, j)
                 if place not in places:
-                    said = {**firsts[turn.episode], turn.index_hint: reply.text}
-                    branches.append(Branch(starts[turn.episode], self._number(turn), said, until_paid=True))
+                    texts = {**firsts[turn.episode], turn.index_hint: reply.text}
+                    branches.append(Branch(starts[turn.episode], self._number(turn), texts, until_paid=True))
                     places[place] = len(branches) - 1
                 places[turn.episode, turn.index_hint, j] = places[place]
         played = self._replayer.play(branches, self._iteration)
@@ -376,10 +376,8 @@ class TreeCollector(Collector):
         rejected: list[Transition] = []
         for t in trajectory.transitions:
             for candidate in self._rejected.get((episode.index, t.index), ()):
-                made = candidate(t.turn)
-                rejected.append(
-                    dataclasses.replace(made, turn=dataclasses.replace(t.turn, text=made.reply.text, reward=0.0))
-                )
+                text = candidate(t.turn).reply.text
+                rejected.append(candidate(dataclasses.replace(t.turn, text=text, reward=0.0)))
         worths = [self._chosen.get((episode.index, t.index)) for t in trajectory.transitions]
         turns = [dataclasses.replace(t, worth=w) for t, w in zip(trajectory.transitions, worths, strict=True)]
         return dataclasses.replace(trajectory, transitions=turns, candidates=rejected)

@@ -74,8 +74,8 @@ class Pool:
         for trajectory in trajectories:
             learners = {t.agent for t in trajectory.transitions if t.trainable}
             if len(learners) < len({t.agent for t in trajectory.transitions}):
-                own = [layer.agent_rewards.get(agent, 0.0) for layer in trajectory.layers for agent in learners]
-                scores.append(sum(own) + trajectory.score)
+                paid = [layer.agent_rewards.get(agent, 0.0) for layer in trajectory.layers for agent in learners]
+                scores.append(sum(paid) + trajectory.score)
         return {"pool/score": float(np.mean(scores)), "pool/episodes": float(len(scores))} if scores else {}
 
 

@@ -35,10 +35,10 @@ def train(preset: str = "default", *, config: Path | str = "", trusted: bool = F
     base = configs.build(presets.get(preset))
     if config:
         base = configs.load(config, base, trusted=trusted)
-    made = configs.build(settings, base)
-    trainer = Trainer(build(made))
+    resolved = configs.build(settings, base)
+    trainer = Trainer(build(resolved))
     run = trainer.start()
-    with Display(made.iterations, 0, f"{made.env} · {made.algo}") as display:
+    with Display(resolved.iterations, 0, f"{resolved.env} · {resolved.algo}") as display:
         trainer.train(run, display)
     report.finish(run)
     return run

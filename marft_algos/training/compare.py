@@ -80,13 +80,13 @@ def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: st
         old_kept, new_kept = _both(before, play())
         pairs[f"team A with B's {name}"] = (_scores(old_kept), _scores(new_kept))
         policies.load_adapter(name, old / "policies" / name)
-    for made in (env, held_out):
-        made.close()
+    for environment in (env, held_out):
+        environment.close()
     return judged(pairs)
 
 
 def judged(pairs: dict[str, tuple[list[float], list[float]]]) -> list[Change]:
-    """The changes, with 95 % intervals each; verdicts hold for all gated metrics together (Bonferroni)."""
+    """Returns the changes with 95 % intervals each; verdicts hold for all gated metrics together (Bonferroni)."""
     gated = [name for name in pairs if name.rpartition("/")[2] not in _NEUTRAL]
     out = []
     for name, (before, after) in pairs.items():
@@ -101,9 +101,9 @@ def judged(pairs: dict[str, tuple[list[float], list[float]]]) -> list[Change]:
 
 
 def _both(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> tuple[list[Trajectory], list[Trajectory]]:
-    """The scenarios that no outage took from either."""
-    kept = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if not (a.infra or b.infra)]
-    return [before[i] for i in kept], [after[i] for i in kept]
+    """Leaves out the scenarios that an outage took from either."""
+    indices = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if not (a.infra or b.infra)]
+    return [before[i] for i in indices], [after[i] for i in indices]
 
 
 def _scores(played: Sequence[Trajectory]) -> list[float]:
@@ -111,21 +111,21 @@ def _scores(played: Sequence[Trajectory]) -> list[float]:
 
 
 def _metrics(played: Sequence[Trajectory]) -> dict[str, Callable[[Sequence[Trajectory]], list[float]]]:
-    """Name -> one number per episode: the team's, the task's, each agent's own."""
-    found: dict[str, Callable[[Sequence[Trajectory]], list[float]]] = {
+    """Returns what computes a metric, one number per episode, by name: the team's, the task's, each agent's."""
+    metrics: dict[str, Callable[[Sequence[Trajectory]], list[float]]] = {
         "score": _scores,
         "return": lambda x: [t.score for t in x],
         "errors": lambda x: [float(bool(t.fault)) for t in x],
         "turns": lambda x: [float(len(t.transitions)) for t in x],
     }
     for key in sorted({key for t in played for key in t.metrics}):
-        found[f"task/{key}"] = lambda x, key=key: [t.metrics.get(key, 0.0) for t in x]  # type: ignore[misc]
+        metrics[f"task/{key}"] = lambda x, key=key: [t.metrics.get(key, 0.0) for t in x]  # type: ignore[misc]
     for agent in sorted({t.agent for trajectory in played for t in trajectory.transitions}):
         for name, read in _AGENT.items():
-            found[f"agent/{agent}/{name}"] = lambda x, agent=agent, read=read: [  # type: ignore[misc]
+            metrics[f"agent/{agent}/{name}"] = lambda x, agent=agent, read=read: [  # type: ignore[misc]
                 read(t, [turn for turn in t.transitions if turn.agent == agent], agent) for t in x
             ]
-    return found
+    return metrics
 
 
 _AGENT: dict[str, Callable[[Trajectory, Sequence[Transition], str], float]] = {
@@ -139,10 +139,10 @@ _AGENT: dict[str, Callable[[Trajectory, Sequence[Transition], str], float]] = {
 
 
 def _common(one: TrainConfig, other: TrainConfig, a: RunFolder, b: RunFolder) -> TrainConfig:
-    """A's settings, if B's team can sit at the same table.
+    """Returns A's settings, once it is certain that agents can be exchanged with B.
 
     Raises:
-        ConfigError: It cannot.
+        ConfigError: They cannot.
     """
     keys = ("models", "policies", "lora_r", "lora_alpha", "lora_targets", "full_finetune")
     for key in keys:
@@ -155,7 +155,7 @@ def _common(one: TrainConfig, other: TrainConfig, a: RunFolder, b: RunFolder) ->
 
 
 def frozen(path: Path, env: str, kwargs: dict[str, Any], panel: Panel) -> Panel:
-    """The scenarios of the file; written from ``panel`` if there is none yet.
+    """Reads the scenarios of the file, or writes those of ``panel`` if there is none yet.
 
     Raises:
         ConfigError: They are another environment's.
@@ -168,17 +168,17 @@ def frozen(path: Path, env: str, kwargs: dict[str, Any], panel: Panel) -> Panel:
         return panel
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        kept = Panel([int(s) for s in content["seeds"]], [dict(o) for o in content["options"]])
+        stored = Panel([int(s) for s in content["seeds"]], [dict(o) for o in content["options"]])
         of = content["env"], content["env_kwargs"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"Cannot read the scenarios in '{path}': {error}. Expected a file written here.") from error
     if of != (env, json.loads(json.dumps(kwargs))):
         raise ConfigError(f"'{path}' holds scenarios of {of[0]} ({of[1]}), not of {env} ({kwargs}).")
-    return kept
+    return stored
 
 
 def printed(changes: Sequence[Change]) -> str:
-    """One line per metric: A, B, difference with its interval, verdict."""
+    """Formats one line per metric: A, B, difference with its interval, verdict."""
     width = max(len(c.name) for c in changes)
     lines = []
     for c in changes:

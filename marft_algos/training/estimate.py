@@ -61,7 +61,7 @@ class Estimate:
         return int((_sum(self.held) + max(map(_sum, self.phases.values()))) * SLACK[self.device.type])
 
     def table(self) -> str:
-        """The parts, a line each, in GB."""
+        """Returns the parts, a line each, in GB."""
         rows = [("throughout", part) for part in self.held]
         rows += [(phase, part) for phase, parts in self.phases.items() for part in parts]
         lines = [f"  {part.bytes / GB:8.2f} GB  {phase:<10}  {part.what}" for phase, part in rows if part.bytes]
@@ -90,13 +90,13 @@ class Estimate:
 
 
 def capacity(device: torch.device) -> int:
-    """Bytes that a process can have there: free memory of a GPU, all memory of a machine or its container."""
+    """Returns the bytes that a process can use: free memory of a GPU, all memory of a machine or its container."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = Path("/sys/fs/cgroup/memory.max")
-    found = limit.read_text().strip() if limit.is_file() else "max"
-    return min(physical, int(found)) if found.isdigit() else int(physical)
+    limit_text = limit.read_text().strip() if limit.is_file() else "max"
+    return min(physical, int(limit_text)) if limit_text.isdigit() else int(physical)
 
 
 def estimate(spec: RunSpec, env: FlexEnv, *, device: torch.device | None = None) -> Estimate:
@@ -163,9 +163,9 @@ class Shape:
     def of(cls, spec: str, config: TrainConfig, dtype: torch.dtype) -> Shape:
         """Reads a model's configuration and builds it without storage."""
         try:
-            given = AutoConfig.from_pretrained(locate(spec), trust_remote_code=False)
+            model_config = AutoConfig.from_pretrained(locate(spec), trust_remote_code=False)
             with torch.device("meta"):
-                model = AutoModelForCausalLM.from_config(given, dtype=dtype)
+                model = AutoModelForCausalLM.from_config(model_config, dtype=dtype)
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(f"Could not read the configuration of the model '{spec}': {error}") from error
         text = model.config.get_text_config()
@@ -220,11 +220,11 @@ class _Work:
         config = spec.config
         base, new = env.unwrapped, config.max_new_tokens
         method = algorithms.get(config.algo)(config.algorithm)
-        said = max(sum(len(m["content"]) for m in base.messages(agent)) for agent in base.possible_agents)
+        characters = max(sum(len(m["content"]) for m in base.messages(agent)) for agent in base.possible_agents)
         most = base.turn_limit
         each = min(base.rules.max_rounds, most)
         others = (most - 1) * new
-        prompt = max(min(said // CHARS_PER_TOKEN + others, context - new), 1)
+        prompt = max(min(characters // CHARS_PER_TOKEN + others, context - new), 1)
         episodes = config.episodes_per_iteration
         rows = 0 if method.view == "none" else episodes * most * (new if method.level == "token" else 1)
         micro = max(min(config.algorithm.micro_tokens, episodes * each * (prompt + new)), prompt + new)
@@ -251,7 +251,7 @@ def _lighter(config: TrainConfig) -> str:
 
 
 def _linear(model: PreTrainedModel) -> dict[str, Any]:
-    """Linear layers, the output head left out."""
+    """Returns the linear layers, the output head left out."""
     kinds = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"]
     return {name: m for name, m in kinds if m is not scoring.head_of(model)}
 
@@ -271,11 +271,11 @@ def _context(text: Any, config: TrainConfig) -> int:
 
 def _trained(config: TrainConfig, trained: Sequence[Shape]) -> tuple[Part, ...]:
     """Weights that are trained (fp32), their gradients and Adam's two moments, and their copies under autocast."""
-    own = [shape.parameters if config.full_finetune else shape.adapter for shape in trained]
-    copies = sum(n * shape.element for n, shape in zip(own, trained, strict=True) if shape.element == 2)
+    weights = [shape.parameters if config.full_finetune else shape.adapter for shape in trained]
+    copies = sum(n * shape.element for n, shape in zip(weights, trained, strict=True) if shape.element == 2)
     what = "whole copies to train, and Adam" if config.full_finetune else "adapters, and Adam"
     advice = "leave out --full-finetune" if config.full_finetune else "a smaller --lora-r"
-    return (Part(what, 16 * sum(own) + copies, advice),)
+    return (Part(what, 16 * sum(weights) + copies, advice),)
 
 
 def _rollout(config: TrainConfig, shape: Shape, work: _Work) -> tuple[Part, ...]:

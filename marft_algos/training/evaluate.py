@@ -57,14 +57,14 @@ def play(
 
 
 def records(trajectories: Sequence[Trajectory]) -> list[EvalRecord]:
-    """Outcomes in panel order."""
+    """Returns the outcomes in panel order."""
     return [EvalRecord(t.task_id, outcome(t.success, t.score), t.infra) for t in trajectories]
 
 
 def swap(
     agent: str, played: Sequence[Trajectory], config: TrainConfig, engine: RolloutEngine, renderer: Renderer
 ) -> RolloutEngine:
-    """An engine that lets ``agent`` say in every episode what it said in another one.
+    """Makes an engine that lets ``agent`` say in every episode what it said in another one.
 
     Messages that carry information about their own problem are worth nothing there: what the team loses is what the
     agent's words were worth. Play the same panel again with it.
@@ -79,8 +79,8 @@ def swap(
     Raises:
         ConfigError: No such agent spoke, or there are fewer than two episodes.
     """
-    said = [[t.turn.text for t in trajectory.transitions if t.agent == agent] for trajectory in played]
-    if not any(said):
+    texts = [[t.turn.text for t in trajectory.transitions if t.agent == agent] for trajectory in played]
+    if not any(texts):
         names = {t.agent for trajectory in played for t in trajectory.transitions}
         raise ConfigError(f"No agent '{agent}' spoke in these episodes. {did_you_mean(agent, names)}")
     if len(played) < 2:
@@ -89,8 +89,8 @@ def swap(
     for episode, other in enumerate(derangement(len(played))):
         turns = [t.index for t in played[episode].transitions if t.agent == agent]
         for k, index in enumerate(turns):
-            words = said[other]
-            text = words[min(k, len(words) - 1)] if words else ""
+            exchanged = texts[other]
+            text = exchanged[min(k, len(exchanged) - 1)] if exchanged else ""
             replies[seeds.row_seed(config.seed, seeds.EVALUATION, episode, index)] = text
     policy = renderer.policy_of(agent)
     tokenizer = renderer.tokenizer(policy) if policy in renderer.policies else None  # hosted agents have no tokens
@@ -100,7 +100,7 @@ def swap(
 
 
 def derangement(n: int) -> list[int]:
-    """A fixed permutation of n ≥ 2 things that leaves none in its place: one cycle through a shuffled order."""
+    """Returns a fixed permutation of n ≥ 2 things that leaves none in its place: one cycle in a shuffled order."""
     order = seeds.generator(seeds.exchanged()).permutation(n)
     to = np.empty(n, dtype=int)
     to[order] = np.roll(order, -1)

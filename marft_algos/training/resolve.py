@@ -1,4 +1,4 @@
-"""What a run's settings come to for its team: who plays which policy, on which model, by which engine.
+"""Resolves a run's settings for its team: who plays which policy, on which model, by which engine.
 
 Settings are strings and tables; this is the one place that reads them. Everybody else is handed the :class:`RunSpec`.
 """
@@ -83,12 +83,12 @@ def resolve(config: TrainConfig, env: FlexEnv) -> RunSpec:
 
 
 def _check_hosted(config: TrainConfig, endpoints: Mapping[str, Endpoint]) -> None:
-    away = {policy for policy, endpoint in endpoints.items() if endpoint.hosted}
-    if away >= set(endpoints):
+    remote = {policy for policy, endpoint in endpoints.items() if endpoint.hosted}
+    if remote >= set(endpoints):
         raise ConfigError("Every policy is hosted, so nothing is left to train. Take one out of 'engines'.")
     for setting in ("models", "adapters"):
         named = getattr(config, setting)
-        for policy in away & set(named if isinstance(named, Mapping) else ()):
+        for policy in remote & set(named if isinstance(named, Mapping) else ()):
             raise ConfigError(f"Policy '{policy}' is hosted and has no weights here. Take it out of '{setting}'.")
 
 

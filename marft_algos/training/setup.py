@@ -1,4 +1,4 @@
-"""From settings to the things of a run: the environment, the problems of each phase, the policies."""
+"""Builds a run's environment, its problems and its policies from its settings."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _starting(env_id: str) -> Iterator[None]:
 
 
 def eval_kwargs(config: TrainConfig) -> dict[str, Any]:
-    """Environment arguments at evaluation: the test split where there is one, then ``eval_kwargs``."""
+    """Returns the environment's arguments at evaluation: the test split if there is one, then ``eval_kwargs``."""
     kwargs = dict(config.env_kwargs)
     if accepts(config.env, "split"):
         kwargs["split"] = "test"
@@ -117,13 +117,13 @@ def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> Problems:
 
 
 def eval_panel(n: int, ids: Sequence[str] | None) -> Panel:
-    """The same n episodes for every run: task ids where there are some, fixed seeds in any case."""
+    """Returns the same n episodes for every run: task ids where there are some, fixed seeds in any case."""
     drawn = [int(s) for s in seeds.generator(seeds.held_out()).integers(2**31, size=n)]
     return Panel(drawn, [{} for _ in drawn] if ids is None else [{"task_id": i} for i in ids])
 
 
 def model_settings(config: TrainConfig) -> ModelSettings:
-    """How base models are kept, run and spoken to."""
+    """Returns how base models are stored, run and prompted."""
     return ModelSettings(config.quantize, config.gradient_checkpointing, config.thinking, config.template_tools)
 
 
@@ -162,7 +162,7 @@ def make_policies(spec: RunSpec, given: BaseModel | None = None) -> PolicySet:
 
 
 def sampling(config: TrainConfig, *, evaluation: bool = False) -> SamplingParams:
-    """How replies are drawn while training, or at evaluation."""
+    """Returns the parameters of sampling while training, or at evaluation."""
     return SamplingParams(config.max_new_tokens, config.temperature, greedy=evaluation and config.eval_greedy)
 
 
@@ -177,12 +177,12 @@ def check_prompts(config: TrainConfig, env: FlexEnv, renderer: Renderer, panel: 
     for seed, options in zip(panel.seeds[:PROMPTS_CHECKED], panel.options, strict=False):
         with _starting(config.env):
             env.reset(seed=seed, options=options)
-            told = {agent: env.unwrapped.messages(agent) for agent in renderer.agents}
-        for agent, messages in told.items():
+            views = {agent: env.unwrapped.messages(agent) for agent in renderer.agents}
+        for agent, messages in views.items():
             policy, tools = renderer.policy_of(agent), env.unwrapped.tools.get(agent, ())
             renderer.check_context(policy, messages, config.max_new_tokens, tools)
 
 
 def saved_policies(config: TrainConfig, policies: PolicySet) -> list[str]:
-    """Policies whose weights a checkpoint holds: all but those that are a bare base model."""
+    """Returns the policies whose weights a checkpoint holds: all but those that are a bare base model."""
     return [p for p in policies.policies if policies.trainable(p) or not config.full_finetune]

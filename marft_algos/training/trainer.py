@@ -219,9 +219,9 @@ class Trainer:
         self._check_lost(played, iteration)
         metrics: dict[str, float] = {"branches": self.replayer.branches, "branches_lost": len(self.replayer.lost)}
         if self.replayer.spent or self.replayer.states:
-            played = self.replayer.charge(played)
+            played = self.replayer.add_costs(played)
         answerable = {trajectory.number: trajectory.replayed for trajectory in replayed}
-        charged = {t.number: replace(t, replayed=answerable.get(t.number, ())) for t in played}
+        episodes = {t.number: replace(t, replayed=answerable.get(t.number, ())) for t in played}
         metrics = {**metrics, "tokens_replayed": sum(t.replayed_tokens for t in played)} if metrics["branches"] else {}
         metrics |= summary(played[: config.episodes_per_iteration]) | counts(played)
         metrics |= self._variety.measure(whole(played)) | {"episodes_played": len(played)}
@@ -229,7 +229,7 @@ class Trainer:
         metrics["tokens_processed"] = sum(trajectory.processed for trajectory in played)
         if isinstance(algorithm.config, algorithms.GroupConfig):
             metrics |= {"groups": len(kept) // size, "groups_dropped": (len(played) - len(kept)) // size}
-        return _Collected([charged[t.number] for t in kept], metrics, judged)
+        return _Collected([episodes[t.number] for t in kept], metrics, judged)
 
     def _check_lost(self, played: Sequence[Trajectory], iteration: int) -> None:
         check(played, self.config, f"iteration {iteration + 1}", self.replayer.branches, self.replayer.lost)

@@ -50,7 +50,7 @@ def play(n: int, pay: Pay, rule: credit.Rule, dependency: Any = None, **scripts:
     tries = Replayer(Trusting(), engine(**scripts), PARAMS)
     collector = Collector(vec, Trusting(), engine(**scripts), PARAMS, states=tries.states)
     played = collector.collect([0, 1, 2], iteration=1, keep=rule.keep)
-    return tries.charge(rule.replay(played, tries, 1))
+    return tries.add_costs(rule.replay(played, tries, 1))
 
 
 def said(d: Trajectory) -> dict[str, float]:

@@ -250,7 +250,7 @@ def test_collected_episodes_can_be_written_and_read_and_hold_no_environment(tmp_
     )
     data = collector.collect([1, 2, 3], keep="decisions")
     assert {d.number: sorted(replayer.states[d.number]) for d in data} == {n: [0, 1, 2] for n in range(3)}
-    for d in replayer.charge(data):
+    for d in replayer.add_costs(data):
         assert d.truncated and d.planned and d.candidates and d.replayed_tokens
         writer = Plain(written := io.BytesIO())
         writer.dump(d)

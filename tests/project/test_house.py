@@ -51,5 +51,5 @@ def test_this_project_has_rooms() -> None:
     found = house.measure(walked=False)
     assert found["cycles"] == [], "no two modules import each other, inside functions neither"
     assert sum(found["lines"].values()) > 10_000 and any(
-        name.endswith(" Transition") for name in found["forms"]["turn"]
+        name.endswith(" Generation") for name in found["forms"]["turn"]
     )

@@ -156,11 +156,11 @@ def test_tokens_are_counted_and_states_are_let_go() -> None:
         assert b is not None
         (k,) = branch.samples
         expected[i // 6] += sum(len(b.transitions[j].turn.text) + 1 for j in {k, 2})
-    charged = tries.charge(played)
+    charged = tries.add_costs(played)
     assert [d.replayed_tokens for d in charged] == expected and all(expected)
     assert [d.tokens for d in charged] == [a + b for a, b in zip(own, expected, strict=True)]
     assert tries.states == {}
-    assert [d.replayed_tokens for d in tries.charge(charged)] == expected, "counted once"
+    assert [d.replayed_tokens for d in tries.add_costs(charged)] == expected, "counted once"
 
 
 def test_branches_of_wrapped_and_of_slow_environments(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def tree(
         candidates=candidates,
         worth=judge,  # type: ignore[arg-type]
     )
-    return tries.charge(collector.collect(list(range(n)), iteration=2, first=0)), tries
+    return tries.add_costs(collector.collect(list(range(n)), iteration=2, first=0)), tries
 
 
 def test_the_best_candidate_advances_and_all_are_kept() -> None:

@@ -140,7 +140,7 @@ def test_rules_that_replay_can_replay_each_group_as_it_comes(rule: str) -> None:
         place: dict[str, Any] = {"iteration": 1, "group_size": 2, "keep": pay.keep}
         groups = collector.stream(range(6), **place) if streamed else [collector.collect(range(6), **place)]
         replayed = [d for group in groups for d in pay.replay(group, tries, 1)]
-        charged = tries.charge(sorted(replayed, key=lambda d: d.number))
+        charged = tries.add_costs(sorted(replayed, key=lambda d: d.number))
         return [list(d.replayed) for d in charged], sum(d.replayed_tokens for d in charged)
 
     assert play(True) == play(False)
