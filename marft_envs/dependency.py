@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -230,12 +231,13 @@ class StaticDAG(DependencyFunction):
         return self._short
 
     def _plan(self, start: int) -> list[list[Turn]]:
-        where: dict[str, int] = {}
-        plan = []
+        index = dict(zip(chain.from_iterable(self._layers), count(start)))
+        plan: list[list[Turn]] = []
         for names in self._layers:
-            plan.append([Turn(name, tuple(sorted(where[p] for p in self._preds[name]))) for name in names])
+            plan.append([])
             for name in names:
-                where[name] = start + len(where)
+                sees = sorted(map(index.__getitem__, self._preds[name]))
+                plan[-1].append(Turn(name, tuple(sees)))
         return plan
 
     def _sees(self, view: View, name: str) -> tuple[int, ...]:

@@ -20,7 +20,9 @@ class Transcript:
     """
 
     def __init__(self, agents: Sequence[AgentSpec], task: Task) -> None:
-        self._task, self._tags = task, role_tags(agents)
+        self._task, self._tags, self._show = task, role_tags(agents), optional(task, "show")
+        self.selective: bool = self._show is not None
+        """Whether the task may leave a turn out of an observation whose ``sees`` names it."""
         self._turns: list[Parts] = []
         """Of each turn the words and then, if anything, the result."""
         self._own: dict[int, Parts] = {}
@@ -28,11 +30,6 @@ class Transcript:
         self._feedback: list[tuple[str, int, Part]] = []
         """Reader, turns committed by then, text."""
         self._task_texts: dict[str, tuple[str, str]] = {}
-
-    @property
-    def selective(self) -> bool:
-        """Whether the task may leave a turn out of an observation whose ``sees`` names it."""
-        return optional(self._task, "show") is not None
 
     def enter(self, turn: TurnRecord) -> None:
         """Takes up the words of the next turn."""
@@ -70,7 +67,7 @@ class Transcript:
         return chain.from_iterable(self._turns)
 
     def _seen_by(self, agent: str, sees: Sequence[int]) -> list[Parts]:
-        turns, own, show = self._turns, self._own, optional(self._task, "show")
+        turns, own, show = self._turns, self._own, self._show
         seen = []
         for i in sees:
             parts = turns[i]

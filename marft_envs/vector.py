@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
+from itertools import repeat
+from operator import methodcaller
 from typing import Any
 
 from marft_envs.core import FlexEnv
@@ -46,13 +48,8 @@ class _Slot:
         """Requests of the current layer that have no reply yet."""
 
 
-_Begin = Callable[[FlexEnv], FlexEnv]
-"""Takes a slot's own environment; returns the one in which the episode runs."""
-
-
-def _reset(seed: int, options: Mapping[str, Any], own: FlexEnv) -> FlexEnv:
-    own.reset(seed=seed, options=dict(options))
-    return own
+_Begin = Callable[[FlexEnv], FlexEnv | None]
+"""Takes a slot's own environment; returns the one in which the episode runs, or None if it is that one."""
 
 
 def _enter(fork: Callable[[], FlexEnv], own: FlexEnv) -> FlexEnv:
@@ -166,7 +163,8 @@ class VectorEnv:
         """
         if options is not None and len(options) != len(seeds):
             raise ConfigError(f"There are {len(seeds)} seeds and {len(options)} options; give one mapping per seed.")
-        self._queue([partial(_reset, int(seed), options[i] if options else {}) for i, seed in enumerate(seeds)])
+        starts = zip(seeds, options or repeat({}), strict=False)
+        self._queue([methodcaller("reset", seed=int(seed), options=dict(start)) for seed, start in starts])
 
     def branch(self, begin: Sequence[Callable[[], FlexEnv]]) -> None:
         """Queues episodes that go on from where they are; what was still running is dropped.
@@ -285,7 +283,7 @@ class VectorEnv:
             self._running += 1
             slot.env = slot.own
             try:
-                slot.env = begin(slot.own)
+                slot.env = begin(slot.own) or slot.own
             except Exception as error:  # nobody has said anything yet
                 self._break_off(slot, error, "machine" if outage(error) else "world")
                 continue
