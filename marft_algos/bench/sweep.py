@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from marft_algos.bench.folder import BenchFolder
 from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
+    from marft_algos.bench.folder import BenchFolder
     from marft_algos.bench.grid import Grid
 
 Pair = tuple[str, str]
