@@ -16,7 +16,7 @@ _SHOWN = "�"
 
 
 def clean(text: object, *, line: bool = False) -> str:
-    """Text without anything that a terminal obeys: each such character is shown as U+FFFD.
+    """Takes out everything that a terminal obeys: each such character is shown as U+FFFD.
 
     Args:
         text: Anything; its ``str``.

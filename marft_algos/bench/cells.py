@@ -66,7 +66,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Hash of what the cell is: settings, what is done with them, version of the package."""
+        """Hashes what the cell is: settings, what is done with them, version of the package."""
         table = {k: v for k, v in self.config.items() if k not in _ELSEWHERE}
         content = [marft_algos.__version__, self.kind, self.contribution, self.sources, self.reference, table]
         if self.skipped:
@@ -75,17 +75,17 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """For people."""
+        """Names the cell for people."""
         parts = [self.algorithm, self.env, self.credit, f"lr {self.lr:g}" if self.lr is not None else ""]
         return " · ".join([*filter(None, parts), f"seed {self.seed}"])
 
     def row(self) -> dict[str, Any]:
-        """Plain values, and the key."""
+        """Returns plain values, and the key."""
         return {"key": self.key, **dataclasses.asdict(self)}
 
 
 def expand(grid: Grid, stage: Stage, rates: Rates | None = None) -> list[Cell]:
-    """All cells of a stage, the trained ones before those made of them.
+    """Lists the cells of a stage, the trained ones before those made of them.
 
     Args:
         grid: The benchmark.
@@ -100,7 +100,7 @@ def expand(grid: Grid, stage: Stage, rates: Rates | None = None) -> list[Cell]:
 
 
 def _order(cell: Cell) -> tuple[bool, bool]:
-    """Trained cells first; where a row and a hidden part are one cell, the row remains."""
+    """Puts trained cells first; where a row and a hidden part are one cell, the row remains."""
     return cell.kind != "train", not cell.hidden
 
 
@@ -112,7 +112,7 @@ class _Expansion:
         self._resolved: dict[str, tuple[TrainConfig, str]] = {}
 
     def cells(self) -> Iterator[Cell]:
-        """Every cell of the stage."""
+        """Yields every cell of the stage."""
         grid = self.grid
         for env in grid.envs:
             entry = grid.env_entry(env)
@@ -194,7 +194,7 @@ class _Expansion:
             )
 
     def _best_single(self, env: str) -> str:
-        """Of the algorithms that may train the single agent, the one that the sweep's choice left."""
+        """Picks, of the algorithms that may train the single agent, the one that the sweep's choice left."""
         left = [label for label in self.grid.singles if self._rate(self.grid.single_row(label), env) is not None]
         return (left or list(self.grid.singles))[0]
 
@@ -233,7 +233,7 @@ class _Expansion:
 
 
 def _unvotable(cell: Cell) -> str:
-    """Why answers to a cell's task cannot be voted on, or nothing."""
+    """Says why answers to a cell's task cannot be voted on, or nothing."""
     if cell.skipped:
         return ""
     with closing(setup.make_env(configs.build(cell.config), cell.config["env_kwargs"])) as env:
@@ -242,7 +242,7 @@ def _unvotable(cell: Cell) -> str:
 
 
 def misfit(config: TrainConfig) -> str:
-    """Why an algorithm cannot train a team: what it needs and the run does not offer; empty if it can.
+    """Says why an algorithm cannot train a team: what it needs and the run does not offer; empty if it can.
 
     Raises:
         ConfigError: The environment cannot be built.
@@ -257,7 +257,7 @@ def misfit(config: TrainConfig) -> str:
 
 
 def single_entry(entry: EnvEntry) -> EnvEntry:
-    """The same task for one agent: without what speaks of the team."""
+    """Returns the same task for one agent: without what speaks of the team."""
     settings = {k: v for k, v in entry.settings.items() if k not in ("policies", "frozen", "adapters")}
     kwargs = {k: v for k, v in settings.pop("env_kwargs", {}).items() if k not in _TEAM}
     settings["env_kwargs"] = presets.keep_accepted(entry.single, kwargs)
@@ -267,7 +267,7 @@ def single_entry(entry: EnvEntry) -> EnvEntry:
 def resolve(
     grid: Grid, label: str, env: str, entry: EnvEntry, rule: str, stage: Stage, changes: Mapping[str, Any]
 ) -> TrainConfig:
-    """The settings of a run but for seed and rate: the preset's, the grid's, the environment's, the algorithm's.
+    """Resolves a run's settings but for seed and rate: the preset's, the grid's, the environment's, the algorithm's.
 
     Of a preset made for one algorithm, others take the settings that they have too.
     """
@@ -297,7 +297,7 @@ def resolve(
 
 
 def _known_settings(grid: Grid, settings: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
-    """Those of the grid's settings for all algorithms that this one has."""
+    """Picks those of the grid's settings for all algorithms that this one has."""
     classes = [algorithms.get(grid.algorithm_entry(label).algo) for label in grid.trained]
     everybody = {f.name for kind in classes for f in dataclasses.fields(kind.Config)}
     for key in settings:

@@ -83,7 +83,7 @@ def _by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _efficiency(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], unit: str) -> None:
-    """Score on the panel over what was spent: the mean of seeds, and every seed's range."""
+    """Draws the score on the panel over what was spent: the mean of seeds, and every seed's range."""
     for name, runs in _by_label(rows).items():
         curves = [r["curve"] for r in runs if len(r["curve"]) > 1]
         if not curves:
@@ -100,7 +100,7 @@ def _efficiency(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], unit: s
 
 
 def _iqm(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], lines: Sequence[Line]) -> None:
-    """IQM and its interval, one line per algorithm; without an interval, the point alone."""
+    """Draws the IQM and its interval, one line per algorithm; without an interval, the point alone."""
     env = rows[0]["env"]
     shown = [x for x in lines if x.env == env and x.iqm is not None and x.env != EVERYTHING]
     for y, line in enumerate(reversed(shown)):
@@ -115,7 +115,7 @@ def _iqm(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], lines: Sequenc
 
 
 def _environments(axes: Any, look: Mapping[str, Any], lines: Sequence[Line]) -> None:
-    """Mean and its interval of every algorithm, one line per environment."""
+    """Draws the mean and its interval of every algorithm, one line per environment."""
     shown = [x for x in lines if x.mean is not None and x.env != EVERYTHING]
     envs = list(dict.fromkeys(x.env for x in shown))[::-1]
     names = list(dict.fromkeys(x.algorithm for x in shown))
@@ -133,7 +133,7 @@ def _environments(axes: Any, look: Mapping[str, Any], lines: Sequence[Line]) -> 
 
 
 def _profiles(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
-    """Share of runs that reach a score, with the bootstrap's band."""
+    """Draws the share of runs that reach a score, with the bootstrap's band."""
     levels = np.linspace(0, 1, 101)
     for name, runs in _by_label(rows).items():
         kept = complete(outcomes(runs)[1])
@@ -149,7 +149,7 @@ def _profiles(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
 
 
 def _contribution(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
-    """What the trained team scores, and what is left with one policy set back to its start; mean of seeds."""
+    """Draws the trained team's score, and that with one policy set back to its start; mean of seeds."""
     for name, runs in _by_label(rows).items():
         tables = [r["contribution"] for r in runs if isinstance(r.get("contribution"), dict)]
         if not tables:
@@ -164,7 +164,7 @@ def _contribution(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> No
 
 
 def _drift(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], name: str, title: str) -> None:
-    """A quantity of the update over tokens, mean of policies, one thin line per seed."""
+    """Draws a quantity of the update over tokens, mean of policies, one thin line per seed."""
     for row_label, runs in _by_label(rows).items():
         color, style = look[row_label]
         for i, row in enumerate(runs):

@@ -48,23 +48,23 @@ class BenchFolder:
         return self.root / "results.jsonl"
 
     def job_file(self, key: str) -> Path:
-        """What a cell is."""
+        """Names the file of a cell's settings."""
         return self.root / "jobs" / f"{key}.json"
 
     def lock_file(self, key: str) -> Path:
-        """Held by the process that makes the cell."""
+        """Names the lock that the process holds that makes the cell."""
         return self.root / "jobs" / f"{key}.lock"
 
     def log_file(self, key: str) -> Path:
-        """What the cell's process printed."""
+        """Names the file of what the cell's process printed."""
         return self.root / "logs" / f"{key}.log"
 
     def result_file(self, key: str) -> Path:
-        """What came out."""
+        """Names the file of a cell's result."""
         return self.root / "results" / f"{key}.json"
 
     def error_file(self, key: str) -> Path:
-        """Why nothing came out."""
+        """Names the file that says why there is no result."""
         return self.root / "results" / f"{key}.error"
 
     def prepare(self, grid: Mapping[str, Any]) -> None:
@@ -85,7 +85,7 @@ class BenchFolder:
         self._describe({"grid": grid, "stages": stages})
 
     def described(self) -> dict[str, Any]:
-        """bench.json.
+        """Reads bench.json.
 
         Raises:
             ConfigError: There is none, or it is another version's.
@@ -120,12 +120,12 @@ class BenchFolder:
         write_whole(self.bench_file, text + "\n")
 
     def job(self, key: str) -> dict[str, Any]:
-        """What a cell is, its settings included."""
+        """Reads a cell's settings."""
         job: dict[str, Any] = json.loads(self.job_file(key).read_text(encoding="utf-8"))
         return job
 
     def result(self, key: str) -> dict[str, Any]:
-        """What came out of a cell."""
+        """Reads a cell's result."""
         result: dict[str, Any] = json.loads(self.result_file(key).read_text(encoding="utf-8"))
         return result
 
@@ -142,7 +142,7 @@ class BenchFolder:
         self.error_file(key).unlink(missing_ok=True)
 
     def rows(self, stage: str = "main") -> list[dict[str, Any]]:
-        """Every cell of a stage with its status (``done``, ``failed``, ``skipped``, ``pending``) and what came out.
+        """Reads every cell of a stage: its status (``done``, ``failed``, ``skipped``, ``pending``) and its result.
 
         Raises:
             ConfigError: The stage has not been run.

@@ -139,7 +139,7 @@ class Grid(_Part):
         _check(self)
 
     def table(self) -> dict[str, Any]:
-        """What is not as by default, as plain values: the TOML file of this grid."""
+        """Returns what is not as by default, as plain values: the TOML file of this grid."""
         plain: dict[str, Any] = TypeAdapter(Grid).dump_python(self, mode="json", exclude_defaults=True)
         return plain
 
@@ -175,17 +175,17 @@ class Grid(_Part):
         return run(self, BenchFolder(Path(folder)), [stage] if stage == "sweep" else stages, jobs, report)
 
     def env_entry(self, label: str) -> EnvEntry:
-        """What the label stands for."""
+        """Returns the environment that the label stands for."""
         entry = self.env.get(label, EnvEntry())
         return dataclasses.replace(entry, id=entry.id or label)
 
     def algorithm_entry(self, label: str) -> AlgorithmEntry:
-        """What the label stands for."""
+        """Returns the algorithm that the label stands for."""
         entry = self.algorithm.get(label, AlgorithmEntry())
         return dataclasses.replace(entry, algo=entry.algo or label)
 
     def credit_rule(self, label: str) -> str | dict[str, Any]:
-        """What the label stands for, as the setting ``credit`` of an algorithm takes it."""
+        """Returns the rule that the label stands for, as the setting ``credit`` of an algorithm takes it."""
         return self.rule.get(label, label)
 
     @property
@@ -201,7 +201,7 @@ class Grid(_Part):
         return tuple(filter(None, named)) or self.algorithms[:1]
 
     def single_row(self, label: str) -> str:
-        """What the single agent's row is called if this algorithm trains it."""
+        """Names the single agent's row if this algorithm trains it."""
         return "single" if len(self.singles) == 1 else f"single ({label})"
 
 

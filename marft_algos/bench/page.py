@@ -105,7 +105,7 @@ def _page(
 
 
 def _panels(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What each environment was evaluated on: held-out problems, or draws of what is trained on too."""
+    """Says what each environment was evaluated on: held-out problems, or draws of what is trained on too."""
     done = {row["env"]: row for row in reversed(rows) if row["status"] == "done"}
     panels = [f"{env}: {row.get('panel') or PanelFacts.of(row['problems'])}" for env, row in reversed(done.items())]
     return f"Evaluated on {'; '.join(panels)}." if panels else ""
@@ -130,7 +130,7 @@ def _troubles(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _each_run(folder: BenchFolder, rows: Sequence[Mapping[str, Any]]) -> str:
-    """The exact command of every run that was trained."""
+    """Lists the exact command of every run that was trained."""
     items = []
     for row in rows:
         if row["status"] == "done" and row["kind"] == "train":

@@ -39,7 +39,7 @@ def run(grid: Grid, folder: BenchFolder, stages: Sequence[Stage], jobs: int, say
 
 
 def worker_process(root: str, key: str, log: str) -> None:
-    """The body of a cell's process: everything it prints goes to the log."""
+    """Runs a cell in this process: everything it prints goes to the log."""
     with open(log, "ab", buffering=0) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -126,7 +126,7 @@ class _Stage:
 
 
 def _last_words(folder: BenchFolder, key: str, code: int) -> str:
-    """The last line that a failed process wrote, which is where Python puts the error."""
+    """Returns the last line that a failed process wrote, which is where Python puts the error."""
     lines = folder.log_file(key).read_text(encoding="utf-8", errors="replace").splitlines()
     last = next((line for line in reversed(lines) if line.strip()), "")
     return f"exit code {code}: {last}"[:500]

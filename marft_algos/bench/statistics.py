@@ -50,7 +50,7 @@ class Spread:
 
 
 def student_cdf(t: float, df: float) -> float:
-    """P(T ≤ t) of Student's t with any real number of degrees of freedom.
+    """Computes P(T ≤ t) of Student's t with any real number of degrees of freedom.
 
     With t = √df · tan θ the density is proportional to cos^(df − 1) θ, which Gauss and Legendre's rule integrates.
     """
@@ -63,7 +63,7 @@ def student_cdf(t: float, df: float) -> float:
 
 @lru_cache(maxsize=4096)
 def student_quantile(p: float, df: float) -> float:
-    """The t with ``student_cdf(t, df) == p``, for p > 1/2; the normal's from a million degrees of freedom."""
+    """Finds the t with ``student_cdf(t, df) == p``, for p > 1/2; the normal's from a million degrees of freedom."""
     df = min(df, 1e6)
     low, high = 0.0, 1.0
     while student_cdf(high, df) < p:
@@ -75,7 +75,7 @@ def student_quantile(p: float, df: float) -> float:
 
 
 def spread(outcomes: Outcomes) -> Spread:
-    """Var(mean) of crossed seeds and problems, and its Satterthwaite degrees of freedom; see the head of this file."""
+    """Estimates Var(mean) of crossed seeds and problems, and its degrees of freedom; see the head of this file."""
     seeds, problems = outcomes.shape
     rows, columns, mean = outcomes.mean(1), outcomes.mean(0), outcomes.mean()
     rest = outcomes - rows[:, None] - columns + mean
@@ -91,19 +91,19 @@ def spread(outcomes: Outcomes) -> Spread:
 
 
 def mean_of_runs(scores: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Weighted mean: environments count alike, whatever number of seeds each has."""
+    """Averages runs: environments count alike, whatever number of seeds each has."""
     return scores @ weights
 
 
 def iqm(scores: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Interquartile mean: of the runs without ⌊n/4⌋ at either end, as rliable has it (arXiv 2108.13264)."""
+    """Averages the runs without ⌊n/4⌋ at either end, as rliable has it (arXiv 2108.13264)."""
     cut = scores.shape[-1] // 4
     ordered = np.sort(scores, axis=-1)
     return ordered[..., cut : scores.shape[-1] - cut].mean(-1)
 
 
 def estimate(per_env: Sequence[Outcomes], statistic: Statistic = mean_of_runs) -> Interval:
-    """A statistic of runs, with its 95 % interval; one array per environment, environments fixed.
+    """Estimates a statistic of runs, with its 95 % interval; one array per environment, environments fixed.
 
     Args:
         per_env: Outcomes [S, P], or differences of two algorithms' outcomes on the same seeds and problems.
@@ -152,7 +152,7 @@ def _range(per_env: Sequence[Outcomes]) -> tuple[float, float]:
 
 
 def _constant(value: float, per_env: Sequence[Outcomes]) -> tuple[float, float]:
-    """No spread at all (everything solved, or no outcome differs): P problems still bound the share of exceptions."""
+    """Bounds the share of exceptions where nothing varies (everything solved, or no outcome differs)."""
     rest = wilson(0, min(p.shape[1] for p in per_env)).high
     return max(value - rest, -1.0), min(value + rest, 1.0)
 
@@ -165,14 +165,14 @@ def resample(outcomes: Outcomes, stream: int = 0) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=16)
 def _draws(seeds: int, problems: int, stream: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Fixed draws per shape: which seeds [R, S], and each problem's share [R, P]."""
+    """Draws, the same for equal shapes, seeds [R, S] and each problem's share [R, P]."""
     rng = np.random.default_rng([seeds, problems, stream])
     chosen = rng.integers(seeds, size=(RESAMPLES, seeds))
     return chosen, rng.multinomial(problems, np.full(problems, 1 / problems), size=RESAMPLES) / problems
 
 
 def probability_of_improvement(new: Sequence[Outcomes], old: Sequence[Outcomes]) -> Interval:
-    """P(a run of ``new`` scores above a run of ``old``), ties half, averaged over environments.
+    """Estimates P(a run of ``new`` scores above a run of ``old``), ties half, averaged over environments.
 
     The interval is the percentiles of the two-level bootstrap, problems drawn jointly for both algorithms.
     """
@@ -196,7 +196,7 @@ def _above(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64
 
 
 def profile(per_env: Sequence[Outcomes], levels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Performance profile [3, levels]: share of runs that score at least each level, and the bootstrap's 95 % band."""
+    """Computes the performance profile [3, levels]: share of runs that score each level, and its 95 % band."""
     runs = np.concatenate([p.mean(1) for p in per_env])
     share = (runs[:, None] >= levels).mean(0)
     if not enough(per_env):

@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from marft_algos.bench.folder import BenchFolder
 from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
+    from marft_algos.bench.folder import BenchFolder
     from marft_algos.bench.grid import Grid
 
 Pair = tuple[str, str]
@@ -21,7 +21,7 @@ Tried = Mapping[float, tuple[float, float] | None]
 
 
 def tried(rows: Sequence[Mapping[str, Any]]) -> dict[Pair, Tried]:
-    """What each learning rate came to, from the rows of the stage ``sweep``."""
+    """Collects what each learning rate came to, from the rows of the stage ``sweep``."""
     by_pair: dict[Pair, dict[float, list[Mapping[str, Any]]]] = {}
     for row in rows:
         if not row["hidden"]:
@@ -37,7 +37,7 @@ def _means(seeds: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
 
 
 def best(by_rate: Tried) -> float | None:
-    """The rate with the best final score; of equals the one that scored more while training, then the smaller.
+    """Picks the rate with the best final score; of equals the one that scored more while training, then the smaller.
 
     Where several rates reach the optimum, the one that got there with fewer tokens has more to spare on other seeds.
     Rates of which a run failed do not stand.
@@ -53,7 +53,7 @@ def _score(by_rate: Tried, lr: float) -> tuple[float, float]:
 
 
 def chosen(grid: Grid, folder: BenchFolder) -> Rates | None:
-    """The learning rate of each algorithm and environment, of single agents only the best one's; None without a sweep.
+    """Picks each algorithm's rate in each environment, of single agents only the best one's; None without a sweep.
 
     Raises:
         ConfigError: The sweep is not over.
@@ -82,7 +82,7 @@ def chosen(grid: Grid, folder: BenchFolder) -> Rates | None:
 
 
 def sheet(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A table of the sweep, its head first: of each rate the final score, and the score while training, in points.
+    """Makes the sweep's table, its head first: each rate's final score and score while training, in points.
 
     A choice at the edge of what was tried says so: a better one may lie beyond.
     """

@@ -78,7 +78,7 @@ class Line:
 
 
 def label(row: Row) -> str:
-    """The algorithm, with its credit rule where one was chosen."""
+    """Names the algorithm, with its credit rule where one was chosen."""
     return f"{row['algorithm']} / {row['credit']}" if row["credit"] else str(row["algorithm"])
 
 
@@ -103,7 +103,7 @@ def alike(rows: Sequence[Row]) -> bool:
 
 
 def complete(*arrays: Outcomes) -> list[Outcomes]:
-    """The problems that no outage took from any run of these, which are of the same problems."""
+    """Keeps the problems that no outage took from any run of these, which are of the same problems."""
     kept = ~np.isnan(np.concatenate(arrays)).any(0)
     return [array[:, kept] for array in arrays]
 
@@ -128,7 +128,7 @@ def gaps(rows: Sequence[Row], base: Sequence[Row]) -> Outcomes | None:
 
 
 def lines(rows: Sequence[Row], baseline: str, reference: str = "") -> list[Line]:
-    """One line per algorithm, environment by environment, and one per algorithm that was scored in all of them.
+    """Makes a line for each algorithm and environment, and one for each algorithm that was scored in all of them.
 
     Args:
         rows: Runs.
@@ -200,7 +200,7 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
 
 
 def _note(played: Sequence[Outcomes], kept: Sequence[Outcomes]) -> str:
-    """Why there is no number or no interval, or on how many problems it stands."""
+    """Says why there is no number or no interval, or on how many problems it stands."""
     if not all(p.size for p in kept):
         return "no problem is left: outages took each from one run or another"
     notes = [] if statistics.enough(kept) else [f"no interval: {min(map(len, kept))} of {statistics.MIN_SEEDS} seeds"]
@@ -209,7 +209,7 @@ def _note(played: Sequence[Outcomes], kept: Sequence[Outcomes]) -> str:
 
 
 def _improvement(parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row]]) -> Interval | None:
-    """Probability that a run scores above the baseline's; None where outages have left no problem to both."""
+    """Estimates P(a run scores above the baseline's); None where outages have left no problem to both."""
     pairs = [complete(outcomes(part)[1], outcomes(base)[1]) for part, base in zip(parts, bases, strict=True)]
     if not all(new.size for new, _ in pairs):
         return None
@@ -217,7 +217,7 @@ def _improvement(parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row]])
 
 
 def _sampled(parts: Sequence[Sequence[Row]]) -> tuple[Interval | None, int]:
-    """avg@k and its k; None where some run has no samples, or outages have left no problem."""
+    """Estimates avg@k, with its k; None where some run has no samples, or outages have left no problem."""
     done = [r for part in parts for r in part if r["status"] == "done"]
     if not all("sampled" in r for r in done):
         return None, 0
@@ -232,7 +232,7 @@ def _all_done(parts: Sequence[Sequence[Row]]) -> bool:
 
 
 def _difference(parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row]]) -> Interval | None:
-    """Mean difference of parts to bases; None where something is not there to be paired."""
+    """Estimates the mean difference of parts to bases; None where something is not there to be paired."""
     paired = [gaps(part, base) for part, base in zip(parts, bases, strict=True)]
     known = [p for p in paired if p is not None]
     return statistics.estimate(known) if len(known) == len(paired) else None
@@ -242,7 +242,7 @@ def _difference(parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row]]) 
 
 
 def points(e: Interval | None, *, signed: bool = False) -> str:
-    """``83.0 [79.5, 86.0]``: hundredths, with the interval if there is one."""
+    """Writes ``83.0 [79.5, 86.0]``: hundredths, with the interval if there is one."""
     if e is None:
         return "–"
     sign = "+" if signed else ""
@@ -251,19 +251,19 @@ def points(e: Interval | None, *, signed: bool = False) -> str:
 
 
 def share(e: Interval | None) -> str:
-    """``0.92 [0.76, 1.00]``."""
+    """Writes ``0.92 [0.76, 1.00]``."""
     if e is None:
         return "–"
     return f"{e.mean:.2f}" if math.isnan(e.low) else f"{e.mean:.2f} [{e.low:.2f}, {e.high:.2f}]"
 
 
 def _count(number: float, separator: str = " ") -> str:
-    """``98 304``; a dash where it was not counted."""
+    """Writes ``98 304``; a dash where it was not counted."""
     return "–" if math.isnan(number) else f"{number:,.0f}".replace(",", separator)
 
 
 def _entries(line: Line) -> list[str]:
-    """One line of a table, in the order of ``COLUMNS``; a line without a score says why in the place of its mean."""
+    """Writes a line of the table, in the order of ``COLUMNS``; without a score it says why in place of the mean."""
     waiting = f" ({line.pending} pending)" if line.pending and line.mean is None else ""
     return [
         line.env,
@@ -283,7 +283,7 @@ def _entries(line: Line) -> list[str]:
 
 
 def sheet(shown: Sequence[Line], baseline: str, reference: str = "") -> list[list[str]]:
-    """The table's cells, its head first; a column that would be empty is left out."""
+    """Makes the table's entries, its head first; a column that would be empty is left out."""
     titles = {"difference": f"difference to {baseline}", "across": f"difference to {reference}"}
     titles["sampled"] = f"avg@{max((line.samples for line in shown), default=0)}"
     rows = [[titles.get(c, c) for c in COLUMNS], *map(_entries, shown)]
@@ -302,7 +302,7 @@ def matrix(shown: Sequence[Line], value: Literal["mean", "difference"]) -> list[
 
 
 def markdown(cells: Sequence[Sequence[str]]) -> str:
-    """A sheet as Markdown."""
+    """Writes a sheet as Markdown."""
     head, *body = ([cell.replace("|", "\\|") for cell in row] for row in cells)
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body)) + "\n"
 
@@ -311,14 +311,14 @@ _TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {"–": "--", "\\": r"\textbackslash{}
 
 
 def latex(cells: Sequence[Sequence[str]]) -> str:
-    """A sheet as LaTeX's tabular (package booktabs)."""
+    """Writes a sheet as LaTeX's tabular (package booktabs)."""
     top, *body = (" & ".join("".join(_TEX.get(c, c) for c in cell) for cell in row) + r" \\" for row in cells)
     opened = [rf"\begin{{tabular}}{{ll{'r' * (len(cells[0]) - 2)}}}", r"\toprule", top, r"\midrule"]
     return "\n".join([*opened, *body, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
 def as_csv(shown: Sequence[Line]) -> str:
-    """The table as CSV, unrounded; empty where there is no number."""
+    """Writes the table as CSV, unrounded; empty where there is no number."""
     estimates = ("mean", "sampled", "iqm", "difference", "across", "improvement")
     counts = ("samples", "seeds", "failed", "pending", "infra", "tokens", "processed", "starts")
     plain = (*counts, "seconds", "memory", "note")
@@ -338,7 +338,7 @@ def as_csv(shown: Sequence[Line]) -> str:
 
 
 def marl_eval(rows: Sequence[Row], name: str) -> dict[str, Any]:
-    """The finished runs in marl-eval's schema: environment, task, algorithm, run, step, metric over episodes.
+    """Puts the finished runs into marl-eval's schema: environment, task, algorithm, run, step, metric over episodes.
 
     Steps are sampled tokens. ``absolute_metrics`` are those of the last evaluation: ours has 500 problems, where the
     protocol asks for ten times as many episodes as in the evaluations before.
@@ -358,5 +358,5 @@ def marl_eval(rows: Sequence[Row], name: str) -> dict[str, Any]:
 
 
 def _known(outcomes: Sequence[float | None]) -> list[float]:
-    """Those of episodes that no outage took."""
+    """Keeps the outcomes of episodes that no outage took."""
     return [x for x in outcomes if x is not None]

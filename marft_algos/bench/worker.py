@@ -87,7 +87,7 @@ def _cell(root: str, key: str, trusted: bool) -> int:
 
 
 def make(folder: BenchFolder, job: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of a cell, by its kind."""
+    """Makes the result of a cell, by its kind."""
     config = configs.build(job["config"])
     config = dataclasses.replace(config, runs_dir=str(folder.runs), name=job["key"])
     if job["kind"] == "vote":
@@ -119,7 +119,7 @@ def train(config: TrainConfig, contribution: int) -> dict[str, Any]:
 
 
 def measured(run: RunFolder) -> dict[str, Any]:
-    """What a finished run says: final outcomes problem by problem, its curve, what it cost.
+    """Reads what a finished run says: final outcomes problem by problem, its curve, what it cost.
 
     ``train_score`` is the mean score of the episodes that were sampled for training, weighted by tokens: the area under
     the learning curve, which tells runs apart that end alike. ``processed`` counts prompts, too; ``starts`` are visits
@@ -170,7 +170,7 @@ def _mean_over_policies(line: Mapping[str, Any], name: str) -> float | None:
 
 
 def contributions(config: TrainConfig, run: RunFolder, episodes: int) -> dict[str, float]:
-    """Score of the trained team, and with each policy set back to its start, on the first problems of the panel."""
+    """Scores the trained team, and that with each policy set back to its start, on the panel's first problems."""
     evaluation = _Evaluation(config, episodes)
     with tempfile.TemporaryDirectory() as aside:
         trained = checkpoint.pick(run.checkpoints) / "policies"
@@ -187,7 +187,7 @@ def contributions(config: TrainConfig, run: RunFolder, episodes: int) -> dict[st
 
 
 def sampled(folder: BenchFolder, job: Mapping[str, Any]) -> list[float | None]:
-    """Mean outcome of each problem over so many sampled answers of the trained team; None: outages took them."""
+    """Averages each problem's outcome over so many sampled answers of the trained team; None: outages took them."""
     config = configs.build(job["config"])
     evaluation = _Evaluation(config)
     if config.iterations:
@@ -204,7 +204,7 @@ def sampled(folder: BenchFolder, job: Mapping[str, Any]) -> list[float | None]:
 
 
 def _trained(folder: BenchFolder, key: str, what: str) -> RunFolder:
-    """The run of a trained cell.
+    """Opens the run of a trained cell.
 
     Raises:
         ConfigError: There is only its result, as in an archive of results: no team to play.
@@ -247,7 +247,7 @@ class _Evaluation:
 
 
 def ablation(folder: BenchFolder, config: TrainConfig, source: str) -> dict[str, Any]:
-    """A trained team, scored in another environment than it was trained in."""
+    """Scores a trained team in another environment than it was trained in."""
     evaluation = _Evaluation(config)
     evaluation.load(_trained(folder, source, "An ablation"))
     played, started = evaluation.play(config), time.monotonic()
@@ -255,7 +255,7 @@ def ablation(folder: BenchFolder, config: TrainConfig, source: str) -> dict[str,
 
 
 def vote(folder: BenchFolder, config: TrainConfig, sources: Sequence[str], reference: str) -> dict[str, Any]:
-    """Majority of several answers to each problem.
+    """Scores the majority of several answers to each problem.
 
     With a reference cell, one agent is sampled as often as the inference tokens of that cell's team pay for;
     without, each source answers once, greedily.
@@ -283,7 +283,7 @@ def vote(folder: BenchFolder, config: TrainConfig, sources: Sequence[str], refer
 
 
 def majority(votes: Sequence[Trajectory], answer_key: Callable[[str], str]) -> float | None:
-    """Outcome of the commonest answer, the earliest of equals; the task says which replies answer the same.
+    """Returns the outcome of the commonest answer, the earliest of equals; the task says which are the same.
 
     Votes that an outage took are none; without any vote there is no outcome.
     """
@@ -307,7 +307,7 @@ def _scored(
     sources: Sequence[str],
     started: float,
 ) -> dict[str, Any]:
-    """The result of a cell without a run of its own; what its sources cost is its cost.
+    """Makes the result of a cell without a run of its own; what its sources cost is its cost.
 
     Raises:
         ConfigError: Some sources were made before something was counted, the others after: no sum.

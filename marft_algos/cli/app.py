@@ -140,7 +140,7 @@ def run_envs(argv: list[str]) -> int:
 
 
 def describe(env_id: str, kwargs: dict[str, Any]) -> str:
-    """A page about one environment: what it is, who is in the team, who sees whom, what they see."""
+    """Describes an environment: what it is, who is in the team, who sees whom, what they see."""
     import marft_envs
 
     spec = marft_envs.spec(env_id)
@@ -197,7 +197,7 @@ def run_check(argv: list[str]) -> int:
 
 
 def foreign_clauses(target: str, kwargs: dict[str, Any]) -> list[Any]:
-    """What an environment of others offers, clause by clause; empty for those of this project."""
+    """Lists what an environment of others offers, clause by clause; empty for those of this project."""
     import marft_envs
     from marft_envs.errors import ConfigError
 
@@ -213,7 +213,7 @@ def foreign_clauses(target: str, kwargs: dict[str, Any]) -> list[Any]:
 
 
 def factory(target: str, kwargs: dict[str, Any]) -> Any:
-    """A callable without arguments that builds ``target``: an id, ``module:id`` or ``module:callable``."""
+    """Returns a callable without arguments that builds ``target``: an id, ``module:id`` or ``module:callable``."""
     import marft_envs
     from marft_envs.errors import ConfigError
     from marft_envs.registry import FOREIGN, import_for

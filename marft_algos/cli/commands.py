@@ -121,7 +121,7 @@ def _dry_run(argv: list[str]) -> int:
 
 
 def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
-    """The settings that the command line means, and the run to go on with if there is one."""
+    """Reads the settings that the command line means, and the run to go on with if there is one."""
     from marft_algos.config.settings import SECTIONS
 
     words = list(argv)
@@ -147,7 +147,7 @@ def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
 
 
 def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mapping[str, str]) -> TrainConfig:
-    """What the options change: the resumed run's settings, a file's, or a preset's."""
+    """Reads what the options change: the resumed run's settings, a file's, or a preset's."""
     from marft_algos.config import settings as config
 
     if run is not None:
@@ -299,7 +299,7 @@ def _compare(options: EvalArguments) -> int:
 
 
 def _eval_settings(options: EvalArguments) -> tuple[TrainConfig, RunFolder | None]:
-    """The run's settings (the quickstart's without a run) with what the options change."""
+    """Changes the run's settings (the quickstart's without a run) as the options say."""
     from marft_algos.config import settings as configs
 
     if not options.run and not options.untrained:
@@ -329,7 +329,7 @@ def _eval_settings(options: EvalArguments) -> tuple[TrainConfig, RunFolder | Non
 
 
 def _agent_called(name: str, env: Any) -> str:
-    """An agent by its name, or by its role if only one has it."""
+    """Finds an agent by its name, or by its role if only one has it."""
     team = env.unwrapped.team
     matches = [agent.name for agent in team if name in (agent.name, agent.role)]
     if len(matches) != 1:

@@ -73,7 +73,7 @@ def run_play(argv: list[str]) -> int:
 
 
 def team_of(path: str, env_id: str, names: Sequence[str]) -> Reply:
-    """What the trained team of a run says, greedily.
+    """Returns a function that gives the greedy replies of a run's trained team.
 
     Args:
         path: Of the run.
@@ -148,7 +148,7 @@ def _episode(env: Any, seed: int, people: set[str], others: Reply) -> float:
 
 
 def _who_saw_whom(d: Sequence[Sequence[int]], names: Sequence[str]) -> str:
-    """The executed D in words: ``D[i][j] = 1`` when j saw i."""
+    """Writes the executed D in words: ``D[i][j] = 1`` when j saw i."""
     sights = [(name, [names[i] for i in range(len(names)) if d[i][j]]) for j, name in enumerate(names)]
     return "; ".join(f"{name} saw {', '.join(seen)}" for name, seen in sights if seen) or "nobody saw anybody"
 

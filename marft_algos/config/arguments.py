@@ -26,7 +26,7 @@ registry = ConstructorRegistry()
 
 
 def value(text: str) -> Any:
-    """A value as in TOML (``3``, ``true``, ``[0, 1]``) or JSON (``{"a": 1}``, ``null``), else the text itself."""
+    """Reads a value as in TOML (``3``, ``true``, ``[0, 1]``) or JSON (``{"a": 1}``, ``null``), else the text itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -50,7 +50,7 @@ def over(base: Mapping[str, Any], typed: Mapping[str, Any], preset: bool) -> dic
 
 
 def _written(words: list[str], plain: bool, convert: Callable[[str], Any]) -> Any:
-    """The words as a value or a table of values.
+    """Reads the words as a value or a table of values.
 
     Raises:
         ValueError: Something else than ``KEY=VALUE`` where only that will do.
@@ -148,7 +148,7 @@ def parse_in_sections(
 
 
 def _documented(kind: type) -> dict[str, str]:
-    """The text below each field of a dataclass."""
+    """Reads the text below each field of a dataclass."""
     (body,) = ast.parse(inspect.getsource(kind)).body
     assert isinstance(body, ast.ClassDef)
     texts = {}
@@ -159,7 +159,7 @@ def _documented(kind: type) -> dict[str, str]:
 
 
 def typed(*words: object) -> str:
-    """A command of ``marft`` as it is typed in a shell: what needs quotes has them."""
+    """Writes a command of ``marft`` as it is typed in a shell: what needs quotes has them."""
     return shlex.join(["marft", *map(str, words)])
 
 

@@ -172,7 +172,7 @@ def _checked_url(url: str) -> str:
 
 
 def _table_of(text: str) -> dict[str, Any]:
-    """The table of ``vllm:URL[,URL][?OPTIONS]`` or ``openai:MODEL[@URL][?OPTIONS]``."""
+    """Reads the table in ``vllm:URL[,URL][?OPTIONS]`` or ``openai:MODEL[@URL][?OPTIONS]``."""
     head, _, query = text.partition("?")
     kind, _, rest = head.partition(":")
     table: dict[str, Any] = {"kind": kind, **dict(parse_qsl(query, keep_blank_values=True))}

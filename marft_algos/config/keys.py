@@ -43,7 +43,7 @@ def check_name(name: str) -> None:
 
 
 def places(urls: Iterable[str]) -> str:
-    """Scheme and host of addresses, for people and for comparing."""
+    """Returns scheme and host of addresses, for people and for comparing."""
     return ", ".join(sorted({f"{urlsplit(url).scheme}://{urlsplit(url).hostname}" for url in urls}))
 
 
@@ -82,7 +82,7 @@ def _is_local(place: str) -> bool:
 
 @contextmanager
 def drawn(url: str) -> Iterator[str]:
-    """The key of a server that is about to be started: that of ``VLLM_API_KEY``, or one drawn for it.
+    """Yields the key of a server that is about to be started: that of ``VLLM_API_KEY``, or one drawn for it.
 
     A drawn one lies in the user's own folder of states while the server runs, where ``of_server`` finds it.
     """
@@ -101,7 +101,7 @@ def drawn(url: str) -> Iterator[str]:
 
 
 def of_server(url: str) -> str | None:
-    """The key of a server that this user has started on this machine; None of any other."""
+    """Returns the key of a server that this user has started on this machine; None of any other."""
     if not _is_local(url):
         return None
     try:

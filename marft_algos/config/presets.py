@@ -146,7 +146,7 @@ _3B, _7B = "Qwen/Qwen2.5-Coder-3B-Instruct", "Qwen/Qwen2.5-Coder-7B-Instruct"
 
 
 def _card(model: str, micro_tokens: int, *, again: bool = False, quantize: str = "none") -> dict[str, Any]:
-    """One GPU. Cards differ in what is computed at once, never in what is learned.
+    """Fits one GPU. Cards differ in what is computed at once, never in what is learned.
 
     Args:
         model: the paper's, or the next larger one of its family.
@@ -217,7 +217,7 @@ TOYS = ("relay-v0", "xor-v0", "route-v0", "signal-v0")
 
 
 def suited(env: str) -> str:
-    """The preset of the embedded model that was made for this environment."""
+    """Names the preset of the embedded model that was made for this environment."""
     if env in TOYS:
         return "toy"
     return next((name for name in ("code", "tools") if env.startswith(f"{name}-")), "quickstart")
@@ -229,7 +229,7 @@ def accepts(env_id: str, keyword: str) -> bool:
 
 
 def keep_accepted(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that another environment than the one they were meant for can take, too."""
+    """Keeps the arguments that another environment than the one they were meant for can take, too."""
     return {key: value for key, value in kwargs.items() if accepts(env_id, key)}
 
 

@@ -166,12 +166,12 @@ class TrainConfig(Checked):
         object.__setattr__(self, "engines", endpoints.parse_all(self.engines))
 
     def table(self) -> dict[str, Any]:
-        """Every setting as plain values, the algorithm's as a nested table."""
+        """Returns every setting as plain values, the algorithm's as a nested table."""
         engines = {policy: endpoint.table() for policy, endpoint in self.engines.items()}
         return dataclasses.asdict(self) | {"engines": engines}
 
     def to_toml(self) -> str:
-        """Every resolved setting as TOML."""
+        """Returns every resolved setting as TOML."""
         return values.dumps(self.table())
 
 

@@ -177,14 +177,14 @@ def _remembered(power: Power) -> bool:
 
 
 def _mark(power: Power) -> Path:
-    """A file named by a digest of the setting; for what runs here, of the current folder, too, where modules lie."""
+    """Names a file by a digest of the setting; for what runs here, of the current folder, too, where modules lie."""
     where = os.getcwd() if power.executes else ""
     text = json.dumps([power.name, power.value, power.does, where])
     return states() / "trusted" / hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def states() -> Path:
-    """The user's own folder, never one below the current folder, which may be a stranger's."""
+    """Returns the user's own folder, never one below the current folder, which may be a stranger's."""
     named, home = os.environ.get("XDG_STATE_HOME", ""), os.path.expanduser("~")
     base = Path(named) if os.path.isabs(named) else Path(home) / ".local" / "state"
     if not base.is_absolute():

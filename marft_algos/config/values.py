@@ -33,7 +33,7 @@ def dumps(table: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """The value in the types that TOML has."""
+    """Returns the value in the types that TOML has."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner, f"{where}.{key}") for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -98,7 +98,7 @@ def checked(
 
 
 def converted(key: str, value: Any, hint: Any) -> Any:
-    """A setting's value in its type; a table becomes the dataclass that the hint names, alone or by label.
+    """Puts a setting's value into its type; a table becomes the dataclass that the hint names, alone or by label.
 
     Raises:
         ConfigError: It cannot be.

@@ -49,7 +49,7 @@ class PolicyFiles(Protocol):
 
 
 def step_dir(folder: Path, iteration: int) -> Path:
-    """Where the checkpoint of an iteration lies."""
+    """Names the folder of an iteration's checkpoint."""
     return folder / f"step_{iteration:06d}"
 
 
@@ -127,7 +127,7 @@ def _aside(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """Failed writes as the system's errors: torch and safetensors raise errors of their own for them."""
+    """Turns failed writes into the system's errors: torch and safetensors raise errors of their own for them."""
     try:
         yield
     except SafetensorError as error:

@@ -63,7 +63,7 @@ class PanelFacts:
 
     @classmethod
     def of(cls, task_ids: Sequence[str], held_out: bool = False) -> PanelFacts:
-        """Those of episodes with these ids."""
+        """Counts episodes with these ids, and the instances among them."""
         return cls(len(task_ids), len(set(task_ids) - {""}), held_out)
 
     def __str__(self) -> str:
@@ -131,7 +131,7 @@ class RunFolder:
         return self.root / "commands.jsonl"
 
     def episodes_file(self, kind: str, iteration: int) -> Path:
-        """Path of the ``train`` or ``eval`` episodes of an iteration."""
+        """Names the file of an iteration's ``train`` or ``eval`` episodes."""
         return self.root / "episodes" / f"{kind}-{iteration:06d}.jsonl"
 
     @classmethod
@@ -216,7 +216,7 @@ class RunFolder:
             file.write(json.dumps(line).encode() + b"\n")
 
     def commands(self) -> list[dict[str, Any]]:
-        """What was typed, in order, every complete line; empty for runs that no command has made or resumed.
+        """Reads what was typed, in order; empty for runs that no command has made or resumed.
 
         Raises:
             DataError: A line is no record of a command; the message names it.
@@ -232,7 +232,7 @@ class RunFolder:
     # Metrics ---------------------------------------------------------------------------------------
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Every complete line of metrics.jsonl, in order.
+        """Reads every complete line of metrics.jsonl, in order.
 
         Raises:
             DataError: A line is no record of an iteration; the message names it.
@@ -278,7 +278,7 @@ class RunFolder:
         return [EvalRecord(e.task_id, outcome(e.success, e.team_return), e.infra) for e in episodes]
 
     def panel(self) -> PanelFacts | None:
-        """What the run's team is evaluated on; None before there is an evaluation."""
+        """Says what the run's team is evaluated on; None before there is an evaluation."""
         for line in reversed(self.metrics()):
             if "eval/instances" in line:
                 return PanelFacts(int(line["eval/n"]), int(line["eval/instances"]), bool(line["eval/held_out"]))
@@ -288,7 +288,7 @@ class RunFolder:
         return PanelFacts.of([record.task_id for record in self.evaluation(done[-1])])
 
     def gain(self, iteration: int | None = None) -> tuple[Interval, Interval, Interval] | None:
-        """Untrained and trained outcome, and the paired difference; None before there are two evaluations.
+        """Returns untrained and trained outcome, and the paired difference; None before there are two evaluations.
 
         Args:
             iteration: Of the trained team's evaluation, the last by default.
@@ -305,7 +305,7 @@ _COMMAND = {"iteration": (int, "a number"), "root": (str, "a path"), "command": 
 
 
 def _records(path: Path, fields: Mapping[str, tuple[Any, str]], needed: bool = False) -> list[dict[str, Any]]:
-    """Every complete line of a file, checked; the last one, if the process ended while it was written, is none."""
+    """Reads every complete line of a file, checked; a last one that was cut is none."""
     if not path.is_file():
         return []
     lines = path.read_bytes().split(b"\n")
@@ -326,18 +326,18 @@ def _record(line: bytes, where: str, fields: Mapping[str, tuple[Any, str]], need
 
 
 def outcome(success: bool | None, score: float) -> float:
-    """What an evaluated episode counts: solved or not where the task says so, else the return."""
+    """Returns what an evaluated episode counts: solved or not where the task says so, else the return."""
     return float(score if success is None else success)
 
 
 def estimate(records: Sequence[EvalRecord]) -> Interval:
-    """Mean outcome of the episodes that were not lost, with its interval, and how many were."""
+    """Averages the outcomes of the episodes that were not lost, with the interval, and counts the others."""
     kept = [r.outcome for r in records if not r.lost]
     return dataclasses.replace(intervals.mean(kept), infra=len(records) - len(kept))
 
 
 def compare(before: Sequence[EvalRecord], after: Sequence[EvalRecord]) -> tuple[Interval, Interval, Interval]:
-    """Both outcomes, and the paired difference ``after - before`` over the problems that neither has lost.
+    """Averages both outcomes, and the paired difference ``after - before`` over the problems that neither has lost.
 
     Raises:
         ConfigError: They are not on the same problems.
@@ -390,7 +390,7 @@ def write_whole(path: Path, text: str, errors: str = "strict") -> None:
 
 
 def _remedy(path: Path, number: int | None) -> str:
-    """What to do when a path cannot be written."""
+    """Says what to do when a path cannot be written."""
     if number in _FORBIDDEN:
         return "Expected a folder that you may write to: choose one with --runs-dir, or change its permissions."
     if number in _MISPLACED:

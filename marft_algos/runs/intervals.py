@@ -43,20 +43,20 @@ def wilson(successes: int, n: int) -> Interval:
 
 
 def mean(outcomes: Sequence[float]) -> Interval:
-    """Mean of outcomes: Wilson's interval if all are 0 or 1, else the bootstrap's."""
+    """Averages outcomes: with Wilson's interval if all are 0 or 1, else the bootstrap's."""
     if all(x in (0.0, 1.0) for x in outcomes):
         return wilson(int(sum(outcomes)), len(outcomes))
     return _bootstrap(np.asarray(outcomes, dtype=np.float64))
 
 
 def paired(before: Sequence[float], after: Sequence[float], level: float = 0.95) -> Interval:
-    """Mean of ``after - before`` on the same problems, with the interval of a paired bootstrap."""
+    """Averages ``after - before`` on the same problems, with the interval of a paired bootstrap."""
     difference = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
     return _bootstrap(difference, level) if len(difference) else Interval(math.nan, math.nan, math.nan, 0)
 
 
 def _bootstrap(x: np.ndarray, level: float = 0.95) -> Interval:
-    """Percentile bootstrap of the mean; a resample is a multinomial draw over the distinct values."""
+    """Bootstraps the mean; a resample is a multinomial draw over the distinct values."""
     values, counts = np.unique(x, return_counts=True)
     draws = np.random.default_rng(0).multinomial(len(x), counts / len(x), size=RESAMPLES)
     low, high = np.quantile(draws @ values / len(x), [(1 - level) / 2, (1 + level) / 2])

@@ -89,7 +89,7 @@ def _taken(folder: Path, command: str) -> IO[str]:
 
 
 def _refusal(folder: Path, text: str) -> str:
-    """Who holds the lock, and what to do."""
+    """Says who holds the lock, and what to do."""
     try:
         who: dict[str, Any] = json.loads(text)
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(who["since"])))
@@ -102,7 +102,7 @@ def _refusal(folder: Path, text: str) -> str:
 
 
 def _forget() -> None:
-    """In a forked child: the locks are the parent's, and end with it, not with its last child."""
+    """Forgets the locks in a forked child: they are the parent's, and end with it, not with its last child."""
     for mine in _HELD.values():
         mine.file.close()
     _HELD.clear()

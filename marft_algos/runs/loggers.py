@@ -62,7 +62,7 @@ def make(name: str, run: RunFolder, iteration: int) -> Logger:
 
 
 def minutes(seconds: float) -> str:
-    """``75`` -> ``1:15``."""
+    """Writes ``75`` as ``1:15``."""
     total = max(round(seconds), 0)
     hours, rest = divmod(total, 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
@@ -110,15 +110,15 @@ class Display:
         """The caller's ``with`` ends the display."""
 
     def phase(self, text: str) -> None:
-        """What is being done now (shown on a terminal only)."""
+        """Shows what is being done now (on a terminal only)."""
         self._phase = text
 
     def note(self, text: str) -> None:
-        """One line that stays."""
+        """Prints one line that stays."""
         self.console.print(clean(text), markup=False, soft_wrap=True)
 
     def evaluated(self, iteration: int, now: Interval, gain: Interval | None, panel: str = "") -> None:
-        """A new evaluation; ``panel``: what on, in words."""
+        """Shows a new evaluation; ``panel``: what on, in words."""
         if self._live is None and panel != self._panel:
             self.note(f"evaluated on {panel}")
         self._panel = panel
@@ -142,7 +142,7 @@ class Display:
                 self.note("  ".join([*parts, f"{metrics['time_total']:.1f} s", f"left {self.left()}"]))
 
     def left(self) -> str:
-        """Time left, from the run's mean pace since it was started or resumed."""
+        """Estimates the time left, from the run's mean pace since it was started or resumed."""
         fresh = self.done - self.first
         if not fresh:
             return "?"
@@ -167,7 +167,7 @@ class Display:
         return Panel(Group(*rows), title=Text(self.title), title_align="left", border_style="bright_black")
 
     def _policies(self) -> Table | None:
-        """Last numbers of every policy."""
+        """Makes a table of the last numbers of every policy."""
         shown = {"loss": "loss", "kl": "KL", "entropy": "entropy", "clip_share": "clipped", "value_loss": "value loss"}
         names = list(dict.fromkeys(k.split("/")[1] for k in self._last if k.startswith("policy/")))
         if not names:

@@ -16,7 +16,7 @@ from marft_envs.errors import ConfigError
 
 
 def absolute(config: TrainConfig) -> TrainConfig:
-    """The settings with every model, adapter and data file that is found from here named by its absolute path.
+    """Names every model, adapter and data file of the settings that is found from here by its absolute path.
 
     What is not found stays as it is: it is a name (``embedded``, a hub id), or an error that others report.
     """
@@ -24,7 +24,7 @@ def absolute(config: TrainConfig) -> TrainConfig:
 
 
 def of_run(run: RunFolder, replaced: Mapping[str, Any] | None = None) -> TrainConfig:
-    """A run's settings, its models and adapters where they are now.
+    """Reads a run's settings, its models and adapters where they are now.
 
     A path is looked for as it stands in config.toml, then where it lies seen from the run's folder, should both have
     moved; a relative one (from runs of earlier versions) from the folder in which the run was started.
@@ -59,13 +59,13 @@ def _mapped(config: TrainConfig, path: Callable[[str], str], data: Callable[[Any
 
 
 def _here(spec: str) -> str | None:
-    """The folder of that name, seen from the current one."""
+    """Finds the folder of that name, seen from the current one."""
     folder = Path(spec).expanduser()
     return None if spec in EMBEDDED or not folder.is_dir() else os.path.abspath(folder)
 
 
 def _data(value: Any) -> Any:
-    """A data file's absolute path; the name of a data set has neither a folder nor an ending, and stays."""
+    """Makes a data file's path absolute; the name of a data set has neither a folder nor an ending, and stays."""
     if not isinstance(value, str) or value == Path(value).stem:
         return value
     path = Path(value).expanduser()
@@ -74,7 +74,7 @@ def _data(value: Any) -> Any:
 
 
 def _located(spec: str, config: TrainConfig, run: RunFolder) -> str:
-    """Where the folder is now, or the name of a model that is none."""
+    """Finds where the folder is now, or returns the name of a model that is none."""
     path = Path(spec).expanduser()
     if spec in EMBEDDED or (path.is_absolute() and path.is_dir()):
         return spec
@@ -91,7 +91,7 @@ def _located(spec: str, config: TrainConfig, run: RunFolder) -> str:
 
 
 def _seen_from(run: RunFolder, path: Path) -> Path | None:
-    """Where an absolute path leads if the run's folder has moved, and what it names with it."""
+    """Finds where an absolute path leads if the run's folder has moved, and what it names with it."""
     commands = run.commands()[:1]
     return run.root / os.path.relpath(path, commands[0]["root"]) if commands else None
 

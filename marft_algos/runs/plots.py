@@ -79,7 +79,7 @@ def _accuracy(metrics: Sequence[Mapping[str, Any]]) -> Diagram:
 
 
 def _smooth(points: Points, window: int = 5) -> Points:
-    """Running mean over a few iterations: single ones are noisy."""
+    """Averages over the last few iterations: single ones are noisy."""
     means = []
     for i, (x, _) in enumerate(points):
         recent = [y for _, y in points[max(0, i - window + 1) : i + 1]]
@@ -104,7 +104,7 @@ def _zero(diagram: Diagram) -> bool:
 
 
 def colors(shown: Sequence[Diagram]) -> dict[str, str]:
-    """Label -> color, the same in every diagram."""
+    """Gives each label a color, the same in every diagram."""
     labels = list(dict.fromkeys(label for diagram in shown for label in diagram.series))
     return {label: COLORS[i % len(COLORS)] for i, label in enumerate(labels)}
 

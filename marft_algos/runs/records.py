@@ -23,7 +23,7 @@ DIGITS = 5
 def row(
     trajectory: Trajectory, estimates: Estimates | None = None, tokenizers: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """One episode as plain values.
+    """Writes one episode as plain values.
 
     Args:
         trajectory: Finished.

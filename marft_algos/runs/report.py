@@ -37,7 +37,7 @@ def write(run: RunFolder) -> None:
 
 
 def render(run: RunFolder) -> str:
-    """The page."""
+    """Returns the page of a run."""
     metrics = run.metrics()
     config = html.escape(run.config_file.read_text(encoding="utf-8"))
     sections = [_commands(run), _headline(run, metrics), _curves(metrics), _before_and_after(run), _training(run)]
@@ -52,7 +52,7 @@ def html_page(title: str, sections: Iterable[str], style: str = "") -> str:
 
 
 def _commands(run: RunFolder) -> str:
-    """What was typed: the command that made the run, and every resume with where it went on.
+    """Shows what was typed: the command that made the run, and every resume with where it went on.
 
     A run that no command has made, or none that was kept, can be repeated from its settings.
     """
@@ -118,7 +118,7 @@ def _curves(metrics: Sequence[dict[str, Any]]) -> str:
 
 
 def _before_and_after(run: RunFolder) -> str:
-    """The panel before and after, side by side: first what training solved, then what it did not."""
+    """Shows the panel before and after, side by side: first what training solved, then what it did not."""
     done = run.recorded("eval")
     if len(done) < 2 or done[0] != UNTRAINED:
         return ""
@@ -148,14 +148,14 @@ def _before_and_after(run: RunFolder) -> str:
 
 
 def _counted(some_pairs: Sequence[_Pair], pairs: Sequence[_Pair]) -> str:
-    """How many of a panel these are: distinct problems where it plays some of them several times."""
+    """Counts how many of a panel these are: distinct problems where it plays some of them several times."""
     some, every = len(_distinct(some_pairs)), len(_distinct(pairs))
     episodes = f"{len(some_pairs)} of {len(pairs)}"
     return episodes if every == len(pairs) else f"{some} of {every} instances ({episodes} episodes)"
 
 
 def _distinct(pairs: Sequence[_Pair]) -> list[_Pair]:
-    """The first pair of every problem; where the task names none, each is one of its own."""
+    """Keeps the first pair of every problem; where the task names none, each is one of its own."""
     first: dict[str, _Pair] = {}
     for i, pair in enumerate(pairs):
         first.setdefault(pair[0].task_id or str(i), pair)
@@ -163,7 +163,7 @@ def _distinct(pairs: Sequence[_Pair]) -> list[_Pair]:
 
 
 def _training(run: RunFolder) -> str:
-    """Sampled training episodes, with values and advantages; tokens are colored by their advantage."""
+    """Shows sampled training episodes, with values and advantages; tokens are colored by their advantage."""
     parts = []
     recorded = run.recorded("train")
     for iteration in dict.fromkeys(recorded[:1] + recorded[-1:]):
@@ -217,7 +217,7 @@ def _turn(turn: TurnRecord, names: dict[int, str]) -> str:
 
 
 def _text(turn: TurnRecord, extras: dict[str, Any]) -> str:
-    """The reply; token by token where advantages are known for each."""
+    """Shows the reply; token by token where advantages are known for each."""
     pieces, advantages = extras.get("pieces"), extras.get("advantages")
     if not pieces or not advantages or len(pieces) != len(advantages):
         return html.escape(turn.text) or '<span class="empty">(empty)</span>'
