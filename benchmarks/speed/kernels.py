@@ -2,11 +2,11 @@
 
 ::
 
-    python -m benchmarks kernels [--repeats 6] [--iterations 4]
+    python -m benchmarks kernels [--runs quickstart long] [--repeats 6] [--iterations 4]
 
 The passes are named by the environment variable MARFT_KERNELS: forward (scoring and training), decode, merge (adapters
 added to the weights before a pass). Two runs are measured: the quickstart, whose replies have a few tokens, and the
-same with 16 episodes of a random model of that size, whose replies have 64. Learning rates are so small that all
+same with 16 episodes of a random model of that size, whose replies have 64 (long). Learning rates are so small that all
 variants do the same work.
 
 Variants run in turn in one process, all from one seed. Counted are CPU seconds of one thread, of all iterations but the
@@ -48,7 +48,7 @@ COMPARED = {
 """What is measured -> MARFT_KERNELS without it, and with it."""
 VARIANTS = list(dict.fromkeys(passes for pair in COMPARED.values() for passes in pair))
 SHAPE = shapes.tiny(96, 3)
-LONG = {"episodes_per_iteration": 16, "max_new_tokens": 64}
+RUNS: dict[str, dict[str, Any]] = {"quickstart": {}, "long": {"episodes_per_iteration": 16, "max_new_tokens": 64}}
 
 
 class Clock(Display):
@@ -100,19 +100,19 @@ def compare(without: np.ndarray, with_it: np.ndarray) -> dict[str, float]:
 
 
 def main() -> None:
-    """Prints the table and writes kernels.json."""
+    """Prints a table for each run and writes kernels_RUN.json."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS))
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--iterations", type=int, default=4)
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # of a model that is decoded by transformers: it is told to be
-    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         model = str(shapes.save(Path(folder), SHAPE))
-        for run, settings in {"quickstart": {}, "64 tokens a reply": LONG | {"models": model}}.items():
-            settings = settings | {"iterations": args.iterations}
+        for run in args.runs:
+            settings = RUNS[run] | {"iterations": args.iterations} | ({"models": model} if run == "long" else {})
             times: dict[str, list[list[float]]] = {passes: [] for passes in VARIANTS}
             for repeat in range(args.repeats + 1):
                 for passes in VARIANTS if repeat % 2 else VARIANTS[::-1]:
@@ -120,11 +120,12 @@ def main() -> None:
                     if repeat:  # the first does not count
                         times[passes].append(used)
             arrays = {passes: np.array(used) for passes, used in times.items()}
+            rows: list[dict[str, Any]] = []
             for name, (without, with_it) in COMPARED.items():
                 ratio = compare(arrays[without], arrays[with_it])
                 least = {"least s with": float(arrays[with_it].min(0).mean()), "seconds": times[without]}
                 rows.append({"run": run, "pass": name, "without / with": ratio} | least)
-            publish("kernels", rows, ["run", "pass", "without / with", "least s with"], args.out)
+            publish(f"kernels_{run}", rows, ["run", "pass", "without / with", "least s with"], args.out)
 
 
 if __name__ == "__main__":

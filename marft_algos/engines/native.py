@@ -59,7 +59,7 @@ class NativeEngine(EngineBase):
             if not request.prompt_ids:
                 raise EngineError(
                     f"Request {i} (policy '{request.policy}') has an empty prompt. Expected the token ids of a"
-                    " rendered chat: PolicySet.render(policy, messages)."
+                    " rendered chat: policies.renderer.render(policy, messages)."
                 )
             context = self._policies.renderer.chat(request.policy).context
             if len(request.prompt_ids) + params.max_new_tokens > context:

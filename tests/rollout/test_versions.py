@@ -78,8 +78,8 @@ class Stuck(NativeEngine):
     def publish(self, policy: str, version: int, adapter: Path | None = None) -> None:
         self.held = version if self.held is None else self.held
 
-    def _generations(self, *args: Any) -> list[Generation]:
-        return [dataclasses.replace(reply, version=self.held or 0) for reply in super()._generations(*args)]
+    def generate(self, *args: Any) -> list[Generation]:
+        return [dataclasses.replace(reply, version=self.held or 0) for reply in super().generate(*args)]
 
 
 def test_a_run_stops_when_its_sampler_missed_an_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
