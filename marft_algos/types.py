@@ -153,11 +153,6 @@ class Trajectory:
     """Tokens of the prompts that those were sampled after."""
 
     @property
-    def seed(self) -> int:
-        """Of the environment's reset."""
-        return self.episode.seed or 0
-
-    @property
     def task_id(self) -> str:
         """Which problem it was."""
         return self.episode.task_id
@@ -166,11 +161,6 @@ class Trajectory:
     def layers(self) -> Sequence[LayerRecord]:
         """The layers, and what was paid at each."""
         return self.episode.layers
-
-    @property
-    def terminated(self) -> bool:
-        """Whether the task ended it."""
-        return self.episode.terminated
 
     @property
     def truncated(self) -> bool:

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import chain, groupby
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from marft_algos.credit.branches import Keep
 from marft_algos.engines.base import RolloutEngine
@@ -17,6 +17,7 @@ from marft_algos.seeds import row_seed
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason, Trajectory, Transition
 from marft_envs.core import FlexEnv
 from marft_envs.types import Episode, TurnRecord
+from marft_envs.vector import Request, VectorEnv
 
 if TYPE_CHECKING:
     from marft_algos.models.chat import Renderer
@@ -25,38 +26,6 @@ States = dict[int, dict[int, FlexEnv]]
 """Number of an episode -> layer -> copy of the environment before it."""
 PolicyAssignment = Callable[[str, int, int], str]
 """(agent, iteration, episode) -> the policy that plays it there."""
-
-
-class VectorEnv(Protocol):
-    """What the Collector needs of ``marft_envs.make_vec``."""
-
-    @property
-    def done(self) -> bool:
-        """True when every queued episode has been handed over."""
-
-    def reset(self, seeds: Sequence[int], options: Sequence[Mapping[str, Any]] | None = None) -> None:
-        """Queues one episode per seed."""
-
-    @property
-    def num_envs(self) -> int:
-        """Episodes in flight, at most."""
-
-    def poll(self, wait: bool = False, *, block: bool = True) -> list[Any]:
-        """Returns the turns that can be generated now; ``wait``: the same ones in every run, whatever the timing."""
-
-    def listen(self, landed: Callable[[], None] | None) -> None:
-        """Has ``landed`` called when a commit in the background is through."""
-
-    def push(
-        self, requests: Sequence[Any], texts: Sequence[str], extras: Sequence[Mapping[str, Any]] | None = None
-    ) -> list[Episode]:
-        """Takes the replies; returns episodes that ended."""
-
-    def fail(self, request: Any, message: str) -> list[Episode]:
-        """Ends the request's episode by the engine's fault; returns episodes that ended."""
-
-    def fork(self, request: Any) -> FlexEnv:
-        """Returns a copy of the request's episode as it is now."""
 
 
 class Collector:
@@ -206,7 +175,7 @@ class Collector:
         What an engine is asked for a turn depends on the episode alone, so results do not depend on timing.
         """
         inbox: SimpleQueue[Future[list[Generation]] | None] = SimpleQueue()
-        out: dict[Future[list[Generation]], tuple[list[Any], list[GenerationRequest]]] = {}
+        out: dict[Future[list[Generation]], tuple[list[Request], list[GenerationRequest]]] = {}
         self._vec.listen(lambda: inbox.put(None))
         try:
             while not self._vec.done:
@@ -228,7 +197,7 @@ class Collector:
         finally:
             self._vec.listen(None)
 
-    def _copy(self, turns: Sequence[Any]) -> None:
+    def _copy(self, turns: Sequence[Request]) -> None:
         """Copies the states before these turns, as far as they are to be kept."""
         if self._keep == "nothing":
             return
@@ -244,22 +213,22 @@ class Collector:
     def _trained(self, policy: str) -> bool:
         return self._renderer is not None and self._renderer.trains(policy)
 
-    def _number(self, turn: Any) -> int:
+    def _number(self, turn: Request) -> int:
         """Returns the number of a turn's episode in the iteration."""
-        return int(self._first + turn.episode)
+        return self._first + turn.episode
 
-    def _owner(self, turn: Any) -> str:
+    def _owner(self, turn: Request) -> str:
         """Returns the policy that plays a turn."""
         if self._assignment is not None:
             return self._assignment(turn.agent, self._iteration, self._number(turn))
         return self._renderer.policy_of(turn.agent) if self._renderer else turn.agent
 
-    def _answer(self, turns: Sequence[Any]) -> tuple[list[GenerationRequest], list[Generation]]:
+    def _answer(self, turns: Sequence[Request]) -> tuple[list[GenerationRequest], list[Generation]]:
         """Asks the engine for these turns; returns what it was asked, and its replies."""
         requests = self._requests(turns)
         return requests, self._engine.generate(requests, self._params)
 
-    def _requests(self, turns: Sequence[Any], samples: Sequence[int] | None = None) -> list[GenerationRequest]:
+    def _requests(self, turns: Sequence[Request], samples: Sequence[int] | None = None) -> list[GenerationRequest]:
         """Makes the engine's requests for these turns: the episode's sample, or the samples of these numbers.
 
         Prompts are rendered all of one policy at once; hosted policies read the messages themselves.
@@ -284,7 +253,7 @@ class Collector:
             for turn, owner, prompt, sample in zip(turns, owners, prompts, samples or [0] * len(turns), strict=True)
         ]
 
-    def _fit(self, policy: str, turn: Any, prompt: list[int]) -> list[int]:
+    def _fit(self, policy: str, turn: Request, prompt: list[int]) -> list[int]:
         """Cuts a prompt's inputs, oldest first, until the reply fits the context; the environment records the cut.
 
         What cannot be cut (profile and template) stays too long, and the engine answers with a typed failure.
@@ -299,7 +268,7 @@ class Collector:
         return prompt
 
     def _push(
-        self, turns: Sequence[Any], requests: Sequence[GenerationRequest], replies: Sequence[Generation]
+        self, turns: Sequence[Request], requests: Sequence[GenerationRequest], replies: Sequence[Generation]
     ) -> list[Episode]:
         """Gives the replies to the environments; returns the episodes that ended."""
         failed = {t.episode: (t, g) for t, g in zip(turns, replies, strict=True) if g.stop_reason == StopReason.ERROR}
@@ -313,7 +282,7 @@ class Collector:
         return ended
 
     def _transition(
-        self, turn: Any, request: GenerationRequest, reply: Generation, worth: float | None = None
+        self, turn: Request, request: GenerationRequest, reply: Generation, worth: float | None = None
     ) -> Callable[[TurnRecord], Transition]:
         """Returns what makes the transition once the turn's record is there."""
         return partial(

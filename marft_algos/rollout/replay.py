@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -32,7 +33,7 @@ from marft_algos.types import (
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError
 from marft_envs.types import Episode, TurnRecord
-from marft_envs.vector import VectorEnv
+from marft_envs.vector import Request, VectorEnv
 from marft_envs.wrappers import FlexWrapper, RecordEpisodes
 
 if TYPE_CHECKING:
@@ -136,13 +137,11 @@ class Replayer:
         if not branches:
             return []
         unused = _Branched(branches[0])  # every episode brings its own environment
-        vec = VectorEnv([lambda: unused] * min(self._slots, len(branches)))
-        place = (vec, self._renderer, self._engine, self._params)
-        collector = _Branches(*place, branches, self._start, seed=self.seed, assignment=self._assignment)
-        try:
+        kwargs: dict[str, Any] = {"seed": self.seed, "assignment": self._assignment, "start": self._start}
+        with closing(VectorEnv([lambda: unused] * min(self._slots, len(branches)))) as vec:
+            place = (vec, self._renderer, self._engine, self._params)
+            collector = _Branches(*place, branches=branches, **kwargs)
             played = collector.play(iteration)
-        finally:
-            vec.close()
         for branch, spent in zip(branches, collector.spent, strict=True):
             self.spent[branch.episode].tokens += spent.tokens
             self.spent[branch.episode].prompts += spent.prompts
@@ -215,25 +214,16 @@ class _Branches(Collector):
 
     Args:
         vec: Where they are played.
-        renderer: As ``Collector``.
-        engine: As ``Collector``.
-        params: As ``Collector``.
+        *args: As ``Collector``.
         branches: What to play.
         start: Replies of agents that are absent with absence ``start``.
         **kwargs: As ``Collector``.
     """
 
     def __init__(
-        self,
-        vec: VectorEnv,
-        renderer: Renderer | None,
-        engine: RolloutEngine,
-        params: SamplingParams,
-        branches: Sequence[Branch],
-        start: RolloutEngine | None,
-        **kwargs: Any,
+        self, vec: VectorEnv, *args: Any, branches: Sequence[Branch], start: RolloutEngine | None, **kwargs: Any
     ) -> None:
-        super().__init__(vec, renderer, engine, params, **kwargs)
+        super().__init__(vec, *args, **kwargs)
         self._branches, self._start = branches, start
         self.spent = [Spent() for _ in branches]
         vec.branch([partial(_Branched, branch) for branch in branches])
@@ -245,10 +235,10 @@ class _Branches(Collector):
         episodes = [branch.episode for branch in self._branches]
         return [dataclasses.replace(t, number=n) for t, n in zip(settle(played), episodes, strict=True)]
 
-    def _number(self, turn: Any) -> int:
+    def _number(self, turn: Request) -> int:
         return self._branches[turn.episode].episode
 
-    def _answer(self, turns: Sequence[Any]) -> tuple[list[GenerationRequest], list[Generation]]:
+    def _answer(self, turns: Sequence[Request]) -> tuple[list[GenerationRequest], list[Generation]]:
         branches = [self._branches[turn.episode] for turn in turns]
         texts = [_given_text(branch, turn) for branch, turn in zip(branches, turns, strict=True)]
         requests = [GenerationRequest(self._owner(turn), [], 0) for turn in turns]
@@ -274,7 +264,7 @@ class _Branches(Collector):
         return []  # nobody values what would have come after a branch
 
 
-def _given_text(branch: Branch, turn: Any) -> str | None:
+def _given_text(branch: Branch, turn: Request) -> str | None:
     """Returns what is said without asking an engine, or None."""
     if turn.agent in branch.absent and branch.absence == "silent":
         return ""
@@ -315,7 +305,7 @@ class TreeCollector(Collector):
         self._rejected, self._chosen = {}, {}
         return super()._play(total, group_size)
 
-    def _answer(self, turns: Sequence[Any]) -> tuple[list[GenerationRequest], list[Generation]]:
+    def _answer(self, turns: Sequence[Request]) -> tuple[list[GenerationRequest], list[Generation]]:
         trained = [turn for turn in turns if self._trained(self._owner(turn))]
         several = set(trained)
         places = [(turn, j) for turn in turns for j in range(self._candidates if turn in several else 1)]
@@ -341,7 +331,9 @@ class TreeCollector(Collector):
                     self._replayer.spent[self._number(turn)].add(*candidates[key][j])
         return [request for request, _ in best], [reply for _, reply in best]
 
-    def _try(self, turns: Sequence[Any], trained: Sequence[Any], candidates: _Candidates) -> dict[_Turn, list[float]]:
+    def _try(
+        self, turns: Sequence[Request], trained: Sequence[Request], candidates: _Candidates
+    ) -> dict[_Turn, list[float]]:
         """Plays a branch for each candidate; returns their worths by turn: −inf where candidate or branch failed."""
         starts: dict[int, FlexEnv] = {}
         firsts: dict[int, dict[int, str]] = defaultdict(dict)

@@ -238,7 +238,7 @@ def test_equal_seeds_give_equal_problems_for_1_2_and_8_workers(model: str) -> No
         data, *_ = collect(model, slots=slots)
         panels.append(
             [
-                (d.number, d.seed, d.task_id, [(t.agent, t.observation, t.turn.text) for t in d.transitions])
+                (d.number, d.episode.seed, d.task_id, [(t.agent, t.observation, t.turn.text) for t in d.transitions])
                 for d in data
             ]
         )
@@ -262,7 +262,7 @@ def test_a_failed_generation_is_a_typed_event(model: str) -> None:
     failed = [d for d in data if d.episode.stop_reason == "error: out of memory"]
     assert 0 < len(failed) < len(data) == 12
     for d in failed:
-        assert len(d.transitions) == 1 and not d.terminated, (
+        assert len(d.transitions) == 1 and not d.episode.terminated, (
             "the failed turn is no action, and certainly not an empty one"
         )
     assert all(len(d.transitions) == 2 for d in data if d not in failed)
@@ -277,4 +277,4 @@ def test_every_registered_id_runs_an_episode(env: str) -> None:
         vec.close()
     assert [d.number for d in data] == [0, 1, 2]
     for d in data:
-        assert d.terminated and not d.episode.stop_reason.startswith("error") and d.transitions
+        assert d.episode.terminated and not d.episode.stop_reason.startswith("error") and d.transitions

@@ -339,9 +339,9 @@ def test_groups_share_the_start_and_differ_in_the_sample_only(model: Path, tmp_p
     assert [len(g) for g in asked] == [4] * len(asked) and len(asked) == 5
     assert len({d.number for g in asked for d in g}) == 20, "every episode has its own number, and so its own sample"
     for group in asked:
-        assert len({(d.seed, d.task_id, d.group) for d in group}) == 1
+        assert len({(d.episode.seed, d.task_id, d.group) for d in group}) == 1
         assert len({tuple(t.turn.text for t in d.transitions) for d in group}) > 1
-    assert len({g[0].seed for g in asked}) == 5 and [g[0].group for g in asked] == [0, 1, 2, 3, 4]
+    assert len({g[0].episode.seed for g in asked}) == 5 and [g[0].group for g in asked] == [0, 1, 2, 3, 4]
     assert [d.group for d in given[0]] == [1] * 4 + [2] * 4 + [4] * 4
     assert line["episodes"] == 12 and line["episodes_played"] == 20
     assert (line["groups"], line["groups_dropped"]) == (3, 2)

@@ -173,7 +173,7 @@ def test_branches_of_wrapped_and_of_slow_environments(tmp_path: Path) -> None:
     played = collect(wrapped, states=tries.states)
     lines = path.read_text().count("\n")
     again = tries.play([b for d in played for t in d.transitions for b in siblings(d, t, tries, [1])], 4)
-    assert len(again) == 9 and all(b is not None and b.terminated for b in again)
+    assert len(again) == 9 and all(b is not None and b.episode.terminated for b in again)
     assert path.read_text().count("\n") == lines == 3, "a branch is no episode of the run"
 
     tries = replayer()

@@ -85,7 +85,7 @@ def said(trajectories: Sequence[Trajectory]) -> list[list[list[int]]]:
 def test_trajectories_hold_the_panel_in_order_with_all_rewards(policies: PolicySet) -> None:
     trajectories = collect(policies)
     assert [t.number for t in trajectories] == list(range(6))
-    assert [t.seed for t in trajectories] == list(range(100, 106))
+    assert [t.episode.seed for t in trajectories] == list(range(100, 106))
     for trajectory in trajectories:
         assert [t.index for t in trajectory.transitions] == [0, 1]
         assert [t.agent for t in trajectory.transitions] == ["writer_0", "reader_0"]
@@ -94,7 +94,7 @@ def test_trajectories_hold_the_panel_in_order_with_all_rewards(policies: PolicyS
         assert [layer.turns for layer in trajectory.layers] == [(0,), (1,)]
         assert [layer.team_reward for layer in trajectory.layers] == [0.0, 1.0]
         assert trajectory.score == pytest.approx(1 + sum(len(t.turn.text) for t in trajectory.transitions) / 100)
-        assert trajectory.success and trajectory.terminated and trajectory.metrics == {"turns": 2.0}
+        assert trajectory.success and trajectory.episode.terminated and trajectory.metrics == {"turns": 2.0}
 
 
 def test_tokens_trained_are_the_tokens_sampled(policies: PolicySet) -> None:
