@@ -1,7 +1,6 @@
 """``python -m benchmarks [NAME] …``: ``envs`` by default; ``--help`` lists every measurement by what it shows.
 
-A measurement is a module with a ``main`` in one of the rooms ``speed``, ``learning`` and ``correctness``; ``perf_`` of
-its name can be left out.
+A measurement is a module of one of the ``ROOMS``; ``perf_`` in front of its name can be left out.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pathlib import Path
 from marft_envs.errors import MarftError, did_you_mean
 
 HERE = Path(__file__).parent
-ROOMS = ("speed", "learning", "correctness")
+ROOMS = ("speed", "learning", "correctness", "embedded")
 HELPERS = {"__init__", "iteration_worker", "trl_worker"}
 """What no person starts."""
 

@@ -14,8 +14,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import marft_envs  # noqa: E402
-from marft_algos.models import embedded_path, recipes  # noqa: E402
-from marft_algos.models.make_embedded import build_tokenizer, render, run_team  # noqa: E402
+from benchmarks.embedded import recipes  # noqa: E402
+from benchmarks.embedded.make_embedded import build_tokenizer, render, run_team  # noqa: E402
+from marft_algos.models import embedded_path  # noqa: E402
 from marft_envs.math.procedural import enumerate_level0  # noqa: E402
 
 RECIPE = recipes.load("embedded")

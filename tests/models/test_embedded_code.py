@@ -11,9 +11,10 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import marft_envs  # noqa: E402
+from benchmarks.embedded import recipes  # noqa: E402
+from benchmarks.embedded.make_embedded import run_team  # noqa: E402
 from marft_algos.config import presets  # noqa: E402
-from marft_algos.models import EMBEDDED, embedded_path, recipes  # noqa: E402
-from marft_algos.models.make_embedded import run_team  # noqa: E402
+from marft_algos.models import EMBEDDED, embedded_path  # noqa: E402
 from marft_envs.code.procedural import enumerate_level0  # noqa: E402
 from marft_envs.code.sandbox import Sandbox  # noqa: E402
 

@@ -13,11 +13,12 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import marft_envs  # noqa: E402
+from benchmarks.embedded import recipes  # noqa: E402
+from benchmarks.embedded.make_embedded import phrases, run_team  # noqa: E402
 from helpers.runs import train  # noqa: E402
 from marft_algos.config import presets  # noqa: E402
 from marft_algos.config import settings as config  # noqa: E402
-from marft_algos.models import EMBEDDED, embedded_path, recipes  # noqa: E402
-from marft_algos.models.make_embedded import phrases, run_team  # noqa: E402
+from marft_algos.models import EMBEDDED, embedded_path  # noqa: E402
 from marft_envs.tools import ToolCall  # noqa: E402
 from marft_envs.tools.parse import parse, written  # noqa: E402
 

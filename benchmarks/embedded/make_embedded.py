@@ -2,8 +2,8 @@
 
 ::
 
-    python -m marft_algos.models.make_embedded --out DIR
-    python -m marft_algos.models.make_embedded --model embedded-code --out DIR
+    python -m benchmarks make_embedded --out DIR
+    python -m benchmarks make_embedded --model embedded-code --out DIR
 
 takes some minutes of one core, needs no network, and prints the scores that stand in ``README.md``. One thread
 and fixed seeds: a rerun on the same machine gives the same weights.
@@ -28,8 +28,9 @@ from torch.nn import functional as F
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 import marft_envs
-from marft_algos.models import EMBEDDED, recipes
-from marft_algos.models.recipes import Messages, Recipe, ScoreSet, play
+from benchmarks.embedded import recipes
+from benchmarks.embedded.recipes import Messages, Recipe, ScoreSet, play
+from marft_algos.models import EMBEDDED
 from marft_algos.terminal import say
 from marft_envs.types import Episode
 

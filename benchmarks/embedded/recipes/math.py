@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from marft_algos.models.recipes import Format, Recipe, Reply, Scene, ScoreSet, plain
+from benchmarks.embedded.recipes import Format, Recipe, Reply, Scene, ScoreSet, plain
 from marft_envs.math.procedural import enumerate_level0, generate
 from marft_envs.toy.route import COLOURS
 

@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Iterator
 
-from marft_algos.models.recipes import Format, Recipe, Reply, Scene, ScoreSet, plain
+from benchmarks.embedded.recipes import Format, Recipe, Reply, Scene, ScoreSet, plain
 from marft_envs.code.procedural import enumerate_level0, mutants
 
 SLIP = 0.65

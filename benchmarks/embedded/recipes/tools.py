@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import marft_envs
-from marft_algos.models.recipes import Format, Recipe, Reply, Scene, ScoreSet, plain
+from benchmarks.embedded.recipes import Format, Recipe, Reply, Scene, ScoreSet, plain
 from marft_envs.tools import ToolCall, oracle
 from marft_envs.tools.depot.rows import CITIES, ITEMS
 from marft_envs.tools.parse import parse, written
