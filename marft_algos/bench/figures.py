@@ -11,7 +11,7 @@ import numpy as np
 from marft_algos.bench import statistics
 from marft_algos.bench.tables import EVERYTHING, Line, Row, complete, label, outcomes
 from marft_algos.runs import plots
-from marft_algos.runs.folder import writing
+from marft_algos.runs.disk import writing
 from marft_algos.runs.plots import COLORS, NOISE
 
 Draw = Callable[[Any, Sequence[Row], Mapping[str, Any]], None]

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import marft_algos
 from marft_algos.config import values
-from marft_algos.runs.folder import write_whole, writing
+from marft_algos.runs.disk import write_whole, writing
 from marft_envs.errors import ConfigError
 
 FORMAT = 1

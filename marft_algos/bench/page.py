@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from marft_algos.bench import figures, sweep, tables
 from marft_algos.config.values import dumps
-from marft_algos.runs.folder import PanelFacts, write_whole
+from marft_algos.runs.disk import write_whole
+from marft_algos.runs.folder import PanelFacts
 from marft_algos.runs.plots import inline
 from marft_algos.runs.report import html_page
 

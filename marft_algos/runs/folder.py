@@ -6,18 +6,16 @@
 * ``checkpoints/``: complete states, ``step_*/``
 * ``commands.jsonl``: what was typed, when and where: the command that made the run (``made``), then its resumes
 * ``curves.png``, ``report.html``
-* ``.lock``: held by the process that writes here, see ``locks``
+* ``.lock``: held by the process that writes here, see ``disk``
 """
 
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
 import os
 import re
 import shlex
-import shutil
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,17 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from marft_algos.config import trust
-from marft_algos.runs import intervals, locks
+from marft_algos.runs import disk, intervals
+from marft_algos.runs.disk import lines, write_whole, writing
 from marft_algos.runs.intervals import Interval
 from marft_envs import Episode, trajectory
-from marft_envs.errors import ConfigError, DataError, MarftError, did_you_mean
+from marft_envs.errors import ConfigError, did_you_mean
 
 UNTRAINED = 0
 """Iteration number of what was measured before the first update."""
-
-
-class RunError(MarftError, OSError):
-    """The run's folder cannot be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +151,7 @@ class RunFolder:
         run = cls(root)
         with writing(root):
             root.mkdir(parents=True, exist_ok=True)
-        if not (root / locks.FILE).exists():
+        if not (root / disk.FILE).exists():
             run._check_new()  # before anything is written into a folder that is none of ours
         with run.locked():
             run._check_new()
@@ -166,7 +161,7 @@ class RunFolder:
         return run
 
     def _check_new(self) -> None:
-        if any(path.name != locks.FILE for path in self.root.iterdir()):
+        if any(path.name != disk.FILE for path in self.root.iterdir()):
             resume = shlex.join(["marft", "train", "--resume", str(self.root)])
             raise ConfigError(f"'{self.root}' exists already. Go on with it: {resume}. Or choose another --name.")
 
@@ -187,7 +182,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self, command: str = "") -> Iterator[None]:
-        """Keeps other processes from writing here; see ``locks.held``.
+        """Keeps other processes from writing here; see ``disk.held``.
 
         Args:
             command: What is done, for whoever is refused.
@@ -198,7 +193,7 @@ class RunFolder:
         """
         with ExitStack() as lock:
             with writing(self.root):
-                lock.enter_context(locks.held(self.root, command))
+                lock.enter_context(disk.held(self.root, command))
             yield
 
     @contextmanager
@@ -221,7 +216,7 @@ class RunFolder:
         Raises:
             DataError: A line is no record of a command; the message names it.
         """
-        return _records(self.commands_file, _COMMAND, needed=True)
+        return lines(self.commands_file, _COMMAND, needed=True)
 
     def write_config(self, text: str) -> None:
         """Writes config.toml, whole or not at all; what it may do, this user has just started."""
@@ -237,7 +232,7 @@ class RunFolder:
         Raises:
             DataError: A line is no record of an iteration; the message names it.
         """
-        return _records(self.metrics_file, _METRICS)
+        return lines(self.metrics_file, _METRICS)
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> int:
         """Adds a line; returns the file's size after it."""
@@ -304,27 +299,6 @@ _COMMAND = {"iteration": (int, "a number"), "root": (str, "a path"), "command": 
 """What those who read a line count on: key -> its type, and what that is."""
 
 
-def _records(path: Path, fields: Mapping[str, tuple[Any, str]], needed: bool = False) -> list[dict[str, Any]]:
-    """Reads every complete line of a file, checked; a last one that was cut is none."""
-    if not path.is_file():
-        return []
-    lines = path.read_bytes().split(b"\n")
-    return [_record(line, f"{path}, line {i}", fields, needed) for i, line in enumerate(lines[:-1], 1) if line]
-
-
-def _record(line: bytes, where: str, fields: Mapping[str, tuple[Any, str]], needed: bool) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where} is not JSON: {error}. Take it out, or go back to a copy of the run.") from error
-    if not isinstance(record, dict):
-        raise DataError(f"{where} holds {type(record).__name__}; expected an object with {', '.join(fields)}.")
-    for key, (kind, what) in fields.items():
-        if (needed or key in record) and (not isinstance(value := record.get(key), kind) or isinstance(value, bool)):
-            raise DataError(f"{where}: '{key}' is {repr(value)[:80]}; expected {what}.")
-    return record
-
-
 def outcome(success: bool | None, score: float) -> float:
     """Returns what an evaluated episode counts: solved or not where the task says so, else the return."""
     return float(score if success is None else success)
@@ -351,53 +325,3 @@ def compare(before: Sequence[EvalRecord], after: Sequence[EvalRecord]) -> tuple[
     pairs = [(a.outcome, b.outcome) for a, b in known]
     difference = intervals.paired([a for a, _ in pairs], [b for _, b in pairs])
     return estimate(before), estimate(after), dataclasses.replace(difference, infra=len(before) - len(pairs))
-
-
-_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
-_MISPLACED = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turns a full disk or a read-only folder into an error that says what to do.
-
-    Raises:
-        RunError: Whatever the system says when the path cannot be written.
-    """
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, MarftError):
-            raise
-        raise RunError(f"Cannot write {path}: {error.strerror or error}. {_remedy(path, error.errno)}") from error
-
-
-def write_whole(path: Path, text: str, errors: str = "strict") -> None:
-    """Writes a file, whole or not at all.
-
-    Args:
-        path: The file.
-        text: All of it.
-        errors: ``replace`` for what agents say: lone surrogates may occur in it, and UTF-8 has no place for them.
-
-    Raises:
-        RunError: It cannot be written.
-    """
-    with writing(path):
-        aside = path.with_suffix(".tmp")
-        aside.write_text(text, encoding="utf-8", errors=errors)
-        aside.replace(path)
-
-
-def _remedy(path: Path, number: int | None) -> str:
-    """Says what to do when a path cannot be written."""
-    if number in _FORBIDDEN:
-        return "Expected a folder that you may write to: choose one with --runs-dir, or change its permissions."
-    if number in _MISPLACED:
-        return "Expected a folder, or room for one, there: choose another --runs-dir or --name."
-    there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
-    free = shutil.disk_usage(there).free / 1e6
-    return (
-        f"What was saved before is intact ({free:,.1f} MB are free there). Make room, or raise your quota, and go on:"
-        " marft train --resume RUN"
-    )

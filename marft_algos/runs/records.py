@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from marft_algos.runs.folder import writing
+from marft_algos.runs.disk import writing
 from marft_algos.types import Estimates, Trajectory, Transition
 from marft_envs import trajectory as episodes
 

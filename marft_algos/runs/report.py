@@ -12,7 +12,8 @@ from string import Template
 from typing import Any
 
 from marft_algos.runs import plots
-from marft_algos.runs.folder import UNTRAINED, RunFolder, outcome, write_whole, writing
+from marft_algos.runs.disk import write_whole, writing
+from marft_algos.runs.folder import UNTRAINED, RunFolder, outcome
 from marft_algos.runs.intervals import Interval
 from marft_envs import Episode
 from marft_envs.errors import MissingExtraError

@@ -16,7 +16,8 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.native import NativeEngine
 from marft_algos.rollout.panel import Panel
 from marft_algos.runs import checkpoint, intervals, paths
-from marft_algos.runs.folder import RunFolder, outcome, writing
+from marft_algos.runs.disk import writing
+from marft_algos.runs.folder import RunFolder, outcome
 from marft_algos.runs.intervals import Interval
 from marft_algos.training import evaluate, setup
 from marft_algos.training.resolve import resolve

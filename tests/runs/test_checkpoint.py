@@ -18,8 +18,9 @@ import torch
 from helpers.runs import quiet_display, settings, timeless, train
 from helpers.tiny import save_tiny
 from marft_algos.config.settings import TrainConfig
-from marft_algos.runs import checkpoint, locks
-from marft_algos.runs.folder import RunError, RunFolder
+from marft_algos.runs import checkpoint, disk
+from marft_algos.runs.disk import RunError
+from marft_algos.runs.folder import RunFolder
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Interrupted, Trainer
 from marft_envs.errors import ConfigError
@@ -242,7 +243,7 @@ def test_the_last_checkpoint_is_written_under_the_folders_lock(
         return update(trajectories, iteration)
 
     def saved(*args: Any) -> Any:
-        locked.append(os.path.realpath(run.root) in locks._HELD)
+        locked.append(os.path.realpath(run.root) in disk._HELD)
         return save(*args)
 
     monkeypatch.setattr(trainer.learner, "update", interrupted)
@@ -250,7 +251,7 @@ def test_the_last_checkpoint_is_written_under_the_folders_lock(
     with pytest.raises(Interrupted), quiet_display() as display:
         trainer.train(run, display)
     assert locked == [True, True], "the untrained team's, and the last"
-    assert not locks._HELD
+    assert not disk._HELD
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

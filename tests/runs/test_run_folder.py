@@ -22,8 +22,9 @@ from helpers.tiny import save_tiny
 from marft_algos.bench import grid
 from marft_algos.cli import main
 from marft_algos.config import settings as config
-from marft_algos.runs import locks, paths, plots, report
-from marft_algos.runs.folder import PanelFacts, RunError, RunFolder, writing
+from marft_algos.runs import disk, paths, plots, report
+from marft_algos.runs.disk import RunError, writing
+from marft_algos.runs.folder import PanelFacts, RunFolder
 from marft_envs.errors import ConfigError, DataError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,7 +94,7 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_nothing_in_the_way(
     finally:
         first.send_signal(signal.SIGKILL)
         first.wait()
-    assert (run.root / locks.FILE).read_text(), "the killed process had no time to clear up"
+    assert (run.root / disk.FILE).read_text(), "the killed process had no time to clear up"
     done = run.metrics()[-1]["iteration"] + 2
     assert main(["train", "--resume", NAME, "--iterations", str(done)]) == 0
     iterations = [line["iteration"] for line in run.metrics()]
@@ -102,14 +103,14 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_nothing_in_the_way(
 
 def test_the_lock_is_one_processs_and_its_children_do_not_keep_it(tmp_path: Path) -> None:
     try_it = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from marft_algos.runs import locks; from pathlib import Path\n"
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from marft_algos.runs import disk; from pathlib import Path\n"
     )
-    try_it += f"with locks.held(Path({str(tmp_path)!r})): print('free')"
+    try_it += f"with disk.held(Path({str(tmp_path)!r})): print('free')"
 
     def other() -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, "-c", try_it], capture_output=True, text=True, timeout=60)
 
-    with locks.held(tmp_path, "marft train --lr 1"), locks.held(tmp_path):
+    with disk.held(tmp_path, "marft train --lr 1"), disk.held(tmp_path):
         child = os.fork()
         if not child:
             time.sleep(30)
@@ -120,7 +121,7 @@ def test_the_lock_is_one_processs_and_its_children_do_not_keep_it(tmp_path: Path
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    (tmp_path / locks.FILE).write_text("half a line of a proc")
+    (tmp_path / disk.FILE).write_text("half a line of a proc")
     assert other().stdout == "free\n"
 
 

@@ -1,4 +1,4 @@
-"""One process at a time writes into a run's folder.
+"""What lies on disk: written whole, read with checks, and by one process at a time.
 
 The lock is the kernel's (``flock`` on an open file), so it ends with the process that holds it, however that ends: a
 file that a killed process has left behind is no obstacle. Between machines it holds where the file system says so: NFS
@@ -11,16 +11,17 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import socket
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from marft_envs.errors import MarftError
+from marft_envs.errors import DataError, MarftError
 
 FILE = ".lock"
 
@@ -109,3 +110,87 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
+
+
+class RunError(MarftError, OSError):
+    """The run's folder cannot be written."""
+
+
+def lines(path: Path, fields: Mapping[str, tuple[Any, str]], needed: bool = False) -> list[dict[str, Any]]:
+    """Reads every complete line of a JSONL file; a last one that was cut is none.
+
+    Args:
+        path: The file; where there is none, there are no lines.
+        fields: What is counted on in a line: key -> its type, and what that is.
+        needed: Whether every line must have them.
+
+    Raises:
+        DataError: A line is something else.
+    """
+    if not path.is_file():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    return [_line(line, f"{path}, line {i}", fields, needed) for i, line in enumerate(lines[:-1], 1) if line]
+
+
+def _line(line: bytes, where: str, fields: Mapping[str, tuple[Any, str]], needed: bool) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where} is not JSON: {error}. Take it out, or go back to a copy of the run.") from error
+    if not isinstance(record, dict):
+        raise DataError(f"{where} holds {type(record).__name__}; expected an object with {', '.join(fields)}.")
+    for key, (kind, what) in fields.items():
+        if (needed or key in record) and (not isinstance(value := record.get(key), kind) or isinstance(value, bool)):
+            raise DataError(f"{where}: '{key}' is {repr(value)[:80]}; expected {what}.")
+    return record
+
+
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_MISPLACED = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns a full disk or a read-only folder into an error that says what to do.
+
+    Raises:
+        RunError: Whatever the system says when the path cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, MarftError):
+            raise
+        raise RunError(f"Cannot write {path}: {error.strerror or error}. {_remedy(path, error.errno)}") from error
+
+
+def write_whole(path: Path, text: str, errors: str = "strict") -> None:
+    """Writes a file, whole or not at all.
+
+    Args:
+        path: The file.
+        text: All of it.
+        errors: ``replace`` for what agents say: lone surrogates may occur in it, and UTF-8 has no place for them.
+
+    Raises:
+        RunError: It cannot be written.
+    """
+    with writing(path):
+        aside = path.with_suffix(".tmp")
+        aside.write_text(text, encoding="utf-8", errors=errors)
+        aside.replace(path)
+
+
+def _remedy(path: Path, number: int | None) -> str:
+    """Says what to do when a path cannot be written."""
+    if number in _FORBIDDEN:
+        return "Expected a folder that you may write to: choose one with --runs-dir, or change its permissions."
+    if number in _MISPLACED:
+        return "Expected a folder, or room for one, there: choose another --runs-dir or --name."
+    there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(there).free / 1e6
+    return (
+        f"What was saved before is intact ({free:,.1f} MB are free there). Make room, or raise your quota, and go on:"
+        " marft train --resume RUN"
+    )
