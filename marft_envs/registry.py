@@ -118,7 +118,9 @@ def import_for(wanted: str, module: str) -> ModuleType:
 
 
 def _broken(wanted: str, module: str, error: Exception) -> ConfigError:
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    stack = traceback.extract_tb(error.__traceback__)
+    # The line that asked: not the import system's, nor that of a package that has no such name.
+    frames = [f for f in stack if not f.filename.startswith("<frozen") and f.name != "__getattr__"]
     where = f"{frames[-1].filename}, line {frames[-1].lineno}"
     if isinstance(error, SyntaxError):
         where = f"{error.filename}, line {error.lineno}"
