@@ -5,7 +5,7 @@
     python -m benchmarks kernels [--runs quickstart long] [--repeats 6] [--iterations 4]
 
 The passes are named by the environment variable MARFT_KERNELS: forward (scoring and training), decode, merge (adapters
-added to the weights before a pass). Two runs are measured: the quickstart, whose replies have a few tokens, and the
+added to the weights before a pass). Two runs are measured: the quickstart, whose replies have ten tokens, and the
 same with 16 episodes of a random model of that size, whose replies have 64 (long). Learning rates are so small that all
 variants do the same work.
 
