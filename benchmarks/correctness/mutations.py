@@ -158,8 +158,8 @@ MUTATIONS = [
     Mutation(
         "an empty action",
         "marft_algos/batching.py",
-        "return bool(transition.trainable and transition.action_ids and",
-        "return bool(transition.trainable and",
+        "transition.trainable and transition.reply.action_ids and",
+        "transition.trainable and",
         "algorithms/test_marft.py::test_hosted_empty_and_failed_turns_are_nodes_without_a_loss",
     ),
     Mutation(
@@ -207,16 +207,16 @@ MUTATIONS = [
     Mutation(
         "tokens trained are the tokens sampled",
         "marft_algos/rollout/collector.py",
-        "reply=asked.reply,",
-        "reply=Generation(self._policies.tokenizer(policy).encode(asked.reply.text), asked.reply.logprobs,"
-        " asked.reply.stop_reason, 0),",
+        "reply=reply,",
+        "reply=Generation(self._renderer.tokenizer(request.policy).encode(reply.text), reply.logprobs,"
+        " reply.stop_reason, 0, reply.text),",
         "algorithms/test_defects.py::test_tokens_trained_are_the_tokens_sampled",
     ),
     Mutation(
         "the prompt scored is the prompt sampled from",
         "marft_algos/rollout/collector.py",
-        "prompt_ids=asked.request.prompt_ids,",
-        "prompt_ids=asked.request.prompt_ids[:100],",
+        "request=request,",
+        "request=GenerationRequest(request.policy, request.prompt_ids[:100], 0),",
         "algorithms/test_defects.py::test_the_prompt_scored_is_the_prompt_sampled_from_when_the_context_overflows",
     ),
     Mutation(
