@@ -65,10 +65,10 @@ GROUPS = {
     "games": Group(
         "textarena",
         ("textarena==0.7.4", "reasoning-gym==0.1.25", "mpe2==1.1.1"),
-        ("../test_adapters_in_packages.py",),
+        ("test_adapters_in_packages.py",),
         torch=False,
     ),
-    "gem": Group("gem-llm", ("gem-llm==0.1.0",), ("../test_adapters_in_packages.py",), torch=False),
+    "gem": Group("gem-llm", ("gem-llm==0.1.0",), ("test_adapters_in_packages.py",), torch=False),
     # Neither is installed: both are played against mock servers.
     "mocks": Group("openai", ("openai", "transformers", "jinja2"), ("test_verl.py", "test_agent_lightning.py")),
 }
