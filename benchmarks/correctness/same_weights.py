@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 
 from marft_envs.errors import ConfigError
 
-HERE = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parents[2]
 SETTINGS = ("--preset", "quickstart", "--episodes-per-iteration", "32", "--eval-episodes", "16", "--eval-every", "0")
 
 

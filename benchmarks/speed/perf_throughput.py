@@ -149,7 +149,7 @@ class Bench:
 
 def against(revision: str, argv: list[str], repeats: int) -> list[dict[str, Any]]:
     """Runs this measurement as another commit has it and as this tree does, in turn; returns a row a phase."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     with tempfile.TemporaryDirectory() as folder:
         other = Path(folder) / "tree"
         subprocess.run(["git", "worktree", "add", "--detach", str(other), revision], cwd=root, check=True)
