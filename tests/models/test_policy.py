@@ -398,9 +398,11 @@ def test_a_missing_folder_names_its_neighbour(qwen: Path, tmp_path: Path) -> Non
         build(tmp_path / "models" / "qwen-tny")
 
 
-def test_a_hub_out_of_reach_names_the_three_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_out_of_reach_names_the_ways_to_give_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigError, match=r"(?s)three ways.*embedded.*folder.*hub id.*Did you mean 'embedded'"):
+    with pytest.raises(
+        ConfigError, match=r"(?s)these ways.*embedded.*smollm2-135m.*folder.*gguf.*hub id.*Did you mean 'embedded'"
+    ):
         PolicySet.build("embeded", TEAM, device="cpu")
 
 
