@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import chain, groupby
+from operator import attrgetter
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -238,8 +239,9 @@ class Collector:
         if self._renderer is not None:
             for policy in dict.fromkeys(owner for owner in owners if owner in self._renderer.policies):
                 rows = [i for i, owner in enumerate(owners) if owner == policy]
-                tools = [turns[i].tools for i in rows] if self._renderer.shows_tools(policy) else None
-                rendered = self._renderer.render_many(policy, [turns[i].messages for i in rows], tools)
+                its_turns = [turns[i] for i in rows]
+                tools = [turn.tools for turn in its_turns] if self._renderer.shows_tools(policy) else None
+                rendered = self._renderer.render_many(policy, list(map(attrgetter("messages"), its_turns)), tools)
                 for i, prompt in zip(rows, rendered, strict=True):
                     prompts[i] = self._fit(policy, turns[i], prompt)
         return [
