@@ -238,6 +238,9 @@ class TaskDefaults:
     eval_panel: Callable[[int | None], list[str]] | None = None
     """``eval_panel(n)``: n task ids without replacement for evaluation (all when n is None), the same in every run.
     None: evaluation draws problems by seeds."""
+    expert: Callable[[str], str] | None = None
+    """``expert(agent)``: what an expert who knows the gold answer says now as this agent; ``marft sft`` learns from its
+    episodes. None: there is none."""
     gold: Callable[[], str] | None = None
     """``gold()``: the gold answer of the present problem; ``check_env`` looks for it in observations. None: unknown."""
 

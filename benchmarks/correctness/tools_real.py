@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed.envs import loop_microseconds
+from marft_envs import experts
 from marft_envs.errors import MissingExtraError
 from marft_envs.tools import make, oracle
 from marft_envs.tools.bfcl import BfclDomain, grading
@@ -57,7 +58,7 @@ def nothing(domain: ToolDomain, split: str) -> str:
     for problem in problems:
         env.reset(seed=0, options={"task_id": problem.id})
         while not env.done:
-            oracle.turn(env, {env.agent_selection: "I can do nothing."})
+            experts.turn(env, {env.agent_selection: "I can do nothing."})
         done += bool(env.episode.success)
         sums["progress"] += env.episode.metrics["progress"]
         sums["reward"] += env.episode.team_return

@@ -105,6 +105,8 @@ class Algorithm:
     """What its returns run over (``links`` for team and agent chains): some credit rules make sense along some only."""
     rule: credit_rules.Rule = credit_rules.get("broadcast")
     """Who is paid what; an algorithm whose ``Config`` has ``credit`` sets it."""
+    imitates: ClassVar[bool] = False
+    """Whether it learns from demonstrations (``config.demonstrations``) and not from what the policies say."""
     candidates: int = 1
     """Replies that are drawn and tried at every turn; the one with the highest ``worth`` advances."""
     seed: int = 0

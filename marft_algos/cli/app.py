@@ -28,6 +28,7 @@ COMMANDS = {
     "play": "play an environment yourself",
     "check": "does an environment keep the rules?",
     "train": "train a team",
+    "sft": "start a team from demonstrations: an expert's, recorded ones, or a run's successes",
     "eval": "score a trained team against the untrained one, or against another",
     "bench": "run a grid of algorithms, environments and seeds, and report on it",
     "show": "the last numbers of a run, and where its report is",
@@ -37,6 +38,7 @@ COMMANDS = {
 _WHERE = {
     "play": "cli.play",
     "train": "cli.commands",
+    "sft": "cli.commands",
     "eval": "cli.commands",
     "show": "cli.commands",
     "bench": "bench.commands",

@@ -53,6 +53,11 @@ def run_train(argv: list[str]) -> int:
         return _train(trainer, run)
 
 
+def run_sft(argv: list[str]) -> int:
+    """``marft sft …``: ``marft train sft …``, supervised fine-tuning on demonstrations."""
+    return run_train(["sft", *argv])
+
+
 def _train(trainer: Trainer, run: RunFolder) -> int:
     """Trains, and says what came of it."""
     from marft_algos.runs import report

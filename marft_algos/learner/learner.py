@@ -259,8 +259,9 @@ class Learner:
             loss.backward()
             fixed = logprobs.detach()
             stats["loss"] += float(loss.detach())
-            stats["kl"] += float(batch.mean(kl_k3(fixed, batch.old_logprobs)))
-            ratios.append(ratio(fixed, batch.old_logprobs)[batch.mask])
+            if not self.algorithm.imitates:
+                stats["kl"] += float(batch.mean(kl_k3(fixed, batch.old_logprobs)))
+                ratios.append(ratio(fixed, batch.old_logprobs)[batch.mask])
             stats["entropy"] += float(batch.mean(entropy.detach()))
             if first:
                 stats["sampler_gap"] += _sampler_gap(fixed, batch)
@@ -270,6 +271,8 @@ class Learner:
             raise UpdateError(
                 f"The loss of policy '{policy}' is {stats['loss']}; lower lr, or look for inf in the rewards."
             )
+        if self.algorithm.imitates:  # nobody has sampled these tokens: there is no ratio
+            return {"loss": stats["loss"], "entropy": stats["entropy"], "kl": 0.0}
         if first:
             self._assert_on_policy(policy, stats["sampler_gap"])
         stats["ess"] = effective_samples(torch.cat(ratios).cpu().numpy())

@@ -161,6 +161,15 @@ class Chat:
                     closes = "assistant" if options.get("add_generation_prompt", True) else ""
                     yield from _framing([message["role"] for message in chat], gaps, closes)
 
+    def reply_ids(self, text: str) -> list[int]:
+        """Returns the tokens of a reply that somebody else wrote, with the one that closes it.
+
+        Markers that would end the message are broken up in it, as in an agent's own earlier words.
+        """
+        closing = self.closing()
+        end = self.tokenizer.eos_token_id if closing is None else closing
+        return [*self.tokenizer.encode(self.profile_breaker.broken(text), add_special_tokens=False), end]
+
     def closing(self) -> int | None:
         """Returns the control token that the template writes behind a reply; None if it writes none.
 

@@ -20,7 +20,12 @@ def absolute(config: TrainConfig) -> TrainConfig:
 
     What is not found stays as it is: it is a name (``embedded``, a hub id), or an error that others report.
     """
-    return _mapped(config, lambda spec: _here(spec) or spec, _data)
+    config = _mapped(config, lambda spec: _here(spec) or spec, _data)
+    source = getattr(config.algorithm, "demonstrations", "expert")
+    if source != "expert" and Path(source).expanduser().exists():
+        algorithm = dataclasses.replace(config.algorithm, demonstrations=os.path.abspath(Path(source).expanduser()))
+        config = dataclasses.replace(config, algorithm=algorithm)
+    return config
 
 
 def of_run(run: RunFolder, replaced: Mapping[str, Any] | None = None) -> TrainConfig:
@@ -60,8 +65,13 @@ def _mapped(config: TrainConfig, path: Callable[[str], str], data: Callable[[Any
 
 def _here(spec: str) -> str | None:
     """Finds the folder of that name, seen from the current one."""
-    folder = Path(spec).expanduser()
-    return None if spec in EMBEDDED or not folder.is_dir() else os.path.abspath(folder)
+    path = Path(spec).expanduser()
+    return os.path.abspath(path) if spec not in EMBEDDED and _is_model(path) else None
+
+
+def _is_model(path: Path) -> bool:
+    """Whether a model's folder, or its GGUF file, lies there."""
+    return path.is_dir() or (path.suffix == ".gguf" and path.is_file())
 
 
 def _data(value: Any) -> Any:
@@ -76,11 +86,11 @@ def _data(value: Any) -> Any:
 def _located(spec: str, config: TrainConfig, run: RunFolder) -> str:
     """Finds where the folder is now, or returns the name of a model that is none."""
     path = Path(spec).expanduser()
-    if spec in EMBEDDED or (path.is_absolute() and path.is_dir()):
+    if spec in EMBEDDED or (path.is_absolute() and _is_model(path)):
         return spec
     candidates = [_seen_from(run, path)] if path.is_absolute() else [_started_in(run, config) / path, path]
     for folder in candidates:
-        if folder is not None and folder.is_dir():
+        if folder is not None and _is_model(folder):
             return os.path.abspath(folder)
     if not path.is_absolute() and not spec.startswith(".") and spec.count("/") < 2:
         return spec  # a hub's id

@@ -16,6 +16,7 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.models.chat import Renderer
 from marft_algos.models.loading import BaseModel, ModelSettings
 from marft_algos.models.policy import LoraSettings, PolicySet
+from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import OutageError, Panel, Problems, TaskError
 from marft_algos.training.resolve import RunSpec
 from marft_algos.types import SamplingParams
@@ -159,6 +160,18 @@ def make_policies(spec: RunSpec, given: BaseModel | None = None) -> PolicySet:
             chat = policies.renderer.chat(policy)
             chat.context = min(chat.context, config.context)
     return policies
+
+
+def demonstrations(config: TrainConfig, make_env: EnvFactory, policies: PolicySet) -> Demonstrations | None:
+    """Opens the demonstrations that the algorithm imitates; None: it learns from what the policies say.
+
+    Raises:
+        ConfigError: There are none.
+    """
+    source = getattr(config.algorithm, "demonstrations", None)
+    if source is None:
+        return None
+    return Demonstrations(source, make_env, policies.renderer, config.max_new_tokens, config.seed)
 
 
 def sampling(config: TrainConfig, *, evaluation: bool = False) -> SamplingParams:

@@ -59,6 +59,7 @@ class Trainer:
             start=StartEngine(self.engine, self.policies) if "start" in algorithm.rule.needs else None,
             assignment=self._assignment,
         )
+        self._demonstrations = setup.demonstrations(config, parts.make_env, self.policies)
         self.publisher = Publisher(self.engine, self.policies, config.adapter_dir or None)
         self.progress = Progress()
         self._variety = Variety(algorithm.group_size)
@@ -120,6 +121,8 @@ class Trainer:
                         self._learn(session, collected, started)
         finally:
             vec.close()
+            if self._demonstrations is not None:
+                self._demonstrations.close()
             self.engine.close()
             self.publisher.close()
             for sink in sinks:
@@ -187,6 +190,10 @@ class Trainer:
     def _collect(self, collector: Collector, iteration: int) -> _Collected:
         """Plays the iteration's groups; those that the algorithm does not want are replaced by fresh ones."""
         config, algorithm = self.config, self.learner.algorithm
+        if self._demonstrations is not None:
+            panel = self.problems.train(config.seed, iteration, config.episodes_per_iteration)
+            drawn = self._demonstrations.draw(panel, iteration, self.policies.version)
+            return _Collected(drawn, summary(drawn) | self._demonstrations.metrics(), [])
         judge = config.credit_diagnostics if _due(iteration + 1, config.record_every) else 0
         keep: Keep = "decisions" if judge else algorithm.rule.keep
         size = algorithm.group_size

@@ -53,7 +53,7 @@ def statement(problem: Problem) -> str:
     elif problem.mode == "function":
         parts.append(f"Function: {problem.entry_point}")
     if problem.public:
-        several = (_example(problem, test) for test in problem.public)
+        several = (example(problem, test) for test in problem.public)
         parts.append("\n".join(several) if problem.mode == "function" else "\n\n".join(several))
     return "\n\n".join(parts)
 
@@ -66,7 +66,8 @@ def call(problem: Problem, test: Test) -> str:
     return f"{name}({shown(test.input.strip()[1:-1], MAX_FIELD)})"
 
 
-def _example(problem: Problem, test: Test) -> str:
+def example(problem: Problem, test: Test) -> str:
+    """Returns a test as it is shown: ``f(2) == 3``, or input and output of a program."""
     expected = shown(test.expected.rstrip("\n"), MAX_FIELD)
     if test.kind == "stdio":
         return f"Input:\n{shown(test.input.rstrip(chr(10)), MAX_FIELD)}\nOutput:\n{expected}"

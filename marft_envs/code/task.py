@@ -195,6 +195,21 @@ class CodeTask(Drawn[Problem]):
         broken = "```py\nreturn (\n```"
         return (f"```python\n{right}\n```", f"So:\n```python\n{wrong}```\nDone.", broken, cut, "I give up.", "")
 
+    def expert(self, agent: str) -> str:
+        """Returns the canonical solution as who writes, a public test as who tests, and a word of advice else.
+
+        Raises:
+            ConfigError: The problem has no canonical solution.
+        """
+        problem = self.problem
+        if agent in self.writers:
+            if not problem.solution:
+                raise ConfigError(f"'{problem.id}' has no canonical solution, so nobody demonstrates it.")
+            return f"```python\n{problem.solution.strip()}\n```"
+        if agent in self.testers and problem.public and problem.mode == "function":
+            return feedback.example(problem, problem.public[0])
+        return "Follow the statement, and mind the empty input."
+
     def gold(self) -> str:
         """Returns the canonical solution, for conformance tests; where there is none, the hidden tests."""
         return self.problem.solution or "\n".join(f"{test.input}\n{test.expected}" for test in self.problem.hidden)

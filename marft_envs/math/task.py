@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from marft_envs.math.problem import Problem
 from marft_envs.problems import Drawn
 from marft_envs.types import Outcome, TurnRecord
 
+_BOX = re.compile(r"\s*\\boxed\{.*\}\s*\.?\s*$", re.DOTALL)
+_STEP = re.compile(r"(?<=[.,;])\s+")
 _VERDICT = {True: "Your team's answer was right.", False: "Your team's answer was wrong. Try again."}
 
 
@@ -38,11 +41,12 @@ class MathTask(Drawn[Problem]):
         self.answerers = frozenset(answerers)
         self.oracle = oracle
         self._score = 0.0
+        self._prepared = False  # whether somebody who does not answer has spoken in this episode
 
     def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
         """Takes the problem ``options["task_id"]``, else draws one."""
         self.draw(rng, options)
-        self._score = 0.0
+        self._score, self._prepared = 0.0, False
 
     def observe(self, agent: str) -> str:
         """Returns the problem's text."""
@@ -50,6 +54,7 @@ class MathTask(Drawn[Problem]):
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Pays nothing: a math problem has no intermediate verdict."""
+        self._prepared |= any(turn.agent not in self.answerers for turn in turns)
         return Outcome()
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
@@ -79,6 +84,16 @@ class MathTask(Drawn[Problem]):
         """Returns replies as models give them: right, wrong, and without a closed box."""
         gold = self.problem.answer
         return (f"Therefore \\boxed{{{gold}}}.", "\\boxed{0}", "First add the two numbers.", "So \\boxed{12", "")
+
+    def expert(self, agent: str) -> str:
+        r"""Returns the worked solution: who answers gives its last step in a box, and all of it if nobody else spoke.
+
+        Others give the steps before the last one, or the only one.
+        """
+        steps = [step for step in _STEP.split(_BOX.sub("", self.problem.solution).strip()) if step]
+        if agent not in self.answerers:
+            return " ".join(steps[:-1] or steps) or f"The answer is ${self.problem.answer}$."
+        return " ".join([*(steps[-1:] if self._prepared else steps), rf"\boxed{{{self.problem.answer}}}"])
 
     def answer_key(self, text: str) -> str:
         """Returns what a reply answers, without spaces: its last box, else its whole text. Votes count equal ones."""

@@ -7,17 +7,17 @@ no learning agent can.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError
+from marft_envs.experts import play as play
 from marft_envs.tools.parse import written
 from marft_envs.tools.session import Session
 from marft_envs.tools.teams import FINISH
 from marft_envs.tools.types import Grade, ToolCall, ToolDomain, ToolProblem, graded
-from marft_envs.types import Episode
 
 if TYPE_CHECKING:
     from marft_envs.tools.task import ToolTask
@@ -101,26 +101,6 @@ def plan(calls: Sequence[ToolCall]) -> str:
 def reply(env: FlexEnv, agent: str) -> str:
     """Returns the oracle's reply for a ready agent of a tool environment."""
     return answer(env.unwrapped.task, agent)
-
-
-def play(env: FlexEnv, seed: int | None = 0, options: Mapping[str, Any] | None = None) -> Episode:
-    """Plays one episode with the oracle in every role; every agent reads its observation first, as a model would."""
-    env.reset(seed=seed, options=dict(options or {}))
-    while not env.done:
-        turn(env, {agent: reply(env, agent) for agent in env.ready_agents})
-    return env.episode
-
-
-def turn(env: FlexEnv, said: Mapping[str, str]) -> None:
-    """Plays texts of ready agents; the observation of each is rendered before, though nobody here reads it.
-
-    A script that only acts would play on in an environment that no agent can read.
-    """
-    for agent in said:
-        env.observe(agent)
-    for agent, text in said.items():
-        env.select(agent)
-        env.step(text)
 
 
 def samples(task: ToolTask, agent: str) -> tuple[str, ...]:

@@ -348,6 +348,10 @@ class ToolTask(Drawn[ToolProblem]):
             self._gold = self.domain.oracle(self.problem)
         return self._gold
 
+    def expert(self, agent: str) -> str:
+        """Returns what the oracle says as ``agent`` now."""
+        return oracle.answer(self, agent)
+
     def sample_actions(self, agent: str) -> Sequence[str]:
         """Returns replies as models give them: right, wrong, broken, handing over, and without a call."""
         return oracle.samples(self, agent)

@@ -6,7 +6,7 @@ import pytest
 
 from helpers.flex import flex, play
 from helpers.tools_tiny import call, tiny
-from marft_envs import Episode, Independent, Router
+from marft_envs import Episode, Independent, Router, experts
 from marft_envs import metrics as m
 from marft_envs.invariants import sampled
 from marft_envs.tools import TEAMS, make, oracle
@@ -64,7 +64,7 @@ def test_tools_metrics_are_these_and_no_others() -> None:
         for seed in range(6):
             env.reset(seed=seed)
             while not env.done:
-                oracle.turn(env, {agent: sampled(seed)(env, agent) for agent in env.ready_agents})
+                experts.turn(env, {agent: sampled(seed)(env, agent) for agent in env.ready_agents})
             found = env.episode.metrics
             assert found["handoff_loops"] == m.handoff_loops(env.episode)
             assert found["handoff_loop_rate"] == float(m.handoff_loops(env.episode) > 0)
@@ -75,9 +75,9 @@ def test_a_productive_ping_pong_is_a_loop_and_costs_nothing() -> None:
     env = make("router", tiny())
     env.reset(seed=0, options={"task_id": "tiny/one"})
     for _ in range(3):
-        oracle.turn(env, {"router_0": "counting"})
-        oracle.turn(env, {"counting_0": written([call("add", name="a", by=1)])})
-    oracle.turn(env, {"router_0": written([call("finish")])})
+        experts.turn(env, {"router_0": "counting"})
+        experts.turn(env, {"counting_0": written([call("add", name="a", by=1)])})
+    experts.turn(env, {"router_0": written([call("finish")])})
     found = env.episode.metrics
     assert env.episode.success and found["handoff_loops"] == 1.0 and found["idle_loops"] == 0.0
     assert env.episode.info["terms"]["loops"] == 0.0
@@ -91,14 +91,14 @@ def test_scores_of_gold_of_faults_and_of_silence() -> None:
     names = ("step_efficiency", "tool_selection_accuracy", "trajectory_score")
     assert [gold[name] for name in names] == [1.0, 1.0, 1.0]
     env.reset(seed=0, options={"task_id": "tiny/two"})
-    oracle.turn(
+    experts.turn(
         env,
         {"agent_0": written([call("read_notes"), call("read_notes"), call("add", name="z"), call("add", name="b")])},
     )
-    oracle.turn(env, {"agent_0": "Done."})
+    experts.turn(env, {"agent_0": "Done."})
     some = env.episode.metrics
     assert some["trajectory_score"] == 0.5, "of four, one was a duplicate and one failed"
     assert some["tool_selection_accuracy"] == 0.25 and some["step_efficiency"] == 0.0
     env.reset(seed=0, options={"task_id": "tiny/two"})
-    oracle.turn(env, {"agent_0": "I can do nothing."})
+    experts.turn(env, {"agent_0": "I can do nothing."})
     assert [env.episode.metrics[name] for name in names] == [0.0, 0.0, 0.0]

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from marft_envs import experts
 from marft_envs.core import FlexEnv
 from marft_envs.tools import make, oracle
 from marft_envs.tools.parse import written
@@ -29,7 +30,7 @@ class Scripted:
         waiting = [[written([call]) for call in turn] for turn in turns]
         while not env.done:
             now = waiting[env.unwrapped.task.user_turn]
-            oracle.turn(env, {env.agent_selection: now.pop(0) if now else "Done."})
+            experts.turn(env, {env.agent_selection: now.pop(0) if now else "Done."})
         return env.episode.team_return
 
     def ping_pong(self, problem: ToolProblem) -> float:
@@ -39,7 +40,7 @@ class Scripted:
         role = next(iter(self.domain.specialists))
         while not env.done:
             boss = env.agent_selection == "router_0"
-            oracle.turn(env, {env.agent_selection: f"{role}, please." if boss else "I have nothing."})
+            experts.turn(env, {env.agent_selection: f"{role}, please." if boss else "I have nothing."})
         return env.episode.team_return
 
     def reads(self, problem: ToolProblem, times: int = 1) -> list[list[ToolCall]]:
@@ -91,21 +92,21 @@ class Shape:
         self.env.reset(seed=0, options={"task_id": problem.id})
         self.task._gold = [list(turn) for turn in turns]
         while not self.env.done:
-            oracle.turn(self.env, {agent: oracle.reply(self.env, agent) for agent in self.env.ready_agents})
+            experts.turn(self.env, {agent: oracle.reply(self.env, agent) for agent in self.env.ready_agents})
         return self.env.episode.team_return
 
     def hands_over(self, problem: ToolProblem) -> float:
         """Returns the reward of a team whose members pass the word to and fro until a limit ends it."""
         self.env.reset(seed=0, options={"task_id": problem.id})
         while not self.env.done:
-            oracle.turn(self.env, {self.env.agent_selection: self._pass(self.env.agent_selection)})
+            experts.turn(self.env, {self.env.agent_selection: self._pass(self.env.agent_selection)})
         return self.env.episode.team_return
 
     def silent(self, problem: ToolProblem) -> float:
         """Returns the reward of a team in which nobody ever says a word."""
         self.env.reset(seed=0, options={"task_id": problem.id})
         while not self.env.done:
-            oracle.turn(self.env, {self.env.agent_selection: ""})
+            experts.turn(self.env, {self.env.agent_selection: ""})
         return self.env.episode.team_return
 
     def _pass(self, agent: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from marft_envs import experts
 from marft_envs.errors import ConfigError, DataError
 from marft_envs.tools import TEAMS, make, oracle
 from marft_envs.tools.tau import TauDomain
@@ -695,7 +696,7 @@ def test_who_is_to_be_told_something_is_told_it(folder: Path, team: str) -> None
     assert episode.success and episode.metrics["progress"] == 1.0
     env.reset(seed=0, options={"task_id": "tau/t1"})
     while not env.done:
-        oracle.turn(env, dict.fromkeys(env.ready_agents, ""))
+        experts.turn(env, dict.fromkeys(env.ready_agents, ""))
     assert not env.episode.success and env.episode.metrics["progress"] == 0.0 and env.episode.team_return <= 0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from helpers.tools_tiny import PROBLEMS, SPECIALISTS, TOOLS, Desk, call, grade, problem, start, tiny
-from marft_envs import ConfigError, Layered, Router, check_env
+from marft_envs import ConfigError, Layered, Router, check_env, experts
 from marft_envs.tools import TEAMS, FunctionDomain, Grade, Team, ToolProblem, make, oracle
 from marft_envs.tools.parse import words, written
 from marft_envs.types import AgentSpec
@@ -43,7 +43,7 @@ def test_a_user_without_tools_can_talk_and_finish() -> None:
     assert episode.success and episode.turns[0].agent == "user_0"
     assert env.unwrapped.task.tools("user_0")[0]["function"]["name"] == "finish"
     env.reset(seed=0, options={"task_id": "tiny/one"})
-    oracle.turn(env, {"user_0": said(call("add", name="a", by=3))})
+    experts.turn(env, {"user_0": said(call("add", name="a", by=3))})
     assert "not_permitted" in env.episode.turns[0].result
     check_env(lambda: make("dual_control", tiny(user_tools=()), max_turns=6))
 
@@ -54,7 +54,7 @@ def conversation(texts: list[str]) -> Any:
     for text in texts:
         if env.done:
             break
-        oracle.turn(env, {env.agent_selection: text})
+        experts.turn(env, {env.agent_selection: text})
     return env
 
 
@@ -88,8 +88,8 @@ def test_talk_among_the_members_of_a_team_is_idling_as_before() -> None:
     env = make("router", tiny())
     env.reset(seed=0)
     for number in range(4):
-        oracle.turn(env, {"router_0": f"counting, please, {number}"})
-        oracle.turn(env, {"counting_0": f"I have nothing, {number}."})
+        experts.turn(env, {"router_0": f"counting, please, {number}"})
+        experts.turn(env, {"counting_0": f"I have nothing, {number}."})
     assert env.done and env.episode.stop_reason == "stalled"
 
 
@@ -115,7 +115,7 @@ def test_a_grade_can_ask_what_the_user_was_told(team: str) -> None:
     assert oracle.play(env).success
     env.reset(seed=0)
     while not env.done:
-        oracle.turn(env, dict.fromkeys(env.ready_agents, ""))
+        experts.turn(env, dict.fromkeys(env.ready_agents, ""))
     assert not env.episode.success and env.episode.team_return == 0, "silence tells nobody anything"
 
 
@@ -123,7 +123,7 @@ def told(team: str, script: list[str]) -> list[str]:
     env = make(team, tiny(problems=ASKED, grade=informed))
     env.reset(seed=0)
     for text in script:
-        oracle.turn(env, {env.agent_selection: text})
+        experts.turn(env, {env.agent_selection: text})
     assert env.done
     return env.episode.info["grade"]["told"]
 
@@ -142,10 +142,10 @@ def test_told_survives_forks_and_counts_over_user_turns() -> None:
     two = problem("asked", ("How many?", "Sure?"), [], [])
     env = make("solo", tiny(problems=[two], grade=informed))
     env.reset(seed=0)
-    oracle.turn(env, {"agent_0": "It is seven."})
+    experts.turn(env, {"agent_0": "It is seven."})
     fork = env.fork()[0]
     for one, text, count in ((fork, "Yes.", 2), (env, "", 1)):
-        oracle.turn(one, {"agent_0": text})
+        experts.turn(one, {"agent_0": text})
         assert one.episode.success and len(one.episode.info["grade"]["told"]) == count
 
 
@@ -172,9 +172,9 @@ def test_a_team_of_ones_own_plays() -> None:
     env = make(relay(), tiny(), history="public")
     assert oracle.play(env, options={"task_id": "tiny/two"}).success
     env.reset(seed=0, options={"task_id": "tiny/one"})
-    oracle.turn(env, {"reader_0": said(call("read_counter", name="a"))})
+    experts.turn(env, {"reader_0": said(call("read_counter", name="a"))})
     assert "read_counter: 0" in shown(env, "writer_0") and "write_note" not in str(env.tools["reader_0"])
-    oracle.turn(env, {"writer_0": said(call("add", name="a", by=3)) + said(call("finish"))})
+    experts.turn(env, {"writer_0": said(call("add", name="a", by=3)) + said(call("finish"))})
     assert env.episode.success and env.episode.rounds[0].D == [[0, 1], [0, 0]]
 
 
@@ -219,6 +219,6 @@ def test_a_router_of_ones_own_is_told_what_came_of_the_turn() -> None:
     env = make(relay(dependency=lambda: Router(who)), tiny())
     env.reset(seed=0, options={"task_id": "tiny/one"})
     for text in (said(call("add", name="z")), said(call("add", name="a", by=3)), "Done."):
-        oracle.turn(env, {"writer_0": text})
+        experts.turn(env, {"writer_0": text})
     assert env.episode.success
     assert [(f["called"], f["failed"], f["over"]) for f in seen] == [(True, True, False), (True, False, False)]

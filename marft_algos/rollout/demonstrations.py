@@ -1,0 +1,139 @@
+"""Demonstrations: episodes of experts, or recorded ones, as trajectories to imitate."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from marft_algos import seeds
+from marft_algos.models.chat import Renderer
+from marft_algos.rollout.panel import Panel
+from marft_algos.types import Generation, GenerationRequest, StopReason, Trajectory, Transition
+from marft_envs import FlexEnv, experts
+from marft_envs.errors import ConfigError, DataError
+from marft_envs.trajectory import ReplayError, read, told
+from marft_envs.types import Episode
+
+SHOWN = 3
+"""Rejected demonstrations that an error names."""
+
+
+class Demonstrations:
+    """Where demonstrations come from, and how they become trajectories.
+
+    Args:
+        source: ``expert``, a JSONL file of episodes, or the folder of a run.
+        make_env: Makes the environment, in which episodes are played, or played again to see what agents were told.
+        renderer: Who plays which policy, and how it is spoken to.
+        max_new_tokens: Longest reply that an agent will be allowed.
+        seed: The run's.
+
+    Raises:
+        ConfigError: There is no such source.
+        DataError: It holds no episode that succeeded.
+    """
+
+    def __init__(
+        self, source: str, make_env: Callable[[], FlexEnv], renderer: Renderer, max_new_tokens: int, seed: int = 0
+    ) -> None:
+        self._env, self._renderer, self._most, self._seed = make_env(), renderer, max_new_tokens, seed
+        self.rejected: Counter[str] = Counter()
+        """Reason -> demonstrations that were left out for it since the run began."""
+        self._examples: list[str] = []
+        self._recorded = None if source == "expert" else _read(source)
+
+    def draw(self, panel: Panel, iteration: int, version: int) -> list[Trajectory]:
+        """Returns demonstrations to learn from in an iteration: at most one for each start of the panel.
+
+        Args:
+            panel: The starts; recorded episodes have their own, and only their number counts.
+            iteration: From 0.
+            version: Of the policies, which what is said is booked to.
+
+        Raises:
+            DataError: None of them can be learnt from; the message says why.
+        """
+        if self._recorded is None:
+            starts = zip(panel.seeds, panel.options, strict=True)
+            episodes = [experts.play(self._env, seed, options) for seed, options in starts]
+        else:
+            episodes = [self._at(iteration * len(panel) + i) for i in range(len(panel))]
+        trajectories: list[Trajectory] = []
+        for episode in episodes:
+            number = len(trajectories)
+            reason = "no success" if not episode.success else self._add(trajectories, episode, number, version)
+            if reason:
+                self.rejected[reason] += 1
+                self._examples = [*self._examples, f"{episode.task_id} ({reason})"][:SHOWN]
+        if not trajectories:
+            raise DataError(
+                f"None of {len(episodes)} demonstrations can be learnt from: {', '.join(self._examples)}. Expected"
+                " episodes of this environment that succeed, with replies within max_new_tokens and prompts within the"
+                " model's context."
+            )
+        return trajectories
+
+    def metrics(self) -> dict[str, float]:
+        """Counts what was left out since the run began, by reason."""
+        reasons = {f"rejected/{reason}": float(n) for reason, n in self.rejected.items()}
+        return {"rejected": float(self.rejected.total()), **reasons}
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self._env.close()
+
+    def _at(self, position: int) -> Episode:
+        """Returns a recorded episode; each pass through them has an order of its own."""
+        assert self._recorded is not None
+        through, i = divmod(position, len(self._recorded))
+        order = seeds.generator(seeds.demonstrations(self._seed, through)).permutation(len(self._recorded))
+        return self._recorded[int(order[i])]
+
+    def _add(self, trajectories: list[Trajectory], episode: Episode, number: int, version: int) -> str:
+        """Adds an episode's trajectory; returns why not, if it cannot be learnt from."""
+        try:
+            heard = told(episode, self._env)
+        except ReplayError:
+            return "played again it is another episode"
+        transitions = []
+        for turn, (messages, tools) in zip(episode.turns, heard, strict=True):
+            policy = self._renderer.policy_of(turn.agent)
+            if policy not in self._renderer.policies:
+                transitions.append(Transition(turn, trainable=False))
+                continue
+            chat = self._renderer.chat(policy)
+            prompt = self._renderer.render(policy, messages, tools if chat.tools else ())
+            reply = chat.reply_ids(turn.text)
+            if len(reply) > self._most:
+                return f"a reply of more than {self._most} tokens"
+            if len(prompt) + len(reply) > chat.context:
+                return f"prompt and reply of more than {chat.context} tokens"
+            transitions.append(
+                Transition(
+                    turn,
+                    request=GenerationRequest(policy, prompt, 0, turn.agent, messages),
+                    reply=Generation(reply, np.zeros(len(reply), np.float32), StopReason.EOS, version, turn.text),
+                    trainable=self._renderer.trains(policy),
+                )
+            )
+        trajectories.append(Trajectory(episode, transitions, number=number, group=number))
+        return ""
+
+
+def _read(source: str) -> list[Episode]:
+    """Reads the successful episodes of a file, or of everything that a run has recorded."""
+    path = Path(source)
+    files = sorted((path / "episodes").glob("*.jsonl")) if path.is_dir() else [path]
+    if not files or not files[0].is_file():
+        raise ConfigError(
+            f"There are no demonstrations at '{source}'. Expected 'expert', a JSONL file of episodes, or the folder of"
+            " a run that recorded some."
+        )
+    episodes = [episode for file in files for episode in read(file)]
+    successful = [episode for episode in episodes if episode.success and not episode.failed]
+    if not successful:
+        raise DataError(f"None of the {len(episodes)} episodes at '{source}' succeeded: there is nothing to imitate.")
+    return successful

@@ -1,0 +1,45 @@
+"""Demonstrations: episodes in which a task's own expert, who knows the gold answer, plays every role."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from marft_envs.core import FlexEnv
+from marft_envs.errors import ConfigError
+from marft_envs.types import Episode, optional
+
+
+def play(env: FlexEnv, seed: int | None = 0, options: Mapping[str, Any] | None = None) -> Episode:
+    """Plays one episode with the task's expert in every role; every agent reads its observation first.
+
+    Args:
+        env: An environment whose task has an ``expert`` (:class:`marft_envs.types.TaskDefaults`).
+        seed: Of the environment's reset.
+        options: Of the environment's reset.
+
+    Raises:
+        ConfigError: The task has no expert, or it does not know this problem's solution.
+    """
+    expert = optional(env.unwrapped.task, "expert")
+    if expert is None:
+        raise ConfigError(
+            f"The task of {env.unwrapped.env_id} has no expert, so nobody demonstrates it. Give the task a method"
+            " expert(agent), which returns what an expert says now, or use recorded episodes (a JSONL file, a run)."
+        )
+    env.reset(seed=seed, options=dict(options or {}))
+    while not env.done:
+        turn(env, {agent: expert(agent) for agent in env.ready_agents})
+    return env.episode
+
+
+def turn(env: FlexEnv, texts: Mapping[str, str]) -> None:
+    """Plays texts of ready agents; the observation of each is rendered before, though nobody here reads it.
+
+    A script that only acts would play on in an environment that no agent can read.
+    """
+    for agent in texts:
+        env.observe(agent)
+    for agent, text in texts.items():
+        env.select(agent)
+        env.step(text)
