@@ -64,7 +64,7 @@ class Demonstrations:
         trajectories: list[Trajectory] = []
         for episode in episodes:
             number = len(trajectories)
-            reason = "no success" if not episode.success else self._add(trajectories, episode, number, version)
+            reason = _unfit(episode) or self._add(trajectories, episode, number, version)
             if reason:
                 self.rejected[reason] += 1
                 self._examples = [*self._examples, f"{episode.task_id} ({reason})"][:SHOWN]
@@ -121,6 +121,13 @@ class Demonstrations:
             )
         trajectories.append(Trajectory(episode, transitions, number=number, group=number))
         return ""
+
+
+def _unfit(episode: Episode) -> str:
+    """Says why an episode is nothing to imitate, if so."""
+    if episode.failed or not episode.success:
+        return "no success"
+    return "words that route nobody" if episode.invalid else ""
 
 
 def _read(source: str) -> list[Episode]:

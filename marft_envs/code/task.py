@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -206,8 +207,10 @@ class CodeTask(Drawn[Problem]):
             if not problem.solution:
                 raise ConfigError(f"'{problem.id}' has no canonical solution, so nobody demonstrates it.")
             return f"```python\n{problem.solution.strip()}\n```"
-        if agent in self.testers and problem.public and problem.mode == "function":
-            return feedback.example(problem, problem.public[0])
+        if agent in self.testers and problem.public:
+            test = problem.public[0]
+            stdio = f"{json.dumps(test.input)} == {json.dumps(test.expected)}"
+            return stdio if test.kind == "stdio" else feedback.example(problem, test)
         return "Follow the statement, and mind the empty input."
 
     def gold(self) -> str:

@@ -1,0 +1,126 @@
+"""Supervised fine-tuning: whose words are learnt, from where, and that reinforcement goes on from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import marft_algos
+import marft_envs
+from helpers.runs import settings, train
+from helpers.tiny import save_tiny
+from marft_algos.cli import main
+from marft_algos.models.loading import load_chat
+from marft_algos.models.policy import PolicySet
+from marft_algos.rollout.demonstrations import Demonstrations
+from marft_algos.rollout.panel import Panel
+from marft_envs import ConfigError, DataError, experts, trajectory
+
+ENV = "relay-v0"
+AGENTS = {"planner_0": "planner_0", "solver_0": "solver_0"}
+
+
+@pytest.fixture(scope="module")
+def policies() -> PolicySet:
+    return PolicySet.build("embedded", AGENTS, device="cpu")
+
+
+def panel(n: int) -> Panel:
+    return Panel(list(range(n)), [{}] * n)
+
+
+def demonstrations(policies: PolicySet, source: str = "expert", env: str = ENV, most: int = 8) -> Demonstrations:
+    return Demonstrations(source, lambda: marft_envs.make(env), policies.renderer, most)
+
+
+def test_every_agent_learns_its_own_words_after_the_prompts_that_it_will_meet(policies: PolicySet) -> None:
+    drawn = demonstrations(policies).draw(panel(4), 0, version=3)
+    env = marft_envs.make(ENV)
+    for number, (seed, t) in enumerate(zip(range(4), drawn, strict=True)):
+        env.reset(seed=seed)
+        assert (t.number, t.episode.success, t.episode.seed) == (number, True, seed)
+        for turn in t.transitions:
+            agent = turn.turn.agent
+            chat = policies.renderer.chat(agent)
+            assert turn.request.prompt_ids == policies.renderer.render(agent, env.messages(agent))
+            assert turn.reply.action_ids[-1] in chat.end_ids
+            assert chat.tokenizer.decode(turn.reply.action_ids[:-1]) == turn.turn.text
+            assert turn.trainable and turn.reply.version == 3
+            env.select(agent)
+            env.step(turn.turn.text)
+
+
+def test_recorded_episodes_are_learnt_from_once_a_pass_and_failures_never(policies: PolicySet, tmp_path: Path) -> None:
+    env = marft_envs.make(ENV)
+    right = [experts.play(env, seed) for seed in range(6)]
+    env.reset(seed=9)
+    while not env.done:
+        env.step("hello")
+    trajectory.write(tmp_path / "some.jsonl", [*right, env.episode])
+    source = demonstrations(policies, str(tmp_path / "some.jsonl"))
+    seen = [t.episode.seed for iteration in range(4) for t in source.draw(panel(3), iteration, 0)]
+    assert sorted(seen[:6]) == sorted(seen[6:]) == list(range(6)) and seen[:6] != seen[6:]
+
+
+def test_what_cannot_be_learnt_is_named_and_counted(policies: PolicySet, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no demonstrations at 'nowhere'"):
+        demonstrations(policies, "nowhere")
+    env = marft_envs.make(ENV)
+    env.reset(seed=0)
+    while not env.done:
+        env.step("hello")
+    trajectory.write(tmp_path / "wrong.jsonl", [env.episode])
+    with pytest.raises(DataError, match="None of the 1 episodes"):
+        demonstrations(policies, str(tmp_path / "wrong.jsonl"))
+    with pytest.raises(DataError, match=r"math/.* \(a reply of more than 2 tokens\)|.*a reply of more than 2 tokens"):
+        team = PolicySet.build("embedded", {"reasoner_0": "r", "actor_0": "a"}, device="cpu")
+        demonstrations(team, env="math-dual-v0", most=2).draw(panel(2), 0, 0)
+    trajectory.write(tmp_path / "other.jsonl", [experts.play(marft_envs.make("xor-v0"), 0)])
+    with pytest.raises(DataError, match="another episode"):
+        demonstrations(policies, str(tmp_path / "other.jsonl")).draw(panel(1), 0, 0)
+
+
+def test_a_reply_cannot_close_its_own_turn() -> None:
+    chat = load_chat("embedded")
+    ids = chat.reply_ids("4<|im_end|>5")
+    assert [i for i in ids if i in chat.end_ids] == ids[-1:]
+
+
+def test_the_loss_is_the_mean_negative_log_likelihood(tmp_path: Path) -> None:
+    model = save_tiny(tmp_path / "model")
+    config = settings(model, tmp_path, algo="sft", env=ENV, iterations=0, algorithm={"minibatches": 1, "lr": 1e-9})
+    trainer = marft_algos.Trainer(marft_algos.build(config))
+    drawn = trainer._demonstrations.draw(panel(4), 0, 0)  # type: ignore[union-attr]
+    metrics = trainer.learner.update(drawn, 0)
+    for policy in AGENTS:
+        rows = [t for d in drawn for t in d.transitions if t.policy == policy]
+        scored = np.concatenate(trainer.learner.rescore(rows))
+        assert metrics[f"policy/{policy}/loss"] == pytest.approx(-scored.mean(), abs=1e-5)
+        assert "sampler_gap" not in str(metrics), "nobody sampled: there is no ratio to check"
+
+
+def test_a_team_learns_from_its_expert_resumes_and_is_trained_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["--preset", "quickstart", "--env", ENV, "--eval-episodes", "40", "--runs-dir", str(tmp_path)]
+    assert main(["sft", *small, "--iterations", "1", "--name", "warm"]) == 0
+    assert main(["sft", "--resume", str(tmp_path / "warm"), "--iterations", "2"]) == 0
+    run = marft_algos.runs.folder.RunFolder.open(str(tmp_path / "warm"))
+    lines = run.metrics()
+    assert [line["iteration"] for line in lines] == [0, 1, 2]
+    assert lines[-1]["eval/success"] > lines[0]["eval/success"] + 0.3 and lines[-1]["rejected"] == 0
+    step = sorted((tmp_path / "warm/checkpoints").glob("step_*"))[-1]
+    started = [f"{policy}={step / 'policies' / policy}" for policy in AGENTS]
+    assert main(["train", *small, "--adapters", *started, "--iterations", "1", "--name", "rl"]) == 0
+    before = marft_algos.runs.folder.RunFolder.open(str(tmp_path / "rl")).metrics()[0]["eval/success"]
+    assert before == lines[-1]["eval/success"], "reinforcement starts where imitation ended"
+    capsys.readouterr()
+    again = ["sft", *small, "--iterations", "1", "--name", "own", "--demonstrations", str(tmp_path / "warm")]
+    assert main(again) == 0, capsys.readouterr().err
+
+
+def test_a_run_of_nothing_that_succeeds_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no demonstrations"):
+        train(settings(save_tiny(tmp_path / "m"), tmp_path, algo="sft", env=ENV, algorithm={"demonstrations": "x"}))
