@@ -134,7 +134,9 @@ class Grid(_Part):
         """Raises ``ConfigError`` for names that do not exist, and numbers that make no sense."""
         super().__post_init__()
         if ALL in self.algorithms:
-            labels = dict.fromkeys([*algorithms.names(), *self.algorithms])
+            # Who imitates demonstrations has seen the answers, and is no rival to those who are rewarded.
+            rewarded = [name for name in algorithms.names() if not algorithms.get(name).imitates]
+            labels = dict.fromkeys([*rewarded, *self.algorithms])
             object.__setattr__(self, "algorithms", tuple(label for label in labels if label != ALL))
         _check(self)
 
