@@ -112,7 +112,7 @@ class FlexEnv(AECEnv):
         """
         if seed is not None or self._rng is None:
             self._rng = np.random.default_rng(seed)
-        given = dict(options or {})
+        settings = dict(options or {})
         names = self.possible_agents
         self.agents = names[:]
         self.rewards = dict.fromkeys(names, 0.0)
@@ -121,8 +121,8 @@ class FlexEnv(AECEnv):
         self.truncations = dict.fromkeys(names, False)
         self.infos: dict[str, dict[str, Any]] = {name: {} for name in names}
         self._rewarded = False
-        self.schedule = self._new_schedule(seed, given)
-        self.schedule.begin(self._rng, given)
+        self.schedule = self._new_schedule(seed, settings)
+        self.schedule.begin(self._rng, settings)
         self._sync()
 
     def _new_schedule(self, seed: int | None, options: dict[str, Any]) -> Schedule:

@@ -360,9 +360,11 @@ def as_dependency(value: Any) -> DependencyFunction:
         return StaticDAG(value)
     if callable(value):
         name = getattr(value, "__name__", type(value).__name__)
-        made = isinstance(value, type) and issubclass(value, DependencyFunction)
-        wanted = f"{name}()" if made else f"Router({name}), asked after every layer, or Scheduled({name}), every round"
-        raise ConfigError(f"{name} is {'a class' if made else 'no dependency function yet'}. Next: {wanted}.")
+        is_class = isinstance(value, type) and issubclass(value, DependencyFunction)
+        wanted = (
+            f"{name}()" if is_class else f"Router({name}), asked after every layer, or Scheduled({name}), every round"
+        )
+        raise ConfigError(f"{name} is {'a class' if is_class else 'no dependency function yet'}. Next: {wanted}.")
     rows = value if isinstance(value, Sequence) else ()
     if rows and all(isinstance(row, Sequence) and row and not isinstance(row, str) for row in rows):
         cells = [cell for row in value for cell in row]

@@ -112,9 +112,9 @@ class Generators(Generic[C, P]):
         there = [cell for cell in self._cells if generator in (None, cell[0]) and wanted in (None, self._kind_of(cell))]
         chosen = [cell for cell in there if level in (None, cell[-1])]
         if not chosen:
-            asked = f"level={level}, {self._kind}={wanted!r}, generator={generator!r}"
+            wish = f"level={level}, {self._kind}={wanted!r}, generator={generator!r}"
             levels = sorted({cell[-1] for cell in there})
-            raise ConfigError(f"No procedural problem with {asked}. These have the levels {levels}.")
+            raise ConfigError(f"No procedural problem with {wish}. These have the levels {levels}.")
         return chosen
 
     def generate(

@@ -48,8 +48,8 @@ def handoff_loops(who: Episode | Sequence[str]) -> int:
 
 def handoff_loop_rate(episodes: Iterable[Episode]) -> float:
     """Returns the share of episodes with a handoff loop; 0 of none."""
-    found = [handoff_loops(episode) > 0 for episode in episodes]
-    return sum(found) / len(found) if found else 0.0
+    looped = [handoff_loops(episode) > 0 for episode in episodes]
+    return sum(looped) / len(looped) if looped else 0.0
 
 
 def holders(episode: Episode) -> list[str]:

@@ -164,15 +164,15 @@ def to_messages(obs: RolloutObservation, round_: int) -> list[Message]:
     out: list[Message] = []
     if obs.agent.prompt:
         out.append({"role": "system", "content": obs.agent.prompt})
-    said = [obs.task] if obs.task else []
+    blocks = [obs.task] if obs.task else []
     for part in obs.parts:
         if part.own:  # chat templates want user and assistant to alternate, whoever had nothing to say
-            out.append({"role": "user", "content": "\n\n".join(said)})
+            out.append({"role": "user", "content": "\n\n".join(blocks)})
             out.append({"role": "assistant", "content": part.text})
-            said = []
+            blocks = []
         else:
-            said.append(tagged(part, round_))
-    out.append({"role": "user", "content": "\n\n".join(said)})
+            blocks.append(tagged(part, round_))
+    out.append({"role": "user", "content": "\n\n".join(blocks)})
     return out
 
 

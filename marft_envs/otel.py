@@ -208,15 +208,15 @@ class _Trace:
 
     def evaluation(self, name: str, value: float, when: int) -> Any:
         """A result of grading."""
-        given: dict[str, Any] = {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": float(value)}
+        attributes: dict[str, Any] = {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": float(value)}
         if name == "success":
-            given["gen_ai.evaluation.score.label"] = "pass" if value else "fail"
-        return self.sdk.Event("gen_ai.evaluation.result", given, timestamp=when)
+            attributes["gen_ai.evaluation.score.label"] = "pass" if value else "fail"
+        return self.sdk.Event("gen_ai.evaluation.result", attributes, timestamp=when)
 
     def spans(self) -> list[Any]:
         """The episode, its turns, their calls."""
         episode = self.episode
-        given: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             "gen_ai.operation.name": "invoke_workflow",
             "gen_ai.workflow.name": episode.env_id,
             "gen_ai.conversation.id": self.digest[:16].hex(),
@@ -228,18 +228,18 @@ class _Trace:
         }
         scores = dict[str, float]()
         if not episode.infra:
-            given |= {"marft.return": float(episode.team_return), "marft.success": episode.success}
-            given |= {f"marft.metric.{name}": float(value) for name, value in episode.metrics.items()}
+            attributes |= {"marft.return": float(episode.team_return), "marft.success": episode.success}
+            attributes |= {f"marft.metric.{name}": float(value) for name, value in episode.metrics.items()}
             scores = {"return": episode.team_return}
             scores |= {} if episode.success is None else {"success": float(episode.success)}
             scores |= {name: value for name, value in episode.metrics.items() if "/" not in name}
         if episode.failed:
-            given |= {
+            attributes |= {
                 "marft.fault": episode.fault,
                 "error.type": episode.stop_reason.partition(":")[0] or episode.fault,
             }
         end = max(len(episode.layers), 1) * LAYER_NS
-        out = [self.span("episode", None, f"invoke_workflow {episode.env_id}", (0, end), given, scores)]
+        out = [self.span("episode", None, f"invoke_workflow {episode.env_id}", (0, end), attributes, scores)]
         for turn in episode.turns:
             out += self.turn(turn)
         return out
@@ -254,7 +254,7 @@ class _Trace:
             "gen_ai.conversation.id": self.digest[:16].hex(),
             "agent.trajectory.step": turn.index + 1,
         }
-        given: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             "gen_ai.operation.name": "invoke_agent",
             **step,
             **self.driven(turn),
@@ -266,10 +266,10 @@ class _Trace:
             "marft.reward": None if self.episode.infra else float(turn.reward),
         }
         if turn.result.startswith("error (malformed)"):
-            given["error.type"] = "malformed"
-        given |= self.messages(turn) if self.content else {}
+            attributes["error.type"] = "malformed"
+        attributes |= self.messages(turn) if self.content else {}
         rewards = {"reward": turn.reward} if turn.reward and not self.episode.infra else {}
-        out = [self.span(path, "episode", f"invoke_agent {turn.agent}", (start, start + LAYER_NS), given, rewards)]
+        out = [self.span(path, "episode", f"invoke_agent {turn.agent}", (start, start + LAYER_NS), attributes, rewards)]
         for number, (name, arguments, line) in enumerate(calls):
             when = (start + LAYER_NS * number // len(calls), start + LAYER_NS * (number + 1) // len(calls))
             tool: dict[str, Any] = {
@@ -291,22 +291,24 @@ class _Trace:
     def messages(self, turn: TurnRecord) -> dict[str, Any]:
         """What the agent was told and said, as the conventions write it."""
         profile = next((agent.prompt for agent in self.episode.agents if agent.name == turn.agent), "")
-        inputs, given = list[dict[str, Any]](), dict[str, Any]()
+        inputs, attributes = list[dict[str, Any]](), dict[str, Any]()
         if self.told is not None:
             told, tools = self.told[turn.index]
-            given["gen_ai.tool.definitions"] = json.dumps([{"type": "function", **tool["function"]} for tool in tools])
+            attributes["gen_ai.tool.definitions"] = json.dumps(
+                [{"type": "function", **tool["function"]} for tool in tools]
+            )
             profile = "\n\n".join(message["content"] for message in told if message["role"] == "system")
             inputs = [parts.message(m["role"], [parts.text(m["content"])]) for m in told if m["role"] != "system"]
         else:
             for seen in (self.episode.turns[index] for index in turn.sees):
                 inputs.append(parts.message("assistant" if seen.agent == turn.agent else "user", parts.said(seen)))
                 inputs += [parts.message("tool", parts.came(seen))] if seen.result else []
-        said = parts.message("assistant", parts.said(turn))
-        said["finish_reason"] = "tool_call" if parts.calls(turn) else "stop"
-        return given | {
+        output = parts.message("assistant", parts.said(turn))
+        output["finish_reason"] = "tool_call" if parts.calls(turn) else "stop"
+        return attributes | {
             "gen_ai.system_instructions": json.dumps([parts.text(profile)]),
             "gen_ai.input.messages": json.dumps(inputs),
-            "gen_ai.output.messages": json.dumps([said]),
+            "gen_ai.output.messages": json.dumps([output]),
             "marft.input": "replayed" if self.told is not None else "record: profile and turns seen",
         }
 
@@ -340,12 +342,12 @@ def _allow(path: Path, trust: bool, typed: Sequence[str]) -> None:
     Raises:
         TrustError: They do, and nobody has allowed it.
     """
-    found = list(dict.fromkeys(power for episode in _episodes(path) for power in trajectory.executes(episode)))
-    if found and not trust:
+    powers = list(dict.fromkeys(power for episode in _episodes(path) for power in trajectory.executes(episode)))
+    if powers and not trust:
         command = shlex.join(["python", "-m", "marft_envs.otel", *typed, "--trust"])
-        raise TrustError(refusal(found, path, command))
-    if found:
-        print(plain(f"trusted, from {path}:" + "".join(f"\n  {power}" for power in found)), file=sys.stderr)
+        raise TrustError(refusal(powers, path, command))
+    if powers:
+        print(plain(f"trusted, from {path}:" + "".join(f"\n  {power}" for power in powers)), file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -357,25 +359,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--trust", action="store_true", help="they may run code, start programs or send something")
     parser.add_argument("--start-ns", type=int, default=None, help="nanoseconds since 1970 where logical time begins")
     typed = list(sys.argv[1:] if argv is None else argv)
-    given = parser.parse_args(typed)
-    if given.trust:
+    args = parser.parse_args(typed)
+    if args.trust:
         importable()  # who says this allows the modules that the records name, which may lie here
     try:
-        start, sources = _begins(given.start_ns), run_sources(given.path)
-        if given.replay and not given.content:
+        start, sources = _begins(args.start_ns), run_sources(args.path)
+        if args.replay and not args.content:
             command = shlex.join(["python", "-m", "marft_envs.otel", *typed, "--content"])
             raise ConfigError(f"--replay adds what agents were told, which is exported only with --content: {command}")
-        if given.replay:
-            _allow(given.path, given.trust, typed)
+        if args.replay:
+            _allow(args.path, args.trust, typed)
         env, made_for = None, ""
         with ExitStack() as held:
-            for number, episode in enumerate(_episodes(given.path)):
+            for number, episode in enumerate(_episodes(args.path)):
                 wanted = json.dumps([episode.env_id, episode.env_kwargs], sort_keys=True)
-                if given.replay and wanted != made_for:
+                if args.replay and wanted != made_for:
                     held.close()
-                    env = held.enter_context(closing(trajectory.rebuild(episode, trusted=given.trust)))
+                    env = held.enter_context(closing(trajectory.rebuild(episode, trusted=args.trust)))
                     made_for = wanted
-                for span in spans(episode, number, given.content, start, env, sources):
+                for span in spans(episode, number, args.content, start, env, sources):
                     print(span.to_json(indent=None))
     except MarftError as error:
         print(plain(str(error)), file=sys.stderr)

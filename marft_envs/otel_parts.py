@@ -68,8 +68,8 @@ def message(role: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 def said(turn: TurnRecord) -> list[dict[str, Any]]:
     """A reply in parts: its words, and its calls."""
-    found = calls(turn)
-    if not found:
+    called = calls(turn)
+    if not called:
         return [text(turn.text)]
     from marft_envs.tools.parse import words
 
@@ -78,17 +78,17 @@ def said(turn: TurnRecord) -> list[dict[str, Any]]:
         *([text(spoken)] if spoken else []),
         *(
             {"type": "tool_call", "id": call_id(turn, i), "name": name, "arguments": json.loads(arguments)}
-            for i, (name, arguments, _) in enumerate(found)
+            for i, (name, arguments, _) in enumerate(called)
         ),
     ]
 
 
 def came(turn: TurnRecord) -> list[dict[str, Any]]:
     """What came of a turn, in parts: a response for each call, or the text."""
-    found = calls(turn)
+    called = calls(turn)
     return [
         {"type": "tool_call_response", "id": call_id(turn, i), "response": line.removeprefix(f"{name}: ")}
-        for i, (name, _, line) in enumerate(found)
+        for i, (name, _, line) in enumerate(called)
     ] or [text(turn.result)]
 
 

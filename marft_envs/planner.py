@@ -125,5 +125,5 @@ class Planner:
     def _widened(self, turn: Turn) -> tuple[int, ...]:
         view = self.view
         start = view.round_start if self.history == "public" else 0  # what is public is seen anyway
-        own = {i for i, past in enumerate(view.history[start:], start) if past.agent == turn.agent}
-        return (*range(start), *sorted(own.union(i for i in turn.sees if i >= start)))
+        own_turns = {i for i, past in enumerate(view.history[start:], start) if past.agent == turn.agent}
+        return (*range(start), *sorted(own_turns.union(i for i in turn.sees if i >= start)))

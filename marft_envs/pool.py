@@ -113,14 +113,14 @@ class Turns(Generic[_Slot]):
     def take_free(self) -> list[_Slot]:
         """Takes every slot that is free but the one for first looks, which stays."""
         with self._lock:
-            found, self._free = self._free, []
-            return found
+            slots, self._free = self._free, []
+            return slots
 
     def take_express(self) -> list[_Slot]:
         """Takes the slot for first looks, if it is free, for good."""
         with self._lock:
-            found, self._express = self._express, []
-            return found
+            slots, self._express = self._express, []
+            return slots
 
     def put_back(self, slots: list[_Slot]) -> None:
         """Gives back what :meth:`take_free` took."""

@@ -97,13 +97,13 @@ class ProblemSet(Sequence[P], Generic[P]):
         Raises:
             DataError: If there is none.
         """
-        found = self._by_id.get(problem_id)
-        if found is None and self._regenerate is not None:
-            found = self._regenerate(problem_id)
-        if found is None:
+        problem = self._by_id.get(problem_id)
+        if problem is None and self._regenerate is not None:
+            problem = self._regenerate(problem_id)
+        if problem is None:
             like = f"Ids here look like '{self._problems[0].id}'."
             raise DataError(f"'{self.name}' has no problem with the id '{problem_id}'. {like}")
-        return found
+        return problem
 
     def draw(self, rng: np.random.Generator) -> P:
         """Returns one problem, uniformly."""

@@ -175,10 +175,10 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
     Raises:
         ConfigError: If the id or a keyword is unknown.
     """
-    found = spec(id)
-    fn = found.load()
-    arguments = {**found.kwargs, **kwargs}
-    _check_keywords(found.id, fn, arguments)
+    env_spec = spec(id)
+    fn = env_spec.load()
+    arguments = {**env_spec.kwargs, **kwargs}
+    _check_keywords(env_spec.id, fn, arguments)
     try:
         env = fn(**arguments)
     except TypeError as error:
@@ -188,9 +188,9 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
             raise
         known = {*inspect.signature(fn).parameters, *inspect.signature(FlexEnv).parameters} - {"kwargs"}
         raise ConfigError(f"'{id}' takes no '{unknown[1]}'. {did_you_mean(unknown[1], known)}") from error
-    env.unwrapped.env_id = found.id
+    env.unwrapped.env_id = env_spec.id
     env.unwrapped.env_kwargs = dict(kwargs)
-    env.unwrapped.metadata["name"] = found.id
+    env.unwrapped.metadata["name"] = env_spec.id
     return env
 
 

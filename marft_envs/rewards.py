@@ -44,13 +44,13 @@ def _own(turns: Turns, agents: Shares, members: Names) -> dict[str, float]:
 
 def team(team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
     """Every agent gets the whole team reward, plus what is its own. Summed over n agents: Σturn + Σagent + n·Σteam."""
-    return {name: own + team for name, own in _own(turns, agents, members).items()}
+    return {name: individual + team for name, individual in _own(turns, agents, members).items()}
 
 
 def split(team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
     """The team reward in equal parts, plus what is the agent's own."""
     share = team / max(len(members), 1)
-    return {name: own + share for name, own in _own(turns, agents, members).items()}
+    return {name: individual + share for name, individual in _own(turns, agents, members).items()}
 
 
 def last(team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:

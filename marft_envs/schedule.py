@@ -196,8 +196,8 @@ class Schedule:
         view.history += turns
         if view.dead:
             self._members = [name for name in self.agents if name not in view.dead]
-        if asked := self.planner.asked:
-            self._asked += [(i, turn.index) for turn in turns for i in asked[turn.agent]]
+        if sees := self.planner.asked:
+            self._asked += [(i, turn.index) for turn in turns for i in sees[turn.agent]]
         layers.append(LayerRecord(number, round_, tuple(range(start, index))))
         self.pending, self.layer = {}, {}
         if self._early:
@@ -256,8 +256,8 @@ class Schedule:
         try:
             return self.planner.next_layer()
         except InvalidRouting as bad:
-            said = bad.turn if bad.turn is not None else len(view.history) - 1 if view.history else None
-            route = {"round": view.round, "turn": said, "named": list(bad.named), "reason": str(bad)}
+            index = bad.turn if bad.turn is not None else len(view.history) - 1 if view.history else None
+            route = {"round": view.round, "turn": index, "named": list(bad.named), "reason": str(bad)}
             record.invalid_routes.append(route)
             record.invalid += 1
             if not isinstance(on_invalid, str):
@@ -283,8 +283,8 @@ class Schedule:
             return
         planned = [(i, turn.index) for turn in view.this_round for i in turn.sees]
         edges = [edge for edge in planned if edge not in self._unseen] if self._unseen else planned
-        asked = self._asked if self.rules.history != "deps" else planned
-        rounds.append(RoundRecord(view.round, self._between_agents(edges), edges, self._between_agents(asked)))
+        requested = self._asked if self.rules.history != "deps" else planned
+        rounds.append(RoundRecord(view.round, self._between_agents(edges), edges, self._between_agents(requested)))
         self._asked, self._unseen = [], set()
         self.planner.end_round()
 

@@ -73,13 +73,13 @@ def write(path: str | Path, episodes: Episode | Iterable[Episode]) -> None:
     Raises:
         OSError: If the file cannot be written.
     """
-    found = [episodes] if isinstance(episodes, Episode) else episodes
+    sequence = [episodes] if isinstance(episodes, Episode) else episodes
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # One write per line on a descriptor in append mode: lines of several processes do not mix.
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
-        for episode in found:
+        for episode in sequence:
             line = (_dumps(episode) + "\n").encode()
             while line:
                 line = line[os.write(descriptor, line) :]
@@ -129,8 +129,8 @@ def _lent(episode: Episode, env: FlexEnv | None, trusted: bool) -> Iterator[Flex
     if env is not None:
         yield env
         return
-    with closing(rebuild(episode, trusted)) as made:
-        yield made
+    with closing(rebuild(episode, trusted)) as rebuilt:
+        yield rebuilt
 
 
 Told = tuple[list[dict[str, str]], list[dict[str, Any]]]
@@ -143,9 +143,9 @@ def told(episode: Episode, env: FlexEnv) -> list[Told]:
     Raises:
         ReplayError: If the episode cannot be reproduced, so that it would be something else.
     """
-    found: list[Told] = []
-    _play(episode, env.unwrapped, found)
-    return found
+    told_turns: list[Told] = []
+    _play(episode, env.unwrapped, told_turns)
+    return told_turns
 
 
 def _play(episode: Episode, env: FlexEnv, heard: list[Told] | None = None) -> Episode:
@@ -190,9 +190,9 @@ def rebuild(episode: Episode, trusted: bool = False) -> FlexEnv:
         TrustError: It does, and is not trusted.
         ConfigError: If the record does not say how to build it.
     """
-    if not trusted and (found := executes(episode)):
+    if not trusted and (executed := executes(episode)):
         source = f"the record of {episode.task_id} in {episode.env_id}"
-        raise TrustError(refusal(found, source, "trusted=True, or env=your_environment"))
+        raise TrustError(refusal(executed, source, "trusted=True, or env=your_environment"))
     kwargs = episode.env_kwargs
     unwritable = [name for name, value in kwargs.items() if isinstance(value, dict) and _UNWRITABLE in value]
     if unwritable:

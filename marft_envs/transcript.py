@@ -67,14 +67,14 @@ class Transcript:
         return chain.from_iterable(self._turns)
 
     def _seen_by(self, agent: str, sees: Sequence[int]) -> list[Parts]:
-        turns, own, show = self._turns, self._own, self._show
+        turns, own_parts, show = self._turns, self._own, self._show
         seen = []
         for i in sees:
             parts = turns[i]
             turn = parts[0].turn
             assert turn is not None
             if turn.agent == agent:
-                parts = own.get(i) or self._as_own(i)
+                parts = own_parts.get(i) or self._as_own(i)
             elif show is not None and (shown := show(turn, agent, sees)) is not None:
                 parts = self._shortened(turn, *shown)
             seen.append(parts)
@@ -88,7 +88,7 @@ class Transcript:
         return parts
 
     def _shortened(self, turn: TurnRecord, words: str, result: str) -> Parts:
-        said = Part(neutralise(words, self._tags), turn.round, turn)
+        spoken = Part(neutralise(words, self._tags), turn.round, turn)
         if not result:
-            return (said,) if words else ()
-        return said, Part(neutralise(result, self._tags), turn.round, turn, result=True)
+            return (spoken,) if words else ()
+        return spoken, Part(neutralise(result, self._tags), turn.round, turn, result=True)

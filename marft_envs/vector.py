@@ -213,8 +213,10 @@ class VectorEnv:
             extras: Per request what goes to the turn's record (token ids, log-probs); agents never see it.
         """
         if len(texts) != len(requests) or (extras is not None and len(extras) != len(requests)):
-            given = "" if extras is None else f" and {len(extras)} extras"
-            raise ConfigError(f"There are {len(requests)} requests, {len(texts)} texts{given}; give one per request.")
+            with_extras = "" if extras is None else f" and {len(extras)} extras"
+            raise ConfigError(
+                f"There are {len(requests)} requests, {len(texts)} texts{with_extras}; give one per request."
+            )
         for i, request in enumerate(requests):
             slot = self._slot_of(request)
             extra = extras[i] if extras is not None else None
@@ -328,11 +330,11 @@ class VectorEnv:
         """Raises a fault of the set-up; anything else ends the episode and is its record."""
         if isinstance(error, _CONFIGURATION) or not isinstance(error, Exception):
             raise error
-        said = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}"
         show(error, f"the code of {slot.env.env_id}")
         if fault == "text":
-            slot.env.episode.info["task_error"] = said
-        slot.env.truncate(f"error: {said}", fault)
+            slot.env.episode.info["task_error"] = message
+        slot.env.truncate(f"error: {message}", fault)
         self._record(slot)
 
     def _record(self, slot: _Slot) -> None:

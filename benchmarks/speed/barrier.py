@@ -90,9 +90,9 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     for name, seconds in (("mean", 0.1), ("sigma", 1.0)):
         parser.add_argument(f"--{name}", type=float, default=seconds)
-    given = parser.parse_args()
-    together, slow = busy(given, False)
-    apart, fast = busy(given, True)
+    args = parser.parse_args()
+    together, slow = busy(args, False)
+    apart, fast = busy(args, True)
     print(f"all wait for all:          busy {together:.1%}, {slow:.1f} s")
     print(f"each episode by itself:    busy {apart:.1%}, {fast:.1f} s, {slow / fast:.2f} times as fast")
 

@@ -104,14 +104,14 @@ def released(reference: str, folder: str, level: str, episodes: int, new: int, i
     from marft.runner.shared.math_runner import MathRunner
 
     profiles = Path(folder) / "profiles.json"
-    given = [
+    arguments = [
         "--algorithm_name", {"token": "TPPO", "action": "APPO"}[level], "--model_name_or_path", f"{folder}/model",
         "--profile_path", str(profiles), "--n_agents", "2", "--n_rollout_threads", str(episodes),
         "--episode_length", "1", "--horizon", "1", "--num_env_steps", str(episodes * iterations),
         "--max_new_tokens", str(new), "--ppo_epoch", "1", "--num_mini_batch", "1", "--lr", "1e-4",
         "--save_interval", str(10 * iterations),
     ]  # fmt: skip
-    args = get_config().parse_args(given)
+    args = get_config().parse_args(arguments)
     random.seed(0)
     torch.manual_seed(0)
     places = {"profile_path": str(profiles), "dataset_path": f"{folder}/problems.json"}
@@ -207,5 +207,5 @@ def _quiet() -> Iterator[None]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     with _quiet():
-        found = {"released": released, "marft": marft}[sys.argv[1]](**json.loads(sys.argv[2]))
-    print(json.dumps(found))
+        measured = {"released": released, "marft": marft}[sys.argv[1]](**json.loads(sys.argv[2]))
+    print(json.dumps(measured))

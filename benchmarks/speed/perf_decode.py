@@ -54,8 +54,8 @@ def measure(folder: Path, hidden: int, batch: int, ragged: bool, repeats: int) -
     base = policies.base("actor")
     base.chat.end_ids = tuple(range(500, 530)) if ragged else ()
     engine, params = NativeEngine(policies), SamplingParams(max_new_tokens=NEW)
-    own, both = requests(["actor"], batch), requests(["actor", "reasoner"], batch)
-    prompts = torch.tensor([request.prompt_ids for request in own])
+    single, both = requests(["actor"], batch), requests(["actor", "reasoner"], batch)
+    prompts = torch.tensor([request.prompt_ids for request in single])
     plain: Any = PolicySet.build(model, shapes.TEAM, device="cpu").base("actor").model
 
     def generate() -> Any:
@@ -74,12 +74,12 @@ def measure(folder: Path, hidden: int, batch: int, ragged: bool, repeats: int) -
     plain.generation_config.eos_token_id = None
     runs = {
         "generate": generate,
-        "native": lambda: engine.generate(own, params),
+        "native": lambda: engine.generate(single, params),
         "two policies, one batch": lambda: engine.generate(both, params),
         "two policies in turn": by_policy,
     }
     seconds = in_turn(runs, repeats)
-    replies = engine.generate(own, params)
+    replies = engine.generate(single, params)
     return {
         "hidden": hidden,
         "batch": batch,
@@ -87,7 +87,7 @@ def measure(folder: Path, hidden: int, batch: int, ragged: bool, repeats: int) -
         "tokens/s": round(sum(len(r.action_ids) for r in replies) / sorted(seconds["native"])[repeats // 2]),
         "generate / native": ratios(seconds, "generate", "native"),
         "in turn / one batch": ratios(seconds, "two policies in turn", "two policies, one batch"),
-        "largest log-prob gap": largest_gap(policies, own, replies),
+        "largest log-prob gap": largest_gap(policies, single, replies),
         "seconds": seconds,
     }
 

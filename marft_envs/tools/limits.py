@@ -43,10 +43,12 @@ class Limits:
         Raises:
             ConfigError: If a budget names no agent and no role.
         """
-        given, known = self.budgets, {*roles, *roles.values()}
-        for name in given:
+        budgets, known = self.budgets, {*roles, *roles.values()}
+        for name in budgets:
             if name not in known:
                 raise ConfigError(f"There is no agent or role '{name}' to have a budget. {did_you_mean(name, known)}")
         return {
-            name: given.get(name, given.get(role, 0)) for name, role in roles.items() if name in given or role in given
+            name: budgets.get(name, budgets.get(role, 0))
+            for name, role in roles.items()
+            if name in budgets or role in budgets
         }

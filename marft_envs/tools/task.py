@@ -191,9 +191,9 @@ class ToolTask(Drawn[ToolProblem]):
         idle, results = self._idle + 1, {}
         session = self.live
         for turn in turns:
-            said, new = self._act(session, turn, facts)
-            if said:
-                results[turn.index] = said
+            result, new = self._act(session, turn, facts)
+            if result:
+                results[turn.index] = result
             self.tally.trace.append((turn.agent if len(turns) == 1 else "", new))
             idle = 0 if new else idle
         self._idle = idle

@@ -40,14 +40,14 @@ def rows(env: FlexEnv, learners: Sequence[str], seeds: Iterable[int]) -> list[di
         seeds: Seeds of the episodes.
     """
     require("trl", "trl", "1.16")
-    found: list[dict[str, Any]] = []
+    dataset: list[dict[str, Any]] = []
     for seed in seeds:
         for learner in learners:
             named = {"seed": int(seed), "agent": learner}
             profile = env.profile(learner).prompt
             system = [{"role": "system", "content": profile, **named}] if profile else []
-            found.append({"prompt": [*system, {"role": "user", "content": "", **named}], **named})
-    return found
+            dataset.append({"prompt": [*system, {"role": "user", "content": "", **named}], **named})
+    return dataset
 
 
 def team_return(completions: Sequence[Any], team_return: Sequence[float | None], **_: Any) -> list[float | None]:
@@ -130,12 +130,12 @@ class TeamRollout:
             spoken.append(i)
         if not spoken:
             return texts
-        said, logprobs = self.speak(trainer, [requests[i] for i in spoken], contexts)
+        replies, logprobs = self.speak(trainer, [requests[i] for i in spoken], contexts)
         for k, i in enumerate(spoken):
-            texts[i] = tokenizer.decode(said[k], skip_special_tokens=True)
+            texts[i] = tokenizer.decode(replies[k], skip_special_tokens=True)
             row = lived[requests[i].episode]
             if requests[i].agent == row.learner:
-                row.said(said[k], None if logprobs is None else logprobs[k])
+                row.said(replies[k], None if logprobs is None else logprobs[k])
         return texts
 
 

@@ -37,13 +37,13 @@ def rows(
         seeds: Seeds of the episodes.
         agent_name: The loop's name in the file of agent loops.
     """
-    found = []
+    dataset = []
     for index, (seed, learner) in enumerate((seed, learner) for seed in seeds for learner in learners):
         prompt = [{"role": "user", "content": env.profile(learner).prompt}]
         extra = {"seed": int(seed), "agent": learner, "index": index}
         source = env.unwrapped.env_id
-        found.append({"data_source": source, "agent_name": agent_name, "prompt": prompt, "extra_info": extra})
-    return found
+        dataset.append({"data_source": source, "agent_name": agent_name, "prompt": prompt, "extra_info": extra})
+    return dataset
 
 
 class TeamLoop:

@@ -101,10 +101,10 @@ def _prompt(draft: Draft, mode: Mode) -> str:
     params = [part.split(":") for part in draft.params.split()]
     names = ", ".join(name for name, _ in params)
     if mode == "function":
-        given = "; ".join(f"{name} is {KINDS[kind].name}" for name, kind in params)
-        return f"{draft.task}\nWrite the function f({names}): {given}. It returns {KINDS[draft.returns].name}."
-    given = "; ".join(f"{name}: {KINDS[kind].line}" for name, kind in params)
-    return f"{draft.task}\nInput, each on a new line: {given}.\nOutput: {KINDS[draft.returns].line}."
+        inputs = "; ".join(f"{name} is {KINDS[kind].name}" for name, kind in params)
+        return f"{draft.task}\nWrite the function f({names}): {inputs}. It returns {KINDS[draft.returns].name}."
+    inputs = "; ".join(f"{name}: {KINDS[kind].line}" for name, kind in params)
+    return f"{draft.task}\nInput, each on a new line: {inputs}.\nOutput: {KINDS[draft.returns].line}."
 
 
 def write(
@@ -117,8 +117,8 @@ def write(
         if mode == "function":
             tests.append(Test("call", repr(list(args)), repr(value)))
         else:
-            given = "".join(KINDS[kind].show(arg) + "\n" for kind, arg in zip(kinds, args, strict=True))
-            tests.append(Test("stdio", given, KINDS[draft.returns].show(value) + "\n"))
+            stdin = "".join(KINDS[kind].show(arg) + "\n" for kind, arg in zip(kinds, args, strict=True))
+            tests.append(Test("stdio", stdin, KINDS[draft.returns].show(value) + "\n"))
     return Problem(
         id=problem_id,
         mode=mode,

@@ -42,12 +42,12 @@ _IDLE = 8
 
 
 def _schema() -> str:
-    made = []
+    statements = []
     for table, columns in COLUMNS.items():
         key = "id text primary key" if table in _NAMED else "id integer primary key"
-        made.append(f"create table {table} ({', '.join((key, *columns))}) {'without rowid' * (table in _NAMED)};")
-    made.append("create index by_customer on orders (customer);")
-    return "\n".join(made)
+        statements.append(f"create table {table} ({', '.join((key, *columns))}) {'without rowid' * (table in _NAMED)};")
+    statements.append("create index by_customer on orders (customer);")
+    return "\n".join(statements)
 
 
 _INSERT = {

@@ -100,7 +100,9 @@ def _load(folder: Path, checkout: bool, stamp: tuple[tuple[str, int, int], ...])
     _check_tables(tables, folder)
     index = Index(tables)
     known = read_tools(tools, folder)
-    rows = {split: tuple(read_row(row, where, known, index) for where, row in found) for split, found in tasks.items()}
+    rows = {
+        split: tuple(read_row(row, where, known, index) for where, row in entries) for split, entries in tasks.items()
+    }
     return Retail(folder, index, known, policy, rows)
 
 
@@ -149,7 +151,7 @@ def read_tools(entries: Any, folder: Path) -> dict[str, Tool]:
     Raises:
         DataError: If a tool is missing, unknown or without a schema.
     """
-    found = {}
+    tools = {}
     for entry in entries if isinstance(entries, list) else []:
         function = entry.get("function", {}) if isinstance(entry, dict) else {}
         name, schema = function.get("name"), function.get("parameters")
@@ -159,11 +161,11 @@ def read_tools(entries: Any, folder: Path) -> dict[str, Tool]:
             raise DataError(f"{folder}: there is no retail tool '{name}'. {did_you_mean(name, READS | WRITES)}")
         strict = {**schema, "additionalProperties": False}
         description = str(function.get("description", ""))
-        found[name] = Tool(name, description, strict, read_only=name in READS, idempotent=name in READS | ADDRESSES)
-    missing = sorted((READS | WRITES) - found.keys())
+        tools[name] = Tool(name, description, strict, read_only=name in READS, idempotent=name in READS | ADDRESSES)
+    missing = sorted((READS | WRITES) - tools.keys())
     if missing:
         raise DataError(f"{folder}: the schemas of {', '.join(missing)} are missing. Expected all 16 retail tools.")
-    return dict(sorted(found.items()))
+    return dict(sorted(tools.items()))
 
 
 def read_row(row: Any, where: str, tools: Mapping[str, Tool], index: Index) -> Row:

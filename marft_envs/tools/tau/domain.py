@@ -110,16 +110,16 @@ class TauDomain(Servable):
         if split not in self._retail.rows:
             near = did_you_mean(split, self._retail.rows)
             raise DataError(f"{self._retail.path} has no retail tasks of the split '{split}'. {near}")
-        found = problems(self._retail, split)
+        eligible = problems(self._retail, split)
         if levels is not None:
-            found = tuple(problem for problem in found if problem.level in levels)
-        if not found:
+            eligible = tuple(problem for problem in eligible if problem.level in levels)
+        if not eligible:
             there = sorted({problem.level or 0 for problem in problems(self._retail, split)})
             raise DataError(
                 f"tau ({split}) has no problem of levels {list(levels or ())}. Levels there: {there}. For all of them "
                 "leave levels out (on the command line: levels=null)."
             )
-        return ProblemSet(spread(found, limit), f"tau ({split})")
+        return ProblemSet(spread(eligible, limit), f"tau ({split})")
 
     def open(self, problem: ToolProblem) -> TauWorld:
         """Returns the published database; nothing is copied."""
@@ -136,16 +136,16 @@ class TauDomain(Servable):
         entry) and of these texts, less wrong changes; it is 1 exactly if the task is complete. A task whose gold
         changes nothing and says nothing pays 1 for a database that is left alone and 0 for any other.
         """
-        gold, made = _gold(problem), _world(world).store.difference()
+        gold, changes = _gold(problem), _world(world).store.difference()
         outputs = gold.row.outputs
-        said = sum(_is_told(output, told) for output in outputs)
-        completion = as_set(made) == gold.wanted and said == len(outputs)
-        wanted, done = gold.parts, as_parts(made)
+        outputs_told = sum(_is_told(output, told) for output in outputs)
+        completion = as_set(changes) == gold.wanted and outputs_told == len(outputs)
+        wanted, done = gold.parts, as_parts(changes)
         right, wrong = (wanted & done).total(), (done - wanted).total()
         total = max(wanted.total() + len(outputs), 1)
-        progress = 1.0 if completion else max(min(right + said - wrong, total - 1), 0) / total
+        progress = 1.0 if completion else max(min(right + outputs_told - wrong, total - 1), 0) / total
         info = {"right": right, "wrong": wrong, "missing": (wanted - done).total()}
-        return Grade(completion, progress, info | ({"untold": len(outputs) - said} if outputs else {}))
+        return Grade(completion, progress, info | ({"untold": len(outputs) - outputs_told} if outputs else {}))
 
     def says(self, problem: ToolProblem) -> str:
         """Returns what the oracle tells the customer: the wanted texts."""
