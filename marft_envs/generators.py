@@ -21,8 +21,8 @@ SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """What writes a cell's problems; it is pure, so a key names a problem for ever."""
+class ProblemWriter:
+    """Writes the problems of one kind and level; it is pure, so a key names a problem for ever."""
 
     build: Callable[..., Any]
     keys: int = 2**32
@@ -73,7 +73,7 @@ class Generators(Generic[C, P]):
 
     def __init__(
         self,
-        cells: Mapping[C, Cell],
+        cells: Mapping[C, ProblemWriter],
         build: Callable[..., P],
         panel: Callable[..., tuple[P, ...]],
         split_of: Callable[[P], str],

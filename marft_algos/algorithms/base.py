@@ -52,7 +52,7 @@ Rescore = Callable[[Sequence[Transition]], list[np.ndarray]]
 """Turns of one policy -> per turn the [L] log-probs under the policy as it is now."""
 
 
-class Critics(Protocol):
+class ValueHeads(Protocol):
     """The value heads, one per policy id, on cached features of a frozen trunk."""
 
     @property
@@ -149,7 +149,7 @@ class Algorithm:
         """
         raise NotImplementedError
 
-    def values(self, trajectories: Sequence[Trajectory], critics: Critics | None, estimates: Estimates) -> None:
+    def values(self, trajectories: Sequence[Trajectory], critics: ValueHeads | None, estimates: Estimates) -> None:
         """Hook 1. Fills ``values`` (of turns that a critic looks at) and ``bootstraps`` of the estimates."""
         fill_values(trajectories, critics, self.view, self.level, estimates)
 
@@ -240,7 +240,7 @@ class Algorithm:
 
 
 def fill_values(
-    trajectories: Sequence[Trajectory], critics: Critics | None, view: View, level: Level, estimates: Estimates
+    trajectories: Sequence[Trajectory], critics: ValueHeads | None, view: View, level: Level, estimates: Estimates
 ) -> None:
     """Reads V for every turn that a critic can see, and for the layer that a truncated episode would have run."""
     if view == "none":

@@ -16,7 +16,7 @@ import numpy as np
 from marft_algos import seeds
 from marft_algos.batching import has_loss
 from marft_algos.credit import formulas
-from marft_algos.credit.branches import Absence, Branch, Keep, Replayer
+from marft_algos.credit.branches import Ablation, Branch, Keep, Replayer
 from marft_algos.credit.recorded import outcome, team_outcome
 from marft_algos.credit.rewards import Chain, Rewards, Rule, register
 from marft_algos.ranges import COUNT, Checked
@@ -90,7 +90,7 @@ class _Game(Checked, _Replayed):
     """Rules on the game v(S): what the team earns from the episode's start when only the agents in S play."""
 
     keep: ClassVar[Keep] = "start"
-    absence: Absence = "silent"
+    absence: Ablation = "silent"
     """What an absent agent does: ``silent``: it says the empty text; ``start``: it says what the policy that it
     started from would, drawn with the same random numbers."""
 

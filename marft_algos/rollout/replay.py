@@ -55,7 +55,7 @@ class Spent:
         self.prompts += 0 if reply.stop_reason is StopReason.ERROR else len(request.prompt_ids)
 
 
-class Weights(Protocol):
+class Restorable(Protocol):
     """What ``StartEngine`` needs of the policies."""
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -73,7 +73,7 @@ class StartEngine(EngineBase):
         policies: Have the start's weights while this generates.
     """
 
-    def __init__(self, engine: RolloutEngine, policies: Weights) -> None:
+    def __init__(self, engine: RolloutEngine, policies: Restorable) -> None:
         self._engine, self._policies, self._start = engine, policies, policies.state_dict()
 
     def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:

@@ -216,7 +216,8 @@ class Run:
                 raise SandboxError(
                     f"Problem '{self.problem.id}': a test of kind 'expr' was cut short before the program was called "
                     f"({result.status}: {result.message}). No verdict follows. Give the machine less to do, or allow "
-                    "more time (wall_s); if it stays so, the test or 'test_setup_code' waits for something: mend the data."
+                    "more time (wall_s); if it stays so, the test or 'test_setup_code' waits for something: mend the "
+                    "data."
                 )
             else:
                 raise DataError(

@@ -18,7 +18,7 @@ _MARK = "\x02reply\x03"
 
 
 @dataclass(slots=True)
-class Row:
+class LearnerRow:
     """A row while its episode is played."""
 
     learner: str

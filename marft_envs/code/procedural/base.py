@@ -8,10 +8,10 @@ from typing import Any
 
 from marft_envs.code.problem import Mode, Problem, Test
 from marft_envs.dice import Dice
-from marft_envs.generators import Cell
+from marft_envs.generators import ProblemWriter
 from marft_envs.generators import split_of as split_of_text
 
-__all__ = ["CELLS", "Cell", "Dice", "Draft", "Item", "Items", "cell", "split_of", "write"]
+__all__ = ["CELLS", "Dice", "Draft", "Item", "Items", "ProblemWriter", "cell", "split_of", "write"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def write(
 Build = Callable[[Dice, int], Draft]
 
 
-CELLS: dict[tuple[str, Mode, int], Cell] = {}
+CELLS: dict[tuple[str, Mode, int], ProblemWriter] = {}
 """(generator, mode, level) -> cell, in the order in which the modules register them."""
 
 
@@ -146,7 +146,7 @@ def cell(name: str, levels: Sequence[int], modes: Sequence[Mode] = ("function", 
     def add(build: Build) -> Build:
         for level in levels:
             for mode in modes:
-                CELLS[name, mode, level] = Cell(build)
+                CELLS[name, mode, level] = ProblemWriter(build)
         return build
 
     return add

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from marft_envs.code.problem import Problem, Test
 from marft_envs.code.procedural import level0_numbers as numbers
 from marft_envs.code.procedural import level0_sequences as sequences
-from marft_envs.code.procedural.base import CELLS, Cell, Item, Items
+from marft_envs.code.procedural.base import CELLS, Item, Items, ProblemWriter
 
 FAMILIES: dict[str, Callable[[], Items]] = {
     "linear": numbers.linear,
@@ -171,4 +171,4 @@ def mutants(name: str, key: int) -> list[str]:
 
 
 for _name in FAMILIES:
-    CELLS[_name, "function", 0] = Cell(partial(build, _name), sum(1 for _ in FAMILIES[_name]()))
+    CELLS[_name, "function", 0] = ProblemWriter(partial(build, _name), sum(1 for _ in FAMILIES[_name]()))

@@ -28,7 +28,7 @@ EXPECTED = f"Expected a folder with {', '.join(FILES)} and retail_SPLIT.jsonl, o
 
 
 @dataclass(frozen=True)
-class Row:
+class RetailTask:
     """One published task."""
 
     id: str
@@ -50,7 +50,7 @@ class Retail:
     index: Index = field(repr=False)
     tools: Mapping[str, Tool] = field(repr=False)
     policy: str = field(repr=False)
-    rows: Mapping[str, tuple[Row, ...]] = field(repr=False)
+    rows: Mapping[str, tuple[RetailTask, ...]] = field(repr=False)
     """Split -> tasks."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Retail:
@@ -168,7 +168,7 @@ def read_tools(entries: Any, folder: Path) -> dict[str, Tool]:
     return dict(sorted(tools.items()))
 
 
-def read_row(row: Any, where: str, tools: Mapping[str, Tool], index: Index) -> Row:
+def read_row(row: Any, where: str, tools: Mapping[str, Tool], index: Index) -> RetailTask:
     """Reads one task.
 
     Raises:
@@ -189,7 +189,7 @@ def read_row(row: Any, where: str, tools: Mapping[str, Tool], index: Index) -> R
     if changes is not None and not _are_changes(changes):
         raise DataError(f"{where}: 'derived.gold_diff' is malformed; expected a list of [path, op, old, new].")
     gold = None if changes is None else tuple(changes)
-    return Row(row["id"], row["user_id"], row["instruction"], actions, tuple(map(str, outputs)), gold)
+    return RetailTask(row["id"], row["user_id"], row["instruction"], actions, tuple(map(str, outputs)), gold)
 
 
 _KINDS = {str: "a text", list: "a list"}
