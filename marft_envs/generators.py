@@ -1,4 +1,4 @@
-"""Problems that are made from nothing: their ids, their splits, and how some are chosen among all.
+"""Generates problems by code, names them by ids, deals them to splits, and chooses some among all.
 
 A generator at one level (and, for programs, in one mode) is a cell. Every problem is a pure function of its id,
 ``procedural/<cell>/<key>``. Train and test are disjoint by content: the SHA-256 of a problem's text decides.
@@ -59,7 +59,7 @@ def distinct(write: Callable[[int], T], text: Callable[[T], str], most: int, att
 
 
 class Generators(Generic[C, P]):
-    """A family's problems that are made from nothing.
+    """Generates a family's problems by code.
 
     Args:
         cells: (generator, …, level) -> its cell, in a fixed order.
@@ -180,7 +180,7 @@ class Generators(Generic[C, P]):
         return [problem for cell in self.cells(0) for problem in self._panel(*cell) if self._in(problem, split)]
 
     def _deal(self, split: str, levels: tuple[int, ...] | None) -> tuple[P, ...]:
-        """A split's share of the panels of these levels (None: all), dealt so that neighbours differ in kind."""
+        """Returns a split's share of the panels of these levels (None: all), dealt so that neighbours differ."""
         self.check_split(split)
         return dealt(
             [problem for problem in self._panel(*cell) if self._in(problem, split)]

@@ -1,4 +1,4 @@
-"""What every Flex environment promises beyond PettingZoo's API; :func:`marft_envs.testing.check_env` runs these.
+"""Checks what every Flex environment promises beyond PettingZoo's API; :func:`marft_envs.testing.check_env` runs these.
 
 Each check takes a function that builds a fresh environment, and raises :class:`Broken` with what went wrong. It may
 return a remark (what it had to leave out).

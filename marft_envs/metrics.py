@@ -1,4 +1,4 @@
-"""How a team works together, in numbers: one definition each, which records, the tools' scoring and reports share.
+"""Measures how a team works together: one definition each, which records, the tools' scoring and reports share.
 
 The names and what they are for come from the article on team rewards for multi-agent fine-tuning
 (``docs/tools.md`` has the table). Where its words leave a choice, the choice stands here.

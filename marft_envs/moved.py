@@ -1,4 +1,4 @@
-"""Modules that have moved: their old names go on for one release, with a ``DeprecationWarning``.
+"""Imports modules that have moved by their old names, for one release, with a ``DeprecationWarning``.
 
 A package says in its ``__init__``, before anything else of it is imported, what has moved::
 

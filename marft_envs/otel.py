@@ -1,4 +1,4 @@
-"""Finished episodes as OpenTelemetry spans, for the tools that show traces.
+"""Writes finished episodes as OpenTelemetry spans, for the tools that show traces.
 
     python -m marft_envs.otel RUN_OR_FILE [--content [--replay [--trust]]] [--start-ns N]    # one span a line, as JSON
 
@@ -173,7 +173,7 @@ class _Trace:
         self.links = {turn.index: self.context(f"turn {turn.index}") for turn in episode.turns}
 
     def context(self, path: str) -> Any:
-        """The identity of the span at a path; ids of zeros are invalid, and a hash is practically never that."""
+        """Returns the identity of the span at a path; ids of zeros are invalid, and a hash is practically never one."""
         span = hashlib.sha256(self.digest + path.encode()).digest()[:8]
         ids = int.from_bytes(self.digest[:16], "big"), int.from_bytes(span, "big")
         return self.api.SpanContext(*ids, is_remote=False, trace_flags=self.api.TraceFlags(1))
@@ -187,7 +187,7 @@ class _Trace:
         given: dict[str, Any],
         scores: Mapping[str, float] | None = None,
     ) -> Any:
-        """One span; ``error.type`` among its attributes makes it one of an error, ``scores`` are its evaluations."""
+        """Makes one span; ``error.type`` among its attributes marks an error, ``scores`` are its evaluations."""
         failed = "error.type" in given
         code = self.api.StatusCode.ERROR if failed else self.api.StatusCode.UNSET
         sees = given.get("marft.sees", ())
@@ -207,14 +207,14 @@ class _Trace:
         )
 
     def evaluation(self, name: str, value: float, when: int) -> Any:
-        """A result of grading."""
+        """Makes the event of a grade."""
         attributes: dict[str, Any] = {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": float(value)}
         if name == "success":
             attributes["gen_ai.evaluation.score.label"] = "pass" if value else "fail"
         return self.sdk.Event("gen_ai.evaluation.result", attributes, timestamp=when)
 
     def spans(self) -> list[Any]:
-        """The episode, its turns, their calls."""
+        """Makes the spans of the episode, its turns and their calls."""
         episode = self.episode
         attributes: dict[str, Any] = {
             "gen_ai.operation.name": "invoke_workflow",
@@ -245,7 +245,7 @@ class _Trace:
         return out
 
     def turn(self, turn: TurnRecord) -> list[Any]:
-        """One turn and its calls."""
+        """Makes the spans of one turn and its calls."""
         start, path = turn.layer * LAYER_NS, f"turn {turn.index}"
         calls = parts.calls(turn)
         step = {
@@ -289,7 +289,7 @@ class _Trace:
         return out
 
     def messages(self, turn: TurnRecord) -> dict[str, Any]:
-        """What the agent was told and said, as the conventions write it."""
+        """Returns what the agent was told and said, as the conventions write it."""
         profile = next((agent.prompt for agent in self.episode.agents if agent.name == turn.agent), "")
         inputs, attributes = list[dict[str, Any]](), dict[str, Any]()
         if self.told is not None:
@@ -313,7 +313,7 @@ class _Trace:
         }
 
     def driven(self, turn: TurnRecord) -> dict[str, Any]:
-        """What a trainer has noted of the generation, and what is known of the policy's source."""
+        """Returns what a trainer has noted of the generation, and what is known of the policy's source."""
         extras = turn.extras or {}
         source = self.sources.get(str(extras.get("policy", "")), self.sources.get("", Source()))
         known = {
@@ -332,7 +332,7 @@ _SCHEMA = f"https://opentelemetry.io/schemas/{SEMCONV}"
 
 
 def _sound(value: Any) -> Any:
-    """Texts without halves of surrogate pairs, which no exporter can encode."""
+    """Returns texts without halves of surrogate pairs, which no exporter can encode."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
@@ -351,7 +351,7 @@ def _allow(path: Path, trust: bool, typed: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Runs the command; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m marft_envs.otel", description="Prints episodes as spans.")
     parser.add_argument("path", type=Path, help="a JSONL file of episodes, or a run's folder")
     parser.add_argument("--content", action="store_true", help="with what agents said and what tools returned")

@@ -1,4 +1,4 @@
-"""What :mod:`marft_envs.otel` writes into spans: messages in parts, and where replies come from."""
+"""Builds what :mod:`marft_envs.otel` writes into spans: messages in parts, and where replies come from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROVIDER = "marft"
 
 
 class Source(NamedTuple):
-    """Where a policy's replies come from."""
+    """Names the model and the server that a policy's replies come from."""
 
     provider: str = PROVIDER
     """``gen_ai.provider.name``."""
@@ -57,17 +57,17 @@ def _source(engine: Any, model: str) -> Source:
 
 
 def text(content: str) -> dict[str, Any]:
-    """Words as a part of a message."""
+    """Returns words as a part of a message."""
     return {"type": "text", "content": content}
 
 
 def message(role: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """A message of ``gen_ai.input.messages`` or ``gen_ai.output.messages``."""
+    """Returns a message of ``gen_ai.input.messages`` or ``gen_ai.output.messages``."""
     return {"role": role, "parts": parts}
 
 
 def said(turn: TurnRecord) -> list[dict[str, Any]]:
-    """A reply in parts: its words, and its calls."""
+    """Returns a reply in parts: its words, and its calls."""
     called = calls(turn)
     if not called:
         return [text(turn.text)]
@@ -84,7 +84,7 @@ def said(turn: TurnRecord) -> list[dict[str, Any]]:
 
 
 def came(turn: TurnRecord) -> list[dict[str, Any]]:
-    """What came of a turn, in parts: a response for each call, or the text."""
+    """Returns a turn's results in parts: a response for each call, or the text."""
     called = calls(turn)
     return [
         {"type": "tool_call_response", "id": call_id(turn, i), "response": line.removeprefix(f"{name}: ")}
@@ -93,12 +93,12 @@ def came(turn: TurnRecord) -> list[dict[str, Any]]:
 
 
 def call_id(turn: TurnRecord, number: int) -> str:
-    """What ties a call to its result."""
+    """Returns the id that ties a call to its result."""
     return f"call_{turn.index}_{number}"
 
 
 def calls(turn: TurnRecord) -> list[tuple[str, str, str]]:
-    """Name, arguments as JSON and the line of the result of each call that was carried out or refused."""
+    """Returns name, arguments as JSON and the line of the result of each call that was carried out or refused."""
     if not turn.result:
         return []
     from marft_envs.tools.parse import parse

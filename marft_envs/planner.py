@@ -1,4 +1,4 @@
-"""From what D asks for to the turns that are played: checked, in canonical order, and as far as ``history`` shows."""
+"""Plans the turns that are played from what D asks for: checked, in canonical order, as far as ``history`` shows."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Planner:
         return layer
 
     def _checked(self, asked: Any) -> list[Turn]:
-        """The turns that D asks for, in canonical order."""
+        """Returns the turns that D asks for, in canonical order."""
         order, dead = self._order, self.view.dead
         if type(asked) is list and len(asked) == 1:  # most layers are one turn
             turn = asked[0]
@@ -105,7 +105,7 @@ class Planner:
             )
 
     def _valid(self, asked: Sequence[Turn]) -> list[Turn]:
-        """The turns of live, known agents in canonical order, each agent once; its repeats wait for later layers."""
+        """Returns the turns of live, known agents in canonical order, each agent once; repeats wait for later layers."""
         first: dict[str, Turn] = {}
         for turn in asked:
             known = turn.agent in self._order and turn.agent not in self.view.dead

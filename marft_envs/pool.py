@@ -1,4 +1,4 @@
-"""Pools of killable processes: whose turn it is, what becomes of a process after a run, and that none is left behind.
+"""Runs work in pools of killable processes: queues runs, replaces killed processes, and leaves none behind.
 
 Runs differ a thousandfold in what they cost, and nobody can tell beforehand. Most need milliseconds; one that hangs
 needs all of its limit. So a run first gets a short *look*. If it is not done then and others wait, it gives its worker

@@ -1,4 +1,4 @@
-"""Sets of problems (in a fixed order, found by position or id, drawn with the caller's random generator), by name."""
+"""Holds sets of problems by name: in a fixed order, found by position or id, drawn with the caller's generator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Identified(Protocol):
-    """What can be in a problem set."""
+    """Has an id, so that it can be in a problem set."""
 
     @property
     def id(self) -> str:
@@ -27,7 +27,7 @@ class Identified(Protocol):
 
 
 class Levelled(Identified, Protocol):
-    """What a catalogue offers."""
+    """Has an id and a level, as a catalogue's problems do."""
 
     @property
     def level(self) -> int | None:
@@ -123,7 +123,7 @@ class Problems(Protocol[P_co]):
 
 
 class Drawn(Generic[P]):
-    """What tasks share that draw a problem for each episode."""
+    """Implements what tasks share that draw a problem for each episode."""
 
     problems: Problems[P]
     """Where problems come from."""
@@ -132,7 +132,7 @@ class Drawn(Generic[P]):
 
     @property
     def problem(self) -> P:
-        """The current problem, gold included; never shown to agents."""
+        """Returns the current problem, gold included; never shown to agents."""
         if self._problem is None:
             raise ConfigError("No problem has been drawn yet. Next: env.reset(seed=0).")
         return self._problem
@@ -307,7 +307,7 @@ class Catalogue(Generic[L]):
         filter: Callable[[L], bool] | None,
         reload: tuple[Callable[..., ProblemSet[L]], tuple[Any, ...]] | None,
     ) -> ProblemSet[L]:
-        """Those of ``had`` that meet the conditions, as a new set."""
+        """Returns those of ``had`` that meet the conditions, as a new set."""
         kinds, levels = wanted.kinds, wanted.levels
         kept = [
             p
@@ -330,7 +330,7 @@ class Catalogue(Generic[L]):
         return self.made.from_id(problem_id) if problem_id.startswith("procedural/") else None
 
     def _everything(self, wanted: Conditions) -> Sequence[L]:
-        """All of a split; ``levels`` only saves the procedural set from making what is dropped anyway."""
+        """Returns all of a split; ``levels`` only saves the procedural set from making what is dropped anyway."""
         name, split = wanted.name, wanted.split
         by_hub_id = {hub_id: short for short, hub_id in self.hub.items()}
         if name == "procedural":

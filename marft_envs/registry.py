@@ -1,4 +1,4 @@
-"""Environment ids: ``[namespace/]name-vN``, and ``module:id`` for environments that a module registers.
+"""Registers environments by id: ``[namespace/]name-vN``, and ``module:id`` for those that a module registers.
 
 Environments of others go by ``pettingzoo:tictactoe_v3`` and the like, or ``module:function``.
 From the first release on, anything that could move a score (data, prompt, grader, reward, limits) makes a new version
@@ -35,7 +35,7 @@ _ID = re.compile(r"(?:(?P<ns>[\w.-]+)/)?(?P<name>[A-Za-z0-9_.-]+?)-v(?P<version>
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """How to build one environment."""
+    """Says how to build one environment."""
 
     id: str
     entry_point: str | Callable[..., FlexEnv]

@@ -130,7 +130,7 @@ class Orchestrator(DependencyFunction):
         self._known([self.boss, *self._workers, *([self.default] if self.default else [])])
 
     def next_layer(self, view: View) -> list[Turn]:
-        """Boss, worker, boss, worker, … each seeing all that was said in this round."""
+        """Alternates boss and worker, each seeing all that was said in this round."""
         here = tuple(range(view.round_start, len(view.history)))
         if view.layer % 2 == 0:
             more = view.layer < 2 * self.hops and self.boss not in view.dead

@@ -1,4 +1,4 @@
-"""The schedule of an episode: how turns become layers, layers become rounds, and what is recorded, paid and ended."""
+"""Schedules an episode: turns become layers, layers rounds; it records, pays, and ends the episode."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HISTORIES = ("deps", "own", "public", "team")
 
 @dataclass(frozen=True)
 class Rules:
-    """When an episode ends, and what of the past is seen; :class:`marft_envs.FlexEnv` says what each setting does.
+    """Says when an episode ends, and what of the past is seen; :class:`marft_envs.FlexEnv` says what each setting does.
 
     Raises:
         ConfigError: If a setting cannot work.
@@ -63,7 +63,7 @@ Payment = tuple[float, Turns, Mapping[str, float], list[str], list[str]]
 
 @lru_cache(maxsize=4096)
 def _matrix(n: int, cells: frozenset[int]) -> tuple[tuple[int, ...], ...]:
-    """The n x n matrix with ones at these cells, off the diagonal."""
+    """Returns the n x n matrix with ones at these cells, off the diagonal."""
     return tuple(tuple(int(i != j and i * n + j in cells) for j in range(n)) for i in range(n))
 
 
@@ -120,7 +120,7 @@ class Schedule:
 
     @property
     def ready(self) -> list[str]:
-        """Agents of the current layer that have not acted, in canonical order."""
+        """Returns the agents of the current layer that have not acted, in canonical order."""
         return [name for name in self.layer if name not in self.pending]
 
     def expect_ready(self, agent: str) -> None:
@@ -289,7 +289,7 @@ class Schedule:
         self.planner.end_round()
 
     def _between_agents(self, edges: Sequence[tuple[int, int]]) -> list[list[int]]:
-        """The n x n matrix of turn-level edges, as lists of its own; its diagonal is 0."""
+        """Returns the n x n matrix of turn-level edges, as lists of its own; its diagonal is 0."""
         speakers, n = self._speakers, len(self._order)
         return [list(row) for row in _matrix(n, frozenset([speakers[i] * n + speakers[j] for i, j in edges]))]
 

@@ -1,4 +1,4 @@
-"""Conformance: ``check_env`` runs PettingZoo's own tests and the invariants of a Flex environment."""
+"""Checks conformance: ``check_env`` runs PettingZoo's own tests and the invariants of a Flex environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Episode records in JSONL: write, read, replay, and turn into samples for fine-tuning.
+"""Writes, reads and replays episode records in JSONL, and turns them into samples for fine-tuning.
 
 One line is one episode (:class:`marft_envs.types.Episode`): turns, layers with the three reward channels, the D of
 every round as executed, with its turn-level edges, and as asked for. Records of earlier versions, in which D was what
@@ -125,7 +125,7 @@ def replay(episode: Episode, env: FlexEnv | None = None, *, trusted: bool = Fals
 
 @contextmanager
 def _lent(episode: Episode, env: FlexEnv | None, trusted: bool) -> Iterator[FlexEnv]:
-    """The caller's environment, or the record's own, which is closed again."""
+    """Lends the caller's environment, or the record's own, which is closed again."""
     if env is not None:
         yield env
         return
@@ -175,7 +175,7 @@ def _play(episode: Episode, env: FlexEnv, heard: list[Told] | None = None) -> Ep
 
 
 def executes(episode: Episode) -> list[Power]:
-    """What the record's environment would run or send, beyond what is installed here."""
+    """Returns what the record's environment would run or send, beyond what is installed here."""
     return powers({"env": episode.env_id, "env_kwargs": episode.env_kwargs})
 
 

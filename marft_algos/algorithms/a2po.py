@@ -72,14 +72,14 @@ class A2PO(PPO):
         return [F.trace(self.moved.get(t, 0.0)) for t in trajectory.transitions]
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """Before the first block: nobody has moved."""
+        """Assigns advantages before the first block, when no policy has moved."""
         self.updated, self.moved, self.outer = [], {}, {}
         return super().credit(trajectories, estimates)
 
     def order(
         self, rows: Mapping[str, Sequence[Transition]], estimates: Estimates, iteration: int
     ) -> Iterator[list[str]]:
-        """Semi-greedy: by the advantages as they are when a block's turn comes."""
+        """Orders policies semi-greedily: by the advantages as they are when a block's turn comes."""
         rng = seeds.generator(seeds.order(self.seed, iteration))
         left = [p for p, turns in rows.items() if turns]
         n = len(left)
@@ -113,7 +113,7 @@ class A2PO(PPO):
         return {f"policy/{p}/trace": float(np.mean([F.trace(x) for x in m])) for p, m in moves.items() if m}
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """−min(wA, clip(w, 1 ± ε_i)A), w = ρ times the outer factor."""
+        """Returns −min(wA, clip(w, 1 ± ε_i)A), w = ρ times the outer factor."""
         outer = self.per_turn([self.outer.get(t, 1.0) for t in batch.transitions], batch)
         loss, stats = self.clipped(self.ratio(logprobs, batch) * outer, batch.advantages, batch, scale=self.scale)
         stats |= {"outer": float(batch.mean(outer.flatten())), "clip_eps_max": self.config.clip * self.scale}

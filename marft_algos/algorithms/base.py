@@ -1,4 +1,4 @@
-"""What an algorithm is: five hooks, a name, and what it needs of a run.
+"""Defines an algorithm: five hooks, a name, and what it needs of a run.
 
 The substrate (``Learner``) owns collecting, packing, stepping and saving; an algorithm owns the idea. An algorithm is
 one file of this folder: a class with ``@register("name")`` and a frozen ``Config``. This file holds no algorithm's
@@ -57,20 +57,20 @@ class ValueHeads(Protocol):
 
     @property
     def policies(self) -> list[str]:
-        """Policies that have a head."""
+        """Returns the policies that have a head."""
 
     @property
     def device(self) -> torch.device:
-        """Where the heads are."""
+        """Returns the device of the heads."""
 
     def parameters(self, policy: str) -> Sequence[Tensor]:
-        """Trainable tensors of one head."""
+        """Returns the trainable tensors of one head."""
 
     def featurise(self, transitions: Sequence[Transition], *, view: Any, level: Level) -> Mapping[Transition, Tensor]:
-        """Features [n, d] of turns: n = 1 at action level and for turns without a loss, else one row per token."""
+        """Computes features [n, d] of turns: n = 1 at action level and for turns without a loss, else a row per token."""
 
     def values(self, policy: str, features: Tensor) -> Tensor:
-        """[N, d] -> [N] fp32."""
+        """Predicts values: [N, d] -> [N] fp32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +116,16 @@ class Algorithm:
 
     @property
     def group_size(self) -> int:
-        """Episodes of each start."""
+        """Returns the number of episodes of each start."""
         return self.config.group_size if isinstance(self.config, GroupConfig) else 1
 
     @property
     def refills(self) -> int:
-        """How often unwanted groups are replaced."""
+        """Returns how often unwanted groups are replaced."""
         return self.config.refills if isinstance(self.config, GroupConfig) else 0
 
     def links(self, trajectory: Trajectory, estimates: Estimates) -> credit_rules.Rewards:
-        """Whose values bootstrap which turn, and what is paid in between, along ``chain``.
+        """Returns each turn's successors, whose values bootstrap it, and what is paid before them, as ``chain`` says.
 
         ``team``: layer by layer through the whole episode. ``agent``: a turn's successor is its agent's own next turn.
         """
@@ -133,7 +133,7 @@ class Algorithm:
         return chains[self.chain](trajectory, self.rule(trajectory), estimates)
 
     def wanted(self, group: Sequence[Trajectory]) -> bool:
-        """Whether these episodes of one start are worth learning from; others are dropped, and refilled.
+        """Returns whether these episodes of one start are worth learning from; others are dropped, and refilled.
 
         Args:
             group: Those that did not fail, maybe none.
@@ -165,7 +165,7 @@ class Algorithm:
     def order(
         self, rows: Mapping[str, Sequence[Transition]], estimates: Estimates, iteration: int
     ) -> Iterable[list[str]]:
-        """Hook 3. Blocks of policies to update one after the other; here all at once.
+        """Hook 3. Returns blocks of policies to update one after the other; here all at once.
 
         A generator is asked for its next block after the last one was updated and ``after_block`` has run.
 
@@ -177,7 +177,7 @@ class Algorithm:
         return [list(rows)]
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """Hook 4. The loss of one batch, as its share of the minibatch's loss (``batch.mean``), and numbers to log.
+        """Hook 4. Returns one batch's share of the minibatch's loss (``batch.mean``), and numbers to log.
 
         Args:
             logprobs: [B, T-1] under the current weights, with gradient.
@@ -189,7 +189,7 @@ class Algorithm:
         raise NotImplementedError
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """How one number per token becomes a loss: their mean. KL and entropy terms are averaged like the surrogate.
+        """Averages one number per token into a loss. KL and entropy terms are averaged like the surrogate.
 
         Args:
             x: [B, T-1].
@@ -228,7 +228,7 @@ class Algorithm:
     def after_block(
         self, block: Sequence[str], trajectories: Sequence[Trajectory], estimates: Estimates, rescore: Rescore
     ) -> dict[str, float]:
-        """Hook 5. What later blocks must know of the policies just updated; returns numbers to log. Nothing here."""
+        """Hook 5. Prepares later blocks for the policies just updated; returns numbers to log. Does nothing here."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -341,7 +341,7 @@ def get(name: str) -> type[Algorithm]:
 
 
 def names() -> list[str]:
-    """Names that ``get`` knows: one file in ``marft_algos/algorithms`` each, and what was registered elsewhere."""
+    """Returns the names that ``get`` knows: a file of ``marft_algos/algorithms`` each, and those registered elsewhere."""
     return sorted(pages() | set(_REGISTRY))
 
 

@@ -61,7 +61,7 @@ class MARSHAL(Algorithm):
         self.rule = credit.get(self.config.credit)
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """Centre, sum to go, normalise; each player by itself."""
+        """Centres rewards, sums them to go and normalises the sums, each player by itself."""
         turns = [t for d in trajectories for t in d.transitions]
         players = [t.agent for t in turns]
         chains = [self.links(d, estimates) for d in trajectories]

@@ -1,4 +1,4 @@
-"""What algorithms with a critic share: λ-returns over a chain of turns, whitened advantages, the clipped surrogate.
+"""Implements what algorithms with a critic share: λ-returns, whitened advantages, the clipped surrogate.
 
     A = G − V, G from ``functional.chain`` over the successors that ``links`` names
     loss: −min(ρA, clip(ρ, 1 − ε_l, 1 + ε_h)A)                                     (PPO, arXiv 1707.06347)
@@ -124,7 +124,7 @@ class PPO(Algorithm):
         return self.clipped(self.ratio(logprobs, batch), batch.advantages, batch)
 
     def ratio(self, logprobs: Tensor, batch: Batch) -> Tensor:
-        """π_θ/π_old at this algorithm's level: [B, T-1] of tokens, or [B] of actions."""
+        """Computes π_θ/π_old at this algorithm's level: [B, T-1] of tokens, or [B] of actions."""
         new, old = logprobs, batch.old_logprobs
         if self.level == "action":
             new = F.action_logprobs(new, batch.mask, self.config.norm, batch.n_words)
@@ -132,7 +132,7 @@ class PPO(Algorithm):
         return F.ratio(new, old)
 
     def per_turn(self, numbers: Sequence[float], batch: Batch) -> Tensor:
-        """One number per row, in a shape that multiplies ratios and advantages: [B, 1] of tokens, or [B] of actions."""
+        """Shapes a number per row so that it multiplies ratios and advantages: [B, 1] of tokens, or [B] of actions."""
         column = batch.advantages.new_tensor(numbers)
         return column[:, None] if self.level == "token" else column
 

@@ -61,7 +61,7 @@ class REINFORCE(Algorithm):
         self.baseline: float | None = None
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """Return to go minus the running mean."""
+        """Assigns the return to go minus the running mean."""
         returns = [
             (t, g)
             for d in trajectories
@@ -86,7 +86,7 @@ class REINFORCE(Algorithm):
         return batch.episode_sum(batch.row_sum(x))
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """−log π · A."""
+        """Returns −log π · A."""
         return self.reduce(-logprobs * batch.advantages[:, None], batch), {}
 
     def state_dict(self) -> dict[str, Any]:

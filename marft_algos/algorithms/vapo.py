@@ -73,7 +73,7 @@ class VAPO(PPO):
             raise ConfigError("VAPO's λ works between tokens: level is 'action', expected 'token'.")
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """Returns by the critic's λ; advantages by the policy's, from what the last token is due."""
+        """Assigns returns by the critic's λ, and advantages by the policy's, from what the last token is due."""
         self.run_chains(trajectories, estimates)
         turns = [t for trajectory in trajectories for t in trajectory.transitions if has_loss(t)]
         lambdas = [F.length_adaptive_lambda(len(t.reply.action_ids), self.config.alpha) for t in turns]
@@ -91,7 +91,7 @@ class VAPO(PPO):
         return {"lambda": float(np.mean(lambdas)) if lambdas else 1.0, "correct": float(np.mean(judged))}
 
     def _weigh(self, trajectories: Sequence[Trajectory]) -> None:
-        """Weights under which a mean over all of a policy's tokens is one over its correct replies' tokens."""
+        """Returns weights under which a mean over all of a policy's tokens is one over its correct replies' tokens."""
         self.weights = {}
         tokens: dict[str, list[int]] = {}
         rows = [(t, bool(d.success)) for d in trajectories for t in d.transitions if has_loss(t)]

@@ -1,4 +1,4 @@
-"""Who is paid for what: credit rules, and the successor relations that returns run over."""
+"""Credit rules decide who is paid for what; returns run over the successor relations defined here."""
 
 from marft_algos.credit.costs import Priced
 from marft_algos.credit.lookup import get

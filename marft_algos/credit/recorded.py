@@ -232,7 +232,7 @@ def team_outcome(trajectory: Trajectory) -> float:
 
 
 def _nothing(trajectory: Trajectory) -> Rewards:
-    """Pays nobody."""
+    """Returns rewards of 0 for every turn."""
     layers = len(trajectory.layers)
     return Rewards([0.0] * len(trajectory.transitions), [0.0] * layers, [{} for _ in range(layers)])
 

@@ -32,7 +32,7 @@ class _Replayed(Rule):
     chains: ClassVar[frozenset[Chain]] = frozenset({"team", "agent"})
 
     def __call__(self, trajectory: Trajectory) -> Rewards:
-        """Returns what the replays said."""
+        """Pays turns what the replays credited them with."""
         if len(trajectory.replayed) != len(trajectory.transitions):
             raise ConfigError(
                 f"Credit rule '{self.name}' has played no branches of episode {trajectory.number}. Call rule.replay "
@@ -96,7 +96,7 @@ class _Game(Checked, _Replayed):
 
     @property
     def needs(self) -> frozenset[Need]:  # type: ignore[override]
-        """The start's weights, if absent agents play with them."""
+        """Returns ``start`` too (the start's weights) if absent agents play with them."""
         return frozenset({"branches", "start"} if self.absence == "start" else {"branches"})
 
     def _played(self, players: Sequence[str], rng: np.random.Generator) -> list[frozenset[str]]:

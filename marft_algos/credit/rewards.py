@@ -1,4 +1,4 @@
-"""What turns and layers are paid, what a credit rule is, and the successor relations that returns run over.
+"""Defines rewards of turns and layers, credit rules, and the successor relations that returns run over.
 
 A credit rule turns the recorded reward channels of an episode into the rewards that a chain carries. A chain says
 whose values bootstrap a turn: the team chain hands over to the next layer, an agent chain to the agent's own next
@@ -31,7 +31,7 @@ Setting = str | Mapping[str, Any]
 
 @dataclass(slots=True)
 class Rewards:
-    """What one episode pays.
+    """Holds what one episode pays.
 
     A credit rule fills the channels: turns, team, agents. A chain (``team_chain``, ``agent_chain``) returns rewards in
     which everything is paid to turns, and their successors are named: what ``functional.chain`` runs over.
@@ -56,11 +56,11 @@ class Rewards:
 
     @property
     def totals(self) -> list[float]:
-        """Per transition: all that is paid from its first token to its successors."""
+        """Returns per transition all that is paid from its first token to its successors."""
         return [r + _sum(x) for r, x in zip(self.turns, self.tokens, strict=True)]
 
     def token_rewards(self, lengths: Sequence[int]) -> list[FloatArray | None]:
-        """Per transition what each of ``lengths[k]`` decision points is paid: one point is paid for all its tokens."""
+        """Returns per transition what each of ``lengths[k]`` decision points is paid: a single one, for all its tokens."""
         return [
             x if x is None or len(x) == n else np.array([_sum(x)]) for x, n in zip(self.tokens, lengths, strict=True)
         ]

@@ -1,4 +1,4 @@
-"""How much memory a run will take, told from its settings and its models' configurations, before weights are loaded.
+"""Estimates a run's memory from its settings and its models' configurations, before weights are loaded.
 
 The numbers are for the worst case (every prompt and reply as long as it may be), and rough: the arithmetic of one
 gated transformer layer stands for all families. ``tests/training/test_estimate.py`` holds them against measured memory.
@@ -39,7 +39,7 @@ GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class MemoryItem:
-    """One thing that takes memory."""
+    """Names one thing that takes memory, and its size."""
 
     what: str
     bytes: int
@@ -49,7 +49,7 @@ class MemoryItem:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a run holds throughout, and what each of its phases takes beside that."""
+    """Lists what a run holds throughout, and what each of its phases takes beside that."""
 
     device: torch.device
     held: tuple[MemoryItem, ...]
@@ -57,7 +57,7 @@ class Estimate:
 
     @property
     def peak(self) -> int:
-        """The most bytes at once."""
+        """Returns the most bytes in use at once."""
         return int((_sum(self.held) + max(map(_sum, self.phases.values()))) * SLACK[self.device.type])
 
     def table(self) -> str:
@@ -136,7 +136,7 @@ def estimate(spec: RunSpec, env: FlexEnv, *, device: torch.device | None = None)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What counts of a model."""
+    """Holds the sizes of a model that the estimate needs."""
 
     hidden: int
     inner: int
@@ -184,7 +184,7 @@ class Shape:
 
     @property
     def layer_bytes(self) -> int:
-        """What one layer keeps of a token for the way back, under unmerged adapters on all linear layers.
+        """Returns the bytes that a layer keeps of a token for the backward pass, under unmerged adapters everywhere.
 
         Counted with ``torch.autograd.graph.saved_tensors_hooks`` over Qwen2 layers of six shapes.
         """
@@ -194,13 +194,13 @@ class Shape:
 
     @property
     def passing(self) -> int:
-        """What one layer holds of a token at once where nothing is kept."""
+        """Returns the bytes that a layer holds of a token at once where nothing is kept."""
         return self.element * (4 * self.hidden + 3 * self.inner + 2 * self.queries)
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """How much there is to compute."""
+    """Counts the rows and tokens to compute."""
 
     prompt: int
     """Tokens of the longest prompt."""
@@ -270,7 +270,7 @@ def _context(text: Any, config: TrainConfig) -> int:
 
 
 def _trained(config: TrainConfig, trained: Sequence[Shape]) -> tuple[MemoryItem, ...]:
-    """Weights that are trained (fp32), their gradients and Adam's two moments, and their copies under autocast."""
+    """Counts trained weights (fp32), their gradients and Adam's two moments, and their copies under autocast."""
     weights = [shape.parameters if config.full_finetune else shape.adapter for shape in trained]
     copies = sum(n * shape.element for n, shape in zip(weights, trained, strict=True) if shape.element == 2)
     what = "whole copies to train, and Adam" if config.full_finetune else "adapters, and Adam"

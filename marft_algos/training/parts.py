@@ -1,4 +1,4 @@
-"""From settings to the parts of a run: environments, algorithm, policies, engine. A notebook may hand in its own."""
+"""Builds the parts of a run from its settings: environments, algorithm, policies, engine. Notebooks may pass their own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from marft_envs.errors import ConfigError
 
 @dataclass(slots=True)
 class Parts:
-    """What a run is made of. The trainer wires them, and knows none by name."""
+    """Holds the parts of a run. The trainer wires them, and knows none by name."""
 
     spec: RunSpec
     """The settings, resolved."""
@@ -46,7 +46,7 @@ class Parts:
 
     @property
     def config(self) -> TrainConfig:
-        """The settings as they were given."""
+        """Returns the settings as they were given."""
         return self.spec.config
 
 
@@ -59,7 +59,7 @@ def build(
     engine: RolloutEngine | Callable[[PolicySet], RolloutEngine] | None = None,
     loggers: Sequence[Logger] = (),
 ) -> Parts:
-    """Builds what the settings say; everything that can be wrong with them shows itself here, models loaded last.
+    """Builds what the settings say; every error in them is raised here, models loaded last.
 
     Args:
         config: The settings.

@@ -59,7 +59,7 @@ def started(env_id: str, make: EnvFactory) -> FlexEnv:
 
 @contextmanager
 def _starting(env_id: str) -> Iterator[None]:
-    """While inside, episodes start, and no text of an agent can be to blame for what goes wrong."""
+    """Wraps the start of episodes, where no text of an agent can be to blame for an error."""
     try:
         yield
     except Exception as error:
