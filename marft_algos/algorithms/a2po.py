@@ -1,6 +1,6 @@
 """A2PO: agent by agent on one batch, advantages corrected for those already updated (arXiv 2302.06205).
 
-Policies are updated one after the other. Before each block the advantages over the team chain are computed anew: a
+Policies are updated one after the other. Before each block the advantages over the team's layers are computed anew: a
 turn of a policy that has moved since is looked back from with the trace c = min(1, ρ) in place of 1, so that what
 it would say today counts, not what it said:
 
@@ -14,7 +14,7 @@ return of its block. With the others' ratios at 1 and w_c = 0 this is PPO.
 
 Departures from the original. A time step there is a turn's layer here, so that the trace works between turns of
 different agents, which act one after the other. ρ^i is a token's ratio by default. c and Π ρ^j are those of whole
-replies: over long replies c falls towards 0 quickly, and the chain leans on V; both are logged. ε_o is .1, as in the
+replies: over long replies c falls towards 0 quickly, and the returns lean on V; both are logged. ε_o is .1, as in the
 authors' code (two reimplementations have ε_i/2, which is the same at the last position).
 """
 

@@ -67,7 +67,7 @@ class ValueHeads(Protocol):
         """Returns the trainable tensors of one head."""
 
     def featurise(self, transitions: Sequence[Transition], *, view: Any, level: Level) -> Mapping[Transition, Tensor]:
-        """Computes features [n, d] of turns: n = 1 at action level and for turns without a loss, else a row per token."""
+        """Computes features [n, d] of turns: n = 1 at action level or for turns without a loss, else one per token."""
 
     def values(self, policy: str, features: Tensor) -> Tensor:
         """Predicts values: [N, d] -> [N] fp32."""
@@ -102,7 +102,7 @@ class Algorithm:
     view: View = "none"
     """Which observation the critic sees; ``none``: no critic."""
     chain: credit_rules.Chain = "team"
-    """What its returns run over (``links`` for team and agent chains): some credit rules make sense along some only."""
+    """Name of the relation that its returns run over (``links`` has the team's and the agents'); rules may refuse it."""
     rule: credit_rules.Rule = credit_rules.get("broadcast")
     """Who is paid what; an algorithm whose ``Config`` has ``credit`` sets it."""
     candidates: int = 1
@@ -129,8 +129,8 @@ class Algorithm:
 
         ``team``: layer by layer through the whole episode. ``agent``: a turn's successor is its agent's own next turn.
         """
-        chains = {"team": credit_rules.team_chain, "agent": credit_rules.agent_chain}
-        return chains[self.chain](trajectory, self.rule(trajectory), estimates)
+        relations = {"team": credit_rules.team_chain, "agent": credit_rules.agent_chain}
+        return relations[self.chain](trajectory, self.rule(trajectory), estimates)
 
     def wanted(self, group: Sequence[Trajectory]) -> bool:
         """Returns whether these episodes of one start are worth learning from; others are dropped, and refilled.
@@ -341,7 +341,7 @@ def get(name: str) -> type[Algorithm]:
 
 
 def names() -> list[str]:
-    """Returns the names that ``get`` knows: a file of ``marft_algos/algorithms`` each, and those registered elsewhere."""
+    """Returns the names that ``get`` knows: files of ``marft_algos/algorithms``, and what was registered elsewhere."""
     return sorted(pages() | set(_REGISTRY))
 
 

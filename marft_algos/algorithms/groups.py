@@ -99,7 +99,7 @@ def decayed(old: float, scores: Sequence[float], decay: float) -> float:
 
 
 def truncated_weights(learner: Tensor, sampler: Tensor, cap: float) -> Tensor:
-    """Computes min(π_learner/π_sampler, C) of each token, without a gradient; 1 where both log-probs are 0 (padding)."""
+    """Computes min(π_learner/π_sampler, C) of each token, without a gradient; 1 where both log-probs are 0."""
     delta = (learner - sampler).detach().clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     return delta.exp().clamp(max=cap)
 

@@ -9,7 +9,7 @@ grows with the length of the reply:
 
 Both means run over tokens: over all of them, and over those of the successful episodes. A is whitened.
 
-Departures from the original, a recipe for one agent. Every agent is a learner of its own, on its agent's chain (paid
+Departures from the original, a recipe for one agent. Every agent is a learner of its own, over its agent's own turns (paid
 its own reward and the team's until its next turn) with a critic on its own observation; from turn to turn λ is
 ``lambda_turn`` (1) for critic and policy alike. The critic is a small head on the frozen model's features: it is
 trained first for a few iterations, not for fifty. An episode is correct if the environment says success; where it
@@ -74,7 +74,7 @@ class VAPO(PPO):
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Assigns returns by the critic's λ, and advantages by the policy's, from what the last token is due."""
-        self.run_chains(trajectories, estimates)
+        self.run_returns(trajectories, estimates)
         turns = [t for trajectory in trajectories for t in trajectory.transitions if has_loss(t)]
         lambdas = [F.length_adaptive_lambda(len(t.reply.action_ids), self.config.alpha) for t in turns]
         for t, lam in zip(turns, lambdas, strict=True):

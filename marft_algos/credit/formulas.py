@@ -54,7 +54,7 @@ def shapley_of(orders: Sequence[Sequence[str]], value: Value) -> dict[str, float
 
 
 def spearman(x: Sequence[float], y: Sequence[float]) -> float:
-    """Computes the rank correlation, ties sharing their mean rank; nan where either is constant, or of fewer than two."""
+    """Computes the rank correlation, ties sharing their mean rank; nan where either is constant or too short."""
     if len(x) < 2:
         return math.nan
     a, b = _ranks(x), _ranks(y)

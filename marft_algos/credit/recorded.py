@@ -1,6 +1,6 @@
 """Credit rules that read the record: who was paid what, and when.
 
-Those that tell agents apart make sense on agent chains only: a team chain pays every turn all that is paid later.
+Those that tell agents apart need each agent's own successors: the team's pay every turn all that is paid later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.types import AgentSpec
 
 INDIVIDUAL: frozenset[Chain] = frozenset({"agent", "episode"})
-"""Chains of rules that pay agents differently."""
+"""Relations of rules that pay agents differently."""
 
 
 @register("last")

@@ -1,4 +1,4 @@
-"""Builds the parts of a run from its settings: environments, algorithm, policies, engine. Notebooks may pass their own."""
+"""Builds the parts of a run from its settings: environments, algorithm, policies, engine. A notebook may pass its."""
 
 from __future__ import annotations
 
