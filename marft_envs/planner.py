@@ -105,7 +105,7 @@ class Planner:
             )
 
     def _valid(self, asked: Sequence[Turn]) -> list[Turn]:
-        """Returns the turns of live, known agents in canonical order, each agent once; repeats wait for a later layer."""
+        """Returns the turns of live, known agents in canonical order, each agent once; repeats wait for later ones."""
         first: dict[str, Turn] = {}
         for turn in asked:
             known = turn.agent in self._order and turn.agent not in self.view.dead

@@ -101,8 +101,8 @@ class Algorithm:
     """Whether advantages, values and returns are one number per action or one per token."""
     view: View = "none"
     """Which observation the critic sees; ``none``: no critic."""
-    chain: credit_rules.Chain = "team"
-    """Name of the relation that its returns run over (``links`` has the team's and the agents'); rules may refuse it."""
+    chain: credit_rules.Relation = "team"
+    """What its returns run over (``links`` has ``team`` and ``agent``); some credit rules make sense over some only."""
     rule: credit_rules.Rule = credit_rules.get("broadcast")
     """Who is paid what; an algorithm whose ``Config`` has ``credit`` sets it."""
     candidates: int = 1

@@ -56,7 +56,7 @@ class HAPPO(PPO):
     config: HAPPOConfig
     needs: ClassVar[frozenset[Need]] = frozenset({"critic", "team_state", "blocks"})
     view: View = "team"
-    chain: credit.Chain = "round"
+    chain: credit.Relation = "round"
 
     def __init__(self, config: HAPPOConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)

@@ -43,4 +43,4 @@ class IPPO(PPO):
     Config: ClassVar[type[PPOConfig]] = IPPOConfig
     needs: ClassVar[frozenset[Need]] = frozenset({"critic"})
     view: View = "own"
-    chain: credit.Chain = "agent"
+    chain: credit.Relation = "agent"

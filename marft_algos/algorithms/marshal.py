@@ -54,7 +54,7 @@ class MARSHAL(Algorithm):
     Config = MARSHALConfig
     config: MARSHALConfig
     level: Level = "action"
-    chain: credit.Chain = "agent"
+    chain: credit.Relation = "agent"
 
     def __init__(self, config: MARSHALConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)

@@ -3,8 +3,8 @@
     A_{k,t} = G_k − β·Σ_{s≥t} (log π_old − log π_ref)_s,  whitened over all trained tokens
     loss    = −min(ρA, clip(ρ, 1 − ε, 1 + ε)A),  mean over tokens
 
-G_k is what is paid from turn k on, over the team's layers or the agent's own turns. The KL of the tokens still to come is in
-a token's advantage, that of the tokens before it is not.
+G_k is what is paid from turn k on, over the team's layers or the agent's own turns. The KL of the tokens still to come
+is in a token's advantage, that of the tokens before it is not.
 
 Departures: β stands under its common name ``kl_reward_coef``, where every algorithm has it. A sequence is a turn: over
 the team's layers, the KL of later turns is in the return of earlier ones like any other reward.

@@ -48,7 +48,7 @@ class SPIRAL(Algorithm):
     Config = SPIRALConfig
     config: SPIRALConfig
     level: Level = "action"
-    chain: credit.Chain = "episode"
+    chain: credit.Relation = "episode"
 
     def __init__(self, config: SPIRALConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)

@@ -9,9 +9,9 @@ grows with the length of the reply:
 
 Both means run over tokens: over all of them, and over those of the successful episodes. A is whitened.
 
-Departures from the original, a recipe for one agent. Every agent is a learner of its own, over its agent's own turns (paid
-its own reward and the team's until its next turn) with a critic on its own observation; from turn to turn λ is
-``lambda_turn`` (1) for critic and policy alike. The critic is a small head on the frozen model's features: it is
+Departures from the original, a recipe for one agent. Every agent is a learner of its own: returns run over its own turns
+(paid its own reward and the team's until its next turn), with a critic on its own observation; from turn to turn λ
+is ``lambda_turn`` (1) for critic and policy alike. The critic is a small head on the frozen model's features: it is
 trained first for a few iterations, not for fifty. An episode is correct if the environment says success; where it
 gives no verdict the NLL is off, and ``correct`` shows it. No groups: the original samples sixteen replies to each
 prompt for the sake of contrast, here a panel has as many episodes as it is given.
@@ -64,7 +64,7 @@ class VAPO(PPO):
     config: VAPOConfig
     needs: ClassVar[frozenset[Need]] = frozenset({"critic"})
     view: View = "own"
-    chain: credit.Chain = "agent"
+    chain: credit.Relation = "agent"
 
     def __init__(self, config: VAPOConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)

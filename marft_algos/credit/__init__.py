@@ -14,7 +14,7 @@ from marft_algos.credit.recorded import (
 )
 from marft_algos.credit.replayed import Counterfactual, LeaveOneOut, Shapley
 from marft_algos.credit.rewards import (
-    Chain,
+    Relation,
     Rewards,
     Rule,
     Setting,
@@ -32,7 +32,6 @@ from marft_algos.credit.rewards import (
 )
 
 __all__ = [
-    "Chain",
     "Counterfactual",
     "Difference",
     "Improvement",
@@ -41,6 +40,7 @@ __all__ = [
     "Margin",
     "Priced",
     "Rank",
+    "Relation",
     "Rewards",
     "Rule",
     "Setting",

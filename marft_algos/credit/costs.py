@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from marft_algos.credit.branches import Keep, Replayer
-from marft_algos.credit.rewards import Chain, Rewards, Rule
+from marft_algos.credit.rewards import Relation, Rewards, Rule
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, check
 from marft_algos.types import Need, Trajectory
 from marft_envs.types import AgentSpec
@@ -63,7 +63,7 @@ class Priced(Rule):
         return self.rule.needs
 
     @property
-    def chains(self) -> frozenset[Chain]:  # type: ignore[override]
+    def chains(self) -> frozenset[Relation]:  # type: ignore[override]
         """Returns what the rule's pay may run over."""
         return self.rule.chains
 

@@ -18,7 +18,7 @@ from marft_algos.batching import has_loss
 from marft_algos.credit import formulas
 from marft_algos.credit.branches import Ablation, Branch, Keep, Replayer
 from marft_algos.credit.recorded import outcome, team_outcome
-from marft_algos.credit.rewards import Chain, Rewards, Rule, register
+from marft_algos.credit.rewards import Relation, Rewards, Rule, register
 from marft_algos.ranges import COUNT, Checked
 from marft_algos.types import Need, Trajectory, Transition
 from marft_envs.errors import ConfigError
@@ -29,7 +29,7 @@ EXACT = 6
 
 class _Replayed(Rule):
     needs: ClassVar[frozenset[Need]] = frozenset({"branches"})
-    chains: ClassVar[frozenset[Chain]] = frozenset({"team", "agent"})
+    chains: ClassVar[frozenset[Relation]] = frozenset({"team", "agent"})
 
     def __call__(self, trajectory: Trajectory) -> Rewards:
         """Pays turns what the replays credited them with."""
