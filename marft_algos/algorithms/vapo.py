@@ -9,7 +9,7 @@ grows with the length of the reply:
 
 Both means run over tokens: over all of them, and over those of the successful episodes. A is whitened.
 
-Departures from the original, a recipe for one agent. Every agent is a learner of its own: returns run over its own turns
+Departures from the original, a recipe for one agent. Every agent is a learner of its own: returns run over its turns
 (paid its own reward and the team's until its next turn), with a critic on its own observation; from turn to turn λ
 is ``lambda_turn`` (1) for critic and policy alike. The critic is a small head on the frozen model's features: it is
 trained first for a few iterations, not for fifty. An episode is correct if the environment says success; where it

@@ -23,8 +23,8 @@ from marft_envs.types import AgentSpec
 
 FloatArray = NDArray[np.floating]
 Relation = Literal["team", "agent", "round", "episode"]
-"""Successor relation of an algorithm's returns: over layers, each agent's own turns, rounds with one joint advantage, or
-an agent's whole episode with one score."""
+"""Successor relation of an algorithm's returns: over layers, each agent's own turns, rounds with one joint advantage,
+or an agent's whole episode with one score."""
 Setting = str | Mapping[str, Any]
 """A rule's name, or a table: ``rule`` and its arguments, ``costs``, ``budgets`` and ``multiplier_lr``."""
 
@@ -46,8 +46,8 @@ class Rewards:
     late: list[Mapping[int, float]] = field(default_factory=list)
     """Per layer: transition of an earlier layer -> what it is paid here. Empty: nothing is paid late."""
     successors: list[tuple[int, ...]] = field(default_factory=list)
-    """Per transition: whose values bootstrap it. Empty: the algorithm fills it. A rule that pays whole returns, to which
-    nothing paid later is added, fills it with empty tuples."""
+    """Per transition: whose values bootstrap it. Empty: the algorithm fills it. A rule that pays whole returns, to
+    which nothing paid later is added, fills it with empty tuples."""
     bootstraps: list[float] = field(default_factory=list)
     """Per transition: the value beyond its last successor, where a limit cut the episode without pay."""
     tokens: list[FloatArray | None] = field(default_factory=list)
