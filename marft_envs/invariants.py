@@ -205,11 +205,11 @@ def visibility(build: Build) -> str | None:
     return None
 
 
-def _expect_visible(env: FlexEnv, agent: str, said: list[str], cut: bool) -> None:
-    """``said``: the history, then the actions of this layer that are in and that nobody may see yet."""
+def _expect_visible(env: FlexEnv, agent: str, words: list[str], cut: bool) -> None:
+    """Checks what the agent sees of ``words``: the history, then this layer's actions, which nobody may see yet."""
     shown = repr(env.observe(agent)) + repr(env.messages(agent))
     sees = env.layer[agent].sees if agent in env.layer else ()
-    for index, text in enumerate(said):
+    for index, text in enumerate(words):
         mark = re.search(r"mark\d+x$", text)
         if mark and mark.group() in shown and index not in sees:
             raise Broken(f"{agent} sees the words of turn {index}, which its `sees` does not name")

@@ -105,7 +105,7 @@ class Turns(Generic[_Slot]):
             self._assign()
 
     def goes_on(self, ticket: Ticket[_Slot]) -> bool:
-        """At the end of a look: may the run keep its slot for the next look? If not, it has to leave and arrive."""
+        """Returns, at the end of a look, whether the run may keep its slot; if not, it has to leave and arrive."""
         with self._lock:
             ticket.look += 1
             return not ticket.express and not any(self._waiting[: ticket.look])
@@ -160,7 +160,7 @@ class Process(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Returns its number."""
         return self._popen.pid
 
     def wait_ready(self) -> None:
@@ -173,7 +173,7 @@ class Process(Protocol):
         """Kills it, waits for its end, and closes what leads to it."""
 
     def forget(self) -> None:
-        """In a forked copy of this process: it is the original's child, and not to be waited for."""
+        """Marks it as ended in a forked copy of this process: it is the original's child, and not to be waited for."""
         self._popen.returncode = 0
 
 
@@ -196,7 +196,7 @@ class Slot(Generic[_P]):
             return self.process
 
     def rank(self) -> int:
-        """The next run gets a ready process before one that starts, and that before none."""
+        """Returns its place in the order of choice: a ready process, then one that starts, then none."""
         return 2 if self.process is None else 0 if self.process.ready else 1
 
     def drop(self) -> None:
@@ -329,7 +329,7 @@ def _close_all() -> None:
 
 
 def _forget_all() -> None:
-    """In a forked child: the processes are the parent's, and so may be the locks."""
+    """Resets all pools in a forked child: the processes are the parent's, and so may be the locks."""
     for pool in list(_POOLS):
         for slot in (*pool.slots, *pool._extra):
             if slot.process is not None:

@@ -116,9 +116,9 @@ def names_module(text: str, is_id: bool) -> bool:
     return is_id or _MODULE.fullmatch(text) is not None
 
 
-def refusal(found: Sequence[Power], source: Path | str, allow: str) -> str:
+def refusal(settings: Sequence[Power], source: Path | str, allow: str) -> str:
     """Returns what a :class:`TrustError` says: what was found where, and what allows it."""
-    lines = "".join(f"\n  {power}" for power in found)
+    lines = "".join(f"\n  {power}" for power in settings)
     return (
         f"'{source}' has settings that run code, start programs or send something:{lines}\n"
         f"A file may be anybody's, so expected is your word for it. Read them, and if you want that: {allow}"

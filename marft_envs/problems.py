@@ -23,7 +23,7 @@ class Identified(Protocol):
 
     @property
     def id(self) -> str:
-        """Unique in its set."""
+        """Returns its id, unique in its set."""
 
 
 class Levelled(Identified, Protocol):
@@ -31,7 +31,7 @@ class Levelled(Identified, Protocol):
 
     @property
     def level(self) -> int | None:
-        """How hard it is; None where its set does not say."""
+        """Returns how hard it is; None where its set does not say."""
 
 
 _SETS_KEPT = 16
@@ -232,7 +232,7 @@ class Conditions:
         levels: int | Sequence[int] | None,
         limit: int | None,
     ) -> Conditions:
-        """As users write them, one by itself or several in a list."""
+        """Makes conditions as users write them, one by itself or several in a list."""
         as_tuple = (kinds,) if isinstance(kinds, str) else None if kinds is None else tuple(kinds)
         return cls(str(name), split, as_tuple, whole(levels), limit)
 
@@ -266,7 +266,7 @@ class Catalogue(Generic[L]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name that ``select`` knows; anything else is a path."""
+        """Returns every name that ``select`` knows; anything else is a path."""
         return ("procedural", *self.hub)
 
     def select(
@@ -326,7 +326,7 @@ class Catalogue(Generic[L]):
         return ProblemSet(chosen, wanted.name, self._regenerate, again)
 
     def _regenerate(self, problem_id: str) -> L | None:
-        """An id of a procedural problem works in every set."""
+        """Makes the problem of a procedural id, which works in every set; None for other ids."""
         return self.made.from_id(problem_id) if problem_id.startswith("procedural/") else None
 
     def _everything(self, wanted: Conditions) -> Sequence[L]:

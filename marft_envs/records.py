@@ -106,7 +106,7 @@ def _table(check: Check | None, value: Any, where: str) -> dict[str, Any]:
 
 
 def _late(value: Any, where: str) -> dict[int, float]:
-    """JSON's keys are text."""
+    """Reads turn -> reward; JSON's keys are text."""
     if not isinstance(value, Mapping):
         _wrong(value, where, "an object")
     out = {}

@@ -52,7 +52,7 @@ _Begin = Callable[[FlexEnv], FlexEnv | None]
 """Takes a slot's own environment; returns the one in which the episode runs, or None if it is that one."""
 
 
-def _enter(fork: Callable[[], FlexEnv], own: FlexEnv) -> FlexEnv:
+def _enter(fork: Callable[[], FlexEnv], original: FlexEnv) -> FlexEnv:
     try:
         return fork()
     except Exception as error:  # nothing that was said is to blame: the task cannot be copied

@@ -274,10 +274,10 @@ def _cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _keep(file: Path, found: dict[str, Any]) -> None:
+def _keep(file: Path, tally: dict[str, Any]) -> None:
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(found) + "\n", encoding="utf-8")
+        file.write_text(json.dumps(tally) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

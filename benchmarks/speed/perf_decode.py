@@ -33,10 +33,10 @@ def requests(policies: list[str], n: int) -> list[GenerationRequest]:
     return [GenerationRequest(policies[i % len(policies)], row, row_seed(0, 0, i, 0)) for i, row in enumerate(ids)]
 
 
-def largest_gap(policies: PolicySet, asked: list[GenerationRequest], replies: list[Generation]) -> float:
+def largest_gap(policies: PolicySet, batch: list[GenerationRequest], replies: list[Generation]) -> float:
     """The largest difference of a sampled log-prob from the learner's scoring."""
     worst = 0.0
-    for request, reply in zip(asked, replies, strict=True):
+    for request, reply in zip(batch, replies, strict=True):
         ids = torch.tensor([[*request.prompt_ids, *reply.action_ids]])
         mask = torch.zeros_like(ids, dtype=torch.bool)
         mask[:, PROMPT:] = True

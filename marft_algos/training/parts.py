@@ -99,13 +99,13 @@ def build(
 
 
 def _engine(
-    spec: RunSpec, policies: PolicySet, given: RolloutEngine | Callable[[PolicySet], RolloutEngine] | None
+    spec: RunSpec, policies: PolicySet, engine: RolloutEngine | Callable[[PolicySet], RolloutEngine] | None
 ) -> RolloutEngine:
-    if given is None:
+    if engine is None:
         return hosting.make_engine(spec, policies)
-    if isinstance(given, type) or not hasattr(given, "generate"):
-        return cast(Callable[[PolicySet], RolloutEngine], given)(policies)
-    return cast(RolloutEngine, given)
+    if isinstance(engine, type) or not hasattr(engine, "generate"):
+        return cast(Callable[[PolicySet], RolloutEngine], engine)(policies)
+    return cast(RolloutEngine, engine)
 
 
 def _factory(env: FlexEnv | EnvFactory | None) -> EnvFactory | None:

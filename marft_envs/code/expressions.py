@@ -112,16 +112,16 @@ class _Answer:
         have = len(self.value)
         self.most = have + 1 if self.step_by_step else max(_AT_ONCE, 10 * have)
 
-    def take(self, said: CallResult) -> CallResult | None:
+    def take(self, result: CallResult) -> CallResult | None:
         """Takes what a call gave; returns what that makes of the test, if that is over."""
-        if said.status != "ok":
+        if result.status != "ok":
             if self.kind == "data" or self.most == len(self.value) + 1:
-                return said
+                return result
             self.step_by_step = True
             return None
-        if not (isinstance(said.value, tuple) and len(said.value) == 2):  # it wrote on the sandbox's channel
+        if not (isinstance(result.value, tuple) and len(result.value) == 2):  # it wrote on the sandbox's channel
             return CallResult("bad_value", message="no value came back")
-        iterates, self.value = said.value
+        iterates, self.value = result.value
         if iterates and isinstance(self.value, list):
             self.kind = "more" if len(self.value) >= self.most else "items"
         else:

@@ -233,10 +233,10 @@ class _Splitter:
         self.calls[number] = ast.unparse(ast.fix_missing_locations(part))
         return ast.Call(ast.Name(CALL), [ast.Constant(number), *arguments], [])
 
-    def _argument(self, node: ast.expr, given: list[ast.expr]) -> ast.expr:
+    def _argument(self, node: ast.expr, arguments: list[ast.expr]) -> ast.expr:
         """An argument as the program's process sees it: as it stands, or a name for what the rest hands over."""
         if isinstance(node, ast.Starred):
-            return ast.Starred(self._argument(node.value, given))
+            return ast.Starred(self._argument(node.value, arguments))
         names = self._names(node)
         if any(map(self._programs, names)):
             strange = names & (self.local | self.setup.names | {self.entry}) - self._bound_within(node)
@@ -245,8 +245,8 @@ class _Splitter:
             return node
         if self._as_it_stands(node):
             return node
-        given.append(self.visit(node))
-        return ast.Name(f"_{len(given) - 1}")
+        arguments.append(self.visit(node))
+        return ast.Name(f"_{len(arguments) - 1}")
 
     def _bound_within(self, node: ast.expr) -> set[str]:
         return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {

@@ -235,9 +235,9 @@ def records(compact: bool | Mapping[str, int], agents: Sequence[AgentSpec]) -> R
     return Records(agents, _settings(compact if isinstance(compact, Mapping) else {})) if compact else None
 
 
-def _settings(given: Mapping[str, int]) -> Settings:
-    for name in given:
+def _settings(limits: Mapping[str, int]) -> Settings:
+    for name in limits:
         if name not in Settings.__dataclass_fields__:
             known = Settings.__dataclass_fields__
             raise ConfigError(f"Compact messages have no setting '{name}'. {did_you_mean(name, known)}")
-    return Settings(**given)
+    return Settings(**limits)

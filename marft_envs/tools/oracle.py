@@ -111,14 +111,14 @@ def play(env: FlexEnv, seed: int | None = 0, options: Mapping[str, Any] | None =
     return env.episode
 
 
-def turn(env: FlexEnv, said: Mapping[str, str]) -> None:
+def turn(env: FlexEnv, replies: Mapping[str, str]) -> None:
     """Plays texts of ready agents; the observation of each is rendered before, though nobody here reads it.
 
     A script that only acts would play on in an environment that no agent can read.
     """
-    for agent in said:
+    for agent in replies:
         env.observe(agent)
-    for agent, text in said.items():
+    for agent, text in replies.items():
         env.select(agent)
         env.step(text)
 

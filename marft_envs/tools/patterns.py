@@ -163,18 +163,18 @@ def _rounds(low: int, high: int) -> Callable[[int], float]:
     return lambda n: max(min(high, n) - low, 0) + 1
 
 
-def _inside(op: Any, given: Any) -> tuple[list[Any], bool, int]:
+def _inside(op: Any, argument: Any) -> tuple[list[Any], bool, int]:
     """The parts of one item, whether it repeats them, and how often it does so in any case."""
     if op in (_c.MAX_REPEAT, _c.MIN_REPEAT, getattr(_c, "POSSESSIVE_REPEAT", None)):
-        return [given[2]], True, max(int(given[0]), 1)
+        return [argument[2]], True, max(int(argument[0]), 1)
     if op is _c.BRANCH:
-        return list(given[1]), False, 1
+        return list(argument[1]), False, 1
     if op is _c.SUBPATTERN:
-        return [given[3]], False, 1
+        return [argument[3]], False, 1
     if op in (_c.ASSERT, _c.ASSERT_NOT):
-        return [given[1]], False, 1
+        return [argument[1]], False, 1
     if op is getattr(_c, "ATOMIC_GROUP", None):
-        return [given], False, 1
+        return [argument], False, 1
     if op is _c.GROUPREF_EXISTS:
-        return [part for part in given[1:] if part is not None], False, 1
+        return [part for part in argument[1:] if part is not None], False, 1
     return [], False, 1

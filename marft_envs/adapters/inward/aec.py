@@ -59,9 +59,9 @@ class PettingZooGame(Game):
         self.env.close()
 
 
-def masked(found: Any, info: Mapping[str, Any]) -> Any:
+def masked(obs: Any, info: Mapping[str, Any]) -> Any:
     """Returns the mask of legal moves that an observation or its info holds."""
-    return found["action_mask"] if isinstance(found, Mapping) and "action_mask" in found else info.get("action_mask")
+    return obs["action_mask"] if isinstance(obs, Mapping) and "action_mask" in obs else info.get("action_mask")
 
 
 class AECGame(PettingZooGame):

@@ -172,12 +172,12 @@ class ForeignTask:
         for seat, reward in self.game.step(moves).items():
             self._earned[seat] += float(reward)
 
-    def _decided(self, outcome: Outcome, own: float) -> Outcome:
+    def _decided(self, outcome: Outcome, reward: float) -> Outcome:
         """Against fixed opponents there is a winner."""
         if self._fixed and not self.cooperative:
             best = max(self._earned[seat] for seat in self._fixed)
-            outcome.success = own > best and not self._lost
-            outcome.metrics = {**outcome.metrics, "draw": float(own == best and not self._lost)}
+            outcome.success = reward > best and not self._lost
+            outcome.metrics = {**outcome.metrics, "draw": float(reward == best and not self._lost)}
         return outcome
 
     def _learners(self) -> list[str]:

@@ -84,10 +84,10 @@ def _outputs(name: str, args: str) -> tuple[dict[int, int], NDArray[np.int64], l
     return {index: row for row, index in enumerate(indices)}, table, texts
 
 
-def _literal(item: Item, given: tuple[Any, ...]) -> str:
+def _literal(item: Item, values: tuple[Any, ...]) -> str:
     """The item's value as a literal; "" where it has none, e.g. the largest of an empty list."""
     try:
-        return repr(item.value(*given))
+        return repr(item.value(*values))
     except (ValueError, IndexError, ZeroDivisionError):
         return ""
 

@@ -131,9 +131,9 @@ class Client:
 _START = "Start it with: python -m marft_envs.code.sandbox serve --host HOST --port PORT"
 
 
-def _differs(said: dict[str, Any], they: str, we: str) -> str:
+def _differs(info: dict[str, Any], they: str, we: str) -> str:
     """What two sides are told of which one speaks another protocol."""
-    number = said.get("protocol")
+    number = info.get("protocol")
     theirs = f"a protocol before {PROTOCOL}" if number is None else f"protocol {str(number)[:20]}"
     return f"{they} speaks {theirs}, {we} protocol {PROTOCOL}. Install the same version of marft on both machines"
 

@@ -108,13 +108,13 @@ def _world(world: World) -> DepotWorld:
     return world
 
 
-def _faults(given: Faults | Mapping[str, Any] | None) -> Faults | None:
-    if given is None or isinstance(given, Faults):
-        return given
-    for name in given:
+def _faults(faults: Faults | Mapping[str, Any] | None) -> Faults | None:
+    if faults is None or isinstance(faults, Faults):
+        return faults
+    for name in faults:
         if name not in Faults.__dataclass_fields__:
             raise ConfigError(f"Faults have no '{name}'. {did_you_mean(name, Faults.__dataclass_fields__)}")
-    return Faults(**given)
+    return Faults(**faults)
 
 
 def _consented(writes: Sequence[ToolCall], dual: bool) -> list[ToolCall]:

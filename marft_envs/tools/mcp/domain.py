@@ -132,13 +132,13 @@ class MCPToolDomain:
             self._open.append(Connection(server, self._start_s))
             return self._open[-1]
 
-    def _serves(self, found: Connection) -> bool:
+    def _serves(self, opened: Connection) -> bool:
         """Whether a server is good for one more episode.
 
         A call that hangs on a server of ours may hold what every other task needs, though there is a sign of life; so
         a new one is started, and who works on the old one goes on there. A shared server of others may be slow.
         """
-        return found.usable and (not found.suspect or (not self.ours and found.answers()))
+        return opened.usable and (not opened.suspect or (not self.ours and opened.answers()))
 
     def problems(
         self, split: str, levels: Sequence[int] | None = None, limit: int | None = None

@@ -61,18 +61,18 @@ def to_mcp(tool: Tool, control: bool = False) -> Any:
     )
 
 
-def from_mcp(given: Any, timeout_s: float, read_only: Collection[str]) -> Tool:
+def from_mcp(listed: Any, timeout_s: float, read_only: Collection[str]) -> Tool:
     """Returns an ``mcp.types.Tool`` as a tool with a strict schema.
 
     Raises:
         ConfigError: If its name or schema cannot be used.
     """
-    hints, meta = given.annotations, given.meta or {}
+    hints, meta = listed.annotations, listed.meta or {}
     tool = Tool(
-        name=given.name,
-        description=given.description or given.title or "",
-        parameters=meta[PARAMETERS] if PARAMETERS in meta else closed(given.input_schema),
-        read_only=given.name in read_only or bool(hints and hints.read_only_hint),
+        name=listed.name,
+        description=listed.description or listed.title or "",
+        parameters=meta[PARAMETERS] if PARAMETERS in meta else closed(listed.input_schema),
+        read_only=listed.name in read_only or bool(hints and hints.read_only_hint),
         idempotent=bool(hints and hints.idempotent_hint),
         timeout_s=float(meta.get(TIMEOUT, timeout_s)),
     )
