@@ -251,14 +251,12 @@ def reward_bookkeeping(build: Build) -> str | None:
                 paid[name] += value
         episode = env.episode
         team = sum(layer.team_reward for layer in episode.layers)
-        individual = sum(turn.reward for turn in episode.turns)
-        individual += sum(sum(layer.agent_rewards.values()) for layer in episode.layers)
+        solo = sum(turn.reward for turn in episode.turns)
+        solo += sum(sum(layer.agent_rewards.values()) for layer in episode.layers)
         if env.view.dead:
             remark = "agents die: the sum over n agents was left out"
-        elif not np.isclose(sum(paid.values()), individual + len(paid) * team):
-            raise Broken(
-                f"PettingZoo paid {sum(paid.values())}, the record {individual} + {len(paid)}·{team} (seed {seed})"
-            )
+        elif not np.isclose(sum(paid.values()), solo + len(paid) * team):
+            raise Broken(f"PettingZoo paid {sum(paid.values())}, the record {solo} + {len(paid)}·{team} (seed {seed})")
         for name in env.possible_agents:
             if not np.isclose(delivered[name], paid[name]):
                 raise Broken(f"last() gave {name} {delivered[name]} in all, rewards said {paid[name]} (seed {seed})")

@@ -291,12 +291,10 @@ class _Trace:
     def messages(self, turn: TurnRecord) -> dict[str, Any]:
         """Returns what the agent was told and said, as the conventions write it."""
         profile = next((agent.prompt for agent in self.episode.agents if agent.name == turn.agent), "")
-        inputs, attributes = list[dict[str, Any]](), dict[str, Any]()
+        inputs, attrs = list[dict[str, Any]](), dict[str, Any]()
         if self.told is not None:
             told, tools = self.told[turn.index]
-            attributes["gen_ai.tool.definitions"] = json.dumps(
-                [{"type": "function", **tool["function"]} for tool in tools]
-            )
+            attrs["gen_ai.tool.definitions"] = json.dumps([{"type": "function", **tool["function"]} for tool in tools])
             profile = "\n\n".join(message["content"] for message in told if message["role"] == "system")
             inputs = [parts.message(m["role"], [parts.text(m["content"])]) for m in told if m["role"] != "system"]
         else:
@@ -305,7 +303,7 @@ class _Trace:
                 inputs += [parts.message("tool", parts.came(seen))] if seen.result else []
         output = parts.message("assistant", parts.said(turn))
         output["finish_reason"] = "tool_call" if parts.calls(turn) else "stop"
-        return attributes | {
+        return attrs | {
             "gen_ai.system_instructions": json.dumps([parts.text(profile)]),
             "gen_ai.input.messages": json.dumps(inputs),
             "gen_ai.output.messages": json.dumps([output]),

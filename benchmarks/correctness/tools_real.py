@@ -194,11 +194,8 @@ def bfcl(folder: Path, package: Path | None, wrong: int) -> dict[str, Any]:
         "reset of the environment (router)": milliseconds(reset(domain, "all"), problems),
     }
     if folder.is_dir():
-        from_package = BfclDomain(folder, package=package)
-        same = [
-            from_package.oracle(p) == domain.oracle(domain.problems("all").get(p.id))
-            for p in from_package.problems("all")
-        ]
+        theirs = BfclDomain(folder, package=package)
+        same = [theirs.oracle(p) == domain.oracle(domain.problems("all").get(p.id)) for p in theirs.problems("all")]
         findings[f"rows of {folder.name}/ equal to the package's"] = f"{sum(same)} of {len(same)}"
     return findings
 

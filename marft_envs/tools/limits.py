@@ -43,12 +43,8 @@ class Limits:
         Raises:
             ConfigError: If a budget names no agent and no role.
         """
-        budgets, known = self.budgets, {*roles, *roles.values()}
-        for name in budgets:
+        caps, known = self.budgets, {*roles, *roles.values()}
+        for name in caps:
             if name not in known:
                 raise ConfigError(f"There is no agent or role '{name}' to have a budget. {did_you_mean(name, known)}")
-        return {
-            name: budgets.get(name, budgets.get(role, 0))
-            for name, role in roles.items()
-            if name in budgets or role in budgets
-        }
+        return {name: caps.get(name, caps.get(role, 0)) for name, role in roles.items() if name in caps or role in caps}

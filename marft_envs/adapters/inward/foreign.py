@@ -61,21 +61,19 @@ class ForeignTask:
         self._check()
 
     def _check(self) -> None:
-        opponents = self._opponents
-        for name in (
-            [opponents] if isinstance(opponents, str) and opponents else opponents.values() if opponents else ()
-        ):
+        fixed = self._opponents
+        for name in [fixed] if isinstance(fixed, str) and fixed else fixed.values() if fixed else ():
             if isinstance(name, str) and name not in OPPONENTS:
                 raise ConfigError(f"There is no opponent '{name}'. {did_you_mean(name, OPPONENTS)}")
-        if isinstance(opponents, str):
-            if opponents and len(self.game.seats) < 2:
+        if isinstance(fixed, str):
+            if fixed and len(self.game.seats) < 2:
                 raise ConfigError(f"{self.game.name} has one seat, so nobody can be its opponent.")
             return
-        for seat in opponents:
+        for seat in fixed:
             if seat not in self.game.seats:
                 near = did_you_mean(seat, self.game.seats)
                 raise ConfigError(f"There is no seat '{seat}' in {self.game.name}. {near}")
-        if len(opponents) == len(self.game.seats):
+        if len(fixed) == len(self.game.seats):
             raise ConfigError("Every seat has a fixed opponent, so nobody is left to act. Leave one out.")
 
     # Who acts --------------------------------------------------------------------------------------

@@ -100,9 +100,7 @@ def _load(folder: Path, checkout: bool, stamp: tuple[tuple[str, int, int], ...])
     _check_tables(tables, folder)
     index = Index(tables)
     known = read_tools(tools, folder)
-    rows = {
-        split: tuple(read_row(row, where, known, index) for where, row in entries) for split, entries in tasks.items()
-    }
+    rows = {split: tuple(read_row(row, where, known, index) for where, row in pairs) for split, pairs in tasks.items()}
     return Retail(folder, index, known, policy, rows)
 
 
