@@ -213,8 +213,8 @@ class VectorEnv:
             extras: Per request what goes to the turn's record (token ids, log-probs); agents never see it.
         """
         if len(texts) != len(requests) or (extras is not None and len(extras) != len(requests)):
-            extra = "" if extras is None else f" and {len(extras)} extras"
-            raise ConfigError(f"There are {len(requests)} requests, {len(texts)} texts{extra}; give one per request.")
+            also = "" if extras is None else f" and {len(extras)} extras"
+            raise ConfigError(f"There are {len(requests)} requests, {len(texts)} texts{also}; give one per request.")
         for i, request in enumerate(requests):
             slot = self._slot_of(request)
             extra = extras[i] if extras is not None else None
