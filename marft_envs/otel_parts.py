@@ -66,7 +66,7 @@ def message(role: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
     return {"role": role, "parts": parts}
 
 
-def said(turn: TurnRecord) -> list[dict[str, Any]]:
+def spoken(turn: TurnRecord) -> list[dict[str, Any]]:
     """Returns a reply in parts: its words, and its calls."""
     called = calls(turn)
     if not called:
@@ -83,7 +83,7 @@ def said(turn: TurnRecord) -> list[dict[str, Any]]:
     ]
 
 
-def came(turn: TurnRecord) -> list[dict[str, Any]]:
+def result_parts(turn: TurnRecord) -> list[dict[str, Any]]:
     """Returns a turn's results in parts: a response for each call, or the text."""
     called = calls(turn)
     return [

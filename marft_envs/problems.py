@@ -164,7 +164,7 @@ def spread(items: Sequence[P], limit: int | None) -> Sequence[P]:
 
 def of_split(
     name: str,
-    given: Mapping[str, Sequence[L]] | Sequence[L],
+    problems: Mapping[str, Sequence[L]] | Sequence[L],
     split: str,
     levels: Sequence[int] | None,
     limit: int | None,
@@ -174,11 +174,11 @@ def of_split(
     Raises:
         DataError: There is no such split, or nothing is left.
     """
-    if isinstance(given, Mapping):
-        if split not in given:
-            raise DataError(f"'{name}' has no split '{split}'. There is: {', '.join(given)}.")
-        given = given[split]
-    return ProblemSet(spread([p for p in given if levels is None or p.level in levels], limit), f"{name} ({split})")
+    if isinstance(problems, Mapping):
+        if split not in problems:
+            raise DataError(f"'{name}' has no split '{split}'. There is: {', '.join(problems)}.")
+        problems = problems[split]
+    return ProblemSet(spread([p for p in problems if levels is None or p.level in levels], limit), f"{name} ({split})")
 
 
 def evenly(items: Sequence[P], n: int | None) -> Sequence[P]:
@@ -241,7 +241,7 @@ class Conditions:
 class Catalogue(Generic[L]):
     """A family's problems by name: made here (``procedural``), a set on the hub, or a file."""
 
-    made: Generators[Any, L]
+    generators: Generators[Any, L]
     """The problems that are made here."""
     hub: Mapping[str, str]
     """Name -> id on the hub."""
@@ -327,14 +327,14 @@ class Catalogue(Generic[L]):
 
     def _regenerate(self, problem_id: str) -> L | None:
         """Makes the problem of a procedural id, which works in every set; None for other ids."""
-        return self.made.from_id(problem_id) if problem_id.startswith("procedural/") else None
+        return self.generators.from_id(problem_id) if problem_id.startswith("procedural/") else None
 
     def _everything(self, wanted: Conditions) -> Sequence[L]:
         """Returns all of a split; ``levels`` only saves the procedural set from making what is dropped anyway."""
         name, split = wanted.name, wanted.split
         by_hub_id = {hub_id: short for short, hub_id in self.hub.items()}
         if name == "procedural":
-            return self.made.deal(split, wanted.levels)
+            return self.generators.deal(split, wanted.levels)
         if name in self.hub or name in by_hub_id:
             return self.fetch(by_hub_id.get(name, name), split)
         path = Path(name.replace("{split}", split)).expanduser()
@@ -354,6 +354,6 @@ class Catalogue(Generic[L]):
                 return f"'{name}' ({split}) has no problem of the {self.kind} '{kind}'. {did_you_mean(kind, known)}"
         has = sorted({p.level for p in had if p.level is not None})
         if levels is not None and not set(levels) & set(has):
-            there = has or (self.made.levels if name == "procedural" else "none at all")
+            there = has or (self.generators.levels if name == "procedural" else "none at all")
             return f"'{name}' ({split}) has no problem of levels {list(levels)}. Levels there: {there}."
         return f"No problem of '{name}' ({split}) meets all the conditions. Loosen {self.kind}s, levels or filter."

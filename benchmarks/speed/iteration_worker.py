@@ -135,7 +135,7 @@ def released(reference: str, folder: str, level: str, episodes: int, new: int, i
     runner.save = lambda steps: None
     clock.start()
     runner.run()
-    return clock.found(tokens[-1])
+    return clock.numbers(tokens[-1])
 
 
 def marft(reference: str, folder: str, level: str, episodes: int, new: int, iterations: int) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def marft(reference: str, folder: str, level: str, episodes: int, new: int, iter
     trainer = Trainer(build(configs.build(settings, configs.build(presets.get("default")))))
     with Watch(iterations, 0, "") as display:
         trainer.train(trainer.start(), display)
-    return clock.found(tokens[-1])
+    return clock.numbers(tokens[-1])
 
 
 class _Clock:
@@ -187,7 +187,7 @@ class _Clock:
         self.seconds.append(now - self._last)
         self._last = now
 
-    def found(self, tokens: int) -> dict[str, Any]:
+    def numbers(self, tokens: int) -> dict[str, Any]:
         """The last iteration of a run may evaluate and save; the first warms up. Neither counts."""
         most = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return {"seconds": self.seconds[1:-1], "tokens": tokens, "megabytes": (most - self._held) / 1e6}

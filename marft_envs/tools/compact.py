@@ -91,7 +91,7 @@ class _Action:
     lines: tuple[_Line, ...]
     raw: int
     """Tokens of the turn as it is passed on without records: its text and the results of its calls."""
-    said: int
+    shown_tokens: int
     """Tokens of the words."""
 
 
@@ -143,7 +143,7 @@ class Records:
             if seen.turn.agent != turn.agent:
                 self._raw[turn.agent] += seen.raw
                 _, lines = self.show(seen.turn, turn.agent, turn.sees)
-                self._compact[turn.agent] += seen.said + (self.count(lines) if lines else 0)
+                self._compact[turn.agent] += seen.shown_tokens + (self.count(lines) if lines else 0)
 
     def show(self, turn: TurnRecord, reader: str, sees: Sequence[int]) -> tuple[str, str]:
         """Returns a turn's words and its record, for a reader of the turns ``sees``."""

@@ -141,7 +141,7 @@ class ToolTask(Drawn[ToolProblem]):
         self.user_turn, self.over, self._acted, self._idle = turn, False, 0, 0
         session.turn = turn
         session.withheld = frozenset(problem.withheld[turn]) if turn < len(problem.withheld) else frozenset()
-        self.talk.said.clear()
+        self.talk.replies.clear()
         self.domain.begin_turn(problem, session.world, turn)
 
     def observe(self, agent: str) -> str:

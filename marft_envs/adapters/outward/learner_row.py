@@ -38,7 +38,7 @@ class LearnerRow:
             self._add(heard, [0.0] * len(heard), 0)
         return self.prompt + self.completion
 
-    def said(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
+    def add_reply(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
         """Takes the learner's own tokens."""
         self._add(ids, logprobs, 1)
 

@@ -135,7 +135,7 @@ class TeamRollout:
             texts[i] = tokenizer.decode(replies[k], skip_special_tokens=True)
             row = lived[requests[i].episode]
             if requests[i].agent == row.learner:
-                row.said(replies[k], None if logprobs is None else logprobs[k])
+                row.add_reply(replies[k], None if logprobs is None else logprobs[k])
         return texts
 
 

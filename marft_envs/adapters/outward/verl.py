@@ -124,7 +124,7 @@ class TeamLoop:
             replies = await asyncio.gather(*(self._generate(ids, sampling_params) for ids in contexts))
             for agent, reply in zip(layer, replies, strict=True):
                 if agent == row.learner:
-                    row.said(reply.token_ids, reply.log_probs)
+                    row.add_reply(reply.token_ids, reply.log_probs)
                     turns += 1
                 env.select(agent)
                 text = self.tokenizer.decode(reply.token_ids, skip_special_tokens=True)
