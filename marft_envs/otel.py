@@ -299,9 +299,9 @@ class _Trace:
             inputs = [parts.message(m["role"], [parts.text(m["content"])]) for m in told if m["role"] != "system"]
         else:
             for seen in (self.episode.turns[index] for index in turn.sees):
-                inputs.append(parts.message("assistant" if seen.agent == turn.agent else "user", parts.spoken(seen)))
+                inputs.append(parts.message("assistant" if seen.agent == turn.agent else "user", parts.reply(seen)))
                 inputs += [parts.message("tool", parts.result_parts(seen))] if seen.result else []
-        output = parts.message("assistant", parts.spoken(turn))
+        output = parts.message("assistant", parts.reply(turn))
         output["finish_reason"] = "tool_call" if parts.calls(turn) else "stop"
         return attrs | {
             "gen_ai.system_instructions": json.dumps([parts.text(profile)]),

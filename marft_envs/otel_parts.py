@@ -66,7 +66,7 @@ def message(role: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
     return {"role": role, "parts": parts}
 
 
-def spoken(turn: TurnRecord) -> list[dict[str, Any]]:
+def reply(turn: TurnRecord) -> list[dict[str, Any]]:
     """Returns a reply in parts: its words, and its calls."""
     called = calls(turn)
     if not called:
