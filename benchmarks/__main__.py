@@ -31,8 +31,8 @@ def listed() -> str:
         lines.append(f"{room}:")
         for name, file in modules().items():
             if file.parent.name == room:
-                said = (ast.get_docstring(ast.parse(file.read_text())) or "").split("\n")[0]
-                lines.append(f"  {name.removeprefix('perf_'):18} {said}")
+                summary = (ast.get_docstring(ast.parse(file.read_text())) or "").split("\n")[0]
+                lines.append(f"  {name.removeprefix('perf_'):18} {summary}")
     return "\n".join(lines)
 
 

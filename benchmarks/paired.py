@@ -31,8 +31,8 @@ def in_turn(runs: Mapping[str, Callable[[], Any]], repeats: int = REPEATS) -> di
 
 def ratios(seconds: Mapping[str, list[float]], slow: str, fast: str) -> dict[str, float]:
     """How many times ``fast`` is faster: median, least and greatest of the repetitions' ratios."""
-    found = [a / b for a, b in zip(seconds[slow], seconds[fast], strict=True)]
-    return {"ratio": statistics.median(found), "least": min(found), "greatest": max(found)}
+    quotients = [a / b for a, b in zip(seconds[slow], seconds[fast], strict=True)]
+    return {"ratio": statistics.median(quotients), "least": min(quotients), "greatest": max(quotients)}
 
 
 def show(ratio: Mapping[str, float]) -> str:

@@ -112,7 +112,7 @@ class FlexEnv(AECEnv):
         """
         if seed is not None or self._rng is None:
             self._rng = np.random.default_rng(seed)
-        given = dict(options or {})
+        settings = dict(options or {})
         names = self.possible_agents
         self.agents = names[:]
         self.rewards = dict.fromkeys(names, 0.0)
@@ -121,8 +121,8 @@ class FlexEnv(AECEnv):
         self.truncations = dict.fromkeys(names, False)
         self.infos: dict[str, dict[str, Any]] = {name: {} for name in names}
         self._rewarded = False
-        self.schedule = self._new_schedule(seed, given)
-        self.schedule.begin(self._rng, given)
+        self.schedule = self._new_schedule(seed, settings)
+        self.schedule.begin(self._rng, settings)
         self._sync()
 
     def _new_schedule(self, seed: int | None, options: dict[str, Any]) -> Schedule:
@@ -152,7 +152,7 @@ class FlexEnv(AECEnv):
             self._accumulate_rewards()
 
     def _sync(self) -> None:
-        """Says in PettingZoo's terms what the schedule has done since: rewards, infos, ends, who is on turn."""
+        """Mirrors in PettingZoo's terms what the schedule has done since: rewards, infos, ends, who is on turn."""
         schedule = self.schedule
         payments, schedule.payments = schedule.payments, []
         for paid in payments:
@@ -216,12 +216,12 @@ class FlexEnv(AECEnv):
 
     @property
     def done(self) -> bool:
-        """Whether the episode is over, or none has begun."""
+        """Returns whether the episode is over, or none has begun."""
         return self.schedule.done
 
     @property
     def ready_agents(self) -> list[str]:
-        """Agents of the current layer that have not acted, in canonical order; [] when the episode is over."""
+        """Returns the current layer's agents that have not acted, in canonical order; [] when the episode is over."""
         return self.schedule.ready
 
     def select(self, agent: str) -> None:
@@ -232,7 +232,7 @@ class FlexEnv(AECEnv):
 
     @property
     def layer(self) -> Mapping[str, Turn]:
-        """The planned turns of the current layer, those that have acted among them; ``sees``: what is shown."""
+        """Returns the planned turns of the current layer, those that have acted among them; ``sees``: what is shown."""
         return self.schedule.layer
 
     def attach(self, agent: str, extras: Mapping[str, Any] | None = None, max_chars: int | None = None) -> None:
@@ -259,7 +259,7 @@ class FlexEnv(AECEnv):
         return obs_mod.to_messages(self.schedule.observation(agent, max_chars), self.view.round)
 
     def state(self) -> str:
-        """Returns the global view as one text: every agent's task observation, all words, and what came of them."""
+        """Returns the global view as one text: every agent's task observation, all words, and their results."""
         shown: dict[str, list[str]] = {}
         transcript = self.schedule.transcript
         for agent in self.team:
@@ -273,25 +273,25 @@ class FlexEnv(AECEnv):
 
     @property
     def turn_limit(self) -> int:
-        """Most turns that an episode can have if agents act once a round; no more than its task's ``turn_limit``."""
+        """Returns the most turns of an episode in which agents act once a round; at most its task's ``turn_limit``."""
         rounds, each = self.rules.max_rounds, self.rules.max_turns_per_agent
         bounds = (len(self.team) * min(rounds, each or rounds), self.rules.max_turns, optional(self.task, "turn_limit"))
         return min(bound for bound in bounds if bound is not None)
 
     @property
     def tools(self) -> dict[str, list[dict[str, Any]]]:
-        """Agent -> the tools that it can call now, as OpenAI's chat API takes them."""
+        """Returns agent -> the tools that it can call now, as OpenAI's chat API takes them."""
         tools = optional(self.task, "tools")
         return {name: tools(name) for name in self.possible_agents}
 
     @property
     def view(self) -> View:
-        """What the dependency function sees; read-only by convention."""
+        """Returns what the dependency function sees; read-only by convention."""
         return self.schedule.view
 
     @property
     def episode(self) -> Episode:
-        """The record so far (whole once ``done``)."""
+        """Returns the record so far (whole once ``done``)."""
         record, numbers = self.schedule.record, optional(self.task, "final_metrics")()
         metrics = {**numbers, **record.metrics} if numbers else record.metrics
         return replace(

@@ -1,4 +1,4 @@
-"""The dependency function D: which agents act, in what order, and who sees whose actions.
+"""Defines the dependency function D: which agents act, in what order, and who sees whose actions.
 
 ``D(a^i, a^j) = 1`` says that agent j's action is conditioned on agent i's (arXiv 2504.16129, section
 3.1); it may change every round. Here D is an object that is asked for one *layer* at a time: a set of
@@ -19,7 +19,7 @@ from marft_envs.types import Outcome, Turn, TurnRecord
 
 
 class View:
-    """What a dependency function may look at: what has happened, never the task's state."""
+    """Shows a dependency function what has happened, never the task's state."""
 
     __slots__ = ("agents", "dead", "history", "layer", "outcome", "rng", "round", "round_start")
 
@@ -39,7 +39,7 @@ class View:
 
     @property
     def this_round(self) -> list[TurnRecord]:
-        """The turns of this round."""
+        """Returns the turns of this round."""
         return self.history[self.round_start :]
 
     def latest(self, agent: str, before: int | None = None, this_round: bool = False) -> int | None:
@@ -82,22 +82,22 @@ class DependencyFunction:
 
     @property
     def is_static(self) -> bool:
-        """Whether every round has the same layers of the same agents in every episode (deaths aside)."""
+        """Returns whether every round has the same layers of the same agents in every episode (deaths aside)."""
         return False
 
     @property
     def is_simultaneous(self) -> bool:
-        """Whether in every round the whole team acts in one layer."""
+        """Returns whether in every round the whole team acts in one layer."""
         return False
 
     @property
     def possible_edges(self) -> frozenset[tuple[str, str]] | None:
-        """Pairs of different agents ``(seen, seer)`` that this D can ever ask for; None: it may be any."""
+        """Returns pairs of different agents ``(seen, seer)`` that this D can ever ask for; None: it may be any."""
         return None
 
     @property
     def is_empty(self) -> bool:
-        """Whether D = 0: it lets no agent hear another, in any round."""
+        """Returns whether D = 0: it lets no agent hear another, in any round."""
         return self.possible_edges is not None and not self.possible_edges
 
     def bind(self, agents: Sequence[str]) -> None:
@@ -162,7 +162,7 @@ class StaticDAG(DependencyFunction):
         self._plans: dict[int, list[list[Turn]]] = {}
 
     def _unrolled(self) -> list[list[str]]:
-        """Layers over the cycles' groups; a group's agents act one by one, and the group k times."""
+        """Returns layers over the cycles' groups; a group's agents act one by one, and the group k times."""
         earlier = _ancestors(self.agents, self._preds)
         together = {a: [b for b in self.agents if b == a or (b in earlier[a] and a in earlier[b])] for a in self.agents}
         heads = [name for name in self.agents if together[name][0] == name]
@@ -189,17 +189,17 @@ class StaticDAG(DependencyFunction):
 
     @property
     def is_static(self) -> bool:
-        """True."""
+        """Returns True."""
         return True
 
     @property
     def is_simultaneous(self) -> bool:
-        """Whether there is one layer, of everybody."""
+        """Returns whether there is one layer, of everybody."""
         return len(self._layers) == 1 and set(self._layers[0]) == set(self.agents)
 
     @property
     def possible_edges(self) -> frozenset[tuple[str, str]]:
-        """The edges between agents who act."""
+        """Returns the edges between agents who act."""
         acting = {name for layer in self._layers for name in layer}
         edges = ((p, name) for name in acting for p in (*self._preds[name], *self._lagged[name]))
         return frozenset((p, name) for p, name in edges if p in acting and p != name)
@@ -222,7 +222,7 @@ class StaticDAG(DependencyFunction):
         return []
 
     def _died(self, view: View) -> bool:
-        """Whether somebody is missing, so that the round no longer follows the plan made for all."""
+        """Returns whether somebody is missing, so that the round no longer follows the plan made for all."""
         if view.layer == 0:
             self._short = False
             self._position = 0
@@ -247,7 +247,7 @@ class StaticDAG(DependencyFunction):
 
 
 def _topological(agents: Sequence[str], preds: Mapping[str, Collection[str]]) -> tuple[list[list[str]], list[str]]:
-    """Kahn's layers in canonical order, and the agents that a cycle keeps waiting."""
+    """Returns Kahn's layers in canonical order, and the agents that a cycle keeps waiting."""
     left, done = list(agents), set[str]()
     layers: list[list[str]] = []
     while left:
@@ -261,7 +261,7 @@ def _topological(agents: Sequence[str], preds: Mapping[str, Collection[str]]) ->
 
 
 def _ancestors(agents: Sequence[str], preds: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
-    """All whom an agent's action depends on, itself among them if it is in a cycle."""
+    """Returns all whom an agent's action depends on, itself among them if it is in a cycle."""
 
     def walk(start: str) -> set[str]:
         seen: set[str] = set()
@@ -360,9 +360,11 @@ def as_dependency(value: Any) -> DependencyFunction:
         return StaticDAG(value)
     if callable(value):
         name = getattr(value, "__name__", type(value).__name__)
-        made = isinstance(value, type) and issubclass(value, DependencyFunction)
-        wanted = f"{name}()" if made else f"Router({name}), asked after every layer, or Scheduled({name}), every round"
-        raise ConfigError(f"{name} is {'a class' if made else 'no dependency function yet'}. Next: {wanted}.")
+        is_class = isinstance(value, type) and issubclass(value, DependencyFunction)
+        wanted = (
+            f"{name}()" if is_class else f"Router({name}), asked after every layer, or Scheduled({name}), every round"
+        )
+        raise ConfigError(f"{name} is {'a class' if is_class else 'no dependency function yet'}. Next: {wanted}.")
     rows = value if isinstance(value, Sequence) else ()
     if rows and all(isinstance(row, Sequence) and row and not isinstance(row, str) for row in rows):
         cells = [cell for row in value for cell in row]

@@ -1,4 +1,4 @@
-"""Reproducible dice: what procedural problems are made with."""
+"""Draws reproducible random numbers, of which procedural problems are made."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Dice:
         self._words: list[int] = []
 
     def below(self, n: int) -> int:
-        """Uniform integer in ``[0, n)`` (the modulo bias is below n / 2**64)."""
+        """Draws a uniform integer in ``[0, n)`` (the modulo bias is below n / 2**64)."""
         if not self._words:
             block = hashlib.sha256(self._seed + str(self._blocks).encode()).digest()
             self._blocks += 1
@@ -32,19 +32,19 @@ class Dice:
         return self._words.pop() % n
 
     def integer(self, low: int, high: int) -> int:
-        """Uniform integer in ``[low, high]``, both ends included."""
+        """Draws a uniform integer in ``[low, high]``, both ends included."""
         return low + self.below(high - low + 1)
 
     def nonzero(self, low: int, high: int) -> int:
-        """Uniform non-zero integer in ``[low, high]``, where ``low < 0 < high``."""
+        """Draws a uniform non-zero integer in ``[low, high]``, where ``low < 0 < high``."""
         value = self.integer(low, high - 1)
         return value if value < 0 else value + 1
 
     def choice(self, items: Sequence[T]) -> T:
-        """One item, uniformly."""
+        """Draws one item, uniformly."""
         return items[self.below(len(items))]
 
     def sample(self, items: Sequence[T], k: int) -> list[T]:
-        """``k`` different positions of ``items``, in random order."""
+        """Draws ``k`` different positions of ``items``, in random order."""
         pool = list(items)
         return [pool.pop(self.below(len(pool))) for _ in range(k)]

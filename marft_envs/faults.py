@@ -1,4 +1,4 @@
-"""Whose fault it was: an agent's text, which pays for it, or an outage, which says nothing about the team.
+"""Decides whose fault it was: an agent's text, which pays for it, or an outage, which says nothing about the team.
 
 A policy must not be able to opt out of its penalty by breaking the judge, so an exception out of a task's code is the
 text's fault unless its type speaks of an outage. An outage must not be scored, so it is left out wherever numbers are
@@ -34,7 +34,7 @@ _NAMED = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryEr
 
 
 def fault_of(error: BaseException) -> Fault:
-    """Whose fault an exception is that a task's code raised while it worked on an agent's text.
+    """Decides whose fault an exception is that a task's code raised while it worked on an agent's text.
 
     ``machine``: a worker or a sandbox that cannot be had, ``ConnectionError``, ``TimeoutError`` and any other
     ``OSError`` but those about the name of a file. ``text``: everything else. ``MemoryError`` is the text's: a machine
@@ -52,12 +52,12 @@ def fault_of(error: BaseException) -> Fault:
 
 
 def outage(error: BaseException) -> bool:
-    """Whether an exception speaks of an outage and not of what was asked for."""
+    """Returns whether an exception is an outage's, and not that of what was asked for."""
     return fault_of(error) != "text"
 
 
 def fault_by(reason: str) -> Fault:
-    """Whose fault the first word of a stop reason speaks of: an engine's (``error``), a world's, or nobody's."""
+    """Returns whose fault the first word of a stop reason names: an engine's (``error``), a world's, or nobody's."""
     word = re.match(r"\w*", reason)
     return _WORDS.get(word[0] if word else "", "")
 

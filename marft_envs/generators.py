@@ -1,4 +1,4 @@
-"""Problems that are made from nothing: their ids, their splits, and how some are chosen among all.
+"""Generates problems by code, names them by ids, deals them to splits, and chooses some among all.
 
 A generator at one level (and, for programs, in one mode) is a cell. Every problem is a pure function of its id,
 ``procedural/<cell>/<key>``. Train and test are disjoint by content: the SHA-256 of a problem's text decides.
@@ -21,8 +21,8 @@ SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """What writes a cell's problems; it is pure, so a key names a problem for ever."""
+class ProblemWriter:
+    """Writes the problems of one kind and level; it is pure, so a key names a problem for ever."""
 
     build: Callable[..., Any]
     keys: int = 2**32
@@ -59,7 +59,7 @@ def distinct(write: Callable[[int], T], text: Callable[[T], str], most: int, att
 
 
 class Generators(Generic[C, P]):
-    """A family's problems that are made from nothing.
+    """Generates a family's problems by code.
 
     Args:
         cells: (generator, …, level) -> its cell, in a fixed order.
@@ -73,7 +73,7 @@ class Generators(Generic[C, P]):
 
     def __init__(
         self,
-        cells: Mapping[C, Cell],
+        cells: Mapping[C, ProblemWriter],
         build: Callable[..., P],
         panel: Callable[..., tuple[P, ...]],
         split_of: Callable[[P], str],
@@ -112,9 +112,9 @@ class Generators(Generic[C, P]):
         there = [cell for cell in self._cells if generator in (None, cell[0]) and wanted in (None, self._kind_of(cell))]
         chosen = [cell for cell in there if level in (None, cell[-1])]
         if not chosen:
-            asked = f"level={level}, {self._kind}={wanted!r}, generator={generator!r}"
+            wish = f"level={level}, {self._kind}={wanted!r}, generator={generator!r}"
             levels = sorted({cell[-1] for cell in there})
-            raise ConfigError(f"No procedural problem with {asked}. These have the levels {levels}.")
+            raise ConfigError(f"No procedural problem with {wish}. These have the levels {levels}.")
         return chosen
 
     def generate(
@@ -180,7 +180,7 @@ class Generators(Generic[C, P]):
         return [problem for cell in self.cells(0) for problem in self._panel(*cell) if self._in(problem, split)]
 
     def _deal(self, split: str, levels: tuple[int, ...] | None) -> tuple[P, ...]:
-        """A split's share of the panels of these levels (None: all), dealt so that neighbours differ in kind."""
+        """Returns a split's share of the panels of these levels (None: all), dealt so that neighbours differ."""
         self.check_split(split)
         return dealt(
             [problem for problem in self._panel(*cell) if self._in(problem, split)]

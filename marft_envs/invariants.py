@@ -1,4 +1,4 @@
-"""What every Flex environment promises beyond PettingZoo's API; :func:`marft_envs.testing.check_env` runs these.
+"""Checks what every Flex environment promises beyond PettingZoo's API; :func:`marft_envs.testing.check_env` runs these.
 
 Each check takes a function that builds a fresh environment, and raises :class:`Broken` with what went wrong. It may
 return a remark (what it had to leave out).
@@ -194,26 +194,26 @@ def visibility(build: Build) -> str | None:
 
         while not env.done:
             replies = {agent: reply(env, agent) for agent in env.ready_agents}
-            said = [turn.text for turn in env.view.history]
+            texts = [turn.text for turn in env.view.history]
             for agent, text in replies.items():
                 for name in env.possible_agents:
-                    _expect_visible(env, name, said, cut)
+                    _expect_visible(env, name, texts, cut)
                 env.select(agent)
                 env.step(text)
-                said.append(text)
+                texts.append(text)
         _expect_edges(env)
     return None
 
 
-def _expect_visible(env: FlexEnv, agent: str, said: list[str], cut: bool) -> None:
-    """``said``: the history, then the actions of this layer that are in and that nobody may see yet."""
+def _expect_visible(env: FlexEnv, agent: str, words: list[str], cut: bool) -> None:
+    """Checks what the agent sees of ``words``: the history, then this layer's actions, which nobody may see yet."""
     shown = repr(env.observe(agent)) + repr(env.messages(agent))
     sees = env.layer[agent].sees if agent in env.layer else ()
-    for index, text in enumerate(said):
-        found = re.search(r"mark\d+x$", text)
-        if found and found.group() in shown and index not in sees:
+    for index, text in enumerate(words):
+        mark = re.search(r"mark\d+x$", text)
+        if mark and mark.group() in shown and index not in sees:
             raise Broken(f"{agent} sees the words of turn {index}, which its `sees` does not name")
-        if found and found.group() not in shown and index in sees and not cut:
+        if mark and mark.group() not in shown and index in sees and not cut:
             raise Broken(f"{agent} does not see the words of turn {index}, which its `sees` names")
 
 
@@ -228,8 +228,8 @@ def _expect_edges(env: FlexEnv) -> None:
         if [edge for edge in edges if edge not in left_out] != record.edges or not whole:
             raise Broken(f"round {record.index} records the edges {record.edges}, its turns saw {edges}")
         pairs = {(order[episode.turns[i].agent], order[episode.turns[j].agent]) for i, j in record.edges}
-        found = {(i, j) for i, row in enumerate(record.D) for j, cell in enumerate(row) if cell}
-        if found != {(i, j) for i, j in pairs if i != j}:
+        cells = {(i, j) for i, row in enumerate(record.D) for j, cell in enumerate(row) if cell}
+        if cells != {(i, j) for i, j in pairs if i != j}:
             raise Broken(f"round {record.index} records D = {record.D}, its turns saw {sorted(pairs)}")
 
 
@@ -251,12 +251,12 @@ def reward_bookkeeping(build: Build) -> str | None:
                 paid[name] += value
         episode = env.episode
         team = sum(layer.team_reward for layer in episode.layers)
-        own = sum(turn.reward for turn in episode.turns)
-        own += sum(sum(layer.agent_rewards.values()) for layer in episode.layers)
+        solo = sum(turn.reward for turn in episode.turns)
+        solo += sum(sum(layer.agent_rewards.values()) for layer in episode.layers)
         if env.view.dead:
             remark = "agents die: the sum over n agents was left out"
-        elif not np.isclose(sum(paid.values()), own + len(paid) * team):
-            raise Broken(f"PettingZoo paid {sum(paid.values())}, the record {own} + {len(paid)}·{team} (seed {seed})")
+        elif not np.isclose(sum(paid.values()), solo + len(paid) * team):
+            raise Broken(f"PettingZoo paid {sum(paid.values())}, the record {solo} + {len(paid)}·{team} (seed {seed})")
         for name in env.possible_agents:
             if not np.isclose(delivered[name], paid[name]):
                 raise Broken(f"last() gave {name} {delivered[name]} in all, rewards said {paid[name]} (seed {seed})")

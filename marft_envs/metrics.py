@@ -1,4 +1,4 @@
-"""How a team works together, in numbers: one definition each, which records, the tools' scoring and reports share.
+"""Measures how a team works together: one definition each, which records, the tools' scoring and reports share.
 
 The names and what they are for come from the article on team rewards for multi-agent fine-tuning
 (``docs/tools.md`` has the table). Where its words leave a choice, the choice stands here.
@@ -48,8 +48,8 @@ def handoff_loops(who: Episode | Sequence[str]) -> int:
 
 def handoff_loop_rate(episodes: Iterable[Episode]) -> float:
     """Returns the share of episodes with a handoff loop; 0 of none."""
-    found = [handoff_loops(episode) > 0 for episode in episodes]
-    return sum(found) / len(found) if found else 0.0
+    looped = [handoff_loops(episode) > 0 for episode in episodes]
+    return sum(looped) / len(looped) if looped else 0.0
 
 
 def holders(episode: Episode) -> list[str]:

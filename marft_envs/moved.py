@@ -1,4 +1,4 @@
-"""Modules that have moved: their old names go on for one release, with a ``DeprecationWarning``.
+"""Imports modules that have moved by their old names, for one release, with a ``DeprecationWarning``.
 
 A package says in its ``__init__``, before anything else of it is imported, what has moved::
 
@@ -94,7 +94,7 @@ class _Moved(Loader):
         sys.modules[old] = importlib.import_module(self.spec.name)
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """For ``python -m``."""
+        """Returns the new module's code, for ``python -m``."""
         warnings.warn(self._message(fullname), DeprecationWarning, stacklevel=2)
         loader: Any = self.spec.loader
         return loader.get_code(self.spec.name)

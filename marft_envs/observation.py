@@ -1,4 +1,4 @@
-"""What an agent sees, and how it is rendered.
+"""Defines what an agent sees, and renders it.
 
 One rollout observation (profile, task observation, the actions that D lets the agent see, feedback)
 has three renderings: ``messages`` (chat messages, the default), ``prompt`` (one string) and
@@ -60,7 +60,7 @@ def neutralise(text: str, roles: re.Pattern[str] | None = None) -> str:
 
 
 def _unless_inside(bracket: re.Match[str]) -> str:
-    """The bracket of what is a role tag if nothing but blanks stands before it in its line, and words otherwise."""
+    """Returns the bracket of what is a role tag if only blanks stand before it in its line, and words otherwise."""
     text, i = bracket.string, bracket.start()
     while i and text[i - 1].isspace() and text[i - 1] not in _LINE_ENDS:  # no position lies in two runs of blanks
         i -= 1
@@ -93,12 +93,12 @@ class Part:
 
     @property
     def index(self) -> int:
-        """History index of the turn whose words these are; -1 for results and feedback."""
+        """Returns the history index of the turn whose words these are; -1 for results and feedback."""
         return -1 if self.turn is None or self.result else self.turn.index
 
     @property
     def role(self) -> str:
-        """Whose tag it stands under."""
+        """Returns the role whose tag it stands under."""
         return "feedback" if self.turn is None or self.result else self.turn.role
 
 
@@ -115,7 +115,7 @@ class RolloutObservation:
 
     @property
     def seen(self) -> set[int]:
-        """History indices of which anything is shown: the words, or what came of them.
+        """Returns the history indices of which anything is shown: the words, or their result.
 
         What was cut away whole is not seen, though its author's tag stays; an action that said nothing is.
         """
@@ -164,15 +164,15 @@ def to_messages(obs: RolloutObservation, round_: int) -> list[Message]:
     out: list[Message] = []
     if obs.agent.prompt:
         out.append({"role": "system", "content": obs.agent.prompt})
-    said = [obs.task] if obs.task else []
+    blocks = [obs.task] if obs.task else []
     for part in obs.parts:
         if part.own:  # chat templates want user and assistant to alternate, whoever had nothing to say
-            out.append({"role": "user", "content": "\n\n".join(said)})
+            out.append({"role": "user", "content": "\n\n".join(blocks)})
             out.append({"role": "assistant", "content": part.text})
-            said = []
+            blocks = []
         else:
-            said.append(tagged(part, round_))
-    out.append({"role": "user", "content": "\n\n".join(said)})
+            blocks.append(tagged(part, round_))
+    out.append({"role": "user", "content": "\n\n".join(blocks)})
     return out
 
 

@@ -1,4 +1,4 @@
-"""Finished episodes as OpenTelemetry spans, for the tools that show traces.
+"""Writes finished episodes as OpenTelemetry spans, for the tools that show traces.
 
     python -m marft_envs.otel RUN_OR_FILE [--content [--replay [--trust]]] [--start-ns N]    # one span a line, as JSON
 
@@ -173,7 +173,7 @@ class _Trace:
         self.links = {turn.index: self.context(f"turn {turn.index}") for turn in episode.turns}
 
     def context(self, path: str) -> Any:
-        """The identity of the span at a path; ids of zeros are invalid, and a hash is practically never that."""
+        """Returns the identity of the span at a path; ids of zeros are invalid, and a hash is practically never one."""
         span = hashlib.sha256(self.digest + path.encode()).digest()[:8]
         ids = int.from_bytes(self.digest[:16], "big"), int.from_bytes(span, "big")
         return self.api.SpanContext(*ids, is_remote=False, trace_flags=self.api.TraceFlags(1))
@@ -187,7 +187,7 @@ class _Trace:
         given: dict[str, Any],
         scores: Mapping[str, float] | None = None,
     ) -> Any:
-        """One span; ``error.type`` among its attributes makes it one of an error, ``scores`` are its evaluations."""
+        """Makes one span; ``error.type`` among its attributes marks an error, ``scores`` are its evaluations."""
         failed = "error.type" in given
         code = self.api.StatusCode.ERROR if failed else self.api.StatusCode.UNSET
         sees = given.get("marft.sees", ())
@@ -207,16 +207,16 @@ class _Trace:
         )
 
     def evaluation(self, name: str, value: float, when: int) -> Any:
-        """A result of grading."""
-        given: dict[str, Any] = {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": float(value)}
+        """Makes the event of a grade."""
+        attributes: dict[str, Any] = {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": float(value)}
         if name == "success":
-            given["gen_ai.evaluation.score.label"] = "pass" if value else "fail"
-        return self.sdk.Event("gen_ai.evaluation.result", given, timestamp=when)
+            attributes["gen_ai.evaluation.score.label"] = "pass" if value else "fail"
+        return self.sdk.Event("gen_ai.evaluation.result", attributes, timestamp=when)
 
     def spans(self) -> list[Any]:
-        """The episode, its turns, their calls."""
+        """Makes the spans of the episode, its turns and their calls."""
         episode = self.episode
-        given: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             "gen_ai.operation.name": "invoke_workflow",
             "gen_ai.workflow.name": episode.env_id,
             "gen_ai.conversation.id": self.digest[:16].hex(),
@@ -228,24 +228,24 @@ class _Trace:
         }
         scores = dict[str, float]()
         if not episode.infra:
-            given |= {"marft.return": float(episode.team_return), "marft.success": episode.success}
-            given |= {f"marft.metric.{name}": float(value) for name, value in episode.metrics.items()}
+            attributes |= {"marft.return": float(episode.team_return), "marft.success": episode.success}
+            attributes |= {f"marft.metric.{name}": float(value) for name, value in episode.metrics.items()}
             scores = {"return": episode.team_return}
             scores |= {} if episode.success is None else {"success": float(episode.success)}
             scores |= {name: value for name, value in episode.metrics.items() if "/" not in name}
         if episode.failed:
-            given |= {
+            attributes |= {
                 "marft.fault": episode.fault,
                 "error.type": episode.stop_reason.partition(":")[0] or episode.fault,
             }
         end = max(len(episode.layers), 1) * LAYER_NS
-        out = [self.span("episode", None, f"invoke_workflow {episode.env_id}", (0, end), given, scores)]
+        out = [self.span("episode", None, f"invoke_workflow {episode.env_id}", (0, end), attributes, scores)]
         for turn in episode.turns:
             out += self.turn(turn)
         return out
 
     def turn(self, turn: TurnRecord) -> list[Any]:
-        """One turn and its calls."""
+        """Makes the spans of one turn and its calls."""
         start, path = turn.layer * LAYER_NS, f"turn {turn.index}"
         calls = parts.calls(turn)
         step = {
@@ -254,7 +254,7 @@ class _Trace:
             "gen_ai.conversation.id": self.digest[:16].hex(),
             "agent.trajectory.step": turn.index + 1,
         }
-        given: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             "gen_ai.operation.name": "invoke_agent",
             **step,
             **self.driven(turn),
@@ -266,10 +266,10 @@ class _Trace:
             "marft.reward": None if self.episode.infra else float(turn.reward),
         }
         if turn.result.startswith("error (malformed)"):
-            given["error.type"] = "malformed"
-        given |= self.messages(turn) if self.content else {}
+            attributes["error.type"] = "malformed"
+        attributes |= self.messages(turn) if self.content else {}
         rewards = {"reward": turn.reward} if turn.reward and not self.episode.infra else {}
-        out = [self.span(path, "episode", f"invoke_agent {turn.agent}", (start, start + LAYER_NS), given, rewards)]
+        out = [self.span(path, "episode", f"invoke_agent {turn.agent}", (start, start + LAYER_NS), attributes, rewards)]
         for number, (name, arguments, line) in enumerate(calls):
             when = (start + LAYER_NS * number // len(calls), start + LAYER_NS * (number + 1) // len(calls))
             tool: dict[str, Any] = {
@@ -289,29 +289,29 @@ class _Trace:
         return out
 
     def messages(self, turn: TurnRecord) -> dict[str, Any]:
-        """What the agent was told and said, as the conventions write it."""
+        """Returns what the agent was told and said, as the conventions write it."""
         profile = next((agent.prompt for agent in self.episode.agents if agent.name == turn.agent), "")
-        inputs, given = list[dict[str, Any]](), dict[str, Any]()
+        inputs, attrs = list[dict[str, Any]](), dict[str, Any]()
         if self.told is not None:
             told, tools = self.told[turn.index]
-            given["gen_ai.tool.definitions"] = json.dumps([{"type": "function", **tool["function"]} for tool in tools])
+            attrs["gen_ai.tool.definitions"] = json.dumps([{"type": "function", **tool["function"]} for tool in tools])
             profile = "\n\n".join(message["content"] for message in told if message["role"] == "system")
             inputs = [parts.message(m["role"], [parts.text(m["content"])]) for m in told if m["role"] != "system"]
         else:
             for seen in (self.episode.turns[index] for index in turn.sees):
-                inputs.append(parts.message("assistant" if seen.agent == turn.agent else "user", parts.said(seen)))
-                inputs += [parts.message("tool", parts.came(seen))] if seen.result else []
-        said = parts.message("assistant", parts.said(turn))
-        said["finish_reason"] = "tool_call" if parts.calls(turn) else "stop"
-        return given | {
+                inputs.append(parts.message("assistant" if seen.agent == turn.agent else "user", parts.reply(seen)))
+                inputs += [parts.message("tool", parts.result_parts(seen))] if seen.result else []
+        output = parts.message("assistant", parts.reply(turn))
+        output["finish_reason"] = "tool_call" if parts.calls(turn) else "stop"
+        return attrs | {
             "gen_ai.system_instructions": json.dumps([parts.text(profile)]),
             "gen_ai.input.messages": json.dumps(inputs),
-            "gen_ai.output.messages": json.dumps([said]),
+            "gen_ai.output.messages": json.dumps([output]),
             "marft.input": "replayed" if self.told is not None else "record: profile and turns seen",
         }
 
     def driven(self, turn: TurnRecord) -> dict[str, Any]:
-        """What a trainer has noted of the generation, and what is known of the policy's source."""
+        """Returns what a trainer has noted of the generation, and what is known of the policy's source."""
         extras = turn.extras or {}
         source = self.sources.get(str(extras.get("policy", "")), self.sources.get("", Source()))
         known = {
@@ -330,7 +330,7 @@ _SCHEMA = f"https://opentelemetry.io/schemas/{SEMCONV}"
 
 
 def _sound(value: Any) -> Any:
-    """Texts without halves of surrogate pairs, which no exporter can encode."""
+    """Returns texts without halves of surrogate pairs, which no exporter can encode."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
@@ -340,16 +340,16 @@ def _allow(path: Path, trust: bool, typed: Sequence[str]) -> None:
     Raises:
         TrustError: They do, and nobody has allowed it.
     """
-    found = list(dict.fromkeys(power for episode in _episodes(path) for power in trajectory.executes(episode)))
-    if found and not trust:
+    powers = list(dict.fromkeys(power for episode in _episodes(path) for power in trajectory.executes(episode)))
+    if powers and not trust:
         command = shlex.join(["python", "-m", "marft_envs.otel", *typed, "--trust"])
-        raise TrustError(refusal(found, path, command))
-    if found:
-        print(plain(f"trusted, from {path}:" + "".join(f"\n  {power}" for power in found)), file=sys.stderr)
+        raise TrustError(refusal(powers, path, command))
+    if powers:
+        print(plain(f"trusted, from {path}:" + "".join(f"\n  {power}" for power in powers)), file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Runs the command; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m marft_envs.otel", description="Prints episodes as spans.")
     parser.add_argument("path", type=Path, help="a JSONL file of episodes, or a run's folder")
     parser.add_argument("--content", action="store_true", help="with what agents said and what tools returned")
@@ -357,25 +357,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--trust", action="store_true", help="they may run code, start programs or send something")
     parser.add_argument("--start-ns", type=int, default=None, help="nanoseconds since 1970 where logical time begins")
     typed = list(sys.argv[1:] if argv is None else argv)
-    given = parser.parse_args(typed)
-    if given.trust:
+    args = parser.parse_args(typed)
+    if args.trust:
         importable()  # who says this allows the modules that the records name, which may lie here
     try:
-        start, sources = _begins(given.start_ns), run_sources(given.path)
-        if given.replay and not given.content:
+        start, sources = _begins(args.start_ns), run_sources(args.path)
+        if args.replay and not args.content:
             command = shlex.join(["python", "-m", "marft_envs.otel", *typed, "--content"])
             raise ConfigError(f"--replay adds what agents were told, which is exported only with --content: {command}")
-        if given.replay:
-            _allow(given.path, given.trust, typed)
+        if args.replay:
+            _allow(args.path, args.trust, typed)
         env, made_for = None, ""
         with ExitStack() as held:
-            for number, episode in enumerate(_episodes(given.path)):
+            for number, episode in enumerate(_episodes(args.path)):
                 wanted = json.dumps([episode.env_id, episode.env_kwargs], sort_keys=True)
-                if given.replay and wanted != made_for:
+                if args.replay and wanted != made_for:
                     held.close()
-                    env = held.enter_context(closing(trajectory.rebuild(episode, trusted=given.trust)))
+                    env = held.enter_context(closing(trajectory.rebuild(episode, trusted=args.trust)))
                     made_for = wanted
-                for span in spans(episode, number, given.content, start, env, sources):
+                for span in spans(episode, number, args.content, start, env, sources):
                     print(span.to_json(indent=None))
     except MarftError as error:
         print(plain(str(error)), file=sys.stderr)

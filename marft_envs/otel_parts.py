@@ -1,4 +1,4 @@
-"""What :mod:`marft_envs.otel` writes into spans: messages in parts, and where replies come from."""
+"""Builds what :mod:`marft_envs.otel` writes into spans: messages in parts, and where replies come from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROVIDER = "marft"
 
 
 class Source(NamedTuple):
-    """Where a policy's replies come from."""
+    """Names the model and the server that a policy's replies come from."""
 
     provider: str = PROVIDER
     """``gen_ai.provider.name``."""
@@ -57,19 +57,19 @@ def _source(engine: Any, model: str) -> Source:
 
 
 def text(content: str) -> dict[str, Any]:
-    """Words as a part of a message."""
+    """Returns words as a part of a message."""
     return {"type": "text", "content": content}
 
 
 def message(role: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """A message of ``gen_ai.input.messages`` or ``gen_ai.output.messages``."""
+    """Returns a message of ``gen_ai.input.messages`` or ``gen_ai.output.messages``."""
     return {"role": role, "parts": parts}
 
 
-def said(turn: TurnRecord) -> list[dict[str, Any]]:
-    """A reply in parts: its words, and its calls."""
-    found = calls(turn)
-    if not found:
+def reply(turn: TurnRecord) -> list[dict[str, Any]]:
+    """Returns a reply in parts: its words, and its calls."""
+    called = calls(turn)
+    if not called:
         return [text(turn.text)]
     from marft_envs.tools.parse import words
 
@@ -78,27 +78,27 @@ def said(turn: TurnRecord) -> list[dict[str, Any]]:
         *([text(spoken)] if spoken else []),
         *(
             {"type": "tool_call", "id": call_id(turn, i), "name": name, "arguments": json.loads(arguments)}
-            for i, (name, arguments, _) in enumerate(found)
+            for i, (name, arguments, _) in enumerate(called)
         ),
     ]
 
 
-def came(turn: TurnRecord) -> list[dict[str, Any]]:
-    """What came of a turn, in parts: a response for each call, or the text."""
-    found = calls(turn)
+def result_parts(turn: TurnRecord) -> list[dict[str, Any]]:
+    """Returns a turn's results in parts: a response for each call, or the text."""
+    called = calls(turn)
     return [
         {"type": "tool_call_response", "id": call_id(turn, i), "response": line.removeprefix(f"{name}: ")}
-        for i, (name, _, line) in enumerate(found)
+        for i, (name, _, line) in enumerate(called)
     ] or [text(turn.result)]
 
 
 def call_id(turn: TurnRecord, number: int) -> str:
-    """What ties a call to its result."""
+    """Returns the id that ties a call to its result."""
     return f"call_{turn.index}_{number}"
 
 
 def calls(turn: TurnRecord) -> list[tuple[str, str, str]]:
-    """Name, arguments as JSON and the line of the result of each call that was carried out or refused."""
+    """Returns name, arguments as JSON and the line of the result of each call that was carried out or refused."""
     if not turn.result:
         return []
     from marft_envs.tools.parse import parse

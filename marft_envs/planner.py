@@ -1,4 +1,4 @@
-"""From what D asks for to the turns that are played: checked, in canonical order, and as far as ``history`` shows."""
+"""Plans the turns that are played from what D asks for: checked, in canonical order, as far as ``history`` shows."""
 
 from __future__ import annotations
 
@@ -68,29 +68,29 @@ class Planner:
             layer = [Turn(turn.agent, self._widened(turn)) for turn in layer]
         return layer
 
-    def _checked(self, asked: Any) -> list[Turn]:
-        """The turns that D asks for, in canonical order."""
+    def _checked(self, turns: Any) -> list[Turn]:
+        """Returns the turns that D asks for, in canonical order."""
         order, dead = self._order, self.view.dead
-        if type(asked) is list and len(asked) == 1:  # most layers are one turn
-            turn = asked[0]
+        if type(turns) is list and len(turns) == 1:  # most layers are one turn
+            turn = turns[0]
             if type(turn) is Turn and turn.agent in order and turn.agent not in dead:
-                return asked
-        self._expect_turns(asked)
-        return self._valid(asked)
+                return turns
+        self._expect_turns(turns)
+        return self._valid(turns)
 
-    def _expect_turns(self, asked: Any) -> None:
+    def _expect_turns(self, turns: Any) -> None:
         """Checks what code has named.
 
         Raises:
             DependencyError: It is no list of turns, or an agent is unknown or dead.
         """
         kind, team = type(self.dependency).__name__, self._order
-        if not isinstance(asked, Sequence) or isinstance(asked, str):
+        if not isinstance(turns, Sequence) or isinstance(turns, str):
             raise DependencyError(
-                f"{kind}.next_layer gave {asked!r}; expected a list of Turn objects, [] to end the round. Next: let "
+                f"{kind}.next_layer gave {turns!r}; expected a list of Turn objects, [] to end the round. Next: let "
                 "every branch of it return one."
             )
-        for turn in asked:
+        for turn in turns:
             if not isinstance(turn, Turn):
                 raise DependencyError(f"{kind}.next_layer gave {turn!r}; expected Turn(agent, sees) objects.")
             if turn.agent in team and turn.agent not in self.view.dead:
@@ -104,10 +104,10 @@ class Planner:
                 "counted and follows on_invalid: Router(fn, from_words=True), or raise InvalidRouting."
             )
 
-    def _valid(self, asked: Sequence[Turn]) -> list[Turn]:
-        """The turns of live, known agents in canonical order, each agent once; its repeats wait for later layers."""
+    def _valid(self, turns: Sequence[Turn]) -> list[Turn]:
+        """Returns the turns of live, known agents in canonical order, each agent once; repeats wait for later ones."""
         first: dict[str, Turn] = {}
-        for turn in asked:
+        for turn in turns:
             known = turn.agent in self._order and turn.agent not in self.view.dead
             if known and first.setdefault(turn.agent, turn) is not turn:
                 self._repeats.append(turn)
@@ -125,5 +125,5 @@ class Planner:
     def _widened(self, turn: Turn) -> tuple[int, ...]:
         view = self.view
         start = view.round_start if self.history == "public" else 0  # what is public is seen anyway
-        own = {i for i, past in enumerate(view.history[start:], start) if past.agent == turn.agent}
-        return (*range(start), *sorted(own.union(i for i in turn.sees if i >= start)))
+        own_turns = {i for i, past in enumerate(view.history[start:], start) if past.agent == turn.agent}
+        return (*range(start), *sorted(own_turns.union(i for i in turn.sees if i >= start)))

@@ -1,4 +1,4 @@
-"""Pools of killable processes: whose turn it is, what becomes of a process after a run, and that none is left behind.
+"""Runs work in pools of killable processes: queues runs, replaces killed processes, and leaves none behind.
 
 Runs differ a thousandfold in what they cost, and nobody can tell beforehand. Most need milliseconds; one that hangs
 needs all of its limit. So a run first gets a short *look*. If it is not done then and others wait, it gives its worker
@@ -105,7 +105,7 @@ class Turns(Generic[_Slot]):
             self._assign()
 
     def goes_on(self, ticket: Ticket[_Slot]) -> bool:
-        """At the end of a look: may the run keep its slot for the next look? If not, it has to leave and arrive."""
+        """Returns, at the end of a look, whether the run may keep its slot; if not, it has to leave and arrive."""
         with self._lock:
             ticket.look += 1
             return not ticket.express and not any(self._waiting[: ticket.look])
@@ -113,14 +113,14 @@ class Turns(Generic[_Slot]):
     def take_free(self) -> list[_Slot]:
         """Takes every slot that is free but the one for first looks, which stays."""
         with self._lock:
-            found, self._free = self._free, []
-            return found
+            slots, self._free = self._free, []
+            return slots
 
     def take_express(self) -> list[_Slot]:
         """Takes the slot for first looks, if it is free, for good."""
         with self._lock:
-            found, self._express = self._express, []
-            return found
+            slots, self._express = self._express, []
+            return slots
 
     def put_back(self, slots: list[_Slot]) -> None:
         """Gives back what :meth:`take_free` took."""
@@ -160,7 +160,7 @@ class Process(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Returns its number."""
         return self._popen.pid
 
     def wait_ready(self) -> None:
@@ -173,7 +173,7 @@ class Process(Protocol):
         """Kills it, waits for its end, and closes what leads to it."""
 
     def forget(self) -> None:
-        """In a forked copy of this process: it is the original's child, and not to be waited for."""
+        """Marks it as ended in a forked copy of this process: it is the original's child, and not to be waited for."""
         self._popen.returncode = 0
 
 
@@ -196,7 +196,7 @@ class Slot(Generic[_P]):
             return self.process
 
     def rank(self) -> int:
-        """The next run gets a ready process before one that starts, and that before none."""
+        """Returns its place in the order of choice: a ready process, then one that starts, then none."""
         return 2 if self.process is None else 0 if self.process.ready else 1
 
     def drop(self) -> None:
@@ -329,7 +329,7 @@ def _close_all() -> None:
 
 
 def _forget_all() -> None:
-    """In a forked child: the processes are the parent's, and so may be the locks."""
+    """Resets all pools in a forked child: the processes are the parent's, and so may be the locks."""
     for pool in list(_POOLS):
         for slot in (*pool.slots, *pool._extra):
             if slot.process is not None:

@@ -1,4 +1,4 @@
-"""Settings that execute or send: which of them do, and why what comes out of a file needs the user's word for it.
+"""Finds settings that execute or send: those that come out of a file need the user's consent.
 
 A record of an episode names the environment that it was played in, and may be anybody's; see docs/trust.md.
 """
@@ -40,17 +40,17 @@ class Power:
 
     @property
     def executes(self) -> bool:
-        """Whether something runs on this machine."""
+        """Returns whether something runs on this machine."""
         return self.does != _SENDS
 
     @property
     def is_engine_table(self) -> bool:
-        """Whether the value is an engine's table, as JSON."""
+        """Returns whether the value is an engine's table, as JSON."""
         return self.hosts_a_policy and str(self.value).startswith("{")
 
     @property
     def hosts_a_policy(self) -> bool:
-        """Whether it is an engine: nothing is sent before the first reply is wanted."""
+        """Returns whether it is an engine: nothing is sent before the first reply is wanted."""
         return ".engines." in f".{self.name}"
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class Power:
 
 
 def powers(table: Mapping[str, Any]) -> list[Power]:
-    """Every setting of a table, at any depth, that executes or sends: of a run, of a grid, or arguments."""
+    """Returns every setting of a table, at any depth, that executes or sends: of a run, of a grid, or arguments."""
     return list(dict.fromkeys(_powers(table, ())))
 
 
@@ -88,7 +88,7 @@ def frozen(value: Any) -> Any:
 
 
 def _does(value: Any, path: tuple[str, ...]) -> str:
-    """What this setting does beyond computing; "" for the others."""
+    """Returns what this setting does beyond computing; "" for the others."""
     key, parent = path[-1] if path else "", path[-2] if len(path) > 1 else ""
     if key == "server" and isinstance(value, list | tuple):
         return _PROGRAM
@@ -109,16 +109,16 @@ def _does(value: Any, path: tuple[str, ...]) -> str:
 
 
 def names_module(text: str, is_id: bool) -> bool:
-    """Whether a text names a module to import; of an id, whatever stands before the colon is one."""
+    """Returns whether a text names a module to import; of an id, whatever stands before the colon is one."""
     scheme, colon, rest = text.partition(":")
     if not colon or (f"{scheme}:" in FOREIGN and ":" not in rest and not (scheme == "pettingzoo" and "." in rest)):
         return False  # an id that an installed package has registered
     return is_id or _MODULE.fullmatch(text) is not None
 
 
-def refusal(found: Sequence[Power], source: Path | str, allow: str) -> str:
+def refusal(settings: Sequence[Power], source: Path | str, allow: str) -> str:
     """Returns what a :class:`TrustError` says: what was found where, and what allows it."""
-    lines = "".join(f"\n  {power}" for power in found)
+    lines = "".join(f"\n  {power}" for power in settings)
     return (
         f"'{source}' has settings that run code, start programs or send something:{lines}\n"
         f"A file may be anybody's, so expected is your word for it. Read them, and if you want that: {allow}"

@@ -1,4 +1,4 @@
-"""Sets of problems (in a fixed order, found by position or id, drawn with the caller's random generator), by name."""
+"""Holds sets of problems by name: in a fixed order, found by position or id, drawn with the caller's generator."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 class Identified(Protocol):
-    """What can be in a problem set."""
+    """Has an id, so that it can be in a problem set."""
 
     @property
     def id(self) -> str:
-        """Unique in its set."""
+        """Returns its id, unique in its set."""
 
 
 class Levelled(Identified, Protocol):
-    """What a catalogue offers."""
+    """Has an id and a level, as a catalogue's problems do."""
 
     @property
     def level(self) -> int | None:
-        """How hard it is; None where its set does not say."""
+        """Returns how hard it is; None where its set does not say."""
 
 
 _SETS_KEPT = 16
@@ -97,13 +97,13 @@ class ProblemSet(Sequence[P], Generic[P]):
         Raises:
             DataError: If there is none.
         """
-        found = self._by_id.get(problem_id)
-        if found is None and self._regenerate is not None:
-            found = self._regenerate(problem_id)
-        if found is None:
+        problem = self._by_id.get(problem_id)
+        if problem is None and self._regenerate is not None:
+            problem = self._regenerate(problem_id)
+        if problem is None:
             like = f"Ids here look like '{self._problems[0].id}'."
             raise DataError(f"'{self.name}' has no problem with the id '{problem_id}'. {like}")
-        return found
+        return problem
 
     def draw(self, rng: np.random.Generator) -> P:
         """Returns one problem, uniformly."""
@@ -123,7 +123,7 @@ class Problems(Protocol[P_co]):
 
 
 class Drawn(Generic[P]):
-    """What tasks share that draw a problem for each episode."""
+    """Implements what tasks share that draw a problem for each episode."""
 
     problems: Problems[P]
     """Where problems come from."""
@@ -132,7 +132,7 @@ class Drawn(Generic[P]):
 
     @property
     def problem(self) -> P:
-        """The current problem, gold included; never shown to agents."""
+        """Returns the current problem, gold included; never shown to agents."""
         if self._problem is None:
             raise ConfigError("No problem has been drawn yet. Next: env.reset(seed=0).")
         return self._problem
@@ -164,7 +164,7 @@ def spread(items: Sequence[P], limit: int | None) -> Sequence[P]:
 
 def of_split(
     name: str,
-    given: Mapping[str, Sequence[L]] | Sequence[L],
+    problems: Mapping[str, Sequence[L]] | Sequence[L],
     split: str,
     levels: Sequence[int] | None,
     limit: int | None,
@@ -174,11 +174,11 @@ def of_split(
     Raises:
         DataError: There is no such split, or nothing is left.
     """
-    if isinstance(given, Mapping):
-        if split not in given:
-            raise DataError(f"'{name}' has no split '{split}'. There is: {', '.join(given)}.")
-        given = given[split]
-    return ProblemSet(spread([p for p in given if levels is None or p.level in levels], limit), f"{name} ({split})")
+    if isinstance(problems, Mapping):
+        if split not in problems:
+            raise DataError(f"'{name}' has no split '{split}'. There is: {', '.join(problems)}.")
+        problems = problems[split]
+    return ProblemSet(spread([p for p in problems if levels is None or p.level in levels], limit), f"{name} ({split})")
 
 
 def evenly(items: Sequence[P], n: int | None) -> Sequence[P]:
@@ -232,7 +232,7 @@ class Conditions:
         levels: int | Sequence[int] | None,
         limit: int | None,
     ) -> Conditions:
-        """As users write them, one by itself or several in a list."""
+        """Makes conditions as users write them, one by itself or several in a list."""
         as_tuple = (kinds,) if isinstance(kinds, str) else None if kinds is None else tuple(kinds)
         return cls(str(name), split, as_tuple, whole(levels), limit)
 
@@ -241,7 +241,7 @@ class Conditions:
 class Catalogue(Generic[L]):
     """A family's problems by name: made here (``procedural``), a set on the hub, or a file."""
 
-    made: Generators[Any, L]
+    generators: Generators[Any, L]
     """The problems that are made here."""
     hub: Mapping[str, str]
     """Name -> id on the hub."""
@@ -266,7 +266,7 @@ class Catalogue(Generic[L]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name that ``select`` knows; anything else is a path."""
+        """Returns every name that ``select`` knows; anything else is a path."""
         return ("procedural", *self.hub)
 
     def select(
@@ -307,7 +307,7 @@ class Catalogue(Generic[L]):
         filter: Callable[[L], bool] | None,
         reload: tuple[Callable[..., ProblemSet[L]], tuple[Any, ...]] | None,
     ) -> ProblemSet[L]:
-        """Those of ``had`` that meet the conditions, as a new set."""
+        """Returns those of ``had`` that meet the conditions, as a new set."""
         kinds, levels = wanted.kinds, wanted.levels
         kept = [
             p
@@ -326,15 +326,15 @@ class Catalogue(Generic[L]):
         return ProblemSet(chosen, wanted.name, self._regenerate, again)
 
     def _regenerate(self, problem_id: str) -> L | None:
-        """An id of a procedural problem works in every set."""
-        return self.made.from_id(problem_id) if problem_id.startswith("procedural/") else None
+        """Makes the problem of a procedural id, which works in every set; None for other ids."""
+        return self.generators.from_id(problem_id) if problem_id.startswith("procedural/") else None
 
     def _everything(self, wanted: Conditions) -> Sequence[L]:
-        """All of a split; ``levels`` only saves the procedural set from making what is dropped anyway."""
+        """Returns all of a split; ``levels`` only saves the procedural set from making what is dropped anyway."""
         name, split = wanted.name, wanted.split
         by_hub_id = {hub_id: short for short, hub_id in self.hub.items()}
         if name == "procedural":
-            return self.made.deal(split, wanted.levels)
+            return self.generators.deal(split, wanted.levels)
         if name in self.hub or name in by_hub_id:
             return self.fetch(by_hub_id.get(name, name), split)
         path = Path(name.replace("{split}", split)).expanduser()
@@ -354,6 +354,6 @@ class Catalogue(Generic[L]):
                 return f"'{name}' ({split}) has no problem of the {self.kind} '{kind}'. {did_you_mean(kind, known)}"
         has = sorted({p.level for p in had if p.level is not None})
         if levels is not None and not set(levels) & set(has):
-            there = has or (self.made.levels if name == "procedural" else "none at all")
+            there = has or (self.generators.levels if name == "procedural" else "none at all")
             return f"'{name}' ({split}) has no problem of levels {list(levels)}. Levels there: {there}."
         return f"No problem of '{name}' ({split}) meets all the conditions. Loosen {self.kind}s, levels or filter."

@@ -1,4 +1,4 @@
-"""An episode out of data that anybody may have written: what is no record is an error that names the field.
+"""Reads an episode from data that anybody may have written: what is no record is an error that names the field.
 
 Whoever has an :class:`marft_envs.types.Episode` can rely on it: types are right, and indices are those of turns, layers
 and agents that are there.
@@ -71,7 +71,7 @@ def _bit(value: Any, where: str) -> int:
 
 
 def _number(value: Any, where: str) -> float:
-    """Any number, as it was written; a metric may be true or false."""
+    """Reads any number, as it was written; a metric may be true or false."""
     if isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 64):
         return value
     _wrong(value, where, "a number")
@@ -99,14 +99,14 @@ def _tuple(check: Check, value: Any, where: str) -> tuple[Any, ...]:
 
 
 def _table(check: Check | None, value: Any, where: str) -> dict[str, Any]:
-    """An object with any names; of their values nothing is expected where there is no check."""
+    """Reads an object with any names; of their values nothing is expected where there is no check."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         _wrong(value, where, "an object")
     return {name: item if check is None else check(item, f"{where}.{_named(name)}") for name, item in value.items()}
 
 
 def _late(value: Any, where: str) -> dict[int, float]:
-    """JSON's keys are text."""
+    """Reads turn -> reward; JSON's keys are text."""
     if not isinstance(value, Mapping):
         _wrong(value, where, "an object")
     out = {}
@@ -130,7 +130,7 @@ def _named(name: Any) -> str:
 
 
 def _object(value: Any, where: str, cls: type, checks: Mapping[str, Check]) -> Any:
-    """A dataclass out of an object that has its fields, and no others."""
+    """Reads a dataclass from an object that has its fields, and no others."""
     if not isinstance(value, Mapping):
         _wrong(value, where, "an object")
     dot = f"{where}." if where else ""
@@ -182,7 +182,7 @@ _EPISODE: dict[str, Check] = {
 
 
 def _check_indices(episode: Episode) -> None:
-    """What is named by its place must be there, and what was seen must have been said before."""
+    """Checks that what is named by its index is there, and that what was seen was said before."""
     names = [agent.name for agent in episode.agents]
     if len(set(names)) < len(names):
         _wrong(names[-1], f"agents[{len(names) - 1}].name", "names that differ")

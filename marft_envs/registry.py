@@ -1,4 +1,4 @@
-"""Environment ids: ``[namespace/]name-vN``, and ``module:id`` for environments that a module registers.
+"""Registers environments by id: ``[namespace/]name-vN``, and ``module:id`` for those that a module registers.
 
 Environments of others go by ``pettingzoo:tictactoe_v3`` and the like, or ``module:function``.
 From the first release on, anything that could move a score (data, prompt, grader, reward, limits) makes a new version
@@ -35,7 +35,7 @@ _ID = re.compile(r"(?:(?P<ns>[\w.-]+)/)?(?P<name>[A-Za-z0-9_.-]+?)-v(?P<version>
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """How to build one environment."""
+    """Says how to build one environment."""
 
     id: str
     entry_point: str | Callable[..., FlexEnv]
@@ -175,10 +175,10 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
     Raises:
         ConfigError: If the id or a keyword is unknown.
     """
-    found = spec(id)
-    fn = found.load()
-    arguments = {**found.kwargs, **kwargs}
-    _check_keywords(found.id, fn, arguments)
+    env_spec = spec(id)
+    fn = env_spec.load()
+    arguments = {**env_spec.kwargs, **kwargs}
+    _check_keywords(env_spec.id, fn, arguments)
     try:
         env = fn(**arguments)
     except TypeError as error:
@@ -188,9 +188,9 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
             raise
         known = {*inspect.signature(fn).parameters, *inspect.signature(FlexEnv).parameters} - {"kwargs"}
         raise ConfigError(f"'{id}' takes no '{unknown[1]}'. {did_you_mean(unknown[1], known)}") from error
-    env.unwrapped.env_id = found.id
+    env.unwrapped.env_id = env_spec.id
     env.unwrapped.env_kwargs = dict(kwargs)
-    env.unwrapped.metadata["name"] = found.id
+    env.unwrapped.metadata["name"] = env_spec.id
     return env
 
 

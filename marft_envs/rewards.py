@@ -1,4 +1,4 @@
-"""How reward channels become PettingZoo's ``rewards``, and the composite team reward.
+"""Turns reward channels into PettingZoo's ``rewards``, and computes the composite team reward.
 
 A task pays three channels: per turn, per agent, and team. An attribution rule shapes what PettingZoo
 shows; trainers read the unattributed channels from the episode's record.
@@ -43,18 +43,18 @@ def _own(turns: Turns, agents: Shares, members: Names) -> dict[str, float]:
 
 
 def team(team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
-    """Every agent gets the whole team reward, plus what is its own. Summed over n agents: Σturn + Σagent + n·Σteam."""
-    return {name: own + team for name, own in _own(turns, agents, members).items()}
+    """Pays every agent the whole team reward, plus what is its own. Summed over n agents: Σturn + Σagent + n·Σteam."""
+    return {name: individual + team for name, individual in _own(turns, agents, members).items()}
 
 
 def split(team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
-    """The team reward in equal parts, plus what is the agent's own."""
+    """Pays the team reward in equal parts, plus what is the agent's own."""
     share = team / max(len(members), 1)
-    return {name: own + share for name, own in _own(turns, agents, members).items()}
+    return {name: individual + share for name, individual in _own(turns, agents, members).items()}
 
 
 def last(team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
-    """The team reward to whoever acted last (as the paper's released code does), plus what is the agent's own."""
+    """Pays the team reward to whoever acted last (as the paper's released code does), plus what is the agent's own."""
     out = _own(turns, agents, members)
     takers = [name for name in last if name in out]
     for name in takers:
@@ -63,7 +63,7 @@ def last(team: float, turns: Turns, agents: Shares, members: Names, last: Names)
 
 
 def per_agent(team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
-    """Only what is the agent's own; the team channel is left to the records."""
+    """Pays only what is the agent's own; the team channel is left to the records."""
     return _own(turns, agents, members)
 
 
@@ -109,7 +109,7 @@ class CompositeReward:
 
     @property
     def lowest(self) -> float:
-        """The least that can be paid: nothing achieved, and every penalty whole."""
+        """Returns the least that can be paid: nothing achieved, and every penalty whole."""
         return -(self.steps + self.errors + self.duplicates + self.loops)
 
     def __call__(self, **terms: float) -> tuple[float, dict[str, float]]:

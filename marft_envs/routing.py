@@ -66,15 +66,15 @@ class Router(DependencyFunction):
 
     def next_layer(self, view: View) -> list[Turn]:
         """Returns what ``fn`` says, with names turned into turns."""
-        asked = self.fn(view)
-        if not isinstance(asked, Iterable) or isinstance(asked, str):
+        steps = self.fn(view)
+        if not isinstance(steps, Iterable) or isinstance(steps, str):
             name = getattr(self.fn, "__name__", type(self.fn).__name__)
             raise DependencyError(
-                f"Router's function {name} returned {asked!r} in round {view.round}, layer {view.layer}; expected a "
+                f"Router's function {name} returned {steps!r} in round {view.round}, layer {view.layer}; expected a "
                 "list of agent names or Turn objects, [] to end the round. Next: let every branch return one."
             )
         here = tuple(range(view.round_start, len(view.history)))
-        layer = [Turn(step, here) if isinstance(step, str) else step for step in asked]
+        layer = [Turn(step, here) if isinstance(step, str) else step for step in steps]
         if self.from_words:
             named = [turn.agent for turn in layer if isinstance(turn, Turn)]
             bad = [name for name in named if name not in self.agents or name in view.dead]
@@ -94,10 +94,10 @@ def parse_names(text: str, workers: Sequence[str]) -> list[str] | None:
     by_word["finish"] = ""
     # Longest first, so that `expert_1` is not read inside `expert_10`.
     words = sorted(by_word, key=len, reverse=True)
-    found = re.findall(r"(?<![a-z0-9_])(" + "|".join(map(re.escape, words)) + r")(?![a-z0-9_])", text.lower())
-    if not found:
+    names = re.findall(r"(?<![a-z0-9_])(" + "|".join(map(re.escape, words)) + r")(?![a-z0-9_])", text.lower())
+    if not names:
         return None
-    return [by_word[found[-1]]] if by_word[found[-1]] else []
+    return [by_word[names[-1]]] if by_word[names[-1]] else []
 
 
 class Orchestrator(DependencyFunction):
@@ -130,7 +130,7 @@ class Orchestrator(DependencyFunction):
         self._known([self.boss, *self._workers, *([self.default] if self.default else [])])
 
     def next_layer(self, view: View) -> list[Turn]:
-        """Boss, worker, boss, worker, … each seeing all that was said in this round."""
+        """Alternates boss and worker, each seeing all that was said in this round."""
         here = tuple(range(view.round_start, len(view.history)))
         if view.layer % 2 == 0:
             more = view.layer < 2 * self.hops and self.boss not in view.dead

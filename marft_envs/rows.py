@@ -1,4 +1,4 @@
-"""Rows of data sets: of JSONL files, and of sets on the Hugging Face hub."""
+"""Reads rows of data sets: of JSONL files, and of sets on the Hugging Face hub."""
 
 from __future__ import annotations
 

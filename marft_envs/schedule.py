@@ -1,4 +1,4 @@
-"""The schedule of an episode: how turns become layers, layers become rounds, and what is recorded, paid and ended."""
+"""Schedules an episode: turns become layers, layers rounds; it records, pays, and ends the episode."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HISTORIES = ("deps", "own", "public", "team")
 
 @dataclass(frozen=True)
 class Rules:
-    """When an episode ends, and what of the past is seen; :class:`marft_envs.FlexEnv` says what each setting does.
+    """Says when an episode ends, and what of the past is seen; :class:`marft_envs.FlexEnv` says what each setting does.
 
     Raises:
         ConfigError: If a setting cannot work.
@@ -63,7 +63,7 @@ Payment = tuple[float, Turns, Mapping[str, float], list[str], list[str]]
 
 @lru_cache(maxsize=4096)
 def _matrix(n: int, cells: frozenset[int]) -> tuple[tuple[int, ...], ...]:
-    """The n x n matrix with ones at these cells, off the diagonal."""
+    """Returns the n x n matrix with ones at these cells, off the diagonal."""
     return tuple(tuple(int(i != j and i * n + j in cells) for j in range(n)) for i in range(n))
 
 
@@ -120,7 +120,7 @@ class Schedule:
 
     @property
     def ready(self) -> list[str]:
-        """Agents of the current layer that have not acted, in canonical order."""
+        """Returns the agents of the current layer that have not acted, in canonical order."""
         return [name for name in self.layer if name not in self.pending]
 
     def expect_ready(self, agent: str) -> None:
@@ -196,8 +196,8 @@ class Schedule:
         view.history += turns
         if view.dead:
             self._members = [name for name in self.agents if name not in view.dead]
-        if asked := self.planner.asked:
-            self._asked += [(i, turn.index) for turn in turns for i in asked[turn.agent]]
+        if sees := self.planner.asked:
+            self._asked += [(i, turn.index) for turn in turns for i in sees[turn.agent]]
         layers.append(LayerRecord(number, round_, tuple(range(start, index))))
         self.pending, self.layer = {}, {}
         if self._early:
@@ -256,8 +256,8 @@ class Schedule:
         try:
             return self.planner.next_layer()
         except InvalidRouting as bad:
-            said = bad.turn if bad.turn is not None else len(view.history) - 1 if view.history else None
-            route = {"round": view.round, "turn": said, "named": list(bad.named), "reason": str(bad)}
+            index = bad.turn if bad.turn is not None else len(view.history) - 1 if view.history else None
+            route = {"round": view.round, "turn": index, "named": list(bad.named), "reason": str(bad)}
             record.invalid_routes.append(route)
             record.invalid += 1
             if not isinstance(on_invalid, str):
@@ -283,13 +283,13 @@ class Schedule:
             return
         planned = [(i, turn.index) for turn in view.this_round for i in turn.sees]
         edges = [edge for edge in planned if edge not in self._unseen] if self._unseen else planned
-        asked = self._asked if self.rules.history != "deps" else planned
-        rounds.append(RoundRecord(view.round, self._between_agents(edges), edges, self._between_agents(asked)))
+        requested = self._asked if self.rules.history != "deps" else planned
+        rounds.append(RoundRecord(view.round, self._between_agents(edges), edges, self._between_agents(requested)))
         self._asked, self._unseen = [], set()
         self.planner.end_round()
 
     def _between_agents(self, edges: Sequence[tuple[int, int]]) -> list[list[int]]:
-        """The n x n matrix of turn-level edges, as lists of its own; its diagonal is 0."""
+        """Returns the n x n matrix of turn-level edges, as lists of its own; its diagonal is 0."""
         speakers, n = self._speakers, len(self._order)
         return [list(row) for row in _matrix(n, frozenset([speakers[i] * n + speakers[j] for i, j in edges]))]
 

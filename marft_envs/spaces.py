@@ -1,4 +1,4 @@
-"""The action space of language agents: any text."""
+"""Defines the action space of language agents: any text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Teams: who is in one, what they are told, how they depend on each other. A team is data, and so are profiles."""
+"""Defines teams: who is in one, what they are told, and their D. A team is data, and so are profiles."""
 
 from __future__ import annotations
 

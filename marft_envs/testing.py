@@ -1,4 +1,4 @@
-"""Conformance: ``check_env`` runs PettingZoo's own tests and the invariants of a Flex environment."""
+"""Checks conformance: ``check_env`` runs PettingZoo's own tests and the invariants of a Flex environment."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _builder(env: str | FlexEnv | Build) -> Build:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """PettingZoo prints, and warns of any space that is not a box of numbers."""
+    """Silences PettingZoo, which prints, and warns of any space that is not a box of numbers."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield

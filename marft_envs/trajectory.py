@@ -1,4 +1,4 @@
-"""Episode records in JSONL: write, read, replay, and turn into samples for fine-tuning.
+"""Writes, reads and replays episode records in JSONL, and turns them into samples for fine-tuning.
 
 One line is one episode (:class:`marft_envs.types.Episode`): turns, layers with the three reward channels, the D of
 every round as executed, with its turn-level edges, and as asked for. Records of earlier versions, in which D was what
@@ -73,13 +73,13 @@ def write(path: str | Path, episodes: Episode | Iterable[Episode]) -> None:
     Raises:
         OSError: If the file cannot be written.
     """
-    found = [episodes] if isinstance(episodes, Episode) else episodes
+    sequence = [episodes] if isinstance(episodes, Episode) else episodes
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # One write per line on a descriptor in append mode: lines of several processes do not mix.
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
-        for episode in found:
+        for episode in sequence:
             line = (_dumps(episode) + "\n").encode()
             while line:
                 line = line[os.write(descriptor, line) :]
@@ -125,12 +125,12 @@ def replay(episode: Episode, env: FlexEnv | None = None, *, trusted: bool = Fals
 
 @contextmanager
 def _lent(episode: Episode, env: FlexEnv | None, trusted: bool) -> Iterator[FlexEnv]:
-    """The caller's environment, or the record's own, which is closed again."""
+    """Lends the caller's environment, or the record's own, which is closed again."""
     if env is not None:
         yield env
         return
-    with closing(rebuild(episode, trusted)) as made:
-        yield made
+    with closing(rebuild(episode, trusted)) as rebuilt:
+        yield rebuilt
 
 
 Told = tuple[list[dict[str, str]], list[dict[str, Any]]]
@@ -143,9 +143,9 @@ def told(episode: Episode, env: FlexEnv) -> list[Told]:
     Raises:
         ReplayError: If the episode cannot be reproduced, so that it would be something else.
     """
-    found: list[Told] = []
-    _play(episode, env.unwrapped, found)
-    return found
+    told_turns: list[Told] = []
+    _play(episode, env.unwrapped, told_turns)
+    return told_turns
 
 
 def _play(episode: Episode, env: FlexEnv, heard: list[Told] | None = None) -> Episode:
@@ -175,7 +175,7 @@ def _play(episode: Episode, env: FlexEnv, heard: list[Told] | None = None) -> Ep
 
 
 def executes(episode: Episode) -> list[Power]:
-    """What the record's environment would run or send, beyond what is installed here."""
+    """Returns what the record's environment would run or send, beyond what is installed here."""
     return powers({"env": episode.env_id, "env_kwargs": episode.env_kwargs})
 
 
@@ -190,9 +190,9 @@ def rebuild(episode: Episode, trusted: bool = False) -> FlexEnv:
         TrustError: It does, and is not trusted.
         ConfigError: If the record does not say how to build it.
     """
-    if not trusted and (found := executes(episode)):
+    if not trusted and (executed := executes(episode)):
         source = f"the record of {episode.task_id} in {episode.env_id}"
-        raise TrustError(refusal(found, source, "trusted=True, or env=your_environment"))
+        raise TrustError(refusal(executed, source, "trusted=True, or env=your_environment"))
     kwargs = episode.env_kwargs
     unwritable = [name for name, value in kwargs.items() if isinstance(value, dict) and _UNWRITABLE in value]
     if unwritable:

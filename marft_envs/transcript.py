@@ -1,4 +1,4 @@
-"""What agents read of an episode: its turns, what came of them, feedback, and the task's words, all neutralised."""
+"""Keeps what agents read of an episode: its turns, their results, feedback, and the task's words, all neutralised."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class Transcript:
         self._task_texts: dict[str, tuple[str, str]] = {}
 
     def enter(self, turn: TurnRecord) -> None:
-        """Takes up the words of the next turn."""
+        """Adds the words of the next turn."""
         self._turns.append((Part(neutralise(turn.text, self._tags), turn.round, turn),))
 
     def set_result(self, turn: TurnRecord) -> None:
-        """Takes up what came of a turn."""
+        """Sets the result of a turn."""
         words, result = self._turns[turn.index][0], neutralise(turn.result, self._tags)
         self._turns[turn.index] = (words, Part(result, turn.round, turn, result=True)) if result else (words,)
         self._own.pop(turn.index, None)
 
     def give_feedback(self, agent: str, round_: int, text: str) -> None:
-        """Takes up what the task tells one agent, behind the turns so far."""
+        """Adds what the task tells one agent, behind the turns so far."""
         self._feedback.append((agent, len(self._turns), Part(neutralise(text, self._tags), round_)))
 
     def task_text(self, agent: str) -> str:
-        """What the task shows an agent; most turns it is what it was the turn before."""
+        """Returns what the task shows an agent; most turns it is what it was the turn before."""
         text = self._task.observe(agent)
         known = self._task_texts.get(agent)
         if known is None or known[0] != text:
@@ -54,7 +54,7 @@ class Transcript:
         return known[1]
 
     def parts(self, agent: str, sees: Sequence[int]) -> list[Part]:
-        """What an agent that sees these turns reads, oldest first; feedback stands where it was given."""
+        """Returns what an agent that sees these turns reads, oldest first; feedback stands where it was given."""
         turns = self._seen_by(agent, sees)
         if not self._feedback:
             return list(chain.from_iterable(turns))
@@ -63,32 +63,32 @@ class Transcript:
         return [part for *_, part in sorted(keyed, key=lambda item: item[:2])]
 
     def everything(self) -> Iterator[Part]:
-        """All words and results, as agents are shown them that are not their authors."""
+        """Returns all words and results, as agents are shown them that are not their authors."""
         return chain.from_iterable(self._turns)
 
     def _seen_by(self, agent: str, sees: Sequence[int]) -> list[Parts]:
-        turns, own, show = self._turns, self._own, self._show
+        turns, own_parts, show = self._turns, self._own, self._show
         seen = []
         for i in sees:
             parts = turns[i]
             turn = parts[0].turn
             assert turn is not None
             if turn.agent == agent:
-                parts = own.get(i) or self._as_own(i)
+                parts = own_parts.get(i) or self._as_own(i)
             elif show is not None and (shown := show(turn, agent, sees)) is not None:
                 parts = self._shortened(turn, *shown)
             seen.append(parts)
         return seen
 
     def _as_own(self, index: int) -> Parts:
-        """A turn as its author reads it: its calls stand there as it wrote them, so that it keeps writing them so."""
+        """Renders a turn as its author reads it: with its calls as it wrote them, so that it keeps writing them so."""
         words, *result = self._turns[index]
         text = words.text.replace("< tool_call>", "<tool_call>").replace("< /tool_call>", "</tool_call>")
         parts = self._own[index] = (Part(text, words.round, words.turn, own=True), *result)
         return parts
 
     def _shortened(self, turn: TurnRecord, words: str, result: str) -> Parts:
-        said = Part(neutralise(words, self._tags), turn.round, turn)
+        spoken = Part(neutralise(words, self._tags), turn.round, turn)
         if not result:
-            return (said,) if words else ()
-        return said, Part(neutralise(result, self._tags), turn.round, turn, result=True)
+            return (spoken,) if words else ()
+        return spoken, Part(neutralise(result, self._tags), turn.round, turn, result=True)

@@ -1,4 +1,4 @@
-"""The nouns of a Flex-POMDP episode: who acts, what was said, what it paid.
+"""Defines the records of a Flex-POMDP episode: who acts, what was said, what it paid.
 
 Everything here is plain data. ``Turn`` is a plan (who acts next and what they see), ``TurnRecord`` is
 what happened, ``Outcome`` is what a task says about it, ``Episode`` is the whole record.
@@ -69,7 +69,7 @@ class TurnRecord:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a task says after a layer or a round. Every field has a default."""
+    """Holds what a task says after a layer or a round. Every field has a default."""
 
     team_reward: float = 0.0
     turn_rewards: Mapping[int, float] = field(default_factory=dict)
@@ -161,28 +161,28 @@ class Episode:
 
     @property
     def failed(self) -> bool:
-        """Whether the episode was broken off."""
+        """Returns whether the episode was broken off."""
         return bool(self.fault)
 
     @property
     def infra(self) -> bool:
-        """Whether an outage broke it off: it belongs in no loss, group, score or metric."""
+        """Returns whether an outage broke it off: it belongs in no loss, group, score or metric."""
         return self.fault not in ("", "text")
 
     @property
     def task_error(self) -> str:
-        """The exception of the task's own code that broke the episode off (``ValueError: …``), or nothing."""
+        """Returns the exception of the task's own code that broke the episode off (``ValueError: …``), or nothing."""
         return str(self.info.get("task_error", ""))
 
     @property
     def team_return(self) -> float:
-        """Undiscounted sum of the team and per-turn channels."""
+        """Returns the undiscounted sum of the team and per-turn channels."""
         return sum(layer.team_reward for layer in self.layers) + sum(t.reward for t in self.turns)
 
 
 @runtime_checkable
 class Task(Protocol):
-    """What the work is; nothing about who acts when (see ``docs/architecture.md``).
+    """Defines the work, and nothing about who acts when (see ``docs/architecture.md``).
 
     These members a task must have. :class:`TaskDefaults` lists those that it may have beside them.
     """
@@ -196,7 +196,7 @@ class Task(Protocol):
         """Starts an episode: ``options["task_id"]`` first, else draws with ``rng``."""
 
     def observe(self, agent: str) -> str:
-        """o_t of this agent. Pure: same state, same text."""
+        """Returns o_t of this agent. Pure: same state, same text."""
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Called when a layer commits (tool results, per-turn rewards)."""
@@ -205,7 +205,7 @@ class Task(Protocol):
         """Called when a round ends, with all its turns (transition, team reward, end)."""
 
     def sample_actions(self, agent: str) -> Sequence[str]:
-        """Plausible replies of this agent, right and wrong, for the conformance tests."""
+        """Returns plausible replies of this agent, right and wrong, for the conformance tests."""
 
     def validate(self) -> None:
         """Raises unless the gold answer scores 1 and the null team scores what the documentation says."""
@@ -215,7 +215,7 @@ Show = Callable[[TurnRecord, str, Sequence[int]], tuple[str, str] | None]
 
 
 class TaskDefaults:
-    """What a task may have beside the members of :class:`Task`, each with what holds for a task without it.
+    """Defines what a task may have beside the members of :class:`Task`, each with what holds for a task without it.
 
     A task has such a member by defining it, as an attribute, a property or a method; there is nothing to derive from.
     Whoever asks for one goes through :func:`optional`.

@@ -1,4 +1,4 @@
-"""Many episodes at once: ``poll()`` what can be generated now, ``push()`` the replies.
+"""Plays many episodes at once: ``poll()`` returns what can be generated now, ``push()`` takes the replies.
 
 Episodes do not wait for each other: lock-step batches would cost 1.4 to 1.9 times the time on four-turn episodes.
 Layers of slow tasks (graders, sandboxes) commit in threads, which wait for killable worker processes; polling never
@@ -52,7 +52,7 @@ _Begin = Callable[[FlexEnv], FlexEnv | None]
 """Takes a slot's own environment; returns the one in which the episode runs, or None if it is that one."""
 
 
-def _enter(fork: Callable[[], FlexEnv], own: FlexEnv) -> FlexEnv:
+def _enter(fork: Callable[[], FlexEnv], original: FlexEnv) -> FlexEnv:
     try:
         return fork()
     except Exception as error:  # nothing that was said is to blame: the task cannot be copied
@@ -81,7 +81,7 @@ class Request:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The rollout observation as chat messages."""
+        """Returns the rollout observation as chat messages."""
         return self.render() if self._messages is None else self._messages
 
     def render(self, max_chars: int | None = None) -> list[dict[str, str]]:
@@ -92,17 +92,17 @@ class Request:
 
     @cached_property
     def team_view(self) -> str:
-        """What a team critic may see: the task's state, the role, all words committed before this layer."""
+        """Returns what a team critic may see: the task's state, the role, all words committed before this layer."""
         return self._open().team_view(self.agent)
 
     @cached_property
     def observation(self) -> str:
-        """The task's observation of this agent alone, without what others said."""
+        """Returns the task's observation of this agent alone, without what others said."""
         return self._open().task.observe(self.agent)
 
     @property
     def tools(self) -> list[dict[str, Any]]:
-        """Tools that the agent can call now, as OpenAI's chat API takes them; none in environments without tools."""
+        """Returns the tools that the agent can call now, as OpenAI's chat API takes them; none if there are none."""
         return optional(self._open().task, "tools")(self.agent)
 
     def _open(self) -> FlexEnv:
@@ -146,12 +146,12 @@ class VectorEnv:
 
     @property
     def num_envs(self) -> int:
-        """Number of slots."""
+        """Returns the number of slots."""
         return len(self._slots)
 
     @property
     def done(self) -> bool:
-        """True when every queued episode has been handed over."""
+        """Returns True when every queued episode has been handed over."""
         return not (self._running or self._panel or self._finished)
 
     def reset(self, seeds: Sequence[int], options: Sequence[Mapping[str, Any]] | None = None) -> None:
@@ -213,8 +213,8 @@ class VectorEnv:
             extras: Per request what goes to the turn's record (token ids, log-probs); agents never see it.
         """
         if len(texts) != len(requests) or (extras is not None and len(extras) != len(requests)):
-            given = "" if extras is None else f" and {len(extras)} extras"
-            raise ConfigError(f"There are {len(requests)} requests, {len(texts)} texts{given}; give one per request.")
+            also = "" if extras is None else f" and {len(extras)} extras"
+            raise ConfigError(f"There are {len(requests)} requests, {len(texts)} texts{also}; give one per request.")
         for i, request in enumerate(requests):
             slot = self._slot_of(request)
             extra = extras[i] if extras is not None else None
@@ -236,7 +236,7 @@ class VectorEnv:
         return finished
 
     def fail(self, request: Request, message: str) -> list[Episode]:
-        """Ends a request's episode because no reply could be had.
+        """Ends a request's episode because there was no reply.
 
         The record is truncated, with the stop reason ``error: message`` and the fault ``engine``. Returns what
         :meth:`push` returns.
@@ -317,7 +317,7 @@ class VectorEnv:
         env.step(text)
 
     def _go_on(self, slot: _Slot) -> None:
-        """After a layer: the next one, or the next episode."""
+        """Goes on after a layer: with the next one, or the next episode."""
         if slot.env.done:
             self._record(slot)
             self._start(slot)
@@ -328,11 +328,11 @@ class VectorEnv:
         """Raises a fault of the set-up; anything else ends the episode and is its record."""
         if isinstance(error, _CONFIGURATION) or not isinstance(error, Exception):
             raise error
-        said = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}"
         show(error, f"the code of {slot.env.env_id}")
         if fault == "text":
-            slot.env.episode.info["task_error"] = said
-        slot.env.truncate(f"error: {said}", fault)
+            slot.env.episode.info["task_error"] = message
+        slot.env.truncate(f"error: {message}", fault)
         self._record(slot)
 
     def _record(self, slot: _Slot) -> None:

@@ -1,4 +1,4 @@
-"""Killable worker processes: for work on text that a model wrote and that nobody has vouched for.
+"""Runs work on text that a model wrote, which nobody has vouched for, in killable worker processes.
 
 A process pool of the standard library is wedged for good by a sample that never returns, and
 ``signal.alarm`` works on the main thread only. A ``WorkerPool`` talks JSON lines to processes of its own,
@@ -141,7 +141,7 @@ class WorkerProcess(Process):
             raise WorkerCrashed(f"the worker for {self.target} answered no JSON; it was replaced") from None
 
     def _epitaph(self) -> WorkerError:
-        """Why the worker is gone: the kernel's clock of its CPU time, or anything else."""
+        """Says why the worker is gone: the kernel's clock of its CPU time, or anything else."""
         try:
             code = self._popen.wait(timeout=1.0)
         except subprocess.TimeoutExpired:
@@ -153,7 +153,7 @@ class WorkerProcess(Process):
         return WorkerCrashed(f"the worker for {self.target} died ({cause}); it was replaced")
 
     def signal(self) -> None:
-        """SIGKILL to the worker and everything it started in its process group."""
+        """Sends SIGKILL to the worker and everything it started in its process group."""
         try:
             os.killpg(self._popen.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
@@ -244,7 +244,7 @@ def _answer(function: Callable[[Any], Any], line: bytes, cpu_seconds: float) -> 
 
 
 def _main(target: str, deadline: float, memory_mb: int) -> None:
-    """The worker's side: one JSON line in, one out, on descriptors that nothing else writes to."""
+    """Runs the worker's side: one JSON line in, one out, on descriptors that nothing else writes to."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)

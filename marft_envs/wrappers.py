@@ -1,4 +1,4 @@
-"""The usual additions, as PettingZoo wrappers around a :class:`FlexEnv`.
+"""Wraps a :class:`FlexEnv` in the usual additions, as PettingZoo wrappers.
 
 PettingZoo's ``BaseWrapper`` passes every public name that a wrapper lacks to what it wraps. Whatever leads to a step,
 an end or a copy is therefore overridden here, so that drivers (``ready_agents``, ``select``, ``step``) and the AEC loop
@@ -142,7 +142,7 @@ class FixedPartners(FlexWrapper):
 
     @property
     def agents(self) -> list[str]:
-        """The free agents still in the episode."""
+        """Returns the free agents still in the episode."""
         return [name for name in self.env.agents if name not in self.partners]
 
     def _free(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,27 +150,27 @@ class FixedPartners(FlexWrapper):
 
     @property
     def rewards(self) -> dict[str, float]:
-        """What the free agents were paid by their last step and the partners' that followed."""
+        """Returns what the free agents were paid by their last step and the partners' that followed."""
         return {name: self._paid[name] for name in self.agents}
 
     @property
     def terminations(self) -> dict[str, bool]:
-        """Terminations of the free agents."""
+        """Returns terminations of the free agents."""
         return self._free(self.env.terminations)
 
     @property
     def truncations(self) -> dict[str, bool]:
-        """Truncations of the free agents."""
+        """Returns truncations of the free agents."""
         return self._free(self.env.truncations)
 
     @property
     def infos(self) -> dict[str, dict[str, Any]]:
-        """Infos of the free agents."""
+        """Returns infos of the free agents."""
         return self._free(self.env.infos)
 
     @property
     def ready_agents(self) -> list[str]:
-        """Free agents of the current layer that have not acted."""
+        """Returns the free agents of the current layer that have not acted."""
         return [name for name in self.env.ready_agents if name not in self.partners]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:

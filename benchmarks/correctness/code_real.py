@@ -41,13 +41,13 @@ def task_of(env: FlexEnv) -> CodeTask:
 def play(env: FlexEnv, task_id: str, script: tuple[str, ...]) -> Episode:
     """Plays one episode; the reflector's words do not matter."""
     env.reset(seed=0, options={"task_id": task_id})
-    said = 0
+    spoken = 0
     while not env.done:
         text = "Mend it."
         if env.profile(env.agent_selection).with_answer:
-            which = script[min(said, len(script) - 1)]
+            which = script[min(spoken, len(script) - 1)]
             text = f"```python\n{task_of(env).gold() if which == 'gold' else WRONG}\n```"
-            said += 1
+            spoken += 1
         env.step(text)
     return env.episode
 

@@ -112,12 +112,12 @@ def walk() -> dict[str, Any]:
     from marft_algos.config import settings as config
 
     alone = {"iterations": 2, "eval_every": 0, "save_every": 0, "record_every": 0, "eval_episodes": 8}
-    found = Walk()
+    recorded = Walk()
     with tempfile.TemporaryDirectory() as folder:
         settings = config.build(presets.get("quickstart") | alone | {"runs_dir": folder})
         trainer = Trainer(build(settings))
-        trainer.train(trainer.start(), Watcher(found))  # type: ignore[arg-type]
-    return {"files": found.files(), "functions": len(found.functions), "stack": found.deepest}
+        trainer.train(trainer.start(), Watcher(recorded))  # type: ignore[arg-type]
+    return {"files": recorded.files(), "functions": len(recorded.functions), "stack": recorded.deepest}
 
 
 # Rooms and cycles -----------------------------------------------------------------------------------
@@ -131,11 +131,11 @@ def imports() -> dict[str, set[str]]:
 
 def rooms(arrows: Mapping[str, set[str]]) -> dict[str, set[str]]:
     """Room of ``marft_algos`` -> rooms that it imports from."""
-    found: dict[str, set[str]] = defaultdict(set)
+    rooms_used: dict[str, set[str]] = defaultdict(set)
     for module, others in arrows.items():
         if here := _room(module):
-            found[here] |= {there for other in others if (there := _room(other))} - {here}
-    return dict(found)
+            rooms_used[here] |= {there for other in others if (there := _room(other))} - {here}
+    return dict(rooms_used)
 
 
 def _room(module: str) -> str:
@@ -148,7 +148,7 @@ def cycles(arrows: Mapping[str, set[str]]) -> list[list[str]]:
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
-    found: list[list[str]] = []
+    components: list[list[str]] = []
 
     def visit(node: str) -> None:
         index[node] = low[node] = len(index)
@@ -160,13 +160,13 @@ def cycles(arrows: Mapping[str, set[str]]) -> list[list[str]]:
                 low[node] = min(low[node], low[other])
         if low[node] == index[node]:
             at = stack.index(node)
-            found.append(sorted(stack[at:]))
+            components.append(sorted(stack[at:]))
             del stack[at:]
 
     for node in sorted(arrows):
         if node not in index:
             visit(node)
-    return sorted((each for each in found if len(each) > 1), key=lambda each: (-len(each), each))
+    return sorted((each for each in components if len(each) > 1), key=lambda each: (-len(each), each))
 
 
 def floors(arrows: Mapping[str, set[str]]) -> int:
@@ -190,15 +190,15 @@ def floors(arrows: Mapping[str, set[str]]) -> int:
 
 def forms() -> dict[str, list[str]]:
     """Classes that carry a turn, and classes that carry a reward."""
-    found: dict[str, list[str]] = {"turn": [], "reward": []}
+    names_of: dict[str, list[str]] = {"turn": [], "reward": []}
     for package in PACKAGES:
         for file in sorted(ROOTS[package].rglob("*.py")):
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     held, name = _fields(node), f"{_relative(file)} {node.name}"
-                    found["turn"] += [name] if len(TURN & set(held)) > 1 else []
-                    found["reward"] += [name] if any("str" not in held[word] for word in REWARD & set(held)) else []
-    return found
+                    names_of["turn"] += [name] if len(TURN & set(held)) > 1 else []
+                    names_of["reward"] += [name] if any("str" not in held[word] for word in REWARD & set(held)) else []
+    return names_of
 
 
 def _fields(node: ast.ClassDef) -> dict[str, str]:
@@ -245,7 +245,7 @@ def measure(walked: bool = True) -> dict[str, Any]:
     """Everything."""
     arrows = imports()
     inside = rooms(arrows)
-    found = {
+    measured = {
         "rooms": len(inside),
         "floors": floors(inside),
         "arrows": sum(map(len, inside.values())),
@@ -253,7 +253,7 @@ def measure(walked: bool = True) -> dict[str, Any]:
         "forms": forms(),
         "lines": lines(),
     }
-    return found | ({"walk": walk()} if walked else {})
+    return measured | ({"walk": walk()} if walked else {})
 
 
 def main() -> None:
@@ -261,19 +261,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write everything there, files and stack too")
     parser.add_argument("--no-walk", action="store_true", help="leave out the iteration")
-    given = parser.parse_args()
-    found = measure(not given.no_walk)
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    if "walk" in found:
-        print(f"an iteration enters {len(found['walk']['files'])} files, {found['walk']['functions']} functions")
-        print(f"deepest stack of project frames: {len(found['walk']['stack'])}")
-    print(f"marft_algos: {found['rooms']} rooms, {found['floors']} floors, {found['arrows']} arrows between rooms")
-    print(f"import cycles: {len(found['cycles'])}" + "".join(f"\n  {' '.join(each)}" for each in found["cycles"]))
-    for what, names in found["forms"].items():
+    args = parser.parse_args()
+    report = measure(not args.no_walk)
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if "walk" in report:
+        print(f"an iteration enters {len(report['walk']['files'])} files, {report['walk']['functions']} functions")
+        print(f"deepest stack of project frames: {len(report['walk']['stack'])}")
+    print(f"marft_algos: {report['rooms']} rooms, {report['floors']} floors, {report['arrows']} arrows between rooms")
+    print(f"import cycles: {len(report['cycles'])}" + "".join(f"\n  {' '.join(each)}" for each in report["cycles"]))
+    for what, names in report["forms"].items():
         print(f"classes that carry a {what}: {len(names)}" + "".join(f"\n  {name}" for name in names))
-    print(f"lines of code: {sum(found['lines'].values())}")
-    for room, count in found["lines"].items():
+    print(f"lines of code: {sum(report['lines'].values())}")
+    for room, count in report["lines"].items():
         print(f"  {count:6,} {room}")
 
 

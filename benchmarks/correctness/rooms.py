@@ -64,12 +64,12 @@ def page() -> str:
 
 
 def main() -> None:
-    made = page()
+    text = page()
     if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(made, encoding="utf-8")
+        PAGE.write_text(text, encoding="utf-8")
         return
     print(table("marft_envs"), table("marft_algos"), sep="\n\n")
-    if made != PAGE.read_text(encoding="utf-8"):
+    if text != PAGE.read_text(encoding="utf-8"):
         sys.exit("error: docs/architecture.md has other tables. Type: python -m benchmarks rooms --write")
 
 

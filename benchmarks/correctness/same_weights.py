@@ -42,11 +42,11 @@ def train(checkout: Path, runs: Path, algo: str, seed: int, iterations: int) -> 
 
 def tensors(run: Path) -> dict[str, str]:
     """Saved tensor -> hash of its bytes."""
-    found = {}
+    digests = {}
     for file in sorted(run.rglob("*.safetensors")):
         for key, value in load_file(file).items():
-            found[f"{file.relative_to(run)}: {key}"] = hashlib.sha256(value.tobytes()).hexdigest()
-    return found
+            digests[f"{file.relative_to(run)}: {key}"] = hashlib.sha256(value.tobytes()).hexdigest()
+    return digests
 
 
 def scores(run: Path) -> list[tuple[float, int]]:
@@ -62,14 +62,14 @@ def main() -> int:
     parser.add_argument("--algos", nargs="+", default=["marft", "grpo", "a2po"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--iterations", type=int, default=3)
-    given = parser.parse_args()
+    args = parser.parse_args()
     differing = 0
     with tempfile.TemporaryDirectory() as folder:
-        for algo in given.algos:
-            for seed in given.seeds:
+        for algo in args.algos:
+            for seed in args.seeds:
                 pair = [
-                    train(checkout, Path(folder) / side, algo, seed, given.iterations)
-                    for side, checkout in (("reference", given.reference.resolve()), ("here", HERE))
+                    train(checkout, Path(folder) / side, algo, seed, args.iterations)
+                    for side, checkout in (("reference", args.reference.resolve()), ("here", HERE))
                 ]
                 before, after = map(tensors, pair)
                 # Tensors are told apart by their names in the files; a run that saves none shows nothing.

@@ -94,14 +94,14 @@ def _share(odds: NDArray[np.float64]) -> NDArray[np.float64]:
 def simulate(spread: float, benchmarks: int, kept: float = 0.0, seed: int = 0) -> tuple[Interval, Interval]:
     """Coverage and power of the paired difference, each with Wilson's interval."""
     truth, rng = calibrated(spread, GAIN), np.random.default_rng([seed, int(10 * spread), int(10 * kept)])
-    held = found = 0
+    held = discoveries = 0
     for _ in range(benchmarks):
         difficulty = rng.normal(0, DIFFICULTY, PROBLEMS)
         gap = truth.panel(difficulty, True, kept, rng) - truth.panel(difficulty, False, kept, rng)
         e = statistics.estimate([gap])
         held += e.low <= GAIN / 100 <= e.high
-        found += e.low > 0
-    return wilson(held, benchmarks), wilson(found, benchmarks)
+        discoveries += e.low > 0
+    return wilson(held, benchmarks), wilson(discoveries, benchmarks)
 
 
 def main() -> None:
@@ -112,8 +112,8 @@ def main() -> None:
     rows = []
     for kept in KEPT:
         for spread in SPREADS:
-            found = simulate(spread, args.benchmarks, kept)
-            rows.append([f"{kept:g}", f"{spread:g}", *(f"{e.mean:.3f} [{e.low:.3f}, {e.high:.3f}]" for e in found)])
+            shares = simulate(spread, args.benchmarks, kept)
+            rows.append([f"{kept:g}", f"{spread:g}", *(f"{e.mean:.3f} [{e.low:.3f}, {e.high:.3f}]" for e in shares)])
     header = ["coins kept", "seed sd, points", "coverage of the 95 % interval", f"power, gain of {GAIN:g} points"]
     print(table(header, rows))
 

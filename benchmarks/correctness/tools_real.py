@@ -178,14 +178,14 @@ def bfcl(folder: Path, package: Path | None, wrong: int) -> dict[str, Any]:
     for problem in problems:
         episode = oracle.play(env, options={"task_id": problem.id})
         reached = [entry for entry in task.session.log if entry.result.error in REACHED]
-        said = [[entry.result.call for entry in reached if entry.turn == i] for i in range(len(problem.turns))]
+        calls_made = [[entry.result.call for entry in reached if entry.turn == i] for i in range(len(problem.turns))]
         completed[problem.secret.category] += bool(episode.success)
-        accepted[problem.secret.category] += upstream.accepts(problem.secret, said)
+        accepted[problem.secret.category] += upstream.accepts(problem.secret, calls_made)
     gold = [grading.replay(domain._backends, problem.secret) for problem in problems]
     changing = [p for p, one in zip(problems, gold, strict=True) if any(turn.changes for turn in one.turns)]
     sizes = Counter(problem.secret.category for problem in problems)
     shown = {name: f"{accepted[name]} and {completed[name]} of {size}" for name, size in sizes.items()}
-    found = {
+    findings = {
         "ground truths through the router team: accepted by upstream, and by us": shown,
         "left out as defective, and indeed refused": f"{defective(domain)} of {len(domain.defective())}",
         f"equal verdicts on {wrong} wrong trajectories": verdicts(domain, problems, wrong),
@@ -195,10 +195,10 @@ def bfcl(folder: Path, package: Path | None, wrong: int) -> dict[str, Any]:
         "reset of the environment (router)": milliseconds(reset(domain, "all"), problems),
     }
     if folder.is_dir():
-        given = BfclDomain(folder, package=package)
-        same = [given.oracle(p) == domain.oracle(domain.problems("all").get(p.id)) for p in given.problems("all")]
-        found[f"rows of {folder.name}/ equal to the package's"] = f"{sum(same)} of {len(same)}"
-    return found
+        theirs = BfclDomain(folder, package=package)
+        same = [theirs.oracle(p) == domain.oracle(domain.problems("all").get(p.id)) for p in theirs.problems("all")]
+        findings[f"rows of {folder.name}/ equal to the package's"] = f"{sum(same)} of {len(same)}"
+    return findings
 
 
 def defective(domain: BfclDomain) -> int:
@@ -224,8 +224,8 @@ def verdicts(domain: BfclDomain, problems: Sequence[ToolProblem], wrong: int) ->
         kind, turns = upstream.spoiled(domain.oracle(problem), rng)
         team.paid(problem, turns)
         reached = [entry for entry in team.solo.unwrapped.task.live.log if entry.result.error in REACHED]
-        said = [[entry.result.call for entry in reached if entry.turn == i] for i in range(len(turns))]
-        theirs = upstream.accepts(problem.secret, said)
+        calls_made = [[entry.result.call for entry in reached if entry.turn == i] for i in range(len(turns))]
+        theirs = upstream.accepts(problem.secret, calls_made)
         seen[kind, "all"] += 1
         seen[kind, "equal"] += bool(team.solo.episode.success) == theirs
         seen[kind, "accepted"] += theirs
@@ -241,17 +241,17 @@ def main() -> None:
     parser.add_argument("--bfcl", type=Path, help="folder of the bfcl-eval package, if it is not installed")
     parser.add_argument("--wrong", type=int, default=1000, help="wrong trajectories to compare verdicts on")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
-    given = parser.parse_args()
-    found: dict[str, Any] = {"tau": tau(given.data / "tools" / "tau")}
+    args = parser.parse_args()
+    findings: dict[str, Any] = {"tau": tau(args.data / "tools" / "tau")}
     try:
-        found["bfcl"] = bfcl(given.data / "tools" / "bfcl", given.bfcl, given.wrong)
+        findings["bfcl"] = bfcl(args.data / "tools" / "bfcl", args.bfcl, args.wrong)
     except MissingExtraError as error:
-        found["bfcl"] = {"left out": str(error)}
-    found["this machine"] = {"loop, CPU microseconds": round(loop_microseconds())}
-    if given.json:
-        print(json.dumps(found, indent=1))
+        findings["bfcl"] = {"left out": str(error)}
+    findings["this machine"] = {"loop, CPU microseconds": round(loop_microseconds())}
+    if args.json:
+        print(json.dumps(findings, indent=1))
         return
-    for part, rows in found.items():
+    for part, rows in findings.items():
         print(part)
         for name, value in rows.items():
             lines = [f"{key}: {entry}" for key, entry in value.items()] if isinstance(value, dict) else [str(value)]

@@ -74,9 +74,9 @@ def report(rows: list[dict[str, object]], envs: list[str]) -> str:
     out = []
     for env in envs:
         for level in LEVELS:
-            own = [r for r in rows if r["env"] == env and r["level"] == level]
-            right = [r for r in own if not r["independent"]]
-            alone = [r for r in own if r["independent"]]
+            matching = [r for r in rows if r["env"] == env and r["level"] == level]
+            right = [r for r in matching if not r["independent"]]
+            alone = [r for r in matching if r["independent"]]
             out.append(
                 [
                     f"`{env}`",
@@ -85,7 +85,7 @@ def report(rows: list[dict[str, object]], envs: list[str]) -> str:
                     " ".join(f"{r['share']:.2f}" for r in right),
                     f"{sum(float(str(r['share'])) >= 0.8 for r in right)} of {len(right)}",
                     " ".join(f"{r['score']:.3f}" for r in alone) + f" (ceiling {CEILING[env]:.3f})",
-                    f"{max(float(str(r['seconds'])) for r in own):.0f}",
+                    f"{max(float(str(r['seconds'])) for r in matching):.0f}",
                 ]
             )
     header = ["", "level", "start score", "shares", "at least .8", "score under Independent", "seconds, slowest"]

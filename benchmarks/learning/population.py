@@ -56,9 +56,9 @@ def peak(model: Path, settings: Mapping[str, Any], folder: Path) -> float:
         RuntimeError: It failed; its output is in the message.
     """
     file = folder / "config.toml"
-    made = {k: v for k, v in {**settings, **SHORT, "models": str(model)}.items() if v is not None}
-    made["algorithm"] = {**settings["algorithm"], "micro_tokens": MICRO_TOKENS}
-    file.write_text(dumps(made), encoding="utf-8")
+    config = {k: v for k, v in {**settings, **SHORT, "models": str(model)}.items() if v is not None}
+    config["algorithm"] = {**settings["algorithm"], "micro_tokens": MICRO_TOKENS}
+    file.write_text(dumps(config), encoding="utf-8")
     command = [sys.executable, "-m", "marft_algos", "train", "--config", str(file), "--runs-dir", str(folder)]
     log = folder / "log.txt"
     with log.open("w") as out:
@@ -74,7 +74,7 @@ def peak(model: Path, settings: Mapping[str, Any], folder: Path) -> float:
 
 def memory(folder: BenchFolder) -> dict[str, float]:
     """MiB that each of the benchmark's teams needs with a larger base."""
-    found = {}
+    peaks = {}
     with tempfile.TemporaryDirectory() as name:
         model = shapes.save(Path(name) / "base", SHAPE)
         for row in folder.rows():
@@ -82,9 +82,9 @@ def memory(folder: BenchFolder) -> dict[str, float]:
                 env = row["env"]
                 inside = Path(name) / env
                 inside.mkdir()
-                found[env] = peak(model, folder.job(row["key"])["config"], inside)
-                print(f"{env}: {found[env]:.0f} MiB", flush=True)
-    return found
+                peaks[env] = peak(model, folder.job(row["key"])["config"], inside)
+                print(f"{env}: {peaks[env]:.0f} MiB", flush=True)
+    return peaks
 
 
 def rows(lines: Sequence[tables.Line], needed: Mapping[str, float]) -> list[list[str]]:
@@ -108,14 +108,14 @@ def draw(lines: Sequence[tables.Line], needed: Mapping[str, float], path: Path) 
     figure = Figure(figsize=(9.6, 2.9), layout="constrained")
     panels = figure.subplots(1, 3)
     for kind in ("own", "shared"):
-        own = [x for x in lines if teams(x.env)[1] == kind or teams(x.env)[0] == 1]
-        sizes = [teams(x.env)[0] for x in own]
-        scores = [x.mean for x in own if x.mean is not None]
+        of_kind = [x for x in lines if teams(x.env)[1] == kind or teams(x.env)[0] == 1]
+        sizes = [teams(x.env)[0] for x in of_kind]
+        scores = [x.mean for x in of_kind if x.mean is not None]
         around = [[s.mean - s.low for s in scores], [s.high - s.mean for s in scores]]
         name = "an adapter each" if kind == "own" else "one adapter"
         panels[0].errorbar(sizes, [s.mean for s in scores], yerr=around, marker="o", capsize=3, label=name)
-        panels[1].plot(sizes, [x.seconds for x in own], marker="o", label=name)
-        panels[2].plot(sizes, [needed[x.env] for x in own], marker="o", label=name)
+        panels[1].plot(sizes, [x.seconds for x in of_kind], marker="o", label=name)
+        panels[2].plot(sizes, [needed[x.env] for x in of_kind], marker="o", label=name)
     for panel, title in zip(panels, ("held-out score", "seconds of training", "peak MiB, base of 126 MB"), strict=True):
         panel.set(xlabel="agents", title=title, ylim=(0, None), xticks=[1, 2, 4, 8, 12])
     panels[0].legend(frameon=False)
@@ -130,8 +130,8 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="default: population.png in the folder")
     args = parser.parse_args()
     folder = BenchFolder(args.folder)
-    found = [x for x in tables.lines(folder.rows(), "untrained") if x.env != tables.EVERYTHING]
-    lines = [x for x in found if x.algorithm == "marft" and x.mean is not None]
+    all_lines = [x for x in tables.lines(folder.rows(), "untrained") if x.env != tables.EVERYTHING]
+    lines = [x for x in all_lines if x.algorithm == "marft" and x.mean is not None]
     kept = args.folder / MEMORY
     if not kept.is_file():
         kept.write_text(json.dumps(memory(folder), indent=1) + "\n", encoding="utf-8")

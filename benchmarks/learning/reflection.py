@@ -68,15 +68,15 @@ def play(run: Done, file: Path, trained: bool, rounds: int) -> dict[str, float]:
 
 def score(played: dict[str, float]) -> str:
     """``0.842 [0.807, 0.872]``."""
-    found = intervals.mean(list(played.values()))
-    return f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    interval = intervals.mean(list(played.values()))
+    return f"{interval.mean:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def points(before: dict[str, float], after: dict[str, float]) -> str:
     """The paired difference in points."""
     problems: Sequence[str] = list(before)
-    found = intervals.paired([before[p] for p in problems], [after[p] for p in problems])
-    return f"{100 * found.mean:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
+    interval = intervals.paired([before[p] for p in problems], [after[p] for p in problems])
+    return f"{100 * interval.mean:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
 
 
 if __name__ == "__main__":

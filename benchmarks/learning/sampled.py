@@ -23,13 +23,13 @@ from marft_algos.bench.folder import BenchFolder
 from marft_envs.errors import ConfigError
 
 
-def rows(found: Sequence[Mapping[str, Any]], baseline: str, reference: str = "") -> list[list[str]]:
+def rows(runs: Sequence[Mapping[str, Any]], baseline: str, reference: str = "") -> list[list[str]]:
     """The table, its head first.
 
     Raises:
         ConfigError: No finished run has sampled answers, or there is no such row to compare with.
     """
-    drawn = [r for r in found if r["status"] == "done" and "sampled" in r]
+    drawn = [r for r in runs if r["status"] == "done" and "sampled" in r]
     if not drawn:
         raise ConfigError("No run here has sampled answers. Put `samples = 8` into the grid, and run it again.")
     greedy = {(x.env, x.algorithm): x.mean for x in tables.lines(drawn, baseline, reference)}

@@ -143,9 +143,9 @@ def timed(job: Job, folder: Path) -> tuple[Done, str]:
     done = run_all([job], folder, 1)[job.name]
     file = folder / f"{job.name}-cpu.json"
     _keep(file, {"seconds": _cpu() - before[0], "loop": [before[1], loop_microseconds()]})
-    found = json.loads(file.read_text())
-    loop = " to ".join(f"{microseconds:.0f}" for microseconds in sorted(found["loop"]))
-    return done, f"{done.seconds:.0f} s wall, {found['seconds']:.0f} s CPU (loop: {loop} µs)"
+    timing = json.loads(file.read_text())
+    loop = " to ".join(f"{microseconds:.0f}" for microseconds in sorted(timing["loop"]))
+    return done, f"{done.seconds:.0f} s wall, {timing['seconds']:.0f} s CPU (loop: {loop} µs)"
 
 
 def plot(games: Sequence[Done], team: Done | None, path: Path) -> None:
@@ -156,8 +156,8 @@ def plot(games: Sequence[Done], team: Done | None, path: Path) -> None:
     left, *right = figure.subplots(1, 2 if team is not None else 1, squeeze=False)[0]
     for axes, runs in ((left, games), *((axes, [team]) for axes in right if team is not None)):
         for done in runs:
-            found = [m for m in done.metrics if "eval/success" in m]
-            x, y, low, high = ([m[k] for m in found] for k in ("iteration", *(f"eval/{k}" for k in SHOWN)))
+            evaluated = [m for m in done.metrics if "eval/success" in m]
+            x, y, low, high = ([m[k] for m in evaluated] for k in ("iteration", *(f"eval/{k}" for k in SHOWN)))
             axes.plot(x, y, marker="o", label=done.job.name)
             axes.fill_between(x, low, high, alpha=0.2)
         axes.set(xlabel="iteration")
@@ -222,9 +222,9 @@ def losses(policies: PolicySet, reader: torch.nn.Module, rows: Rows) -> tuple[to
     where = [(i, len(prompt) + k - 1) for i, (prompt, reply) in enumerate(rows) for k in range(len(reply))]
     with policies.running("player") as (trunk, head):
         states = trunk(input_ids=ids, use_cache=False).last_hidden_state
-        said = head(states[tuple(zip(*where, strict=True))])
+        logits = head(states[tuple(zip(*where, strict=True))])
     last = states[range(len(rows)), [len(prompt) - 1 for prompt, _ in rows]]
-    moves = cross_entropy(said, torch.tensor([token for _, reply in rows for token in reply]))
+    moves = cross_entropy(logits, torch.tensor([token for _, reply in rows for token in reply]))
     return moves, cross_entropy(reader(last).view(len(rows) * READ, -1), read.flatten())
 
 
@@ -241,11 +241,11 @@ def rated(done: Done, folder: Path) -> dict[str, list[str]]:
             file = folder / f"{done.job.name}-{name}-{opponent}.json"
             if not file.exists():
                 _keep(file, against(done, path, opponent))
-            found = json.loads(file.read_text())
-            points[name, opponent] = (found["wins"] + found["draws"] / 2, GAMES)
-            win = intervals.mean([1.0] * found["wins"] + [0.0] * (GAMES - found["wins"]))
-            illegal = f", {found['illegal']} lost by an illegal move" if found["illegal"] else ""
-            row.append(f"{win.mean:.3f} [{win.low:.3f}, {win.high:.3f}], {found['draws']} draws{illegal}")
+            tally = json.loads(file.read_text())
+            points[name, opponent] = (tally["wins"] + tally["draws"] / 2, GAMES)
+            win = intervals.mean([1.0] * tally["wins"] + [0.0] * (GAMES - tally["wins"]))
+            illegal = f", {tally['illegal']} lost by an illegal move" if tally["illegal"] else ""
+            row.append(f"{win.mean:.3f} [{win.low:.3f}, {win.high:.3f}], {tally['draws']} draws{illegal}")
         cells[name] = row
     ratings = selfplay.elo(points, "random")
     return {name: [*row, f"{ratings[name]:+.0f}"] for name, row in cells.items()}
@@ -274,10 +274,10 @@ def _cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _keep(file: Path, found: dict[str, Any]) -> None:
+def _keep(file: Path, tally: dict[str, Any]) -> None:
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(found) + "\n", encoding="utf-8")
+        file.write_text(json.dumps(tally) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

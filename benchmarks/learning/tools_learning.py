@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     args = parser.parse_args()
     columns = [column(str(seed), args.out) for seed in range(args.seeds)]
-    lines = [[name, *(found[name] for found in columns)] for name in columns[0]]
+    lines = [[name, *(cells[name] for cells in columns)] for name in columns[0]]
     text = json.dumps(lines, indent=1, ensure_ascii=False) + "\n"
     (args.out / "tools_learning.json").write_text(text, encoding="utf-8")
     print(table(["", *(f"seed {seed}" for seed in range(args.seeds))], lines))
@@ -85,7 +85,7 @@ def _cpu() -> float:
 
 def evaluated(done: Done, which: int) -> Played:
     """One of a run's evaluations, in the order of their iterations."""
-    return {found.task_id: found.outcome for found in done.run.evaluation(done.run.recorded("eval")[which])}
+    return {record.task_id: record.outcome for record in done.run.evaluation(done.run.recorded("eval")[which])}
 
 
 def transferred(done: Done, file: Path) -> Played:

@@ -42,10 +42,10 @@ def swept(shape: Shape, step: int) -> dict[str, object]:
     tasks = parts = 0
     wrong: list[str] = []
     for problem in list(shape.task.problems)[::step]:
-        compared, found = shape.judged(problem)
+        compared, disagreements = shape.judged(problem)
         tasks += compared >= 0
         parts += max(compared, 0)
-        wrong += [f"{problem.id}: {', '.join(found)}"] if found else []
+        wrong += [f"{problem.id}: {', '.join(disagreements)}"] if disagreements else []
     return {"tasks": tasks, "parts": parts, "out of order": len(wrong), "first": wrong[:3]}
 
 
@@ -56,16 +56,16 @@ def main() -> None:
     parser.add_argument("--step", type=int, default=1, help="every n-th task")
     parser.add_argument("--teams", nargs="+", choices=TEAMS, default=list(TEAMS), help="some teams (all)")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
-    given = parser.parse_args()
-    found: dict[str, dict[str, object]] = {}
-    for team in given.teams:
-        for name, shape in shapes(team, given.data, given.bfcl):
-            row = {"left out": shape} if isinstance(shape, str) else swept(shape, given.step)
-            found.setdefault(team, {})[name] = row
-            if not given.json:
+    args = parser.parse_args()
+    tables: dict[str, dict[str, object]] = {}
+    for team in args.teams:
+        for name, shape in shapes(team, args.data, args.bfcl):
+            row = {"left out": shape} if isinstance(shape, str) else swept(shape, args.step)
+            tables.setdefault(team, {})[name] = row
+            if not args.json:
                 print(f"{team:<14}{name:<14}{', '.join(f'{key} {value}' for key, value in row.items())}", flush=True)
-    if given.json:
-        print(json.dumps(found, indent=1))
+    if args.json:
+        print(json.dumps(tables, indent=1))
 
 
 if __name__ == "__main__":

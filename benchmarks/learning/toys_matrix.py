@@ -56,10 +56,10 @@ def main() -> int:
     for row in BenchFolder(args.folder).rows():
         if row["algorithm"] != "untrained" and row["env"] in CEILING:
             cells.setdefault((row["algorithm"], row["env"]), []).append(row)
-    found = [verdict(*pair, rows) for pair, rows in sorted(cells.items())]
+    verdicts = [verdict(*pair, rows) for pair, rows in sorted(cells.items())]
     header = ["algorithm", "environment", f"at least .8 (wanted: {ENOUGH} of {OF})", "shares", "seconds, slowest", ""]
-    print(table(header, [row for row, _ in found]))
-    return 0 if all(kept for _, kept in found) else 1
+    print(table(header, [row for row, _ in verdicts]))
+    return 0 if all(kept for _, kept in verdicts) else 1
 
 
 if __name__ == "__main__":

@@ -68,19 +68,19 @@ class Servers(ScriptedEngine):
         return self._answer(request)
 
 
-def busy(given: argparse.Namespace, one_by_one: bool) -> tuple[float, float]:
+def busy(args: argparse.Namespace, one_by_one: bool) -> tuple[float, float]:
     """Share of slot time spent waiting for replies, and wall-clock seconds."""
 
     def make() -> FlexEnv:
-        return FlexEnv([AgentSpec("agent_0", "agent")], Talk(), "independent", max_rounds=given.turns)
+        return FlexEnv([AgentSpec("agent_0", "agent")], Talk(), "independent", max_rounds=args.turns)
 
-    engine = Servers(given.slots, given.mean, given.sigma, one_by_one)
-    collector = Collector(VectorEnv([make] * given.slots), None, engine, SamplingParams(), seed=given.seed)
+    engine = Servers(args.slots, args.mean, args.sigma, one_by_one)
+    collector = Collector(VectorEnv([make] * args.slots), None, engine, SamplingParams(), seed=args.seed)
     started = time.monotonic()
-    played = collector.collect(range(given.episodes))
+    played = collector.collect(range(args.episodes))
     seconds = time.monotonic() - started
-    assert len(engine.latencies) == given.episodes * given.turns == sum(len(d.transitions) for d in played)
-    return sum(engine.latencies) / (given.slots * seconds), seconds
+    assert len(engine.latencies) == args.episodes * args.turns == sum(len(d.transitions) for d in played)
+    return sum(engine.latencies) / (args.slots * seconds), seconds
 
 
 def main() -> None:
@@ -90,9 +90,9 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     for name, seconds in (("mean", 0.1), ("sigma", 1.0)):
         parser.add_argument(f"--{name}", type=float, default=seconds)
-    given = parser.parse_args()
-    together, slow = busy(given, False)
-    apart, fast = busy(given, True)
+    args = parser.parse_args()
+    together, slow = busy(args, False)
+    apart, fast = busy(args, True)
     print(f"all wait for all:          busy {together:.1%}, {slow:.1f} s")
     print(f"each episode by itself:    busy {apart:.1%}, {fast:.1f} s, {slow / fast:.2f} times as fast")
 

@@ -38,17 +38,17 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=200, help="tasks per team")
     parser.add_argument("--split", default="test", help="train or test")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    given = parser.parse_args()
+    args = parser.parse_args()
     units: dict[str, Callable[[str], int]] = {"words and marks": pieces, "characters": len}
-    found = {
-        team: {unit: counted(team, given.split, given.tasks, count) for unit, count in units.items()} for team in TEAMS
+    counts = {
+        team: {unit: counted(team, args.split, args.tasks, count) for unit, count in units.items()} for team in TEAMS
     }
-    if given.json:
-        print(json.dumps(found, indent=1))
+    if args.json:
+        print(json.dumps(counts, indent=1))
         return
-    print(f"{given.tasks} tasks of depot {given.split}; per episode, passed on from others")
+    print(f"{args.tasks} tasks of depot {args.split}; per episode, passed on from others")
     print(f"{'team':<14}{'unit':<18}{'raw':>10}{'compact':>10}{'compact/raw':>14}")
-    for team, rows in found.items():
+    for team, rows in counts.items():
         for unit, row in rows.items():
             print(f"{team:<14}{unit:<18}{row['raw']:>10.0f}{row['compact']:>10.0f}{row['compact'] / row['raw']:>14.2f}")
 

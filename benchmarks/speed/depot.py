@@ -93,31 +93,31 @@ def rows(problems: Sequence[ToolProblem]) -> tuple[dict[str, float], float]:
     }
     if any(call.name in harmless for calls in oracle.values() for call in calls):  # level 0 takes no reads
         timings["tool call that reads"] = lambda: _calls(problems, harmless)
-    found, loop = {}, loop_microseconds()
+    cpu_us, loop = {}, loop_microseconds()
     for name, timing in timings.items():
-        found[name] = timing()
+        cpu_us[name] = timing()
         loop = min(loop, loop_microseconds())
-    return found, loop
+    return cpu_us, loop
 
 
 def played(team: str, problems: Sequence[ToolProblem]) -> Callable[[], int]:
     """Returns a run of whole episodes of a team in which every reply makes one call at most."""
     env = make(team, DEPOT, split="test", max_turns=100)
-    said: dict[str, list[str]] = {}
+    replies: dict[str, list[str]] = {}
     for problem in problems:
         env.reset(seed=0, options={"task_id": problem.id})
-        said[problem.id] = []
+        replies[problem.id] = []
         while not env.done:
             first = reply(env, env.agent_selection).split(END)[0]
-            said[problem.id].append(first + END if "<tool_call>" in first else first)
-            env.step(said[problem.id][-1])
+            replies[problem.id].append(first + END if "<tool_call>" in first else first)
+            env.step(replies[problem.id][-1])
         assert env.episode.success, problem.id
 
     def run() -> int:
         done = 0
         for problem in problems:
             env.reset(seed=0, options={"task_id": problem.id})
-            for text in said[problem.id]:
+            for text in replies[problem.id]:
                 env.observe(env.agent_selection)
                 env.step(text)
                 done += 1
@@ -161,19 +161,19 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--tasks", type=int, default=300, help="tasks per measurement")
     parser.add_argument("--level", type=int, default=2, help="their level, 0 to 5")
-    given = parser.parse_args()
-    problems = DEPOT.problems("test", levels=[given.level], limit=given.tasks)
-    found, loop = rows(problems)
-    if given.json:
+    args = parser.parse_args()
+    problems = DEPOT.problems("test", levels=[args.level], limit=args.tasks)
+    cpu_us, loop = rows(problems)
+    if args.json:
         print(
-            json.dumps({**{name: round(value, 1) for name, value in found.items()}, "loop, microseconds": round(loop)})
+            json.dumps({**{name: round(value, 1) for name, value in cpu_us.items()}, "loop, microseconds": round(loop)})
         )
         return
-    print(f"level {given.level}, {len(problems)} tasks {'CPU µs':>30}{'wanted':>10}{'in loops':>10}")
-    for name, value in found.items():
+    print(f"level {args.level}, {len(problems)} tasks {'CPU µs':>30}{'wanted':>10}{'in loops':>10}")
+    for name, value in cpu_us.items():
         wanted = f"{WANTED[name]:.0f}" if name in WANTED else ""
         print(f"{name:<40}{value:>10.1f}{wanted:>10}{value / loop:>10.2f}")
-    print(f"environment steps per CPU-second, solo: {1e6 / found['environment step, solo']:,.0f} (wanted: 10,000)")
+    print(f"environment steps per CPU-second, solo: {1e6 / cpu_us['environment step, solo']:,.0f} (wanted: 10,000)")
     print(f"this machine now: {loop:.0f} CPU microseconds for sum(i * i for i in range(1000))")
 
 

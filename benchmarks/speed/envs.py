@@ -169,21 +169,21 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--turns", type=int, default=32_000, help="turns per measurement")
     parser.add_argument("--gate", action="store_true", help="compare poll/push with the AEC loop, and judge")
-    given = parser.parse_args()
-    if given.gate:
+    args = parser.parse_args()
+    if args.gate:
         sys.exit(gate())
-    found: dict[str, Any] = {
-        name: {str(rounds): round(rate(run, rounds, given.turns)) for rounds in (1, 8)}
+    rates: dict[str, Any] = {
+        name: {str(rounds): round(rate(run, rounds, args.turns)) for rounds in (1, 8)}
         for name, (run, _) in ROWS.items()
     }
     seconds, loop = import_seconds(), loop_microseconds()
-    if given.json:
+    if args.json:
         extra = {"import marft_envs, CPU seconds": round(seconds, 3), "loop, microseconds": round(loop)}
-        print(json.dumps({**found, **extra}))
+        print(json.dumps({**rates, **extra}))
         return
     print(f"{'agent turns per CPU-second, chain of four':<54}{'1 round':>10}{'8 rounds':>10}{'wanted':>10}")
     for name, (_, wanted) in ROWS.items():
-        one, eight = found[name]["1"], found[name]["8"]
+        one, eight = rates[name]["1"], rates[name]["8"]
         print(f"{name:<54}{one:>10,}{eight:>10,}{f'{wanted:,}' if wanted else '':>10}")
     print(f"import marft_envs: {seconds:.2f} CPU seconds (wanted: below 1)")
     print(f"this machine now: {loop:.0f} CPU microseconds for sum(i * i for i in range(1000))")

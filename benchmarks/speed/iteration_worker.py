@@ -104,14 +104,14 @@ def released(reference: str, folder: str, level: str, episodes: int, new: int, i
     from marft.runner.shared.math_runner import MathRunner
 
     profiles = Path(folder) / "profiles.json"
-    given = [
+    arguments = [
         "--algorithm_name", {"token": "TPPO", "action": "APPO"}[level], "--model_name_or_path", f"{folder}/model",
         "--profile_path", str(profiles), "--n_agents", "2", "--n_rollout_threads", str(episodes),
         "--episode_length", "1", "--horizon", "1", "--num_env_steps", str(episodes * iterations),
         "--max_new_tokens", str(new), "--ppo_epoch", "1", "--num_mini_batch", "1", "--lr", "1e-4",
         "--save_interval", str(10 * iterations),
     ]  # fmt: skip
-    args = get_config().parse_args(given)
+    args = get_config().parse_args(arguments)
     random.seed(0)
     torch.manual_seed(0)
     places = {"profile_path": str(profiles), "dataset_path": f"{folder}/problems.json"}
@@ -135,7 +135,7 @@ def released(reference: str, folder: str, level: str, episodes: int, new: int, i
     runner.save = lambda steps: None
     clock.start()
     runner.run()
-    return clock.found(tokens[-1])
+    return clock.numbers(tokens[-1])
 
 
 def marft(reference: str, folder: str, level: str, episodes: int, new: int, iterations: int) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def marft(reference: str, folder: str, level: str, episodes: int, new: int, iter
     trainer = Trainer(build(configs.build(settings, configs.build(presets.get("default")))))
     with Watch(iterations, 0, "") as display:
         trainer.train(trainer.start(), display)
-    return clock.found(tokens[-1])
+    return clock.numbers(tokens[-1])
 
 
 class _Clock:
@@ -187,7 +187,7 @@ class _Clock:
         self.seconds.append(now - self._last)
         self._last = now
 
-    def found(self, tokens: int) -> dict[str, Any]:
+    def numbers(self, tokens: int) -> dict[str, Any]:
         """The last iteration of a run may evaluate and save; the first warms up. Neither counts."""
         most = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return {"seconds": self.seconds[1:-1], "tokens": tokens, "megabytes": (most - self._held) / 1e6}
@@ -207,5 +207,5 @@ def _quiet() -> Iterator[None]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     with _quiet():
-        found = {"released": released, "marft": marft}[sys.argv[1]](**json.loads(sys.argv[2]))
-    print(json.dumps(found))
+        measured = {"released": released, "marft": marft}[sys.argv[1]](**json.loads(sys.argv[2]))
+    print(json.dumps(measured))

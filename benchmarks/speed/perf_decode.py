@@ -33,10 +33,10 @@ def requests(policies: list[str], n: int) -> list[GenerationRequest]:
     return [GenerationRequest(policies[i % len(policies)], row, row_seed(0, 0, i, 0)) for i, row in enumerate(ids)]
 
 
-def largest_gap(policies: PolicySet, asked: list[GenerationRequest], replies: list[Generation]) -> float:
+def largest_gap(policies: PolicySet, batch: list[GenerationRequest], replies: list[Generation]) -> float:
     """The largest difference of a sampled log-prob from the learner's scoring."""
     worst = 0.0
-    for request, reply in zip(asked, replies, strict=True):
+    for request, reply in zip(batch, replies, strict=True):
         ids = torch.tensor([[*request.prompt_ids, *reply.action_ids]])
         mask = torch.zeros_like(ids, dtype=torch.bool)
         mask[:, PROMPT:] = True
@@ -54,8 +54,8 @@ def measure(folder: Path, hidden: int, batch: int, ragged: bool, repeats: int) -
     base = policies.base("actor")
     base.chat.end_ids = tuple(range(500, 530)) if ragged else ()
     engine, params = NativeEngine(policies), SamplingParams(max_new_tokens=NEW)
-    own, both = requests(["actor"], batch), requests(["actor", "reasoner"], batch)
-    prompts = torch.tensor([request.prompt_ids for request in own])
+    single, both = requests(["actor"], batch), requests(["actor", "reasoner"], batch)
+    prompts = torch.tensor([request.prompt_ids for request in single])
     plain: Any = PolicySet.build(model, shapes.TEAM, device="cpu").base("actor").model
 
     def generate() -> Any:
@@ -74,12 +74,12 @@ def measure(folder: Path, hidden: int, batch: int, ragged: bool, repeats: int) -
     plain.generation_config.eos_token_id = None
     runs = {
         "generate": generate,
-        "native": lambda: engine.generate(own, params),
+        "native": lambda: engine.generate(single, params),
         "two policies, one batch": lambda: engine.generate(both, params),
         "two policies in turn": by_policy,
     }
     seconds = in_turn(runs, repeats)
-    replies = engine.generate(own, params)
+    replies = engine.generate(single, params)
     return {
         "hidden": hidden,
         "batch": batch,
@@ -87,7 +87,7 @@ def measure(folder: Path, hidden: int, batch: int, ragged: bool, repeats: int) -
         "tokens/s": round(sum(len(r.action_ids) for r in replies) / sorted(seconds["native"])[repeats // 2]),
         "generate / native": ratios(seconds, "generate", "native"),
         "in turn / one batch": ratios(seconds, "two policies in turn", "two policies, one batch"),
-        "largest log-prob gap": largest_gap(policies, own, replies),
+        "largest log-prob gap": largest_gap(policies, single, replies),
         "seconds": seconds,
     }
 

@@ -72,17 +72,17 @@ def verdict(name: str, value: float) -> str:
 def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     """The rows of the table."""
     bench = Bench(args)
-    found = bench.measure()
+    measured = bench.measure()
     seconds = iterations(bench)
-    found["iteration, s"] = statistics.median(seconds)
+    measured["iteration, s"] = statistics.median(seconds)
     if bench.cuda:
-        found["most memory, GB"] = torch.cuda.max_memory_allocated() / 1e9
+        measured["most memory, GB"] = torch.cuda.max_memory_allocated() / 1e9
     else:
-        found["most memory, GB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        measured["most memory, GB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     judged = bench.cuda and all(getattr(args, key) == value for key, value in SIZES["cuda"].items() if key != "repeats")
     return [
         {"what": name, "value": value, "verdict": verdict(name, value) if judged else ""}
-        for name, value in found.items()
+        for name, value in measured.items()
         if name != "times"
     ]
 

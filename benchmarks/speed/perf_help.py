@@ -42,10 +42,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--limit", type=float, default=1.0, help="CPU seconds that no command of marft may exceed")
-    given = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         seconds: dict[str, list[float]] = {name: [] for name in COMMANDS}
-        for turn in range(given.repeats + 1):  # the first turn fills the file cache
+        for turn in range(args.repeats + 1):  # the first turn fills the file cache
             for name, words in COMMANDS.items():
                 used = cpu_seconds(words, folder)
                 if turn:
@@ -54,9 +54,9 @@ def main() -> None:
     for name, row in seconds.items():
         print(f"{name:<30} {statistics.median(row):7.2f} {min(row):7.2f} {max(row):7.2f}")
     medians = {name: statistics.median(row) for name, row in seconds.items() if name.startswith("marft")}
-    slow = [name for name, median in medians.items() if median > given.limit]
+    slow = [name for name, median in medians.items() if median > args.limit]
     if slow:
-        sys.exit(f"above {given.limit:g} CPU seconds: {', '.join(slow)}")
+        sys.exit(f"above {args.limit:g} CPU seconds: {', '.join(slow)}")
 
 
 if __name__ == "__main__":

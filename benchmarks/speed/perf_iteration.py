@@ -78,16 +78,16 @@ def endless(folder: Path) -> None:
 
 def run(side: str, reference: Path, folder: Path, level: str, args: argparse.Namespace) -> dict[str, Any]:
     """One process: seconds of its iterations that count, tokens of an iteration, megabytes."""
-    given = {"reference": str(reference), "folder": str(folder), "level": level, "episodes": args.episodes}
-    given |= {"new": args.new, "iterations": ITERATIONS}
+    settings = {"reference": str(reference), "folder": str(folder), "level": level, "episodes": args.episodes}
+    settings |= {"new": args.new, "iterations": ITERATIONS}
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.speed.iteration_worker", side, json.dumps(given)],
+        [sys.executable, "-m", "benchmarks.speed.iteration_worker", side, json.dumps(settings)],
         capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     if done.returncode:
         raise ConfigError(f"The {side} side failed with exit status {done.returncode}:\n{done.stderr[-3000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return measured
 
 
 def measure(reference: Path, vocabulary: int, level: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -99,10 +99,10 @@ def measure(reference: Path, vocabulary: int, level: str, args: argparse.Namespa
         for side in SIDES:
             with tempfile.TemporaryDirectory() as name:
                 prepare(Path(name), reference, vocabulary)
-                found = run(side, reference, Path(name), level, args)
-            seconds[side].append(statistics.median(found["seconds"]))
-            memory[side].append(found["megabytes"])
-            tokens[side] = found["tokens"]
+                measured = run(side, reference, Path(name), level, args)
+            seconds[side].append(statistics.median(measured["seconds"]))
+            memory[side].append(measured["megabytes"])
+            tokens[side] = measured["tokens"]
         print(f"{vocabulary}, {level}: {repetition + 1} of {args.repeats} pairs", file=sys.stderr, flush=True)
     if len(set(tokens.values())) > 1:
         raise ConfigError(f"The sides sampled different numbers of tokens ({tokens}): their seconds do not compare.")

@@ -68,9 +68,9 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """One panel an axis."""
     figure = Figure(figsize=(9, 2.6), layout="constrained")
     for panel, axis in zip(figure.subplots(1, len(AXES), sharey=True), AXES, strict=True):
-        own = [row for row in rows if row["axis"] == axis]
+        along = [row for row in rows if row["axis"] == axis]
         for part in ("rollout", "update"):
-            panel.plot([row[axis] for row in own], [row[f"{part}, us"] for row in own], marker="o", label=part)
+            panel.plot([row[axis] for row in along], [row[f"{part}, us"] for row in along], marker="o", label=part)
         panel.set(xlabel=axis, xscale="log", yscale="log")
     figure.axes[0].set_ylabel("CPU µs per sampled token")
     figure.axes[0].legend()

@@ -140,10 +140,10 @@ class Bench:
         kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.cuda else [])]
         tables = []
         for phase in ("rollout", "update"):
-            with profile(activities=kinds) as found:
+            with profile(activities=kinds) as profiled:
                 getattr(self, phase)()
             by = "self_cuda_time_total" if self.cuda else "self_cpu_time_total"
-            tables.append(f"{phase}\n" + found.key_averages().table(sort_by=by, row_limit=rows))
+            tables.append(f"{phase}\n" + profiled.key_averages().table(sort_by=by, row_limit=rows))
         return "\n".join(tables)
 
 
@@ -183,8 +183,8 @@ def _one(tree: Path, argv: list[str]) -> dict[str, float]:
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    found = json.loads(done.stdout.splitlines()[-1])
-    return {phase: found[f"{phase}, s"] for phase in PHASES}
+    measured = json.loads(done.stdout.splitlines()[-1])
+    return {phase: measured[f"{phase}, s"] for phase in PHASES}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -204,18 +204,18 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     if args.against:
-        given = [
+        arguments = [
             f"--{name}={getattr(args, name)}" for name in ("shape", "device", "episodes", "prompt", "new", "micro")
         ]
-        rows = against(args.against, given, args.repeats)
+        rows = against(args.against, arguments, args.repeats)
         publish("perf_against", rows, ["phase", "that, s", "this, s", "that / this"], args.out)
         return
     bench = Bench(args)
-    found = bench.measure()
+    measured = bench.measure()
     if args.json:
-        print(json.dumps(found))
+        print(json.dumps(measured))
         return
-    rows = [{"what": name, "value": value} for name, value in found.items() if name != "times"]
+    rows = [{"what": name, "value": value} for name, value in measured.items() if name != "times"]
     publish("perf_throughput", rows, ["what", "value"], args.out)
     if args.profile:
         print(bench.profile())

@@ -58,8 +58,8 @@ def ours(model: str, steps: int) -> list[float]:
 def trl(python: Path, model: str, prompts: Path, steps: int) -> list[float]:
     """The same by TRL."""
     worker = str(Path(__file__).with_name("trl_worker.py"))
-    given = [str(python), "-P", worker, model, str(prompts), *map(str, (GROUPS, SIZE, NEW, steps))]
-    done = subprocess.run(given, capture_output=True, text=True, check=False)
+    command = [str(python), "-P", worker, model, str(prompts), *map(str, (GROUPS, SIZE, NEW, steps))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"TRL failed with status {done.returncode}:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])

@@ -65,8 +65,8 @@ def cpu_seconds() -> float:
     """
     ticks, parents = 0, [str(os.getpid())]
     while parents:
-        found = Path(f"/proc/{parents[0]}/task").glob("*/children")
-        children = [pid for path in found for pid in path.read_text().split()]
+        files = Path(f"/proc/{parents[0]}/task").glob("*/children")
+        children = [pid for path in files for pid in path.read_text().split()]
         for pid in children:
             ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
         parents = parents[1:] + children
@@ -90,8 +90,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     arguments = parser.parse_args()
     expected, command = solve_here(), bubblewrap()
-    calls = [Call("call", json.dumps(given)) for given in INPUTS]
-    lines = "".join(json.dumps(given) + "\n" for given in INPUTS)
+    calls = [Call("call", json.dumps(argument)) for argument in INPUTS]
+    lines = "".join(json.dumps(argument) + "\n" for argument in INPUTS)
     rates: dict[str, list[float]] = {"sandbox": [], "bwrap": []}
     costs: list[float] = []
     with Sandbox(workers=WORKERS) as sandbox:

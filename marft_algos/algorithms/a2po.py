@@ -1,6 +1,6 @@
 """A2PO: agent by agent on one batch, advantages corrected for those already updated (arXiv 2302.06205).
 
-Policies are updated one after the other. Before each block the advantages over the team chain are computed anew: a
+Policies are updated one after the other. Before each block the advantages over the team's layers are computed anew: a
 turn of a policy that has moved since is looked back from with the trace c = min(1, ρ) in place of 1, so that what
 it would say today counts, not what it said:
 
@@ -14,7 +14,7 @@ return of its block. With the others' ratios at 1 and w_c = 0 this is PPO.
 
 Departures from the original. A time step there is a turn's layer here, so that the trace works between turns of
 different agents, which act one after the other. ρ^i is a token's ratio by default. c and Π ρ^j are those of whole
-replies: over long replies c falls towards 0 quickly, and the chain leans on V; both are logged. ε_o is .1, as in the
+replies: over long replies c falls towards 0 quickly, and the returns lean on V; both are logged. ε_o is .1, as in the
 authors' code (two reimplementations have ε_i/2, which is the same at the last position).
 """
 
@@ -72,14 +72,14 @@ class A2PO(PPO):
         return [F.trace(self.moved.get(t, 0.0)) for t in trajectory.transitions]
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """Before the first block: nobody has moved."""
+        """Assigns advantages before the first block, when no policy has moved."""
         self.updated, self.moved, self.outer = [], {}, {}
         return super().credit(trajectories, estimates)
 
     def order(
         self, rows: Mapping[str, Sequence[Transition]], estimates: Estimates, iteration: int
     ) -> Iterator[list[str]]:
-        """Semi-greedy: by the advantages as they are when a block's turn comes."""
+        """Orders policies semi-greedily: by the advantages as they are when a block's turn comes."""
         rng = seeds.generator(seeds.order(self.seed, iteration))
         left = [p for p, turns in rows.items() if turns]
         n = len(left)
@@ -113,7 +113,7 @@ class A2PO(PPO):
         return {f"policy/{p}/trace": float(np.mean([F.trace(x) for x in m])) for p, m in moves.items() if m}
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """−min(wA, clip(w, 1 ± ε_i)A), w = ρ times the outer factor."""
+        """Returns −min(wA, clip(w, 1 ± ε_i)A), w = ρ times the outer factor."""
         outer = self.per_turn([self.outer.get(t, 1.0) for t in batch.transitions], batch)
         loss, stats = self.clipped(self.ratio(logprobs, batch) * outer, batch.advantages, batch, scale=self.scale)
         stats |= {"outer": float(batch.mean(outer.flatten())), "clip_eps_max": self.config.clip * self.scale}

@@ -58,7 +58,7 @@ class ATGRPO(GRPO):
         self.candidates = self.config.candidates
 
     def worth(self, branch: Trajectory, index: int) -> float:
-        """α·team + local of what is paid from the candidate's layer on."""
+        """Returns α·team + local of what is paid from the candidate's layer on."""
         t = branch.transitions[index]
         paid = branch.layers[t.layer :]
         team = sum(layer.team_reward for layer in paid)

@@ -1,4 +1,4 @@
-"""What an algorithm is: five hooks, a name, and what it needs of a run.
+"""Defines an algorithm: five hooks, a name, and what it needs of a run.
 
 The substrate (``Learner``) owns collecting, packing, stepping and saving; an algorithm owns the idea. An algorithm is
 one file of this folder: a class with ``@register("name")`` and a frozen ``Config``. This file holds no algorithm's
@@ -52,25 +52,25 @@ Rescore = Callable[[Sequence[Transition]], list[np.ndarray]]
 """Turns of one policy -> per turn the [L] log-probs under the policy as it is now."""
 
 
-class Critics(Protocol):
+class ValueHeads(Protocol):
     """The value heads, one per policy id, on cached features of a frozen trunk."""
 
     @property
     def policies(self) -> list[str]:
-        """Policies that have a head."""
+        """Returns the policies that have a head."""
 
     @property
     def device(self) -> torch.device:
-        """Where the heads are."""
+        """Returns the device of the heads."""
 
     def parameters(self, policy: str) -> Sequence[Tensor]:
-        """Trainable tensors of one head."""
+        """Returns the trainable tensors of one head."""
 
     def featurise(self, transitions: Sequence[Transition], *, view: Any, level: Level) -> Mapping[Transition, Tensor]:
-        """Features [n, d] of turns: n = 1 at action level and for turns without a loss, else one row per token."""
+        """Computes features [n, d] of turns: n = 1 at action level or for turns without a loss, else one per token."""
 
     def values(self, policy: str, features: Tensor) -> Tensor:
-        """[N, d] -> [N] fp32."""
+        """Predicts values: [N, d] -> [N] fp32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ class Algorithm:
     """Whether advantages, values and returns are one number per action or one per token."""
     view: View = "none"
     """Which observation the critic sees; ``none``: no critic."""
-    chain: credit_rules.Chain = "team"
-    """What its returns run over (``links`` for team and agent chains): some credit rules make sense along some only."""
+    chain: credit_rules.Relation = "team"
+    """What its returns run over (``links`` has ``team`` and ``agent``); some credit rules make sense over some only."""
     rule: credit_rules.Rule = credit_rules.get("broadcast")
     """Who is paid what; an algorithm whose ``Config`` has ``credit`` sets it."""
     imitates: ClassVar[bool] = False
@@ -118,24 +118,24 @@ class Algorithm:
 
     @property
     def group_size(self) -> int:
-        """Episodes of each start."""
+        """Returns the number of episodes of each start."""
         return self.config.group_size if isinstance(self.config, GroupConfig) else 1
 
     @property
     def refills(self) -> int:
-        """How often unwanted groups are replaced."""
+        """Returns how often unwanted groups are replaced."""
         return self.config.refills if isinstance(self.config, GroupConfig) else 0
 
     def links(self, trajectory: Trajectory, estimates: Estimates) -> credit_rules.Rewards:
-        """Whose values bootstrap which turn, and what is paid in between, along ``chain``.
+        """Returns each turn's successors, whose values bootstrap it, and what is paid before them, as ``chain`` says.
 
         ``team``: layer by layer through the whole episode. ``agent``: a turn's successor is its agent's own next turn.
         """
-        chains = {"team": credit_rules.team_chain, "agent": credit_rules.agent_chain}
-        return chains[self.chain](trajectory, self.rule(trajectory), estimates)
+        relations = {"team": credit_rules.team_chain, "agent": credit_rules.agent_chain}
+        return relations[self.chain](trajectory, self.rule(trajectory), estimates)
 
     def wanted(self, group: Sequence[Trajectory]) -> bool:
-        """Whether these episodes of one start are worth learning from; others are dropped, and refilled.
+        """Returns whether these episodes of one start are worth learning from; others are dropped, and refilled.
 
         Args:
             group: Those that did not fail, maybe none.
@@ -151,7 +151,7 @@ class Algorithm:
         """
         raise NotImplementedError
 
-    def values(self, trajectories: Sequence[Trajectory], critics: Critics | None, estimates: Estimates) -> None:
+    def values(self, trajectories: Sequence[Trajectory], critics: ValueHeads | None, estimates: Estimates) -> None:
         """Hook 1. Fills ``values`` (of turns that a critic looks at) and ``bootstraps`` of the estimates."""
         fill_values(trajectories, critics, self.view, self.level, estimates)
 
@@ -167,7 +167,7 @@ class Algorithm:
     def order(
         self, rows: Mapping[str, Sequence[Transition]], estimates: Estimates, iteration: int
     ) -> Iterable[list[str]]:
-        """Hook 3. Blocks of policies to update one after the other; here all at once.
+        """Hook 3. Returns blocks of policies to update one after the other; here all at once.
 
         A generator is asked for its next block after the last one was updated and ``after_block`` has run.
 
@@ -179,7 +179,7 @@ class Algorithm:
         return [list(rows)]
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """Hook 4. The loss of one batch, as its share of the minibatch's loss (``batch.mean``), and numbers to log.
+        """Hook 4. Returns one batch's share of the minibatch's loss (``batch.mean``), and numbers to log.
 
         Args:
             logprobs: [B, T-1] under the current weights, with gradient.
@@ -191,7 +191,7 @@ class Algorithm:
         raise NotImplementedError
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """How one number per token becomes a loss: their mean. KL and entropy terms are averaged like the surrogate.
+        """Averages one number per token into a loss. KL and entropy terms are averaged like the surrogate.
 
         Args:
             x: [B, T-1].
@@ -230,7 +230,7 @@ class Algorithm:
     def after_block(
         self, block: Sequence[str], trajectories: Sequence[Trajectory], estimates: Estimates, rescore: Rescore
     ) -> dict[str, float]:
-        """Hook 5. What later blocks must know of the policies just updated; returns numbers to log. Nothing here."""
+        """Hook 5. Prepares later blocks for the policies just updated; returns numbers to log. Does nothing here."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -242,7 +242,7 @@ class Algorithm:
 
 
 def fill_values(
-    trajectories: Sequence[Trajectory], critics: Critics | None, view: View, level: Level, estimates: Estimates
+    trajectories: Sequence[Trajectory], critics: ValueHeads | None, view: View, level: Level, estimates: Estimates
 ) -> None:
     """Reads V for every turn that a critic can see, and for the layer that a truncated episode would have run."""
     if view == "none":
@@ -343,7 +343,7 @@ def get(name: str) -> type[Algorithm]:
 
 
 def names() -> list[str]:
-    """Names that ``get`` knows: one file in ``marft_algos/algorithms`` each, and what was registered elsewhere."""
+    """Returns the names that ``get`` knows: files of ``marft_algos/algorithms``, and what was registered elsewhere."""
     return sorted(pages() | set(_REGISTRY))
 
 

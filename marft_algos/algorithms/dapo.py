@@ -58,7 +58,7 @@ class DAPO(GRPO):
     config: DAPOConfig
 
     def wanted(self, group: Sequence[Trajectory]) -> bool:
-        """Groups in which not all scores are alike."""
+        """Returns whether the group's scores differ."""
         scores = super().scores(group)
         return bool(len(scores)) and bool(scores.min() < scores.max())
 

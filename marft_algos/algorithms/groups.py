@@ -1,4 +1,4 @@
-"""Pure mathematics of methods without a critic: statistics of groups of episodes, importance weights, baselines.
+"""Computes statistics of groups of episodes, importance weights and baselines, for methods without a critic.
 
 A group is several episodes of one start, each with one score; a key tells which entries belong together. Credit
 works on numpy arrays in float64, and no result depends on the order of the entries; losses work on torch tensors.
@@ -32,7 +32,7 @@ class Groups:
 
     @property
     def count(self) -> int:
-        """Number of groups."""
+        """Returns the number of groups."""
         return round(float((1.0 / self.size).sum()))
 
     def log(self) -> dict[str, float]:
@@ -45,12 +45,12 @@ class Groups:
 
     @property
     def flat(self) -> int:
-        """Groups whose scores are all alike: they teach nothing."""
+        """Returns which groups have equal scores: they give no gradient."""
         return round(float((1.0 / self.size)[self.std < MIN_STD].sum()))
 
 
 def statistics(scores: Sequence[float] | Array, keys: Sequence[Hashable], ddof: int = 0) -> Groups:
-    """Mean, σ and size of the groups that equal ``keys`` make.
+    """Computes mean, σ and size of the groups that equal ``keys`` make.
 
     Args:
         scores: [N].
@@ -72,13 +72,13 @@ def statistics(scores: Sequence[float] | Array, keys: Sequence[Hashable], ddof: 
 
 
 def leave_one_out(scores: Sequence[float] | Array, groups: Groups) -> Array:
-    """R_j − mean of the group's other scores = (R_j − μ)·k/(k − 1), [N]; 0 for an only one."""
+    """Computes R_j − mean of the group's other scores = (R_j − μ)·k/(k − 1), [N]; 0 for an only one."""
     others = np.maximum(groups.size - 1.0, 1.0)
     return np.asarray((np.asarray(scores, dtype=np.float64) - groups.mean) * groups.size / others)
 
 
 def overlong(length: int, limit: int, cache: float) -> float:
-    """DAPO's penalty of long texts (eq. 13).
+    """Computes DAPO's penalty of long texts (eq. 13).
 
     0 up to ``limit − cache`` tokens, then in a straight line to −1 at ``limit``; −1 beyond.
     """
@@ -99,12 +99,12 @@ def decayed(old: float, scores: Sequence[float], decay: float) -> float:
 
 
 def truncated_weights(learner: Tensor, sampler: Tensor, cap: float) -> Tensor:
-    """min(π_learner/π_sampler, C) of every token, without a gradient; 1 where both log-probs are 0 (padding)."""
+    """Computes min(π_learner/π_sampler, C) of each token, without a gradient; 1 where both log-probs are 0."""
     delta = (learner - sampler).detach().clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     return delta.exp().clamp(max=cap)
 
 
 def scale_gradient(x: Tensor, factor: Tensor) -> Tensor:
-    """x, its gradient times ``factor``: weighs every token's loss, whatever function of x the loss is."""
+    """Returns x, its gradient times ``factor``: weighs every token's loss, whatever function of x the loss is."""
     fixed = x.detach()
     return fixed + factor * (x - fixed)

@@ -29,7 +29,7 @@ import numpy as np
 
 from marft_algos import credit, seeds
 from marft_algos import functional as F
-from marft_algos.algorithms.base import Critics, Need, Rescore, View, fill_values, register
+from marft_algos.algorithms.base import Need, Rescore, ValueHeads, View, fill_values, register
 from marft_algos.algorithms.ppo import PPO, PPOConfig, log_ratios, waiting
 from marft_algos.batching import Batch, decision_points
 from marft_algos.lazy import torch
@@ -56,7 +56,7 @@ class HAPPO(PPO):
     config: HAPPOConfig
     needs: ClassVar[frozenset[Need]] = frozenset({"critic", "team_state", "blocks"})
     view: View = "team"
-    chain: credit.Chain = "round"
+    chain: credit.Relation = "round"
 
     def __init__(self, config: HAPPOConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
@@ -64,8 +64,8 @@ class HAPPO(PPO):
         self.factors: dict[Transition, float] = {}
         """M of the turn's round; elsewhere 1."""
 
-    def values(self, trajectories: Sequence[Trajectory], critics: Critics | None, estimates: Estimates) -> None:
-        """One V per turn at either level: a round has one joint advantage."""
+    def values(self, trajectories: Sequence[Trajectory], critics: ValueHeads | None, estimates: Estimates) -> None:
+        """Fills one V per turn at either level: a round has one joint advantage."""
         fill_values(trajectories, critics, self.view, "action", estimates)
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
@@ -78,7 +78,7 @@ class HAPPO(PPO):
         return {f"policy/{p}/factor_ess": 1.0 for p in sorted({t.policy for t in turns})}
 
     def _joint(self, trajectory: Trajectory, estimates: Estimates) -> None:
-        """The chain of rounds: what each pays, and the value at its start."""
+        """Runs returns from round to round: each has what it pays, and the value at its start."""
         turns = trajectory.transitions
         paid = credit.team_chain(trajectory, self.rule(trajectory), estimates).totals
         rounds: dict[int, list[Sequence[int]]] = {}
@@ -127,7 +127,7 @@ class HAPPO(PPO):
         return {f"policy/{p}/factor_ess": F.effective_samples(m) for p, m in sorted(factors.items())}
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """M·min(ρA, clip(ρ)A): M > 0, so it may stand inside, as a factor on A."""
+        """Returns M·min(ρA, clip(ρ)A): M > 0, so it may stand inside, as a factor on A."""
         factor = self.per_turn([self.factors.get(t, 1.0) for t in batch.transitions], batch)
         loss, stats = self.clipped(self.ratio(logprobs, batch), factor * batch.advantages, batch)
         return loss, stats | {"factor": float(batch.mean(factor.flatten()))}

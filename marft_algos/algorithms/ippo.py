@@ -1,6 +1,6 @@
 """IPPO: every agent runs PPO of its own, and takes the others for a part of its world (arXiv 2011.09533).
 
-The chain is the agent's: its turn is paid its own reward and the team's until its next turn or the episode's end,
+Returns run over the agent's own turns: one is paid its own reward and the team's until the next or the episode's end,
 and bootstrapped from that next turn. Nothing of a team-mate's values or observations enters:
 
     r_k  = own turn + Σ over layers until the own next turn of (team + own share)
@@ -38,9 +38,9 @@ class IPPOConfig(PPOConfig):
 
 @register("ippo")
 class IPPO(PPO):
-    """Independent PPO: agent chains, a critic that sees what its agent sees."""
+    """Independent PPO: returns over each agent's own turns, a critic that sees what its agent sees."""
 
     Config: ClassVar[type[PPOConfig]] = IPPOConfig
     needs: ClassVar[frozenset[Need]] = frozenset({"critic"})
     view: View = "own"
-    chain: credit.Chain = "agent"
+    chain: credit.Relation = "agent"

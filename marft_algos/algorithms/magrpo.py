@@ -58,7 +58,7 @@ class MAGRPO(Algorithm):
         self.rule = credit.get(self.config.credit)
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """Returns to go minus the mean of the same turn's in the group."""
+        """Assigns returns to go minus the mean of the same turn's in the group."""
         turns: list[Transition] = []
         returns: list[float] = []
         keys: list[tuple[int, str, int]] = []
@@ -80,5 +80,5 @@ class MAGRPO(Algorithm):
         return batch.episode_sum(batch.row_sum(x))
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """−log π · A."""
+        """Returns −log π · A."""
         return self.reduce(-logprobs * batch.advantages[:, None], batch), {}

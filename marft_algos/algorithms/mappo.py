@@ -36,7 +36,7 @@ class MAPPOConfig(IPPOConfig):
 
 @register("mappo")
 class MAPPO(IPPO):
-    """Multi-agent PPO: IPPO's agent chains, centralised critics."""
+    """Multi-agent PPO: IPPO's returns over each agent's own turns, centralised critics."""
 
     Config: ClassVar[type[PPOConfig]] = MAPPOConfig
     needs: ClassVar[frozenset[Need]] = frozenset({"critic", "team_state"})

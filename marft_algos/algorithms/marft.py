@@ -1,6 +1,6 @@
 """MARFT: PPO for teams of language models, at the action or the token level (arXiv 2504.16129).
 
-One chain of returns runs through the whole team: a turn is bootstrapped from the turns of the next layer, and inside
+Returns run through the whole team: a turn is bootstrapped from the turns of the next layer, and inside
 a response, at the token level, a token from the next one (``functional.chain``):
 
     last token:  G[k,L] = R + γ_turn · mean_j [(1 − λ_turn)·V[j,1] + λ_turn·G[j,1]]
@@ -12,8 +12,8 @@ with ρ of a token, or of a whole action: exp of the difference of (1/Z)·Σ_t l
 Departures from the paper: layers may hold several turns (each is paid all of the layer's reward, and hands over to
 the mean of the next layer), γ and λ are separate for tokens and turns and default to 1 (0.99^512 is .006), and the
 critic's view is checked, because V of a successor's own observation is a bootstrap only if it sees its predecessor.
-In a game, where one seat's gain is another's loss, no return belongs to all: ``chain="agent"`` then gives every agent a
-chain of its own turns, which is IPPO's.
+In a game, where one seat's gain is another's loss, no return belongs to all: ``chain="agent"`` then runs returns over
+each agent's own turns, which is IPPO's.
 """
 
 from __future__ import annotations

@@ -54,24 +54,24 @@ class MARSHAL(Algorithm):
     Config = MARSHALConfig
     config: MARSHALConfig
     level: Level = "action"
-    chain: credit.Chain = "agent"
+    chain: credit.Relation = "agent"
 
     def __init__(self, config: MARSHALConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
         self.rule = credit.get(self.config.credit)
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """Centre, sum to go, normalise; each player by itself."""
+        """Centres rewards, sums them to go and normalises the sums, each player by itself."""
         turns = [t for d in trajectories for t in d.transitions]
         players = [t.agent for t in turns]
-        chains = [self.links(d, estimates) for d in trajectories]
-        rewards = np.array([r for links in chains for r in links.totals], dtype=np.float64)
+        linked = [self.links(d, estimates) for d in trajectories]
+        rewards = np.array([r for links in linked for r in links.totals], dtype=np.float64)
         rest = rewards - groups.statistics(rewards, players).mean
         sums, start = np.zeros_like(rest), 0
-        for d, links in zip(trajectories, chains, strict=True):
+        for d, links in zip(trajectories, linked, strict=True):
             end = start + len(d.transitions)
-            chain = replace(links, turns=rest[start:end].tolist(), tokens=[None] * (end - start))
-            sums[start:end] = credit.returns_to_go(d, chain)
+            centred = replace(links, turns=rest[start:end].tolist(), tokens=[None] * (end - start))
+            sums[start:end] = credit.returns_to_go(d, centred)
             start = end
         stats = groups.statistics(sums, players)
         advantages = (sums - stats.mean) / (stats.std + self.config.std_eps)

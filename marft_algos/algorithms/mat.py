@@ -41,7 +41,7 @@ class MATConfig(MAPPOConfig):
 
 @register("mat")
 class MAT(MAPPO):
-    """Multi-agent transformer: MAPPO's chains and critic; one policy, turns conditioned on the transcript."""
+    """Multi-agent transformer: MAPPO's returns and critic; one policy, turns conditioned on the transcript."""
 
     Config: ClassVar[type[PPOConfig]] = MATConfig
     needs: ClassVar[frozenset[Need]] = frozenset({"critic", "team_state", "shared"})

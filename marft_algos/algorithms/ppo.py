@@ -1,10 +1,10 @@
-"""What algorithms with a critic share: λ-returns over a chain of turns, whitened advantages, the clipped surrogate.
+"""Implements what algorithms with a critic share: λ-returns, whitened advantages, the clipped surrogate.
 
     A = G − V, G from ``functional.chain`` over the successors that ``links`` names
     loss: −min(ρA, clip(ρ, 1 − ε_l, 1 + ε_h)A)                                     (PPO, arXiv 1707.06347)
 
 with ρ of a token, or of a whole action: exp of the difference of (1/Z)·Σ_t log π, Z = 1, tokens or words. An
-algorithm says which chain its returns run over and which observation its critic sees, and overrides the rest where
+algorithm says which successors its returns run over and which observation its critic sees, and overrides the rest where
 it differs.
 """
 
@@ -44,11 +44,11 @@ class PPOConfig(UpdateConfig):
     gamma_tok: Annotated[float, SHARE] = 1.0
     """Discount from one token to the next; 1: a long answer is not worth less than a short one."""
     gamma_turn: Annotated[float, SHARE] = 1.0
-    """Discount from a turn to the next of its chain; 1: who spoke first is responsible for all of the outcome."""
+    """Discount from a turn to its successors; 1: who spoke first is responsible for all of the outcome."""
     lambda_tok: Annotated[float, SHARE] = 1.0
     """λ inside a response; 1: Monte-Carlo, right as long as the critic knows little."""
     lambda_turn: Annotated[float, SHARE] = 1.0
-    """λ from a turn to the next of its chain; below 1 the critic's view must be a sound bootstrap."""
+    """λ from a turn to its successors; below 1 the critic's view must be a sound bootstrap."""
     credit: str | dict[str, Any] = "broadcast"
     """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` pays rewards where they fall
     due, ``last`` (released code) at a round's last layer."""
@@ -57,7 +57,7 @@ class PPOConfig(UpdateConfig):
 
 
 class PPO(Algorithm):
-    """Base of the algorithms with a critic; a subclass names its ``chain``."""
+    """Base of the algorithms with a critic; a subclass sets ``chain``, which names its successor relation."""
 
     Config = PPOConfig
     config: PPOConfig
@@ -82,12 +82,12 @@ class PPO(Algorithm):
         return None
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """Assigns the chain's returns, and advantages G − V, whitened over what is trained."""
-        self.run_chains(trajectories, estimates)
+        """Assigns returns, and advantages G − V, whitened over what is trained."""
+        self.run_returns(trajectories, estimates)
         self.whiten(trajectories, estimates)
         return {}
 
-    def run_chains(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> None:
+    def run_returns(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> None:
         """Fills returns, and advantages G − V as they are."""
         for trajectory in trajectories:
             turns, links = trajectory.transitions, self.links(trajectory, estimates)
@@ -124,7 +124,7 @@ class PPO(Algorithm):
         return self.clipped(self.ratio(logprobs, batch), batch.advantages, batch)
 
     def ratio(self, logprobs: Tensor, batch: Batch) -> Tensor:
-        """π_θ/π_old at this algorithm's level: [B, T-1] of tokens, or [B] of actions."""
+        """Computes π_θ/π_old at this algorithm's level: [B, T-1] of tokens, or [B] of actions."""
         new, old = logprobs, batch.old_logprobs
         if self.level == "action":
             new = F.action_logprobs(new, batch.mask, self.config.norm, batch.n_words)
@@ -132,7 +132,7 @@ class PPO(Algorithm):
         return F.ratio(new, old)
 
     def per_turn(self, numbers: Sequence[float], batch: Batch) -> Tensor:
-        """One number per row, in a shape that multiplies ratios and advantages: [B, 1] of tokens, or [B] of actions."""
+        """Shapes a number per row so that it multiplies ratios and advantages: [B, 1] of tokens, or [B] of actions."""
         column = batch.advantages.new_tensor(numbers)
         return column[:, None] if self.level == "token" else column
 

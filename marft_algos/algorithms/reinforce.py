@@ -2,8 +2,8 @@
 
     b ← m·b + (1 − m)·mean G,   A_k = G_k − b,   loss = −(1/E) Σ_episodes Σ_k Σ_t log π(y_{k,t}) · A_k
 
-(Williams 1992.) G_k is what is paid from turn k to the end: along the team chain, every agent's turns carry the
-outcome of all that follows; along agent chains, each agent's own. An episode's gradient is the sum over a policy's
+(Williams 1992.) G_k is what is paid from turn k to the end: over the team's layers, every agent's turns carry the
+outcome of all that follows; over an agent's own turns, the agent's. An episode's gradient is the sum over a policy's
 turns, whoever took them, as the policy gradient theorem has it, and the loss divides by all E episodes.
 
 Departures: b starts as the first iteration's mean instead of 0, which would make the first step one on raw rewards; it
@@ -38,7 +38,7 @@ class REINFORCEConfig(UpdateConfig):
     momentum: Annotated[float, SHARE] = 0.9
     """Weight of the past in the running mean: about the last ten iterations."""
     gamma_turn: Annotated[float, SHARE] = 1.0
-    """Discount from a turn to the next of its chain; 1: who spoke first is responsible for all of the outcome."""
+    """Discount from a turn to its successors; 1: who spoke first is responsible for all of the outcome."""
     chain: Literal["team", "agent"] = "team"
     """Whose rewards a turn is credited with: all that the team is paid later, or what its own agent is."""
     credit: str | dict[str, Any] = "broadcast"
@@ -61,7 +61,7 @@ class REINFORCE(Algorithm):
         self.baseline: float | None = None
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """Return to go minus the running mean."""
+        """Assigns the return to go minus the running mean."""
         returns = [
             (t, g)
             for d in trajectories
@@ -86,7 +86,7 @@ class REINFORCE(Algorithm):
         return batch.episode_sum(batch.row_sum(x))
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """−log π · A."""
+        """Returns −log π · A."""
         return self.reduce(-logprobs * batch.advantages[:, None], batch), {}
 
     def state_dict(self) -> dict[str, Any]:

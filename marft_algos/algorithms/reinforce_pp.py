@@ -3,11 +3,11 @@
     A_{k,t} = G_k − β·Σ_{s≥t} (log π_old − log π_ref)_s,  whitened over all trained tokens
     loss    = −min(ρA, clip(ρ, 1 − ε, 1 + ε)A),  mean over tokens
 
-G_k is what is paid from turn k on, along the team chain or the agent's own. The KL of the tokens still to come is in
-a token's advantage, that of the tokens before it is not.
+G_k is what is paid from turn k on, over the team's layers or the agent's own turns. The KL of the tokens still to come
+is in a token's advantage, that of the tokens before it is not.
 
-Departures: β stands under its common name ``kl_reward_coef``, where every algorithm has it. A sequence is a turn: on
-the team chain, the KL of later turns is in the return of earlier ones like any other reward.
+Departures: β stands under its common name ``kl_reward_coef``, where every algorithm has it. A sequence is a turn: over
+the team's layers, the KL of later turns is in the return of earlier ones like any other reward.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class REINFORCEPPConfig(UpdateConfig):
     clip_high: Annotated[float | None, POSITIVE] = None
     """Upper ε if it differs from the lower; none: as ``clip``."""
     gamma_turn: Annotated[float, SHARE] = 1.0
-    """Discount from a turn to the next of its chain."""
+    """Discount from a turn to its successors."""
     chain: Literal["team", "agent"] = "team"
     """Whose rewards a turn is credited with: all that the team is paid later, or what its own agent is."""
     credit: str | dict[str, Any] = "broadcast"

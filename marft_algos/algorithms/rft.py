@@ -45,16 +45,16 @@ class RFT(Algorithm):
     level: Level = "action"
 
     def wanted(self, group: Sequence[Trajectory]) -> bool:
-        """Whether an episode succeeded."""
+        """Returns whether an episode succeeded."""
         return any(self._succeeded(d) for d in group)
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """1 for successful episodes, 0 for others that came along in a group."""
+        """Assigns 1 to successful episodes, 0 to others that came along in a group."""
         estimates.advantages |= credit.spread(trajectories, [float(self._succeeded(d)) for d in trajectories])
         return {}
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """Negative log-likelihood, mean over tokens."""
+        """Returns the negative log-likelihood, mean over tokens."""
         return self.reduce(-logprobs * batch.advantages[:, None], batch), {}
 
     def _succeeded(self, trajectory: Trajectory) -> bool:

@@ -58,5 +58,5 @@ class RLOO(Algorithm):
         return batch.episode_sum(batch.row_sum(x))
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """−log π · A."""
+        """Returns −log π · A."""
         return self.reduce(-logprobs * batch.advantages[:, None], batch), {}

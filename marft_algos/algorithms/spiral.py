@@ -48,7 +48,7 @@ class SPIRAL(Algorithm):
     Config = SPIRALConfig
     config: SPIRALConfig
     level: Level = "action"
-    chain: credit.Chain = "episode"
+    chain: credit.Relation = "episode"
 
     def __init__(self, config: SPIRALConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
@@ -64,8 +64,8 @@ class SPIRAL(Algorithm):
             for agent, role in sorted({(t.agent, t.turn.role) for t in d.transitions}):
                 scores[j, agent] = credit.agent_score(d, paid, agent, estimates)
                 by_role.setdefault(role, []).append(scores[j, agent])
-        for role, own in by_role.items():
-            self.baselines[role] = groups.decayed(self.baselines.get(role, 0.0), own, self.config.decay)
+        for role, role_scores in by_role.items():
+            self.baselines[role] = groups.decayed(self.baselines.get(role, 0.0), role_scores, self.config.decay)
         for j, d in enumerate(trajectories):
             for t in d.transitions:
                 estimates.advantages[t] = np.array([scores[j, t.agent] - self.baselines[t.turn.role]], dtype=np.float32)
@@ -76,7 +76,7 @@ class SPIRAL(Algorithm):
         return batch.episode_sum(batch.row_sum(x))
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """−log π · A."""
+        """Returns −log π · A."""
         return self.reduce(-logprobs * batch.advantages[:, None], batch), {}
 
     def state_dict(self) -> dict[str, Any]:

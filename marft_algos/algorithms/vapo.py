@@ -9,9 +9,9 @@ grows with the length of the reply:
 
 Both means run over tokens: over all of them, and over those of the successful episodes. A is whitened.
 
-Departures from the original, a recipe for one agent. Every agent is a learner of its own, on its agent's chain (paid
-its own reward and the team's until its next turn) with a critic on its own observation; from turn to turn λ is
-``lambda_turn`` (1) for critic and policy alike. The critic is a small head on the frozen model's features: it is
+Departures from the original, a recipe for one agent. Every agent is a learner of its own: returns run over its turns
+(paid its own reward and the team's until its next turn), with a critic on its own observation; from turn to turn λ
+is ``lambda_turn`` (1) for critic and policy alike. The critic is a small head on the frozen model's features: it is
 trained first for a few iterations, not for fifty. An episode is correct if the environment says success; where it
 gives no verdict the NLL is off, and ``correct`` shows it. No groups: the original samples sixteen replies to each
 prompt for the sake of contrast, here a panel has as many episodes as it is given.
@@ -64,7 +64,7 @@ class VAPO(PPO):
     config: VAPOConfig
     needs: ClassVar[frozenset[Need]] = frozenset({"critic"})
     view: View = "own"
-    chain: credit.Chain = "agent"
+    chain: credit.Relation = "agent"
 
     def __init__(self, config: VAPOConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
@@ -73,8 +73,8 @@ class VAPO(PPO):
             raise ConfigError("VAPO's λ works between tokens: level is 'action', expected 'token'.")
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """Returns by the critic's λ; advantages by the policy's, from what the last token is due."""
-        self.run_chains(trajectories, estimates)
+        """Assigns returns by the critic's λ, and advantages by the policy's, from what the last token is due."""
+        self.run_returns(trajectories, estimates)
         turns = [t for trajectory in trajectories for t in trajectory.transitions if has_loss(t)]
         lambdas = [F.length_adaptive_lambda(len(t.reply.action_ids), self.config.alpha) for t in turns]
         for t, lam in zip(turns, lambdas, strict=True):
@@ -91,7 +91,7 @@ class VAPO(PPO):
         return {"lambda": float(np.mean(lambdas)) if lambdas else 1.0, "correct": float(np.mean(judged))}
 
     def _weigh(self, trajectories: Sequence[Trajectory]) -> None:
-        """Weights under which a mean over all of a policy's tokens is one over its correct replies' tokens."""
+        """Returns weights under which a mean over all of a policy's tokens is one over its correct replies' tokens."""
         self.weights = {}
         tokens: dict[str, list[int]] = {}
         rows = [(t, bool(d.success)) for d in trajectories for t in d.transitions if has_loss(t)]

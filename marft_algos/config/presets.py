@@ -145,13 +145,15 @@ def _paper(entropy: float) -> dict[str, Any]:
 _3B, _7B = "Qwen/Qwen2.5-Coder-3B-Instruct", "Qwen/Qwen2.5-Coder-7B-Instruct"
 
 
-def _card(model: str, micro_tokens: int, *, again: bool = False, quantize: str = "none") -> dict[str, Any]:
+def _card(
+    model: str, micro_tokens: int, *, gradient_checkpointing: bool = False, quantize: str = "none"
+) -> dict[str, Any]:
     """Fits one GPU. Cards differ in what is computed at once, never in what is learned.
 
     Args:
         model: the paper's, or the next larger one of its family.
         micro_tokens: tokens of one pass of an update; what takes most memory.
-        again: compute layers again on the way back.
+        gradient_checkpointing: compute layers again on the way back.
         quantize: of the base weights.
     """
     return {
@@ -161,7 +163,7 @@ def _card(model: str, micro_tokens: int, *, again: bool = False, quantize: str =
         # All 64 episodes of an iteration at once: 2.6 GB of keys and values (3B), 4.0 GB (7B), and 6 GB of prompts
         # on their way through a layer at most. More rows than episodes there are not.
         "engine_batch": 64,
-        "gradient_checkpointing": again,
+        "gradient_checkpointing": gradient_checkpointing,
         "quantize": quantize,
         "algorithm": {**_BF16, "micro_tokens": micro_tokens},
     }
@@ -171,13 +173,13 @@ def _card(model: str, micro_tokens: int, *, again: bool = False, quantize: str =
 _CARDS: dict[str, dict[str, Any]] = {
     # Weights 6 GB. Whole activations would leave room for some 2,000 tokens, two rows: computed again, 8,192 take
     # 2.5 GB.
-    "gpu-24gb": _card(_3B, 8192, again=True),
+    "gpu-24gb": _card(_3B, 8192, gradient_checkpointing=True),
     # 8,192 tokens take 46 GB; twice as many would not fit.
     "gpu-80gb": _card(_3B, 8192),
     # 16,384, the default, take 92 GB.
     "gpu-141gb": _card(_3B, 16384),
     # In bf16 the weights alone are 15 GB and leave no room to sample: in 4 bits they are 5.6 GB.
-    "gpu-24gb-7b": _card(_7B, 8192, again=True, quantize="nf4"),
+    "gpu-24gb-7b": _card(_7B, 8192, gradient_checkpointing=True, quantize="nf4"),
     # 4,096 tokens take 31 GB beside 15 GB of weights; twice as many would not fit.
     "gpu-80gb-7b": _card(_7B, 4096),
     # 8,192 tokens take 62 GB; twice as many would not fit.

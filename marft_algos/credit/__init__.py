@@ -1,4 +1,4 @@
-"""Who is paid for what: credit rules, and the successor relations that returns run over."""
+"""Credit rules decide who is paid for what; returns run over the successor relations defined here."""
 
 from marft_algos.credit.costs import Priced
 from marft_algos.credit.lookup import get
@@ -14,7 +14,7 @@ from marft_algos.credit.recorded import (
 )
 from marft_algos.credit.replayed import Counterfactual, LeaveOneOut, Shapley
 from marft_algos.credit.rewards import (
-    Chain,
+    Relation,
     Rewards,
     Rule,
     Setting,
@@ -32,7 +32,6 @@ from marft_algos.credit.rewards import (
 )
 
 __all__ = [
-    "Chain",
     "Counterfactual",
     "Difference",
     "Improvement",
@@ -41,6 +40,7 @@ __all__ = [
     "Margin",
     "Priced",
     "Rank",
+    "Relation",
     "Rewards",
     "Rule",
     "Setting",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Keep = Literal["nothing", "start", "decisions"]
 """What to keep copies of: no state, an episode's first, or also the state before every layer with a trained policy."""
 
-Absence = Literal["silent", "start"]
+Ablation = Literal["silent", "start"]
 """What an absent agent does: say nothing, or what the policy it started from would."""
 
 
@@ -34,7 +34,7 @@ class Branch:
     """Number of the sample at all other turns."""
     absent: frozenset[str] = frozenset()
     """Agents that do not play as trained."""
-    absence: Absence = "silent"
+    absence: Ablation = "silent"
     until_paid: bool = False
     """Ends as soon as something is paid, or the round is over."""
 

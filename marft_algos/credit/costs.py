@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from marft_algos.credit.branches import Keep, Replayer
-from marft_algos.credit.rewards import Chain, Rewards, Rule
+from marft_algos.credit.rewards import Relation, Rewards, Rule
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, check
 from marft_algos.types import Need, Trajectory
 from marft_envs.types import AgentSpec
@@ -54,30 +54,30 @@ class Priced(Rule):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The rule's."""
+        """Returns the rule's name."""
         return self.rule.name
 
     @property
     def needs(self) -> frozenset[Need]:  # type: ignore[override]
-        """The rule's."""
+        """Returns the rule's needs."""
         return self.rule.needs
 
     @property
-    def chains(self) -> frozenset[Chain]:  # type: ignore[override]
-        """The rule's."""
+    def chains(self) -> frozenset[Relation]:  # type: ignore[override]
+        """Returns what the rule's pay may run over."""
         return self.rule.chains
 
     @property
     def keep(self) -> Keep:  # type: ignore[override]
-        """The rule's."""
+        """Returns the states that the rule replays from."""
         return self.rule.keep
 
     def check(self, team: Sequence[AgentSpec]) -> None:
-        """As the rule."""
+        """Checks the arguments as the rule does."""
         self.rule.check(team)
 
     def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> list[Trajectory]:
-        """As the rule."""
+        """Replays as the rule does."""
         return self.rule.replay(trajectories, replayer, iteration)
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:

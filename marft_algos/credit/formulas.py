@@ -1,4 +1,4 @@
-"""Pure mathematics of credit: coalition values, rank correlation. No models, no episodes."""
+"""Computes coalition values and rank correlations. Pure mathematics: no models, no episodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def coalitions(players: Sequence[str]) -> list[frozenset[str]]:
 
 
 def shapley(players: Sequence[str], value: Value) -> dict[str, float]:
-    """φ_i = Σ_{S ∌ i} |S|!·(n − |S| − 1)!/n! · (v(S ∪ i) − v(S)), over all coalitions (Shapley 1953)."""
+    """Computes φ_i = Σ_{S ∌ i} |S|!·(n − |S| − 1)!/n! · (v(S ∪ i) − v(S)), over all coalitions (Shapley 1953)."""
     n = len(players)
     shares = dict.fromkeys(sorted(players), 0.0)
     for coalition in coalitions(players):
@@ -43,7 +43,7 @@ def prefixes(order: Sequence[str]) -> list[frozenset[str]]:
 
 
 def shapley_of(orders: Sequence[Sequence[str]], value: Value) -> dict[str, float]:
-    """The mean of v(those before i, and i) − v(those before i) over these orders: unbiased, and efficient as it is."""
+    """Averages v(those before i, and i) − v(those before i) over these orders: unbiased, and efficient as it is."""
     shares = dict.fromkeys(sorted(orders[0]), 0.0)
     for order in orders:
         before = frozenset[str]()
@@ -54,7 +54,7 @@ def shapley_of(orders: Sequence[Sequence[str]], value: Value) -> dict[str, float
 
 
 def spearman(x: Sequence[float], y: Sequence[float]) -> float:
-    """Rank correlation, equal values sharing their mean rank; nan where either is constant, or of fewer than two."""
+    """Computes the rank correlation, ties sharing their mean rank; nan where either is constant or too short."""
     if len(x) < 2:
         return math.nan
     a, b = _ranks(x), _ranks(y)

@@ -1,4 +1,4 @@
-"""From a setting to a credit rule: a name, or a table of a rule with its arguments and prices."""
+"""Builds a credit rule from its setting: a name, or a table of a rule with its arguments and prices."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Credit rules that read the record: who was paid what, and when.
 
-Those that tell agents apart make sense on agent chains only: a team chain pays every turn all that is paid later.
+Those that tell agents apart need each agent's own successors: the team's pay every turn all that is paid later.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from marft_algos.credit.formulas import spearman
-from marft_algos.credit.rewards import Chain, Rewards, Rule, broadcast, punctual, register, team_score
+from marft_algos.credit.rewards import Relation, Rewards, Rule, broadcast, punctual, register, team_score
 from marft_algos.ranges import NOT_NEGATIVE, Checked
 from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.types import AgentSpec
 
-INDIVIDUAL: frozenset[Chain] = frozenset({"agent", "episode"})
-"""Chains of rules that pay agents differently."""
+INDIVIDUAL: frozenset[Relation] = frozenset({"agent", "episode"})
+"""Relations of rules that pay agents differently."""
 
 
 @register("last")
@@ -44,7 +44,7 @@ def last(trajectory: Trajectory) -> Rewards:
 class Local(Checked, Rule):
     """α·team + local: an agent's own rewards whole, the team's times α (AT-GRPO, arXiv 2510.11062)."""
 
-    chains: ClassVar[frozenset[Chain]] = INDIVIDUAL
+    chains: ClassVar[frozenset[Relation]] = INDIVIDUAL
     alpha: Annotated[float, NOT_NEGATIVE] = 1.0
     """Weight of the team's reward; 0 leaves the agent's own quality."""
 
@@ -64,7 +64,7 @@ class Margin(Rule):
     comes late counts in the round of the turn that it is for.
     """
 
-    chains: ClassVar[frozenset[Chain]] = INDIVIDUAL
+    chains: ClassVar[frozenset[Relation]] = INDIVIDUAL
 
     def __call__(self, trajectory: Trajectory) -> Rewards:
         """Pays each agent's margin at its last turn of the round."""
@@ -90,7 +90,7 @@ class Margin(Rule):
 class _Steps(Rule):
     """Rules about a quality that changes: a span runs from a producer's layer to the next one, and R_s is its pay."""
 
-    chains: ClassVar[frozenset[Chain]] = INDIVIDUAL
+    chains: ClassVar[frozenset[Relation]] = INDIVIDUAL
     critics: tuple[str, ...] = ()
     """Agents, by name or role, that do not produce but make the next product better."""
 
@@ -163,7 +163,7 @@ class Rank(Rule):
     all weights are 1. After CoMAM's rank consistency; its exact weights are not public.
     """
 
-    chains: ClassVar[frozenset[Chain]] = INDIVIDUAL
+    chains: ClassVar[frozenset[Relation]] = INDIVIDUAL
 
     def __init__(self) -> None:
         self._weights: dict[Trajectory, Mapping[str, float]] = {}
@@ -232,7 +232,7 @@ def team_outcome(trajectory: Trajectory) -> float:
 
 
 def _nothing(trajectory: Trajectory) -> Rewards:
-    """Pays nobody."""
+    """Returns rewards of 0 for every turn."""
     layers = len(trajectory.layers)
     return Rewards([0.0] * len(trajectory.transitions), [0.0] * layers, [{} for _ in range(layers)])
 

@@ -16,9 +16,9 @@ import numpy as np
 from marft_algos import seeds
 from marft_algos.batching import has_loss
 from marft_algos.credit import formulas
-from marft_algos.credit.branches import Absence, Branch, Keep, Replayer
+from marft_algos.credit.branches import Ablation, Branch, Keep, Replayer
 from marft_algos.credit.recorded import outcome, team_outcome
-from marft_algos.credit.rewards import Chain, Rewards, Rule, register
+from marft_algos.credit.rewards import Relation, Rewards, Rule, register
 from marft_algos.ranges import COUNT, Checked
 from marft_algos.types import Need, Trajectory, Transition
 from marft_envs.errors import ConfigError
@@ -29,10 +29,10 @@ EXACT = 6
 
 class _Replayed(Rule):
     needs: ClassVar[frozenset[Need]] = frozenset({"branches"})
-    chains: ClassVar[frozenset[Chain]] = frozenset({"team", "agent"})
+    chains: ClassVar[frozenset[Relation]] = frozenset({"team", "agent"})
 
     def __call__(self, trajectory: Trajectory) -> Rewards:
-        """Returns what the replays said."""
+        """Pays turns what the replays credited them with."""
         if len(trajectory.replayed) != len(trajectory.transitions):
             raise ConfigError(
                 f"Credit rule '{self.name}' has played no branches of episode {trajectory.number}. Call rule.replay "
@@ -90,13 +90,13 @@ class _Game(Checked, _Replayed):
     """Rules on the game v(S): what the team earns from the episode's start when only the agents in S play."""
 
     keep: ClassVar[Keep] = "start"
-    absence: Absence = "silent"
+    absence: Ablation = "silent"
     """What an absent agent does: ``silent``: it says the empty text; ``start``: it says what the policy that it
     started from would, drawn with the same random numbers."""
 
     @property
     def needs(self) -> frozenset[Need]:  # type: ignore[override]
-        """The start's weights, if absent agents play with them."""
+        """Returns ``start`` too (the start's weights) if absent agents play with them."""
         return frozenset({"branches", "start"} if self.absence == "start" else {"branches"})
 
     def _played(self, players: Sequence[str], rng: np.random.Generator) -> list[frozenset[str]]:

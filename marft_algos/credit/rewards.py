@@ -1,8 +1,8 @@
-"""What turns and layers are paid, what a credit rule is, and the successor relations that returns run over.
+"""Defines rewards of turns and layers, credit rules, and the successor relations that returns run over.
 
-A credit rule turns the recorded reward channels of an episode into the rewards that a chain carries. A chain says
-whose values bootstrap a turn: the team chain hands over to the next layer, an agent chain to the agent's own next
-turn. A reward enters once along any path of a chain, between the layers where it was paid.
+A credit rule turns the recorded reward channels of an episode into rewards of turns. A successor relation says whose
+values bootstrap a turn: the team's leads from a layer to the next one, the agents' from a turn to the agent's own next
+turn. A reward enters once along any path of successors, between the layers where it was paid.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from marft_envs.errors import ConfigError
 from marft_envs.types import AgentSpec
 
 FloatArray = NDArray[np.floating]
-Chain = Literal["team", "agent", "round", "episode"]
-"""What an algorithm's returns run over: layers, each agent's own turns, rounds with one joint advantage, or an agent's
-whole episode with one score."""
+Relation = Literal["team", "agent", "round", "episode"]
+"""Successor relation of an algorithm's returns: over layers, each agent's own turns, rounds with one joint advantage,
+or an agent's whole episode with one score."""
 Setting = str | Mapping[str, Any]
 """A rule's name, or a table: ``rule`` and its arguments, ``costs``, ``budgets`` and ``multiplier_lr``."""
 
 
 @dataclass(slots=True)
 class Rewards:
-    """What one episode pays.
+    """Holds what one episode pays.
 
-    A credit rule fills the channels: turns, team, agents. A chain (``team_chain``, ``agent_chain``) returns rewards in
-    which everything is paid to turns, and their successors are named: what ``functional.chain`` runs over.
+    A credit rule fills the channels: turns, team, agents. ``team_chain`` and ``agent_chain`` return rewards in which
+    everything is paid to turns, and their successors are named: what ``functional.chain`` runs over.
     """
 
     turns: list[float]
-    """Per transition: paid at its own layer; along a chain, all that is paid between it and its successors."""
+    """Per transition: paid at its own layer; once successors are named, all that is paid before them."""
     team: list[float] = field(default_factory=list)
     """Per layer: paid after it commits and before the next layer does."""
     agents: list[Mapping[str, float]] = field(default_factory=list)
@@ -46,21 +46,21 @@ class Rewards:
     late: list[Mapping[int, float]] = field(default_factory=list)
     """Per layer: transition of an earlier layer -> what it is paid here. Empty: nothing is paid late."""
     successors: list[tuple[int, ...]] = field(default_factory=list)
-    """Per transition: whose values bootstrap it. Empty: any chain may follow. A rule that pays whole returns, to which
-    no chain adds what came later, fills it with empty tuples."""
+    """Per transition: whose values bootstrap it. Empty: the algorithm fills it. A rule that pays whole returns, to
+    which nothing paid later is added, fills it with empty tuples."""
     bootstraps: list[float] = field(default_factory=list)
-    """Per transition: the value beyond its chain's end, where a limit cut the episode without pay."""
+    """Per transition: the value beyond its last successor, where a limit cut the episode without pay."""
     tokens: list[FloatArray | None] = field(default_factory=list)
     """Per transition: what each of its tokens is paid beside ``turns``, [L]; None: nothing. (A KL in the reward, which
     is charged to its tokens whoever else is paid: ``Estimates.penalties``.)"""
 
     @property
     def totals(self) -> list[float]:
-        """Per transition: all that is paid from its first token to its successors."""
+        """Returns per transition all that is paid from its first token to its successors."""
         return [r + _sum(x) for r, x in zip(self.turns, self.tokens, strict=True)]
 
     def token_rewards(self, lengths: Sequence[int]) -> list[FloatArray | None]:
-        """Per transition what each of ``lengths[k]`` decision points is paid: one point is paid for all its tokens."""
+        """Returns per transition what ``lengths[k]`` decision points are paid: a single one, for all its tokens."""
         return [
             x if x is None or len(x) == n else np.array([_sum(x)]) for x, n in zip(self.tokens, lengths, strict=True)
         ]
@@ -75,13 +75,13 @@ class Rule:
     Attributes:
         name: What users type; set by ``register``.
         needs: What a run must offer, beside what the algorithm needs.
-        chains: Chains along which what it pays means what it says.
+        chains: Relations for which its pay is right; names as of ``Algorithm.chain``.
         keep: The states that ``replay`` goes on from.
     """
 
     name: ClassVar[str] = ""
     needs: ClassVar[frozenset[Need]] = frozenset()
-    chains: ClassVar[frozenset[Chain]] = frozenset(get_args(Chain))
+    chains: ClassVar[frozenset[Relation]] = frozenset(get_args(Relation))
     keep: ClassVar[Keep] = "nothing"
 
     def check(self, team: Sequence[AgentSpec]) -> None:
@@ -162,11 +162,11 @@ def broadcast(trajectory: Trajectory) -> Rewards:
     )
 
 
-# Chains --------------------------------------------------------------------------------------------
+# Successor relations -------------------------------------------------------------------------------
 
 
 def team_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> Rewards:
-    """Goes layer by layer through the whole episode, the next round after a round's last layer.
+    """Links each layer to the next one through the whole episode, a round's last layer to the next round's first.
 
     What a turn's tokens are charged is paid token by token to the turn itself, and at the layer's end to those beside.
 
@@ -191,7 +191,7 @@ def team_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> R
 
 
 def team_score(trajectory: Trajectory, paid: Rewards, estimates: Estimates | None = None) -> float:
-    """Returns the episode's one score: all that the team chain pays.
+    """Returns the episode's one score: all that is paid, layer by layer.
 
     Raises:
         ConfigError: As ``team_chain``.
@@ -201,7 +201,7 @@ def team_score(trajectory: Trajectory, paid: Rewards, estimates: Estimates | Non
 
 
 def returns_to_go(trajectory: Trajectory, links: Rewards, gamma: float = 1.0) -> list[float]:
-    """Returns per turn what its chain pays from there to the end, discounted from turn to turn; no values."""
+    """Returns per turn what is paid from there to the end, discounted from successor to successor; no values."""
     n = len(trajectory.transitions)
     returns = F.chain([None] * n, [1] * n, links.totals, links.successors, F.Discounts(gamma_turn=gamma))[1]
     return [float(g[0]) for g in returns]
@@ -227,7 +227,7 @@ def agent_score(trajectory: Trajectory, paid: Rewards, agent: str, estimates: Es
 
 
 def agent_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> Rewards:
-    """Follows each agent's turns: what it and the team are paid until its next turn, or the episode's end."""
+    """Links each turn to the agent's next one; pays what it and the team are paid before it, or the episode's end."""
     tokens = [estimates.penalties.get(t) for t in trajectory.transitions]
     if paid.successors:
         return replace(paid, bootstraps=[0.0] * len(tokens), tokens=tokens)
@@ -314,7 +314,7 @@ def _common(agents: Mapping[str, float], names: set[str], layer: int) -> float:
 
 
 def validate(trajectories: Sequence[Trajectory]) -> None:
-    """Checks what chains rely on: turns in play order, each in exactly one layer.
+    """Checks what successor relations rely on: turns in play order, each in exactly one layer.
 
     Raises:
         ConfigError: A trajectory breaks it.

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import Adam
 
 from marft_algos import credit, seeds
-from marft_algos.algorithms.base import Algorithm, Critics, UpdateConfig
+from marft_algos.algorithms.base import Algorithm, UpdateConfig, ValueHeads
 from marft_algos.algorithms.groups import scale_gradient, truncated_weights
 from marft_algos.batching import (
     Totals,
@@ -86,7 +86,9 @@ class Learner:
     max_staleness = 0
     """How many updates may lie between the weights that sampled a turn and those that learn from it."""
 
-    def __init__(self, algorithm: Algorithm, policies: Policies, critics: Critics | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, algorithm: Algorithm, policies: Policies, critics: ValueHeads | None = None, seed: int = 0
+    ) -> None:
         self.algorithm, self.policies, self.critics, self.seed = algorithm, policies, critics, seed
         self.estimates = Estimates()
         """Of the last update."""

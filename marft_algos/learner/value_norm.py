@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from marft_algos.algorithms.base import Critics
+from marft_algos.algorithms.base import ValueHeads
 from marft_algos.functional import Reals, ValueNorm
 from marft_algos.types import Transition
 
@@ -25,7 +25,7 @@ class NormalisedCritics:
         beta: How much of the old statistics stays at an update.
     """
 
-    def __init__(self, critics: Critics, beta: float) -> None:
+    def __init__(self, critics: ValueHeads, beta: float) -> None:
         self._critics = critics
         self._norms = {policy: ValueNorm(beta) for policy in critics.policies}
 

@@ -59,10 +59,10 @@ def file_of(spec: str) -> Path | None:
     """
     if spec in PACKAGED:
         packaged = PACKAGED[spec]
-        found = importlib.util.find_spec(packaged.package)  # finds it without running it
-        if found is None or not found.submodule_search_locations:
+        package_spec = importlib.util.find_spec(packaged.package)  # finds it without running it
+        if package_spec is None or not package_spec.submodule_search_locations:
             raise ConfigError(f"The package that carries the model '{spec}' is not installed. Type: {packaged.install}")
-        file = Path(found.submodule_search_locations[0]) / packaged.file
+        file = Path(package_spec.submodule_search_locations[0]) / packaged.file
         if not file.is_file():
             raise ConfigError(f"The package '{packaged.package}' holds no {packaged.file}. Type: {packaged.install}")
         return file

@@ -1,4 +1,4 @@
-"""Playing episodes: collecting them, branching off, opponents from the past, and what becomes of broken ones."""
+"""Plays episodes: collects them, replays branches, keeps past opponents, and settles what was broken off."""
 
 from marft_envs.moved import inside
 

@@ -1,4 +1,4 @@
-"""Rollouts: plays a panel of episodes and hands over what happened as trajectories, group by group or all at once."""
+"""Plays a panel of episodes, and returns them as trajectories, group by group or all at once."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Collector:
                 self._vec.reset([])
 
     def _apart(self) -> bool:
-        """Whether episodes go on by themselves."""
+        """Returns whether episodes go on by themselves."""
         return self._engine.one_by_one
 
     def _together(self) -> Generator[tuple[list[Episode], Sequence[Generation]]]:

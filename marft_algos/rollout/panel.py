@@ -1,4 +1,4 @@
-"""A panel of episodes: what is played, what becomes of episodes that were broken off, and numbers of those played.
+"""Draws panels of episodes, settles episodes that were broken off, and computes numbers of those played.
 
 A text's fault is paid the worst, outages are left out and counted. Whose fault it was stands in the record
 (``marft_envs.types.Fault``). Left out means: of the update and of its groups, of every score and metric, of evaluations
@@ -78,15 +78,15 @@ class TaskError(StoppedError):
 
 
 class Limits(Protocol):
-    """What a run's settings say about it."""
+    """Says how many episodes a run may lose."""
 
     @property
     def max_lost(self) -> float:
-        """Largest share of episodes that may be lost."""
+        """Returns the largest share of episodes that may be lost."""
 
     @property
     def on_task_error(self) -> Literal["worst", "stop"]:
-        """What an exception of a task's code does."""
+        """Returns what an exception of a task's code does."""
 
 
 def whole(played: Sequence[Trajectory]) -> list[Trajectory]:
@@ -180,7 +180,7 @@ def _check_share(lost: Sequence[Episode], of: int, limits: Limits, what: str) ->
 
 
 def blamed(lost: Sequence[Episode]) -> str:
-    """Names whose faults these were, and the first of them: ``2 engine, 1 world; the first: …``."""
+    """Says whose faults these were, and the first of them: ``2 engine, 1 world; the first: …``."""
     kinds = ", ".join(f"{n} {fault}" for fault, n in Counter(e.fault for e in lost).most_common())
     first = lost[0]
     detail = f" ({first.info['world_error']})" if "world_error" in first.info else ""

@@ -1,4 +1,4 @@
-"""What else could have happened: episodes that go on from a copied state, and collecting with several candidates.
+"""Plays episodes on from copied states (branches), and collects with several candidates a turn.
 
 A replay starts from a copy of an episode (``FlexEnv.fork``, kept by the Collector) and plays it to its end with the
 rollout engine. Random numbers are common: a turn's seed is the one it had in the episode unless another sample is asked
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Spent:
-    """What was sampled, and what was read for it."""
+    """Counts the tokens that were sampled, and those that were read for it."""
 
     tokens: int = 0
     prompts: int = 0
@@ -55,11 +55,11 @@ class Spent:
         self.prompts += 0 if reply.stop_reason is StopReason.ERROR else len(request.prompt_ids)
 
 
-class Weights(Protocol):
-    """What ``StartEngine`` needs of the policies."""
+class Restorable(Protocol):
+    """Has weights that can be copied and put back: what ``StartEngine`` needs of the policies."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Copies of the weights."""
+        """Returns copies of the weights."""
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Puts them back in place."""
@@ -73,11 +73,11 @@ class StartEngine(EngineBase):
         policies: Have the start's weights while this generates.
     """
 
-    def __init__(self, engine: RolloutEngine, policies: Weights) -> None:
+    def __init__(self, engine: RolloutEngine, policies: Restorable) -> None:
         self._engine, self._policies, self._start = engine, policies, policies.state_dict()
 
     def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
-        """As the engine, at the start's weights."""
+        """Generates as the engine does, at the start's weights."""
         now = self._policies.state_dict()
         self._policies.load_state_dict(self._start)
         try:
@@ -206,7 +206,7 @@ class _Branched(FlexWrapper):
         return paid or any(t.reward for t in turns)
 
     def close(self) -> None:
-        """Nothing: worker processes belong to the original."""
+        """Does nothing: worker processes belong to the original."""
 
 
 class _Branches(Collector):

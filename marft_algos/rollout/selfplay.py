@@ -1,4 +1,4 @@
-"""Self-play: past states of the policies as opponents, and ratings from games.
+"""Keeps past states of the policies as opponents, and rates players by their games.
 
 In an episode against the pool one agent, drawn by the episode's number, plays as it is; the others are played by one of
 the past states. Their turns are in the record and are not trained on.

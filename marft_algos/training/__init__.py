@@ -1,1 +1,1 @@
-"""From settings to the parts of a run, and the loop that trains."""
+"""Builds the parts of a run from its settings, and runs the loop that trains."""

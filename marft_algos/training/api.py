@@ -1,4 +1,4 @@
-"""Training from Python in one call; the command line's ``marft train`` for notebooks and scripts."""
+"""Trains from Python in one call: the command line's ``marft train`` for notebooks and scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``marft eval --compare A B``: two trained teams on the same frozen scenarios, agent by agent and metric by metric.
+"""Compares two trained teams on the same frozen scenarios, agent by agent (``marft eval --compare A B``).
 
 A team's score can hide an agent that got worse while the others made up for it. So beside the team's numbers and each
 agent's own, every policy of B is put into team A alone: what A gains or loses is that agent's own change.

@@ -1,4 +1,4 @@
-"""How much memory a run will take, told from its settings and its models' configurations, before weights are loaded.
+"""Estimates a run's memory from its settings and its models' configurations, before weights are loaded.
 
 The numbers are for the worst case (every prompt and reply as long as it may be), and rough: the arithmetic of one
 gated transformer layer stands for all families. ``tests/training/test_estimate.py`` holds them against measured memory.
@@ -38,8 +38,8 @@ GB = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One thing that takes memory."""
+class MemoryItem:
+    """Names one thing that takes memory, and its size."""
 
     what: str
     bytes: int
@@ -49,15 +49,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a run holds throughout, and what each of its phases takes beside that."""
+    """Lists what a run holds throughout, and what each of its phases takes beside that."""
 
     device: torch.device
-    held: tuple[Part, ...]
-    phases: Mapping[str, tuple[Part, ...]]
+    held: tuple[MemoryItem, ...]
+    phases: Mapping[str, tuple[MemoryItem, ...]]
 
     @property
     def peak(self) -> int:
-        """The most bytes at once."""
+        """Returns the most bytes in use at once."""
         return int((_sum(self.held) + max(map(_sum, self.phases.values()))) * SLACK[self.device.type])
 
     def table(self) -> str:
@@ -120,11 +120,11 @@ def estimate(spec: RunSpec, env: FlexEnv, *, device: torch.device | None = None)
     largest = max(shapes.values(), key=lambda shape: shape.layer_bytes * shape.layers)
     context = CUDA_CONTEXT if where.type == "cuda" else 0
     held = (
-        Part("weights of the base models", sum(s.weights for s in shapes.values()), _lighter(config)),
+        MemoryItem("weights of the base models", sum(s.weights for s in shapes.values()), _lighter(config)),
         *_trained(config, trained),
-        Part("adapters that are not trained", copies * largest.adapter * 4),
-        Part("features for the value heads", work.features * largest.hidden * largest.element, work.fewer),
-        Part("the GPU's own", context),
+        MemoryItem("adapters that are not trained", copies * largest.adapter * 4),
+        MemoryItem("features for the value heads", work.features * largest.hidden * largest.element, work.fewer),
+        MemoryItem("the GPU's own", context),
     )
     phases = {
         "rollout": _rollout(config, largest, work),
@@ -136,7 +136,7 @@ def estimate(spec: RunSpec, env: FlexEnv, *, device: torch.device | None = None)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What counts of a model."""
+    """Holds the sizes of a model that the estimate needs."""
 
     hidden: int
     inner: int
@@ -184,7 +184,7 @@ class Shape:
 
     @property
     def layer_bytes(self) -> int:
-        """What one layer keeps of a token for the way back, under unmerged adapters on all linear layers.
+        """Returns the bytes that a layer keeps of a token for the backward pass, under unmerged adapters everywhere.
 
         Counted with ``torch.autograd.graph.saved_tensors_hooks`` over Qwen2 layers of six shapes.
         """
@@ -194,13 +194,13 @@ class Shape:
 
     @property
     def passing(self) -> int:
-        """What one layer holds of a token at once where nothing is kept."""
+        """Returns the bytes that a layer holds of a token at once where nothing is kept."""
         return self.element * (4 * self.hidden + 3 * self.inner + 2 * self.queries)
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """How much there is to compute."""
+    """Counts the rows and tokens to compute."""
 
     prompt: int
     """Tokens of the longest prompt."""
@@ -236,7 +236,7 @@ class _Work:
         )
 
 
-def _sum(parts: Sequence[Part]) -> int:
+def _sum(parts: Sequence[MemoryItem]) -> int:
     return sum(part.bytes for part in parts)
 
 
@@ -269,34 +269,34 @@ def _context(text: Any, config: TrainConfig) -> int:
     return min(longest, config.context or longest)
 
 
-def _trained(config: TrainConfig, trained: Sequence[Shape]) -> tuple[Part, ...]:
-    """Weights that are trained (fp32), their gradients and Adam's two moments, and their copies under autocast."""
+def _trained(config: TrainConfig, trained: Sequence[Shape]) -> tuple[MemoryItem, ...]:
+    """Counts trained weights (fp32), their gradients and Adam's two moments, and their copies under autocast."""
     weights = [shape.parameters if config.full_finetune else shape.adapter for shape in trained]
     copies = sum(n * shape.element for n, shape in zip(weights, trained, strict=True) if shape.element == 2)
     what = "whole copies to train, and Adam" if config.full_finetune else "adapters, and Adam"
     advice = "leave out --full-finetune" if config.full_finetune else "a smaller --lora-r"
-    return (Part(what, 16 * sum(weights) + copies, advice),)
+    return (MemoryItem(what, 16 * sum(weights) + copies, advice),)
 
 
-def _rollout(config: TrainConfig, shape: Shape, work: _Work) -> tuple[Part, ...]:
+def _rollout(config: TrainConfig, shape: Shape, work: _Work) -> tuple[MemoryItem, ...]:
     fewer = f"--engine-batch {max(work.rows // 2, 1)}"
     cache = 2 * shape.layers * shape.keys * shape.element
     merged = shape.element == 4 and shape.parameters <= SMALL_MODEL
     copies = shape.parameters * 4 if merged or config.full_finetune else 0
     return (
-        Part("keys and values", work.rows * (work.prompt + work.new) * cache, fewer),
-        Part("prompts on their way through a layer", work.rows * work.prompt * shape.passing, fewer),
-        Part("logits and their cumulative sums", work.rows * shape.vocabulary * 20, fewer),
-        Part("adapters added to weights", copies),
+        MemoryItem("keys and values", work.rows * (work.prompt + work.new) * cache, fewer),
+        MemoryItem("prompts on their way through a layer", work.rows * work.prompt * shape.passing, fewer),
+        MemoryItem("logits and their cumulative sums", work.rows * shape.vocabulary * 20, fewer),
+        MemoryItem("adapters added to weights", copies),
     )
 
 
-def _features(shape: Shape, work: _Work) -> tuple[Part, ...]:
+def _features(shape: Shape, work: _Work) -> tuple[MemoryItem, ...]:
     tokens = min(FEATURE_TOKENS, work.turns * (work.prompt + work.new)) if work.features else 0
-    return (Part("a pass of the frozen model", tokens * shape.passing),)
+    return (MemoryItem("a pass of the frozen model", tokens * shape.passing),)
 
 
-def _update(config: TrainConfig, shape: Shape, work: _Work, device: str) -> tuple[Part, ...]:
+def _update(config: TrainConfig, shape: Shape, work: _Work, device: str) -> tuple[MemoryItem, ...]:
     row = work.prompt + work.new
     fewer = f"--micro-tokens {max(work.micro // 2, row)}" if work.micro > row else "a smaller --max-new-tokens"
     pairs = 3 * shape.heads * min(row, work.micro) * shape.element if shape.eager else 0
@@ -307,7 +307,7 @@ def _update(config: TrainConfig, shape: Shape, work: _Work, device: str) -> tupl
         kept, advice = shape.layers * layer, f"--gradient-checkpointing, or {fewer}"
     chosen = min(work.micro, max(scoring.CHUNK[device] // shape.vocabulary, 1))
     return (
-        Part("what the layers keep of a micro-batch", work.micro * kept, advice),
-        Part("gradients on their way through a layer", work.micro * 2 * shape.passing, fewer),
-        Part("a chunk of logits", chosen * shape.vocabulary * (12 + 2 * shape.element)),
+        MemoryItem("what the layers keep of a micro-batch", work.micro * kept, advice),
+        MemoryItem("gradients on their way through a layer", work.micro * 2 * shape.passing, fewer),
+        MemoryItem("a chunk of logits", chosen * shape.vocabulary * (12 + 2 * shape.element)),
     )

@@ -1,4 +1,4 @@
-"""Evaluation on a held-out panel, and the question whether a team's messages matter."""
+"""Evaluates a team on a held-out panel, and tests whether its messages matter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which engine plays which policy, and whether the servers are there."""
+"""Chooses the engine that plays each policy, and checks that its servers can be reached."""
 
 from __future__ import annotations
 

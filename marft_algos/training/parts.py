@@ -1,4 +1,4 @@
-"""From settings to the parts of a run: environments, algorithm, policies, engine. A notebook may hand in its own."""
+"""Builds the parts of a run from its settings: environments, algorithm, policies, engine. A notebook may pass its."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from marft_envs.errors import ConfigError
 
 @dataclass(slots=True)
 class Parts:
-    """What a run is made of. The trainer wires them, and knows none by name."""
+    """Holds the parts of a run. The trainer wires them, and knows none by name."""
 
     spec: RunSpec
     """The settings, resolved."""
@@ -46,7 +46,7 @@ class Parts:
 
     @property
     def config(self) -> TrainConfig:
-        """The settings as they were given."""
+        """Returns the settings as they were given."""
         return self.spec.config
 
 
@@ -59,7 +59,7 @@ def build(
     engine: RolloutEngine | Callable[[PolicySet], RolloutEngine] | None = None,
     loggers: Sequence[Logger] = (),
 ) -> Parts:
-    """Builds what the settings say; everything that can be wrong with them shows itself here, models loaded last.
+    """Builds what the settings say; every error in them is raised here, models loaded last.
 
     Args:
         config: The settings.
@@ -99,13 +99,13 @@ def build(
 
 
 def _engine(
-    spec: RunSpec, policies: PolicySet, given: RolloutEngine | Callable[[PolicySet], RolloutEngine] | None
+    spec: RunSpec, policies: PolicySet, engine: RolloutEngine | Callable[[PolicySet], RolloutEngine] | None
 ) -> RolloutEngine:
-    if given is None:
+    if engine is None:
         return hosting.make_engine(spec, policies)
-    if isinstance(given, type) or not hasattr(given, "generate"):
-        return cast(Callable[[PolicySet], RolloutEngine], given)(policies)
-    return cast(RolloutEngine, given)
+    if isinstance(engine, type) or not hasattr(engine, "generate"):
+        return cast(Callable[[PolicySet], RolloutEngine], engine)(policies)
+    return cast(RolloutEngine, engine)
 
 
 def _factory(env: FlexEnv | EnvFactory | None) -> EnvFactory | None:

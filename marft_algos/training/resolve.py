@@ -26,7 +26,7 @@ NATIVE = Endpoint("native")
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """A run's settings, resolved."""
+    """Holds a run's settings, resolved for its team."""
 
     config: TrainConfig
     agents: Mapping[str, str]
@@ -42,17 +42,17 @@ class RunSpec:
 
     @property
     def local(self) -> list[str]:
-        """Policies with weights here that agents play, in the order the agents name them."""
+        """Returns the policies with weights here that agents play, in the order the agents name them."""
         return [policy for policy in self.endpoints if not self.endpoints[policy].hosted]
 
     @property
     def hosted(self) -> dict[str, str]:
-        """Agent -> policy that a model elsewhere plays."""
+        """Returns agent -> policy that a model elsewhere plays."""
         return {agent: policy for agent, policy in self.agents.items() if self.endpoints[policy].hosted}
 
     @property
     def trained(self) -> list[str]:
-        """Policies that are updated."""
+        """Returns the policies that are updated."""
         return [policy for policy in self.local if policy not in self.config.frozen]
 
 
@@ -107,7 +107,7 @@ def _facts(config: TrainConfig, env: FlexEnv, agents: Mapping[str, str], endpoin
 
 
 def _forks(env: FlexEnv) -> bool:
-    """Whether the environment, with an episode running, can be copied."""
+    """Returns whether the environment, with an episode running, can be copied."""
     try:
         env.fork()
     except (MarftError, TypeError, copy.Error):

@@ -60,7 +60,7 @@ def started(env_id: str, make: EnvFactory) -> FlexEnv:
 
 @contextmanager
 def _starting(env_id: str) -> Iterator[None]:
-    """While inside, episodes start, and no text of an agent can be to blame for what goes wrong."""
+    """Wraps the start of episodes, where no text of an agent can be to blame for an error."""
     try:
         yield
     except Exception as error:
@@ -128,12 +128,12 @@ def model_settings(config: TrainConfig) -> ModelSettings:
     return ModelSettings(config.quantize, config.gradient_checkpointing, config.thinking, config.template_tools)
 
 
-def make_policies(spec: RunSpec, given: BaseModel | None = None) -> PolicySet:
+def make_policies(spec: RunSpec, loaded: BaseModel | None = None) -> PolicySet:
     """Loads the models and puts the adapters on.
 
     Args:
         spec: The run's settings, resolved.
-        given: A base model that is loaded already, instead of those that the settings name.
+        loaded: A base model that is loaded already, instead of those that the settings name.
 
     Raises:
         ConfigError: A model, policy or adapter that cannot work.
@@ -151,7 +151,7 @@ def make_policies(spec: RunSpec, given: BaseModel | None = None) -> PolicySet:
         spare=list(spec.past),
         hosted=spec.hosted,
         seed=config.seed,
-        loaded=given,
+        loaded=loaded,
     )
     for policy, folder in config.adapters.items():
         policies.load_adapter(policy, folder)

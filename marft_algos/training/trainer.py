@@ -1,4 +1,4 @@
-"""The loop: collect → update → publish → log → evaluate → save. It knows no algorithm and no environment."""
+"""Runs the loop: collect → update → publish → log → evaluate → save. It knows no algorithm and no environment."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ class Trainer:
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """One run of the loop: where it writes, and who watches."""
+    """Holds one run of the loop: where it writes, and who watches."""
 
     run: RunFolder
     display: loggers.Display
@@ -332,7 +332,7 @@ class _Session:
 
 @dataclass(frozen=True, slots=True)
 class _Collected:
-    """What an iteration has played."""
+    """Holds what an iteration has played."""
 
     trajectories: Sequence[Trajectory]
     """To learn from."""
@@ -343,7 +343,7 @@ class _Collected:
 
 
 def _slots(config: TrainConfig) -> int:
-    """Episodes in flight."""
+    """Returns the number of episodes in flight."""
     return min(config.num_envs or config.episodes_per_iteration, config.episodes_per_iteration)
 
 
@@ -352,7 +352,7 @@ def _due(iteration: int, every: int) -> bool:
 
 
 class _Interrupt:
-    """Ctrl-C or SIGTERM: at once while nothing that a checkpoint holds changes, else as soon as that is so.
+    """Handles Ctrl-C or SIGTERM: at once while nothing that a checkpoint holds changes, else as soon as that is so.
 
     A second one takes effect at once, and leaves the last checkpoint as it is.
     """
@@ -371,7 +371,7 @@ class _Interrupt:
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
-        """While inside, nothing that a checkpoint holds changes."""
+        """Marks code in which nothing that a checkpoint holds changes."""
         if self._requested:
             self.whole = True
             raise KeyboardInterrupt

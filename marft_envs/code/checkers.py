@@ -328,8 +328,8 @@ def _ask(sandbox: Sandbox, got: str, test: Test, problem: Problem, limits: Limit
     result = sandbox.run_stdio(_HARNESS, json.dumps({"files": files, "source": problem.checker}), limits=limits)
     if result.status != "ok":
         return None, result
-    said = result.stdout.decode("utf-8", "replace").split()
-    word = said[-1].strip(".!").lower() if said else ""
+    words = result.stdout.decode("utf-8", "replace").split()
+    word = words[-1].strip(".!").lower() if words else ""
     if word in _ACCEPTED:
         return True, result
     if word in _REJECTED or (_NUMBER.fullmatch(word) and 0 <= float(word) < 100):

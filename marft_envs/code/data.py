@@ -56,7 +56,7 @@ def _tags(problem: Problem) -> set[str]:
 
 
 CATALOGUE = problems.Catalogue[Problem](
-    made=procedural.SET,
+    generators=procedural.SET,
     hub={name: known.hub_id for name, known in HUB.items()},
     fetch=hub.fetch,
     read=read_jsonl,

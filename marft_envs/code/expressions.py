@@ -112,16 +112,16 @@ class _Answer:
         have = len(self.value)
         self.most = have + 1 if self.step_by_step else max(_AT_ONCE, 10 * have)
 
-    def take(self, said: CallResult) -> CallResult | None:
+    def take(self, result: CallResult) -> CallResult | None:
         """Takes what a call gave; returns what that makes of the test, if that is over."""
-        if said.status != "ok":
+        if result.status != "ok":
             if self.kind == "data" or self.most == len(self.value) + 1:
-                return said
+                return result
             self.step_by_step = True
             return None
-        if not (isinstance(said.value, tuple) and len(said.value) == 2):  # it wrote on the sandbox's channel
+        if not (isinstance(result.value, tuple) and len(result.value) == 2):  # it wrote on the sandbox's channel
             return CallResult("bad_value", message="no value came back")
-        iterates, self.value = said.value
+        iterates, self.value = result.value
         if iterates and isinstance(self.value, list):
             self.kind = "more" if len(self.value) >= self.most else "items"
         else:
@@ -185,10 +185,10 @@ class Run:
         if test.kind == "call":
             return _Running(None, Call("call", test.input))
         try:
-            found = split.of_test(self.problem, test)
+            plan = split.of_test(self.problem, test)
         except setup_code.DecidedInside as reason:
             raise split.refusal(f"Problem '{self.problem.id}'", reason) from None
-        return _Running(found, None if found.rest else Call("expr", found.calls[0]))
+        return _Running(plan, None if plan.rest else Call("expr", plan.calls[0]))
 
     def _ask_clean(self, running: Sequence[_Running]) -> None:
         """Evaluates what is left of expressions, up to the next call that each needs."""
@@ -198,30 +198,31 @@ class Run:
             modules = sorted(setup_code.MODULES - self.setup.names)
             known = ", ".join(f"_{5 + i}" for i in range(len(one.known)))
             kinds = [answer.kind for answer in one.known]
-            given = (answer.value for answer in one.known)
-            values = (self.setup.clean, modules, one.plan.rest, self.function, kinds, *given)
+            answers = (answer.value for answer in one.known)
+            values = (self.setup.clean, modules, one.plan.rest, self.function, kinds, *answers)
             calls.append(Call("expr", f"evaluate(_0, _1, _2, _3, _4, [{known}])", values))
         roomy = replace(self.limits, output_bytes=MAX_HANDED)
-        found = self._calls(_CLEAN, "", calls, "", roomy)
-        slow = sum(said.cpu_s for said in found) > self.limits.total_s / 2  # the tests are, and not the machine
-        for one, said in zip(running, found, strict=True):
-            self.left -= said.wall_s if one.known else 0.0  # what the program gave may make the rest slow
-            if said.status == "ok" and said.value[0] == "value":
-                one.done = replace(said, value=said.value[1])
-            elif said.status == "ok":
-                self._wait(one, *said.value)
+        results = self._calls(_CLEAN, "", calls, "", roomy)
+        slow = sum(result.cpu_s for result in results) > self.limits.total_s / 2  # the tests are, and not the machine
+        for one, result in zip(running, results, strict=True):
+            self.left -= result.wall_s if one.known else 0.0  # what the program gave may make the rest slow
+            if result.status == "ok" and result.value[0] == "value":
+                one.done = replace(result, value=result.value[1])
+            elif result.status == "ok":
+                self._wait(one, *result.value)
             elif one.known:
-                one.done = said  # no value to compare: what the program gave does not fit the rest
-            elif said.cut_short(self.limits) and not slow:
+                one.done = result  # no value to compare: what the program gave does not fit the rest
+            elif result.cut_short(self.limits) and not slow:
                 raise SandboxError(
                     f"Problem '{self.problem.id}': a test of kind 'expr' was cut short before the program was called "
-                    f"({said.status}: {said.message}). No verdict follows. Give the machine less to do, or allow more "
-                    "time (wall_s); if it stays so, the test or 'test_setup_code' waits for something: mend the data."
+                    f"({result.status}: {result.message}). No verdict follows. Give the machine less to do, or allow "
+                    "more time (wall_s); if it stays so, the test or 'test_setup_code' waits for something: mend the "
+                    "data."
                 )
             else:
                 raise DataError(
                     f"Problem '{self.problem.id}': a test of kind 'expr' fails before the program is called "
-                    f"({said.status}). Expected an expression over the function asked for and "
+                    f"({result.status}). Expected an expression over the function asked for and "
                     "'test_setup_code'. Mend the data."
                 )
 
@@ -240,13 +241,13 @@ class Run:
         assert one.plan is not None
         values: list[Any] = []
         texts: list[str] = []
-        for kind, given in (*args, *kwargs.values()):
+        for kind, value in (*args, *kwargs.values()):
             if kind == "text":
-                texts.append(given)
+                texts.append(value)
                 continue
             name = f"_{len(values)}"
             texts.append(f"__import__('builtins').iter({name})" if kind == "items" else name)
-            values.append(given)
+            values.append(value)
         if site < 0:
             named = [f"{key}={text}" for key, text in zip(kwargs, texts[len(args) :], strict=True)]
             return Call("expr", f"{self.function}({', '.join([*texts[: len(args)], *named])})", tuple(values))
@@ -267,16 +268,16 @@ class Run:
         waiting = [one for one in waiting if one.done is None]
         limits = replace(self.limits, total_s=max(self.left, 1e-3))
         calls = [one.next for one in waiting if one.next is not None]
-        found = self._calls(self.program, self.problem.entry_point, calls, self.inside, limits)
-        self.left -= sum(said.wall_s for said in found)
-        for one, said in zip(waiting, found, strict=True):
+        results = self._calls(self.program, self.problem.entry_point, calls, self.inside, limits)
+        self.left -= sum(result.wall_s for result in results)
+        for one, result in zip(waiting, results, strict=True):
             one.next = None
-            one.done = one.answer.take(said) if one.answer else said
+            one.done = one.answer.take(result) if one.answer else result
 
     def _calls(self, source: str, entry: str, calls: Sequence[Call], setup: str, limits: Limits) -> list[CallResult]:
         if not calls:
             return []
-        found = self.sandbox.run_calls(source, entry, calls, setup=setup, limits=limits)
-        if len(found) != len(calls):
-            raise WorkerError(f"the sandbox gave {len(found)} results for {len(calls)} calls; this is a defect of it")
-        return found
+        results = self.sandbox.run_calls(source, entry, calls, setup=setup, limits=limits)
+        if len(results) != len(calls):
+            raise WorkerError(f"the sandbox gave {len(results)} results for {len(calls)} calls; this is a defect of it")
+        return results

@@ -70,7 +70,7 @@ def extract(reply: str, code_block: str = "lenient") -> Extraction:
 
 def _blocks(reply: str) -> tuple[list[str], bool, bool]:
     """The closed Python blocks that are not blank, whether there is any fence, and whether all are closed."""
-    found: list[str] = []
+    blocks: list[str] = []
     lines: list[str] = []
     fence, indent, wanted, fenced = "", 0, False, False
     for line in reply.split("\n"):
@@ -87,12 +87,12 @@ def _blocks(reply: str) -> tuple[list[str], bool, bool]:
         elif len(bare) >= len(fence) and not bare.strip(fence[0]):
             text = "\n".join(lines)
             if wanted and text.strip():
-                found.append(text + "\n")
+                blocks.append(text + "\n")
             fence = ""
         else:
             # A fence that is indented, as in a list, takes its indentation off its lines.
             lines.append(line[min(indent, len(line) - len(line.lstrip(" \t"))) :] if indent else line)
-    return found, fenced, not fence
+    return blocks, fenced, not fence
 
 
 def _looks_like_code(reply: str) -> bool:
@@ -129,9 +129,9 @@ def _test(line: str, problem: Problem) -> Test | None:
         left, right = tree.left, tree.comparators[0]
         expected = ast.literal_eval(right)
         if problem.mode == "stdio":
-            given = ast.literal_eval(left)
-            both = isinstance(given, str) and isinstance(expected, str)
-            return Test("stdio", given, expected) if both else None
+            stdin = ast.literal_eval(left)
+            both = isinstance(stdin, str) and isinstance(expected, str)
+            return Test("stdio", stdin, expected) if both else None
         name = problem.entry_point.rpartition(".")[2]
         if not (isinstance(left, ast.Call) and isinstance(left.func, ast.Name) and left.func.id == name):
             return None

@@ -102,28 +102,28 @@ _MISSING = {
 
 
 def _failures(problem: Problem, tests: Sequence[Test], report: Report) -> list[str]:
-    failed = [(test, found) for test, found in zip(tests, report.results, strict=True) if found.verdict != "passed"]
+    failed = [(test, result) for test, result in zip(tests, report.results, strict=True) if result.verdict != "passed"]
     if failed and failed[0][1].verdict in UNSTARTED:
         first = failed[0][1]
         return [f"{first.verdict}\n{_indented(shown(first.message.strip(), tail=True))}".strip()]
     out: list[str] = []
-    said: set[str] = set()
-    for test, found in failed[:MAX_FAILURES]:
-        out.append(_failure(problem, test, found, "" if found.message in said else found.message))
-        said.add(found.message)
+    messages: set[str] = set()
+    for test, result in failed[:MAX_FAILURES]:
+        out.append(_failure(problem, test, result, "" if result.message in messages else result.message))
+        messages.add(result.message)
     return out
 
 
-def _failure(problem: Problem, test: Test, found: TestResult, message: str) -> str:
-    wrong = found.verdict == "wrong_answer"
-    said = shown(message.strip(), tail=True)
+def _failure(problem: Problem, test: Test, result: TestResult, message: str) -> str:
+    wrong = result.verdict == "wrong_answer"
+    reason = shown(message.strip(), tail=True)
     if test.kind != "stdio":
-        got = shown(found.got) if wrong and found.got else found.verdict
+        got = shown(result.got) if wrong and result.got else result.verdict
         line = f"{shown(call(problem, test))} -> {got}, expected {shown(test.expected)}"
-        return f"{line}\n{_indented(said)}" if said else line
-    given, expected, got = (_indented(shown(text.rstrip("\n"))) for text in (test.input, test.expected, found.got))
-    lines = ["Input:", given, "Expected:", expected, *(["Got:", got] if wrong else [f"Got: {found.verdict}"])]
-    return "\n".join([*lines, *([_indented(said)] if said else [])])
+        return f"{line}\n{_indented(reason)}" if reason else line
+    stdin, expected, got = (_indented(shown(text.rstrip("\n"))) for text in (test.input, test.expected, result.got))
+    lines = ["Input:", stdin, "Expected:", expected, *(["Got:", got] if wrong else [f"Got: {result.verdict}"])]
+    return "\n".join([*lines, *([_indented(reason)] if reason else [])])
 
 
 def _indented(text: str) -> str:

@@ -95,8 +95,8 @@ def rows_to_problems(
         if not isinstance(row, Mapping):
             where = f"{known.hub_id} ({split}), row {index}"
             raise DataError(f"{where}: {type(row).__name__}; expected an object of columns.")
-        own = row.get(known.key) if known.key else None
-        problem_id = f"{name}/{split}/{index if own is None else str(own).replace('/', '-')}"
+        row_id = row.get(known.key) if known.key else None
+        problem_id = f"{name}/{split}/{index if row_id is None else str(row_id).replace('/', '-')}"
         context = Context(name, problem_id, f"{known.hub_id} ({split}), row {index}", reference)
         try:
             problem = known.read(row, context)
@@ -119,8 +119,8 @@ def rows_to_problems(
         problems[problem.id] = problem
     _TALLIES[name, split] = +tally
     if +tally:
-        said = "; ".join(f"{count:,} {reason}" for reason, count in sorted((+tally).items()))
-        _LOG.warning("%s (%s): %s problems; left out: %s", name, split, f"{len(problems):,}", said)
+        reasons = "; ".join(f"{count:,} {reason}" for reason, count in sorted((+tally).items()))
+        _LOG.warning("%s (%s): %s problems; left out: %s", name, split, f"{len(problems):,}", reasons)
     return list(problems.values())
 
 

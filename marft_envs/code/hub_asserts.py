@@ -146,12 +146,12 @@ def substituted(node: ast.AST, by: dict[str, ast.expr]) -> Any:
     return _Rename(by).visit(ast.parse(ast.unparse(node)).body[0])
 
 
-def _test(given: ast.expr, value: Any, name: str, check: str = "", atol: float = 0.0, rtol: float = 0.0) -> Test:
-    """``given``, which calls ``name``, shall have the value."""
-    args = direct(given, name)
+def _test(call: ast.expr, value: Any, name: str, check: str = "", atol: float = 0.0, rtol: float = 0.0) -> Test:
+    """Makes the test that ``call``, which calls ``name``, has the value."""
+    args = direct(call, name)
     if args is not None:
         return Test("call", args, to_text(value), check, atol, rtol)
-    return Test("expr", ast.unparse(given), to_text(value), check, atol, rtol)
+    return Test("expr", ast.unparse(call), to_text(value), check, atol, rtol)
 
 
 def _near(test: ast.expr, name: str) -> Test | None:

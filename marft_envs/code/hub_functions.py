@@ -123,9 +123,9 @@ def _listed(body: list[ast.stmt], name: str, context: Context, gold: str, loose:
     if isinstance(results, ast.List):
         values = [_folded(node) for node in results.elts]
     else:
-        found = iter(context.reference(gold, name, [t for t in texts if t]) if context.reference else [])
+        outputs = iter(context.reference(gold, name, [t for t in texts if t]) if context.reference else [])
         values = [
-            None if (text := next(found, None) if t else None) is None else (ast.literal_eval(text),) for t in texts
+            None if (text := next(outputs, None) if t else None) is None else (ast.literal_eval(text),) for t in texts
         ]
     tests = []
     for text, value in zip(texts, values, strict=False):

@@ -239,11 +239,11 @@ def apps(row: Row, context: Context) -> Problem:
     tests: list[Test | None]
     if name:
         wrapped = all(isinstance(value, list) and len(value) == 1 for value in outputs)
-        tests = [_call(given, value[0] if wrapped else value, context) for given, value in zip(inputs, outputs,
+        tests = [_call(stdin, value[0] if wrapped else value, context) for stdin, value in zip(inputs, outputs,
             strict=False)
-                 if isinstance(given, list)]  # fmt: skip
+                 if isinstance(stdin, list)]  # fmt: skip
     else:
-        tests = [Test("stdio", _lines(given), _lines(value)) for given, value in zip(inputs, outputs, strict=False)]
+        tests = [Test("stdio", _lines(stdin), _lines(value)) for stdin, value in zip(inputs, outputs, strict=False)]
     solutions = loads(row.get("solutions") or "[]", "solutions")
     point = f"Solution.{name}" if name and "class Solution" in (starter or "") else name or ""
     return finish(context, [t for t in tests if t is not None], mode="function" if name else "stdio", prompt=text,
@@ -255,8 +255,8 @@ def apps(row: Row, context: Context) -> Problem:
 
 def _number(value: Any) -> float | None:
     """``2.0`` of ``"2.0 seconds"``."""
-    found = re.match(r"\s*(\d+(?:\.\d+)?)", str(value)[:400])
-    return float(found[1]) if found and float(found[1]) > 0 else None
+    match = re.match(r"\s*(\d+(?:\.\d+)?)", str(value)[:400])
+    return float(match[1]) if match and float(match[1]) > 0 else None
 
 
 def _whole(value: float | None) -> int | None:
@@ -280,8 +280,8 @@ def code_contests(row: Row, context: Context) -> Problem:
         raise Refused("reads or writes files")
     tests, marks = [], []
     for cases, mark in ((public, "public"), (private, "hidden"), (generated, "hidden")):
-        for given, value in zip(cases["input"], cases["output"], strict=True):
-            tests.append(Test("stdio", given, value))
+        for stdin, value in zip(cases["input"], cases["output"], strict=True):
+            tests.append(Test("stdio", stdin, value))
             marks.append(mark)
     solved = row.get("solutions") or {"language": [], "solution": []}
     python = [

@@ -118,14 +118,14 @@ class Judge:
             return list(Report.same("compile_error", len(tests), message).results)
         known = _SEEN.setdefault(self.sandbox, {})
         key = (self.limits, problem, program, tuple(tests))
-        found = known.get(key)
-        if found is None:
-            found = tuple(self._run(problem, program, tests))
-            if not any(result.verdict == "timeout" for result in found) and len(program) <= _MAX_KEPT:
+        results = known.get(key)
+        if results is None:
+            results = tuple(self._run(problem, program, tests))
+            if not any(result.verdict == "timeout" for result in results) and len(program) <= _MAX_KEPT:
                 if len(known) >= _MAX_SEEN:
                     known.clear()
-                known[key] = found
-        return list(found)
+                known[key] = results
+        return list(results)
 
     def report(self, problem: Problem, program: str, tests: Sequence[Test]) -> Report:
         """Returns :meth:`run`'s results as a report."""
@@ -138,8 +138,8 @@ class Judge:
         for test in tests:
             if test.kind == "stdio":
                 raise DataError(f"Problem '{problem.id}' is a function, but has a test of kind 'stdio'. Mend the data.")
-        found = expressions.Run(self.sandbox, problem, program, limits).results(tests)
-        return [self._value(problem, test, result) for test, result in zip(tests, found, strict=True)]
+        results = expressions.Run(self.sandbox, problem, program, limits).results(tests)
+        return [self._value(problem, test, result) for test, result in zip(tests, results, strict=True)]
 
     def _value(self, problem: Problem, test: Test, result: CallResult) -> TestResult:
         if result.status != "ok":

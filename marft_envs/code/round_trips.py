@@ -71,10 +71,10 @@ class _Told:
         assert isinstance(node, ast.Call)
         self.walk(node.func, above)
         names = (*above, root.id)
-        own = next((name for name in reversed(names) if name != self.entry), "")
+        caller = next((name for name in reversed(names) if name != self.entry), "")
         for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
-            if above and own:
-                self.note(argument, own)
+            if above and caller:
+                self.note(argument, caller)
             self.walk(argument, names)
 
     def note(self, node: ast.AST, name: str) -> None:
@@ -113,5 +113,5 @@ class _Told:
             if type(told) is type(value) and told == value:
                 return name
         parts = list(value) if isinstance(value, list | tuple | set) else []
-        found = [self.who_knows(part) for part in parts]
-        return found[0] if found and all(found) else ""
+        knowers = [self.who_knows(part) for part in parts]
+        return knowers[0] if knowers and all(knowers) else ""

@@ -197,9 +197,9 @@ def coefficients(arguments: Any, where: str) -> list[float]:
         DataError: the arguments are something else; names ``where``.
     """
     if isinstance(arguments, list) and len(arguments) == 1 and isinstance(arguments[0], list | tuple):
-        given = arguments[0]
-        if given and all(isinstance(c, int | float) and _finite(c) for c in given):
-            return list(given)
+        values = arguments[0]
+        if values and all(isinstance(c, int | float) and _finite(c) for c in values):
+            return list(values)
     raise DataError(f"{where}: the check 'poly_root' needs one argument, a list of numbers: \"[[1, 2]]\" for 1 + 2x.")
 
 
@@ -221,14 +221,14 @@ def read_test(row: Any, mode: str, where: str) -> tuple[Test, str]:
     for column in (_INPUT[kind], "expected"):
         if not isinstance(row.get(column), str):
             raise DataError(f"{where}: a {kind} test needs a string '{column}'. It has: {', '.join(row)}.")
-    given, expected = row[_INPUT[kind]], row["expected"]
-    if kind == "call" and not isinstance(read_literal(given, where, "'args'"), list):
-        raise DataError(f"{where}: 'args' is {given[:60]!r}; expected a list of the arguments: \"[1, 2]\".")
+    source, expected = row[_INPUT[kind]], row["expected"]
+    if kind == "call" and not isinstance(read_literal(source, where, "'args'"), list):
+        raise DataError(f"{where}: 'args' is {source[:60]!r}; expected a list of the arguments: \"[1, 2]\".")
     if kind == "expr":
         try:
-            ast.parse(given, mode="eval")
+            ast.parse(source, mode="eval")
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-            raise DataError(f"{where}: 'expr' is {given[:60]!r}, which is no Python expression ({error}).") from error
+            raise DataError(f"{where}: 'expr' is {source[:60]!r}, which is no Python expression ({error}).") from error
     if kind != "stdio":
         read_literal(expected, where, "'expected'")
     check, known = _text(row, "check", where), OUTPUT_CHECKS if kind == "stdio" else VALUE_CHECKS
@@ -242,8 +242,8 @@ def read_test(row: Any, mode: str, where: str) -> tuple[Test, str]:
     if check == "poly_root":
         if kind != "call":
             raise DataError(f"{where}: the check 'poly_root' needs a test of kind 'call', whose argument it reads.")
-        coefficients(read_literal(given, where, "'args'"), where)
-    return Test(kind, given, expected, check, float(atol), float(rtol)), visibility
+        coefficients(read_literal(source, where, "'args'"), where)
+    return Test(kind, source, expected, check, float(atol), float(rtol)), visibility
 
 
 def read_row(row: Any, where: str, *, fallback_id: str, source: str) -> Problem:
@@ -318,10 +318,10 @@ def read_jsonl(path: Path, split: str | None = None) -> tuple[Problem, ...]:
     """
     stat = path.stat()
     rows = _read(path, stat.st_mtime_ns, stat.st_size)
-    problems = tuple(problem for problem, own in rows if split in (None, "all", own) or not own)
+    problems = tuple(problem for problem, name in rows if split in (None, "all", name) or not name)
     if not problems:
         raise DataError(
-            f"{path} has no row of the split '{split}'. It has: {', '.join(sorted({own for _, own in rows}))}. "
+            f"{path} has no row of the split '{split}'. It has: {', '.join(sorted({name for _, name in rows}))}. "
             'Ask for one of these, or for all rows with split="all".'
         )
     return problems
@@ -334,9 +334,9 @@ def _read(path: Path, mtime_ns: int, size: int) -> tuple[tuple[Problem, str], ..
     lines: dict[str, int] = {}
     for number, where, row in of_file(path, f"with {NEEDS}"):
         problem = read_row(row, where, fallback_id=f"{path.stem}/{number}", source=path.stem)
-        own = _text(row, "split", where)
+        row_split = _text(row, "split", where)
         if problem.id in lines:
             raise DataError(f"{where}: the id '{problem.id}' is that of line {lines[problem.id]} too. Change one.")
         lines[problem.id] = number
-        rows.append((problem, own))
+        rows.append((problem, row_split))
     return tuple(rows)

@@ -97,13 +97,13 @@ def _catches(statement: ast.stmt) -> bool:
 
 def _reached(names: Iterable[str], used: Sequence[set[str]], bound: Sequence[set[str]]) -> set[int]:
     """Statements whose names these names lead to, by number."""
-    found: set[int] = set()
+    reached: set[int] = set()
     left = set(names)
     while left:
-        new = {i for i, own in enumerate(bound) if own & left} - found
-        found |= new
+        new = {i for i, names_bound in enumerate(bound) if names_bound & left} - reached
+        reached |= new
         left = set[str]().union(*(used[i] for i in new))
-    return found
+    return reached
 
 
 def _defines(statement: ast.stmt) -> bool:
@@ -130,11 +130,11 @@ def read_setup(setup: str, function: str) -> Setup:
     clean = set[str]().union(*bound)
     known = BUILTINS | MODULES | {function}
     while True:  # until nothing more is found to need the program
-        found = [need or not names <= known | clean for need, names in zip(needs, used, strict=True)]
-        clean -= set[str]().union(*(names for need, names in zip(found, bound, strict=True) if need))
-        if found == needs:
+        grown = [need or not names <= known | clean for need, names in zip(needs, used, strict=True)]
+        clean -= set[str]().union(*(names for need, names in zip(grown, bound, strict=True) if need))
+        if grown == needs:
             break
-        needs = found
+        needs = grown
     wanted = set[str]().union(*(names for need, names in zip(needs, used, strict=True) if need))
     inside = [need or _defines(statement) for need, statement in zip(needs, statements, strict=True)]
     for i in reversed(range(len(statements))):

@@ -50,14 +50,14 @@ class Plan:
 @functools.lru_cache(maxsize=1024)
 def classes(*sources: str) -> frozenset[str]:
     """Classes that a canonical solution or starter code defines."""
-    found: set[str] = set()
+    names: set[str] = set()
     for source in sources:
         try:
             tree = ast.parse(source)
         except (SyntaxError, ValueError, MemoryError, RecursionError):
             continue  # a header without a body is no Python
-        found |= {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-    return frozenset(found)
+        names |= {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    return frozenset(names)
 
 
 def function_name(entry_point: str, known_classes: frozenset[str]) -> str:
@@ -187,12 +187,12 @@ class _Splitter:
             links.append(node)
             node = node.func if isinstance(node, ast.Call) else node.value  # type: ignore[attr-defined]
         links.reverse()  # from the root outwards
-        own = self._is_class(root.id)
-        if not own and not isinstance(links[0], ast.Call):
+        is_class = self._is_class(root.id)
+        if not is_class and not isinstance(links[0], ast.Call):
             raise DecidedInside(f"'{root.id}' is the program's own, and the test uses it other than by a call")
-        if own and all(isinstance(link, ast.Call) for link in links):
+        if is_class and all(isinstance(link, ast.Call) for link in links):
             raise DecidedInside(f"an object of the program's class '{root.id}' takes part in it")
-        last = len(links) - 1 if own else 0
+        last = len(links) - 1 if is_class else 0
         for i, link in enumerate(links):  # what no built-in value has is a method or attribute of the program's
             if isinstance(link, ast.Attribute) and link.attr not in _DATA_ATTRIBUTES:
                 last = max(last, min(i + 1, len(links) - 1))
@@ -220,23 +220,23 @@ class _Splitter:
         """Makes ``part`` a call of the program's process; returns what asks for it."""
         number = len(self.calls)
         self.calls.append("")
-        given: list[ast.expr] = []
+        arguments: list[ast.expr] = []
         node = part
         while not isinstance(node, ast.Name):
             if isinstance(node, ast.Call):
-                node.args = [self._argument(argument, given) for argument in node.args]
+                node.args = [self._argument(argument, arguments) for argument in node.args]
                 for keyword in node.keywords:
-                    keyword.value = self._argument(keyword.value, given)
+                    keyword.value = self._argument(keyword.value, arguments)
             elif isinstance(node, ast.Subscript):
-                node.slice = self._argument(node.slice, given)
+                node.slice = self._argument(node.slice, arguments)
             node = node.func if isinstance(node, ast.Call) else node.value  # type: ignore[attr-defined]
         self.calls[number] = ast.unparse(ast.fix_missing_locations(part))
-        return ast.Call(ast.Name(CALL), [ast.Constant(number), *given], [])
+        return ast.Call(ast.Name(CALL), [ast.Constant(number), *arguments], [])
 
-    def _argument(self, node: ast.expr, given: list[ast.expr]) -> ast.expr:
+    def _argument(self, node: ast.expr, arguments: list[ast.expr]) -> ast.expr:
         """An argument as the program's process sees it: as it stands, or a name for what the rest hands over."""
         if isinstance(node, ast.Starred):
-            return ast.Starred(self._argument(node.value, given))
+            return ast.Starred(self._argument(node.value, arguments))
         names = self._names(node)
         if any(map(self._programs, names)):
             strange = names & (self.local | self.setup.names | {self.entry}) - self._bound_within(node)
@@ -245,8 +245,8 @@ class _Splitter:
             return node
         if self._as_it_stands(node):
             return node
-        given.append(self.visit(node))
-        return ast.Name(f"_{len(given) - 1}")
+        arguments.append(self.visit(node))
+        return ast.Name(f"_{len(arguments) - 1}")
 
     def _bound_within(self, node: ast.expr) -> set[str]:
         return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {

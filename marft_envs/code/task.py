@@ -106,12 +106,12 @@ class CodeTask(Drawn[Problem]):
         paid: dict[int, float] = {}
         for turn in turns:
             if turn.agent in self.writers:
-                found = extract(turn.text, self.code_block)
-                self._written, self._formatted = self._written + 1, self._formatted + (found.status == "ok")
-                if found.status != "ok" and self.format_penalty:
+                extraction = extract(turn.text, self.code_block)
+                self._written, self._formatted = self._written + 1, self._formatted + (extraction.status == "ok")
+                if extraction.status != "ok" and self.format_penalty:
                     paid[turn.index] = -self.format_penalty
                 if turn is written:
-                    self._found, self._hidden = found, None
+                    self._found, self._hidden = extraction, None
         advice: dict[str, float] = {}
         if written is not None:
             self._public = self._report(self.problem.public)
@@ -147,11 +147,11 @@ class CodeTask(Drawn[Problem]):
 
     def _report(self, tests: Sequence[Test]) -> Report:
         """What the last program makes of these tests."""
-        found = self._found
-        if found is None or found.status != "ok":
-            verdict = "too_large" if found is not None and found.status == "too_large" else "no_code"
+        extraction = self._found
+        if extraction is None or extraction.status != "ok":
+            verdict = "too_large" if extraction is not None and extraction.status == "too_large" else "no_code"
             return Report.same(verdict, len(tests))
-        return self.judge.report(self.problem, found.program, tests)
+        return self.judge.report(self.problem, extraction.program, tests)
 
     def _judged(self) -> Report:
         if self._hidden is None:

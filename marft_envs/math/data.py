@@ -57,7 +57,7 @@ def _read(path: Path, split: str | None) -> tuple[Problem, ...]:
 
 
 CATALOGUE = problems.Catalogue[Problem](
-    made=procedural.SET,
+    generators=procedural.SET,
     hub={name: known.hub_id for name, known in HUB.items()},
     fetch=hub.fetch,
     read=_read,

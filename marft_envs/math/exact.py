@@ -120,7 +120,7 @@ def ratio(first: tuple[str, str], second: tuple[str, str]) -> Value | None:
     """
     common = frozenset().union(*(names(side) for side in (*first, *second)))
     sides = [values(side, common) for side in (*first, *second)]
-    found: list[Value] = []
+    ratios: list[Value] = []
     for a, b, c, d in zip(*sides, strict=True):
         if a is None or b is None or c is None or d is None:
             return None
@@ -128,7 +128,7 @@ def ratio(first: tuple[str, str], second: tuple[str, str]) -> Value | None:
             above, below = checked(a - b), checked(c - d)
             if close(below, 0) or close(above, 0):
                 return None
-            found.append(checked(divided(above, below)))
+            ratios.append(checked(divided(above, below)))
         except (OverflowError, Undefined):
             return None
-    return found[0] if all(close(found[0], other) for other in found) else None
+    return ratios[0] if all(close(ratios[0], other) for other in ratios) else None

@@ -133,17 +133,17 @@ def extract_boxed(output: str) -> str | None:
         end = output.find("}", match.end())
         if end >= 0 and "{" not in output[match.end() : end] and output[end - 1] != "\\":
             return output[match.end() : end]
-    found: tuple[int, int] | None = None
+    span: tuple[int, int] | None = None
     open_braces: list[int] = []  # where the content of a box starts; -1 for any other brace
     for token in _BOX_TOKEN.finditer(output):
         text = token.group(0)
         if text == "}":
             content = open_braces.pop() if open_braces else -1
-            if content >= 0 and (found is None or content > found[0]):
-                found = (content, token.start())
+            if content >= 0 and (span is None or content > span[0]):
+                span = (content, token.start())
         elif text[-1] == "{" and text != "\\{":
             open_braces.append(-1 if text == "{" else token.end())
-    return None if found is None else output[found[0] : found[1]]
+    return None if span is None else output[span[0] : span[1]]
 
 
 def warm_up() -> None:

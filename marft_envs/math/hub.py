@@ -158,10 +158,10 @@ def read_level(value: Any, where: str) -> int | None:
     if value is None or value == "Level ?":
         return None
     text = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
-    found = re.fullmatch(r"(?:Level\s*)?(\d{1,3})", text)
-    if not found:
+    match = re.fullmatch(r"(?:Level\s*)?(\d{1,3})", text)
+    if not match:
         raise DataError(f"{where}: level is {short(value)}; expected an integer below 1000, 'Level 3', or nothing.")
-    return int(found[1])
+    return int(match[1])
 
 
 def read_row(
@@ -240,8 +240,8 @@ def rows_to_problems(name: str, rows: Iterable[Mapping[str, Any]], split: str = 
     """
     known, problems = HUB[name], []
     for index, row in enumerate(rows):
-        own = row.get(known.columns.id) if known.columns.id else None
-        problem_id = f"{name}/{split}/{index if own is None else own}"
+        row_id = row.get(known.columns.id) if known.columns.id else None
+        problem_id = f"{name}/{split}/{index if row_id is None else row_id}"
         where = f"{known.hub_id} ({split}), row {index}"
         problems.append(read_row(row, known.columns, where, id=problem_id, source=name, subject=known.subject))
     return problems

@@ -75,13 +75,13 @@ def parse(text: str) -> Node:
 
 def variables(node: Node) -> frozenset[str]:
     """Names of the variables in ``node``."""
-    found, stack = set(), [node]
+    names, stack = set(), [node]
     while stack:
         top = stack.pop()
         if top[0] == "var":
-            found.add(top[1])
+            names.add(top[1])
         stack.extend(child for child in top[1:] if isinstance(child, tuple))
-    return frozenset(found)
+    return frozenset(names)
 
 
 def _tokenize(text: str) -> list[tuple[str, str]]:

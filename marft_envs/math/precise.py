@@ -67,12 +67,12 @@ def _gap(nodes: Nodes, points: Points, mp: Any) -> tuple[Any, Any]:
 
 
 def _context(digits: int) -> Any:
-    found = getattr(_contexts, f"of_{digits}", None)
-    if found is None:
-        found = MPContext()
-        found.dps = digits
-        setattr(_contexts, f"of_{digits}", found)
-    return found
+    context = getattr(_contexts, f"of_{digits}", None)
+    if context is None:
+        context = MPContext()
+        context.dps = digits
+        setattr(_contexts, f"of_{digits}", context)
+    return context
 
 
 def _has_float(node: Node) -> bool:

@@ -243,15 +243,15 @@ def _is_system(sides: list[str]) -> bool:
 
 
 def _operators(text: str) -> list[str]:
-    found, depth = [], 0
+    operators, depth = [], 0
     for char in text:
         if char in "([{⦃":
             depth += 1
         elif char in ")]}⦄":
             depth -= 1
         elif depth == 0 and char in _RELATIONS:
-            found.append(char)
-    return found
+            operators.append(char)
+    return operators
 
 
 def _inequality(sides: list[str], bare: list[str], operators: list[str]) -> Tree | None:
@@ -348,10 +348,10 @@ def _bags(gold: Bag, pred: Bag) -> bool | None:
             return _ordered(gold.parts, pred.parts)  # x = 1, y = 2 against 1, 2: the names fix the order
     left, verdict = list(pred.parts), True
     for part in gold.parts:
-        found = [match(part, other) for other in left]
-        if True in found:
-            left.pop(found.index(True))
-        elif None in found:
+        matches = [match(part, other) for other in left]
+        if True in matches:
+            left.pop(matches.index(True))
+        elif None in matches:
             verdict = False
         else:
             return False

@@ -103,13 +103,13 @@ def make(
         ConfigError: If the team, the domain, profiles or D cannot work.
         DataError: If the problems cannot be had.
     """
-    found = _domain(domain, domain_args, team_name)
-    members = (team_name if isinstance(team_name, Team) else team(team_name, found)).changed(profiles, dependency)
-    check(members, found)
-    problems = found.problems(split, whole(levels), limit)
+    tool_domain = _domain(domain, domain_args, team_name)
+    members = (team_name if isinstance(team_name, Team) else team(team_name, tool_domain)).changed(profiles, dependency)
+    check(members, tool_domain)
+    problems = tool_domain.problems(split, whole(levels), limit)
     limits = Limits(max_turns, max_idle, max_calls, dict(budgets or {}), max_result_chars)
     pays = CompositeReward(**reward) if isinstance(reward, Mapping) else reward
-    task = ToolTask(found, problems, members, pays, limits, show_tools, show_policy)
+    task = ToolTask(tool_domain, problems, members, pays, limits, show_tools, show_policy)
     task.records = records(compact, members.agents)
     if dependency is not None:
         flex.setdefault("history", "team")

@@ -91,7 +91,7 @@ class _Action:
     lines: tuple[_Line, ...]
     raw: int
     """Tokens of the turn as it is passed on without records: its text and the results of its calls."""
-    said: int
+    shown_tokens: int
     """Tokens of the words."""
 
 
@@ -143,7 +143,7 @@ class Records:
             if seen.turn.agent != turn.agent:
                 self._raw[turn.agent] += seen.raw
                 _, lines = self.show(seen.turn, turn.agent, turn.sees)
-                self._compact[turn.agent] += seen.said + (self.count(lines) if lines else 0)
+                self._compact[turn.agent] += seen.shown_tokens + (self.count(lines) if lines else 0)
 
     def show(self, turn: TurnRecord, reader: str, sees: Sequence[int]) -> tuple[str, str]:
         """Returns a turn's words and its record, for a reader of the turns ``sees``."""
@@ -161,21 +161,21 @@ class Records:
         clean = self._neutral(turn.text)
         raw = self.count(clean)
         if not result:
-            said = clean.rpartition("</think>")[2].strip()
-            return _Action(turn, said, (), raw, raw if said == clean else self.count(said))
+            words_kept = clean.rpartition("</think>")[2].strip()
+            return _Action(turn, words_kept, (), raw, raw if words_kept == clean else self.count(words_kept))
         reply = parse(turn.text)
         if reply.error:
-            said = turn.text
+            words_kept = turn.text
             lines = [_Line(f"open: a reply that could not be read ({reply.message})", "", "", False)]
         else:
-            said, lines = words(turn.text, bool(reply.calls)), []
+            words_kept, lines = words(turn.text, bool(reply.calls)), []
             for call, line in zip(reply.calls, result.split("\n"), strict=True):
                 entry = entries[0] if entries and entries[0].result.call == call and entries[0].line == line else None
                 entries = entries[1:] if entry is not None else entries
                 lines.append(self._line(call, line, entry))
-        said = self._neutral(_short(said, self.settings.max_words))
+        words_kept = self._neutral(_short(words_kept, self.settings.max_words))
         raw += self.count(self._neutral(result))
-        return _Action(turn, said, tuple(lines), raw, self.count(said))
+        return _Action(turn, words_kept, tuple(lines), raw, self.count(words_kept))
 
     def _line(self, call: ToolCall, line: str, entry: Entry | None) -> _Line:
         """One call; without an entry in the log it is ``finish`` or a handover, whose result says nothing more."""
@@ -235,9 +235,9 @@ def records(compact: bool | Mapping[str, int], agents: Sequence[AgentSpec]) -> R
     return Records(agents, _settings(compact if isinstance(compact, Mapping) else {})) if compact else None
 
 
-def _settings(given: Mapping[str, int]) -> Settings:
-    for name in given:
+def _settings(limits: Mapping[str, int]) -> Settings:
+    for name in limits:
         if name not in Settings.__dataclass_fields__:
             known = Settings.__dataclass_fields__
             raise ConfigError(f"Compact messages have no setting '{name}'. {did_you_mean(name, known)}")
-    return Settings(**given)
+    return Settings(**limits)

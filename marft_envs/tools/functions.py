@@ -54,10 +54,10 @@ class _Function:
 
     def __call__(self, state: Any, arguments: Mapping[str, Any]) -> Any:
         try:
-            found = self._model.model_validate_json(json.dumps(dict(arguments)))
+            validated = self._model.model_validate_json(json.dumps(dict(arguments)))
         except ValidationError as error:  # what the schema cannot say (a date that does not exist)
             raise ToolError("; ".join(e["msg"] for e in error.errors()[:3])) from error
-        values = {name: getattr(found, name) for name in found.model_fields_set}
+        values = {name: getattr(validated, name) for name in validated.model_fields_set}
         if self.receiver:
             values[self.receiver] = state
         returned = self.fn(**values)
@@ -208,11 +208,11 @@ class FunctionDomain(Servable):
         self._on_exception: OnException = on_exception
         members = _methods(tools) if isinstance(tools, type) else list(tools)
         receiver = "self" if isinstance(tools, type) else STATE
-        made = [_Function(fn, receiver) for fn in members]
-        self.functions = {function.tool.name: function for function in made}
-        if len(self.functions) < len(made):
+        functions = [_Function(fn, receiver) for fn in members]
+        self.functions = {function.tool.name: function for function in functions}
+        if len(self.functions) < len(functions):
             raise ConfigError(f"Two functions of '{name}' have one name. Rename one.")
-        if not made:
+        if not functions:
             raise ConfigError(f"'{name}' has no tools. Give typed functions, or a class with public methods.")
         self.name, self.policy = name, policy
         self.tools: Mapping[str, Tool] = {key: function.tool for key, function in self.functions.items()}
@@ -279,8 +279,8 @@ def _maker(state: Any) -> Callable[[ToolProblem], Any] | None:
             f"state={shown} has no signature that can be read, so whether it takes the problem is not known. Expected "
             f"a function of your own, like def start(problem): return {shown}(…)."
         ) from error
-    made: Callable[[ToolProblem], Any] = state
-    return made
+    maker: Callable[[ToolProblem], Any] = state
+    return maker
 
 
 def _shown(fn: Any) -> str:
@@ -296,9 +296,9 @@ def _empty(problem: ToolProblem) -> dict[str, Any]:
 
 
 def _methods(cls: type) -> list[Callable[..., Any]]:
-    found = {}
+    methods = {}
     for base in reversed(cls.__mro__[:-1]):
         for key, value in vars(base).items():
             if inspect.isfunction(value) and not key.startswith("_"):
-                found[key] = value
-    return list(found.values())
+                methods[key] = value
+    return list(methods.values())

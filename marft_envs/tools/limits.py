@@ -43,10 +43,8 @@ class Limits:
         Raises:
             ConfigError: If a budget names no agent and no role.
         """
-        given, known = self.budgets, {*roles, *roles.values()}
-        for name in given:
+        caps, known = self.budgets, {*roles, *roles.values()}
+        for name in caps:
             if name not in known:
                 raise ConfigError(f"There is no agent or role '{name}' to have a budget. {did_you_mean(name, known)}")
-        return {
-            name: given.get(name, given.get(role, 0)) for name, role in roles.items() if name in given or role in given
-        }
+        return {name: caps.get(name, caps.get(role, 0)) for name, role in roles.items() if name in caps or role in caps}

@@ -30,9 +30,9 @@ def remaining(task: ToolTask) -> list[ToolCall]:
     """Returns the gold calls of this user turn that have not been made; a team that strayed is not led back."""
     session = task.live
     gold = task.gold_calls
-    made = sum(entry.turn == task.user_turn and entry.result.call.name != FINISH for entry in session.log)
+    called = sum(entry.turn == task.user_turn and entry.result.call.name != FINISH for entry in session.log)
     now = gold[task.user_turn] if task.user_turn < len(gold) else []
-    return now[made:]
+    return now[called:]
 
 
 def answer(task: ToolTask, agent: str) -> str:

@@ -99,16 +99,16 @@ def search(payload: tuple[str, str, float]) -> tuple[bool | None, float]:
     """The worker's side: searches, gives up (None) when the CPU seconds are over, and says how many it took."""
     pattern, text, seconds = payload
     signal.signal(signal.SIGVTALRM, _give_up)
-    started, found = time.process_time(), None
+    started, matches = time.process_time(), None
     try:
         signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
         try:
-            found = re.search(pattern, text) is not None
+            matches = re.search(pattern, text) is not None
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     except UndecidedError:
-        found = None
-    return found, time.process_time() - started
+        matches = None
+    return matches, time.process_time() - started
 
 
 def _give_up(number: int, frame: Any) -> None:
@@ -138,19 +138,19 @@ def _ways(parsed: Any) -> tuple[Callable[[int], float], int]:
     """How many combinations of choices a part has, by the length of the text, and how many items it holds."""
     factors: list[Callable[[int], float]] = []
     size = 1
-    for op, given in parsed:
-        inner, repeats, fixed = _inside(op, given)
-        made = [_ways(part) for part in inner]
-        size += sum(one[1] for one in made) or 1
+    for op, argument in parsed:
+        inner, repeats, fixed = _inside(op, argument)
+        parts = [_ways(part) for part in inner]
+        size += sum(one[1] for one in parts) or 1
         if op is _c.BRANCH:
-            factors.append(_either([one[0] for one in made]))
+            factors.append(_either([one[0] for one in parts]))
             continue
-        if repeats and given[1] != 1 and any(one[0](_LONG) > 1 for one in made):
+        if repeats and argument[1] != 1 and any(one[0](_LONG) > 1 for one in parts):
             raise _UnboundedError
         size *= fixed
-        factors += [one[0] for one in made]
-        if repeats and given[0] != given[1]:
-            factors.append(_rounds(int(given[0]), int(given[1])))
+        factors += [one[0] for one in parts]
+        if repeats and argument[0] != argument[1]:
+            factors.append(_rounds(int(argument[0]), int(argument[1])))
     return lambda n: math.prod(factor(n) for factor in factors), size
 
 
@@ -163,18 +163,18 @@ def _rounds(low: int, high: int) -> Callable[[int], float]:
     return lambda n: max(min(high, n) - low, 0) + 1
 
 
-def _inside(op: Any, given: Any) -> tuple[list[Any], bool, int]:
+def _inside(op: Any, argument: Any) -> tuple[list[Any], bool, int]:
     """The parts of one item, whether it repeats them, and how often it does so in any case."""
     if op in (_c.MAX_REPEAT, _c.MIN_REPEAT, getattr(_c, "POSSESSIVE_REPEAT", None)):
-        return [given[2]], True, max(int(given[0]), 1)
+        return [argument[2]], True, max(int(argument[0]), 1)
     if op is _c.BRANCH:
-        return list(given[1]), False, 1
+        return list(argument[1]), False, 1
     if op is _c.SUBPATTERN:
-        return [given[3]], False, 1
+        return [argument[3]], False, 1
     if op in (_c.ASSERT, _c.ASSERT_NOT):
-        return [given[1]], False, 1
+        return [argument[1]], False, 1
     if op is getattr(_c, "ATOMIC_GROUP", None):
-        return [given], False, 1
+        return [argument], False, 1
     if op is _c.GROUPREF_EXISTS:
-        return [part for part in given[1:] if part is not None], False, 1
+        return [part for part in argument[1:] if part is not None], False, 1
     return [], False, 1

@@ -66,8 +66,8 @@ def tool(
         ConfigError: If a parameter has no type, or one that JSON Schema cannot express.
     """
     marks = dict(getattr(fn, _MARKS, {}))
-    given = {"read_only": read_only, "idempotent": idempotent, "timeout_s": timeout_s, "name": name}
-    marks.update({key: value for key, value in given.items() if value is not None})
+    overrides = {"read_only": read_only, "idempotent": idempotent, "timeout_s": timeout_s, "name": name}
+    marks.update({key: value for key, value in overrides.items() if value is not None})
     called = marks.pop("name", None) or getattr(fn, "__name__", "")
     description, about = docstring(fn)
     model = model_of(fn, hidden, about)
@@ -75,9 +75,9 @@ def tool(
         schema = model.model_json_schema()
     except (PydanticInvalidForJsonSchema, PydanticUserError) as error:  # what fits parameter by parameter may clash
         raise ConfigError(f"Tool '{called}': its parameters have no common JSON Schema: {error}.") from error
-    made = Tool(called, description, _plain(schema), **marks)
-    check_tool(made)
-    return made
+    new_tool = Tool(called, description, _plain(schema), **marks)
+    check_tool(new_tool)
+    return new_tool
 
 
 def model_of(fn: Callable[..., Any], hidden: tuple[str, ...] = (), about: Mapping[str, str] | None = None) -> Any:

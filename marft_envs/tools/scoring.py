@@ -102,8 +102,8 @@ def loops(trace: Sequence[tuple[str, bool]]) -> tuple[int, int]:
     """Returns how many idle loops there are, and how many turns they have together."""
     if [new for _, new in trace].count(False) <= coordination.FEWEST_HANDOFFS:
         return 0, 0
-    found = coordination.alternations(["" if new else agent for agent, new in trace])
-    return len(found), sum(found)
+    lengths = coordination.alternations(["" if new else agent for agent, new in trace])
+    return len(lengths), sum(lengths)
 
 
 def penalties(tally: Tally, least_steps: int) -> dict[str, float]:

@@ -20,7 +20,7 @@ class Talk:
     """The user-agent; "" where there is none."""
     told: list[str] = field(default_factory=list)
     """What the user was told, in order; without thoughts and calls."""
-    said: set[tuple[str, str]] = field(default_factory=set)
+    replies: set[tuple[str, str]] = field(default_factory=set)
     """Agent and words, case and marks apart, of this user turn."""
 
     def hear(self, agent: str, text: str, calls: bool, over: bool) -> bool:
@@ -38,6 +38,6 @@ class Talk:
         if agent != self.user and spoken:
             self.told.append(spoken)
         plain = (agent, " ".join(re.findall(r"\w+", spoken.casefold())))
-        new = bool(self.user and plain[1]) and plain not in self.said
-        self.said.add(plain)
+        new = bool(self.user and plain[1]) and plain not in self.replies
+        self.replies.add(plain)
         return new

@@ -141,7 +141,7 @@ class ToolTask(Drawn[ToolProblem]):
         self.user_turn, self.over, self._acted, self._idle = turn, False, 0, 0
         session.turn = turn
         session.withheld = frozenset(problem.withheld[turn]) if turn < len(problem.withheld) else frozenset()
-        self.talk.said.clear()
+        self.talk.replies.clear()
         self.domain.begin_turn(problem, session.world, turn)
 
     def observe(self, agent: str) -> str:
@@ -191,9 +191,9 @@ class ToolTask(Drawn[ToolProblem]):
         idle, results = self._idle + 1, {}
         session = self.live
         for turn in turns:
-            said, new = self._act(session, turn, facts)
-            if said:
-                results[turn.index] = said
+            result, new = self._act(session, turn, facts)
+            if result:
+                results[turn.index] = result
             self.tally.trace.append((turn.agent if len(turns) == 1 else "", new))
             idle = 0 if new else idle
         self._idle = idle

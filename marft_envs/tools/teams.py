@@ -38,8 +38,8 @@ def check(team: Team, domain: ToolDomain) -> None:
         "policies": team.policies, "user": (team.user,) if team.user else (),
         "transfers' targets": [to for others in team.transfers.values() for to in others],
     }  # fmt: skip
-    for field_name, given in references.items():
-        for name in given:
+    for field_name, referred in references.items():
+        for name in referred:
             if name not in names:
                 near = did_you_mean(name, names)
                 raise ConfigError(f"{field_name} names '{name}', who is not in the team. {near}")
@@ -97,8 +97,8 @@ def advised(view: View, advisers: tuple[str, ...], executor: str) -> list[str | 
     """D of teams with advisers: they speak first, side by side, and again whenever a call has failed."""
     if view.layer and _fact(view, "over"):
         return []
-    asked = not view.layer or (view.history[-1].agent == executor and _fact(view, "failed"))
-    return [Turn(name, everything(view)) for name in (advisers if asked else (executor,))]
+    advise = not view.layer or (view.history[-1].agent == executor and _fact(view, "failed"))
+    return [Turn(name, everything(view)) for name in (advisers if advise else (executor,))]
 
 
 def verified(view: View) -> list[str | Turn]:
@@ -169,8 +169,8 @@ class Talk(DependencyFunction):
             if _fact(view, "over"):
                 return []
             to = last.agent if called else self.pair[last.agent == self.pair[0]]
-        own = [turn.index for turn in view.history if turn.agent == to]
-        return [Turn(to, tuple(sorted({*own, *self.words})))]
+        own_turns = [turn.index for turn in view.history if turn.agent == to]
+        return [Turn(to, tuple(sorted({*own_turns, *self.words})))]
 
 
 # Profiles -------------------------------------------------------------------------------------------------

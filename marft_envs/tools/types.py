@@ -130,9 +130,9 @@ class Grade:
         return bool(self.info.get("server_lost"))
 
     @classmethod
-    def of(cls, found: Grade | float) -> Grade:
+    def of(cls, verdict: Grade | float) -> Grade:
         """What a function that grades may return: a grade, or how much is achieved, 1 being all of it."""
-        return found if isinstance(found, Grade) else cls(float(found) >= 1.0, min(max(float(found), 0.0), 1.0))
+        return verdict if isinstance(verdict, Grade) else cls(float(verdict) >= 1.0, min(max(float(verdict), 0.0), 1.0))
 
 
 def graded(judge: Callable[..., Any], first: Any, second: Any, told: Sequence[str]) -> Any:

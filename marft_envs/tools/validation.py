@@ -101,8 +101,8 @@ class _Compiler:
                 if not isinstance(target, Mapping) or key not in target:
                     raise self.fail(path, f"$ref '{ref}' leads nowhere.")
                 target = target[key]
-            found = self.refs[ref] = []
-            found.append(self.compile(target, ref, in_place | {ref}))
+            checks = self.refs[ref] = []
+            checks.append(self.compile(target, ref, in_place | {ref}))
         cell = self.refs[ref]  # filled later where a schema holds itself
         return lambda value: cell[0](value)
 
@@ -152,10 +152,10 @@ class _Compiler:
             if not isinstance(value, dict):
                 return out
             for key, item in value.items():
-                found = named.get(key)
-                if found is not None and (wrong := found(item)):
+                property_check = named.get(key)
+                if property_check is not None and (wrong := property_check(item)):
                     out += [((key, *where), what) for where, what in wrong]
-                matched = found is not None
+                matched = property_check is not None
                 for matches, sub in matching:
                     if matches(key):
                         matched = True

@@ -103,7 +103,7 @@ class ToyTask:
         """
         for state in self.states:
             self._enter(state)
-            for said, wanted in ((self.gold_turns(), True), ([(a, "") for a, _ in self.gold_turns()], False)):
-                turns = [TurnRecord(i, self.rounds - 1, i, a, a, (), text) for i, (a, text) in enumerate(said)]
+            for replies, wanted in ((self.gold_turns(), True), ([(a, "") for a, _ in self.gold_turns()], False)):
+                turns = [TurnRecord(i, self.rounds - 1, i, a, a, (), text) for i, (a, text) in enumerate(replies)]
                 if self.right(turns) is not wanted:
-                    raise ConfigError(f"{self.task_id}: {said} should{'' if wanted else ' not'} be right.")
+                    raise ConfigError(f"{self.task_id}: {replies} should{'' if wanted else ' not'} be right.")

@@ -41,8 +41,8 @@ class PettingZooGame(Game):
 
     def observe(self, seat: str) -> str:
         """What the codec shows of the seat's observation."""
-        found, mask = self.seen(seat)
-        return "" if found is None else self.codecs[seat].show(found, mask)
+        observation, mask = self.seen(seat)
+        return "" if observation is None else self.codecs[seat].show(observation, mask)
 
     def moves(self, seat: str) -> Sequence[str] | None:
         """Names of the legal moves."""
@@ -59,9 +59,9 @@ class PettingZooGame(Game):
         self.env.close()
 
 
-def masked(found: Any, info: Mapping[str, Any]) -> Any:
+def masked(obs: Any, info: Mapping[str, Any]) -> Any:
     """Returns the mask of legal moves that an observation or its info holds."""
-    return found["action_mask"] if isinstance(found, Mapping) and "action_mask" in found else info.get("action_mask")
+    return obs["action_mask"] if isinstance(obs, Mapping) and "action_mask" in obs else info.get("action_mask")
 
 
 class AECGame(PettingZooGame):
@@ -84,8 +84,8 @@ class AECGame(PettingZooGame):
     def seen(self, seat: str) -> tuple[Any, Any]:
         """The environment's observation of a seat that is still there."""
         if seat not in self._seen:
-            found = self.env.observe(seat) if seat in self.env.agents else None
-            self._seen[seat] = found, masked(found, self.env.infos.get(seat, {}))
+            observation = self.env.observe(seat) if seat in self.env.agents else None
+            self._seen[seat] = observation, masked(observation, self.env.infos.get(seat, {}))
         return self._seen[seat]
 
     def play(self, moves: Mapping[str, str]) -> Mapping[str, float]:
@@ -106,8 +106,8 @@ class AECGame(PettingZooGame):
 
 def codecs_of(env: Any, seats: Sequence[str], codec: Codec | Mapping[str, Codec] | None) -> dict[str, Codec]:
     """Returns the codec of every seat: the given one, or the one that its spaces need."""
-    given = codec if isinstance(codec, Mapping) else dict.fromkeys(seats, codec)
-    return {s: given.get(s) or suited(env.action_space(s), env.observation_space(s)) for s in seats}
+    by_seat = codec if isinstance(codec, Mapping) else dict.fromkeys(seats, codec)
+    return {s: by_seat.get(s) or suited(env.action_space(s), env.observation_space(s)) for s in seats}
 
 
 def wrap(env: Any, codec: Codec | Mapping[str, Codec] | None = None, **settings: Any) -> FlexEnv:

@@ -93,7 +93,7 @@ class Grid(Discrete):
     def show(self, observation: Any, mask: Any = None) -> str:
         """Draws the board as its agent sees it."""
         planes = np.asarray(unmasked(observation)).reshape(-1, 2)
-        cells = ["x" if own else "o" if other else "" for own, other in planes]
+        cells = ["x" if mine else "o" if other else "" for mine, other in planes]
         by_cell = len(self.names) == len(cells)
         shown = [cell or (self.names[i] if by_cell else ".") for i, cell in enumerate(cells)]
         width = max(map(len, [*shown, *self.names]))
@@ -128,8 +128,8 @@ def chosen(text: str, moves: Sequence[str]) -> str | None:
         return plain
     # Longest first, so that "up" is not read inside "up left".
     words = sorted(map(re.escape, filter(None, moves)), key=len, reverse=True)
-    found = re.findall(rf"(?<![\w.])(?:{'|'.join(words)})(?![\w])", text[-1000:]) if words else []
-    return found[-1] if found else None
+    matches = re.findall(rf"(?<![\w.])(?:{'|'.join(words)})(?![\w])", text[-1000:]) if words else []
+    return matches[-1] if matches else None
 
 
 def missing(actions: spaces.Space[Any], observations: spaces.Space[Any]) -> list[str]:

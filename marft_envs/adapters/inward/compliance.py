@@ -142,17 +142,17 @@ def _cast(env: Any, kind: Kind) -> Clause:
 
 def _spaces(env: Any, kind: Kind) -> list[Clause]:
     if kind == "gymnasium":
-        found = {"actor": (env.action_space, env.observation_space)}
+        spaces_of = {"actor": (env.action_space, env.observation_space)}
     else:
-        found = {seat: (env.action_space(seat), env.observation_space(seat)) for seat in env.possible_agents}
-    said: dict[str, list[str]] = {"actions": [], "observations": []}
-    for actions, observations in found.values():
+        spaces_of = {seat: (env.action_space(seat), env.observation_space(seat)) for seat in env.possible_agents}
+    reasons: dict[str, list[str]] = {"actions": [], "observations": []}
+    for actions, observations in spaces_of.values():
         for key, faults in (
             ("actions", codecs.missing(actions, spaces.Text(1))),
             ("observations", codecs.missing(spaces.Text(1), observations)),
         ):
-            said[key] += [fault for fault in faults if fault not in said[key]]
-    return [Clause(key, not faults, " ".join(faults) or "as text") for key, faults in said.items()]
+            reasons[key] += [fault for fault in faults if fault not in reasons[key]]
+    return [Clause(key, not faults, " ".join(faults) or "as text") for key, faults in reasons.items()]
 
 
 def _episode(env: Any, kind: Kind) -> Clause:

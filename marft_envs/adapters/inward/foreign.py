@@ -61,19 +61,19 @@ class ForeignTask:
         self._check()
 
     def _check(self) -> None:
-        given = self._opponents
-        for name in [given] if isinstance(given, str) and given else given.values() if given else ():
+        fixed = self._opponents
+        for name in [fixed] if isinstance(fixed, str) and fixed else fixed.values() if fixed else ():
             if isinstance(name, str) and name not in OPPONENTS:
                 raise ConfigError(f"There is no opponent '{name}'. {did_you_mean(name, OPPONENTS)}")
-        if isinstance(given, str):
-            if given and len(self.game.seats) < 2:
+        if isinstance(fixed, str):
+            if fixed and len(self.game.seats) < 2:
                 raise ConfigError(f"{self.game.name} has one seat, so nobody can be its opponent.")
             return
-        for seat in given:
+        for seat in fixed:
             if seat not in self.game.seats:
                 near = did_you_mean(seat, self.game.seats)
                 raise ConfigError(f"There is no seat '{seat}' in {self.game.name}. {near}")
-        if len(given) == len(self.game.seats):
+        if len(fixed) == len(self.game.seats):
             raise ConfigError("Every seat has a fixed opponent, so nobody is left to act. Leave one out.")
 
     # Who acts --------------------------------------------------------------------------------------
@@ -122,9 +122,9 @@ class ForeignTask:
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
         """One step of the environment, and those of fixed opponents until somebody else is to act."""
         before = dict(self._earned)
-        said = {self._speaks_for[turn.agent]: turn.text for turn in turns}  # who spoke last speaks for the seat
+        last_words = {self._speaks_for[turn.agent]: turn.text for turn in turns}  # who spoke last speaks for the seat
         alive = self.waiting()
-        moves = {seat: self._move(seat, said.get(seat, "")) for seat in alive}
+        moves = {seat: self._move(seat, last_words.get(seat, "")) for seat in alive}
         losers = [seat for seat, move in moves.items() if move is None]
         if losers:
             self._lost = True
@@ -170,12 +170,12 @@ class ForeignTask:
         for seat, reward in self.game.step(moves).items():
             self._earned[seat] += float(reward)
 
-    def _decided(self, outcome: Outcome, own: float) -> Outcome:
+    def _decided(self, outcome: Outcome, reward: float) -> Outcome:
         """Against fixed opponents there is a winner."""
         if self._fixed and not self.cooperative:
             best = max(self._earned[seat] for seat in self._fixed)
-            outcome.success = own > best and not self._lost
-            outcome.metrics = {**outcome.metrics, "draw": float(own == best and not self._lost)}
+            outcome.success = reward > best and not self._lost
+            outcome.metrics = {**outcome.metrics, "draw": float(reward == best and not self._lost)}
         return outcome
 
     def _learners(self) -> list[str]:
@@ -254,11 +254,11 @@ def team(
     if sees != "public" and (not isinstance(sees, int) or isinstance(sees, bool) or sees < 0):
         raise ConfigError(f"sees must be a number of moves or 'public'; got {sees!r}.")
     task = ForeignTask(game, opponents=opponents, illegal=illegal, cooperative=cooperative)
-    said = {seat: profiles for seat in game.seats} if isinstance(profiles, str) else profiles
-    for seat in said:
+    by_seat = {seat: profiles for seat in game.seats} if isinstance(profiles, str) else profiles
+    for seat in by_seat:
         if seat not in game.seats:
             raise ConfigError(f"There is no seat '{seat}' in {game.name}. {did_you_mean(seat, game.seats)}")
-    agents = [AgentSpec(seat, seat, said.get(seat, ""), with_answer=True) for seat in game.seats]
+    agents = [AgentSpec(seat, seat, by_seat.get(seat, ""), with_answer=True) for seat in game.seats]
     settings = {"attribution": "team" if cooperative else "per_agent", "env_id": game.name} | settings
     if simultaneous and sees == 0 and not opponents:
         return FlexEnv(agents, task, Independent(), max_rounds=max_rounds, **settings)
@@ -297,12 +297,12 @@ def deliberating(
 
     if len(game.seats) != 1:
         raise ConfigError(f"{game.name} has {len(game.seats)} seats; a deliberating team plays one. Use team().")
-    said = dict.fromkeys(roles, profiles) if isinstance(profiles, str) else profiles
-    for role in said:
+    by_role = dict.fromkeys(roles, profiles) if isinstance(profiles, str) else profiles
+    for role in by_role:
         if role not in roles:
             raise ConfigError(f"There is no role '{role}' in this team. {did_you_mean(role, roles)}")
     last = len(roles) - 1
-    agents = numbered(*((role, said.get(role, ""), i == last) for i, role in enumerate(roles)))
+    agents = numbered(*((role, by_role.get(role, ""), i == last) for i, role in enumerate(roles)))
     speaks_for = {agent.name: game.seats[0] for agent in agents}
     task = ForeignTask(game, illegal=illegal, cooperative=True, team=speaks_for)
     settings = {"env_id": game.name} | settings

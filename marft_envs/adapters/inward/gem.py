@@ -28,8 +28,8 @@ class GEMGame(Game):
 
     def begin(self, seed: int, options: Mapping[str, Any]) -> None:
         """Resets with this seed."""
-        said, _ = self.env.reset(seed=seed)
-        self._opening, self._latest, self._over = str(said), "", False
+        observation, _ = self.env.reset(seed=seed)
+        self._opening, self._latest, self._over = str(observation), "", False
 
     def ready(self) -> Sequence[str]:
         """The seat, until the episode is over."""
@@ -45,8 +45,8 @@ class GEMGame(Game):
 
     def play(self, moves: Mapping[str, str]) -> Mapping[str, float]:
         """One step."""
-        said, reward, terminated, truncated, info = self.env.step(moves["actor"])
-        self._latest = f"{said}\n{info.get('suffix', '')}".strip()
+        observation, reward, terminated, truncated, info = self.env.step(moves["actor"])
+        self._latest = f"{observation}\n{info.get('suffix', '')}".strip()
         self._over = bool(terminated or truncated)
         return {"actor": float(reward)}
 

@@ -75,19 +75,19 @@ def load(
         "roles": roles,
         "profiles": profiles,
     }
-    given = {key: found for key, found in named.items() if found is not None} | kwargs
+    options = {key: value for key, value in named.items() if value is not None} | kwargs
     scheme, _, name = target.partition(":")
     if scheme == "reasoning_gym":
         from marft_envs.adapters.inward import reasoning_gym
 
-        return reasoning_gym.make(name, settings=settings, **given)
+        return reasoning_gym.make(name, settings=settings, **options)
     with GlobalGenerators().own():
-        made = raw(target, settings or {}, parallel)
-    if isinstance(getattr(made, "unwrapped", None), FlexEnv):
-        if given:
+        env = raw(target, settings or {}, parallel)
+    if isinstance(getattr(env, "unwrapped", None), FlexEnv):
+        if options:
             raise ConfigError(f"'{target}' is an environment of this project: put its arguments in settings.")
-        return made
-    return wrap(made, **given)
+        return env
+    return wrap(env, **options)
 
 
 def clauses(
@@ -104,12 +104,12 @@ def clauses(
     if target.startswith("reasoning_gym:"):
         return []
     try:
-        made = raw(target, settings or {}, parallel)
+        env = raw(target, settings or {}, parallel)
     except TypeError:
         return []  # a function that takes other arguments makes an environment of this project
-    if compliance.kind_of(made) == "flex":
+    if compliance.kind_of(env) == "flex":
         return []
-    return compliance.check(made, _named(codec) if isinstance(codec, str) else codec)
+    return compliance.check(env, _named(codec) if isinstance(codec, str) else codec)
 
 
 def raw(target: str, settings: Mapping[str, Any], parallel: bool = False) -> Any:
@@ -127,8 +127,8 @@ def raw(target: str, settings: Mapping[str, Any], parallel: bool = False) -> Any
         except gymnasium.error.DependencyNotInstalled as error:
             raise ConfigError(f"'{target}' lacks a package: {error}") from error
     if target.startswith(FOREIGN):
-        found = importlib.import_module(f"marft_envs.adapters.inward.{scheme}")
-        return found.build(name, settings)
+        adapter = importlib.import_module(f"marft_envs.adapters.inward.{scheme}")
+        return adapter.build(name, settings)
     module, _, function = target.rpartition(":")
     return getattr(importlib.import_module(module), function)(**settings)
 
@@ -191,9 +191,9 @@ def _pettingzoo(name: str, settings: Mapping[str, Any], parallel: bool) -> Any:
 def _named(name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute) if attribute else None
+        codec = getattr(importlib.import_module(module), attribute) if attribute else None
     except (AttributeError, ModuleNotFoundError):
-        found = None
-    if found is None:
+        codec = None
+    if codec is None:
         raise ConfigError(f"There is no codec '{name}'. Expected module:name of one, or of a function that makes one.")
-    return found if hasattr(found, "show") and not isinstance(found, type) else found()
+    return codec if hasattr(codec, "show") and not isinstance(codec, type) else codec()

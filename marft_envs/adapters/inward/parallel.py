@@ -32,8 +32,8 @@ class ParallelGame(PettingZooGame):
 
     def seen(self, seat: str) -> tuple[Any, Any]:
         """The seat's last observation."""
-        found = self._seen.get(seat)
-        return found, masked(found, self._infos.get(seat, {}))
+        observation = self._seen.get(seat)
+        return observation, masked(observation, self._infos.get(seat, {}))
 
     def play(self, moves: Mapping[str, str]) -> Mapping[str, float]:
         """One step of everybody."""

@@ -44,8 +44,8 @@ class Questions:
         create = require("reasoning_gym", "reasoning-gym", MINIMUM, "reasoning-gym").create_dataset
         if not self.task_id.isdecimal():
             raise ConfigError(f"'{self.task_id}' is no question of {self.name}; task ids are numbers.")
-        found = create(self.name, size=1, seed=int(self.task_id), **self.settings)[0]
-        self._question, self._answer = str(found["question"]), str(found["answer"])
+        problem = create(self.name, size=1, seed=int(self.task_id), **self.settings)[0]
+        self._question, self._answer = str(problem["question"]), str(problem["answer"])
 
     def observe(self, agent: str) -> str:
         """The question."""
@@ -57,9 +57,9 @@ class Questions:
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Grades who spoke last: the last box if there is one, else the whole reply."""
-        said = turns[-1].text if turns else ""
-        boxed = extract_boxed(said)
-        right = same(said if boxed is None else boxed, self._answer)
+        text = turns[-1].text if turns else ""
+        boxed = extract_boxed(text)
+        right = same(text if boxed is None else boxed, self._answer)
         return Outcome(team_reward=float(right), success=right, terminated=True)
 
     def gold(self) -> str:
@@ -114,8 +114,8 @@ def make(
         dependency: Who hears whom; default one after the other.
         **kwargs: Settings of :class:`FlexEnv`.
     """
-    said = dict.fromkeys(roles, profiles) if isinstance(profiles, str) else profiles
+    by_role = dict.fromkeys(roles, profiles) if isinstance(profiles, str) else profiles
     last = len(roles) - 1
-    agents = numbered(*((role, said.get(role, ""), i == last) for i, role in enumerate(roles)))
+    agents = numbered(*((role, by_role.get(role, ""), i == last) for i, role in enumerate(roles)))
     d = Chain() if dependency is None else as_dependency(dependency)
     return FlexEnv(agents, Questions(name, settings), d, **({"env_id": f"reasoning_gym:{name}"} | kwargs))

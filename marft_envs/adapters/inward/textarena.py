@@ -95,16 +95,16 @@ class TextArenaGame(Game):
         inner, _ = _peeled(self.env)  # observation wrappers make one text of these events
         player, events = inner.get_observation()
         seat = self._now = f"player_{player}"
-        for author, said, kind in events:
+        for author, message, kind in events:
             speaker = f"player_{author}"
             if kind.name == "PLAYER_ACTION" and speaker not in self.fixed:
                 heard = self._heard[seat]
                 known = [turn for turn, who in enumerate(self._spoken) if who == speaker and turn not in heard]
                 self._heard[seat] = sorted([*heard, *known[:1]])
             elif kind.name == "GAME_BOARD":
-                self._board[seat] = str(said).strip()
+                self._board[seat] = str(message).strip()
             else:
-                self._told[seat].append(str(said).strip())
+                self._told[seat].append(str(message).strip())
 
 
 def _peeled(env: Any) -> tuple[Any, list[tuple[type, dict[str, Any]]]]:

@@ -35,7 +35,7 @@ def agent(id: str, learner: str | None = None, **kwargs: Any) -> Any:
     marft_envs.make(id, **kwargs).close()
     base: Any = lightning.LitAgent
 
-    class Team(base):
+    class TeamAgent(base):
         async def rollout_async(
             self, task: Mapping[str, Any], resources: Mapping[str, Any], rollout: Any
         ) -> float | None:
@@ -52,7 +52,7 @@ def agent(id: str, learner: str | None = None, **kwargs: Any) -> Any:
             finally:
                 env.close()
 
-    return Team()
+    return TeamAgent()
 
 
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()

@@ -18,7 +18,7 @@ _MARK = "\x02reply\x03"
 
 
 @dataclass(slots=True)
-class Row:
+class LearnerRow:
     """A row while its episode is played."""
 
     learner: str
@@ -38,7 +38,7 @@ class Row:
             self._add(heard, [0.0] * len(heard), 0)
         return self.prompt + self.completion
 
-    def said(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
+    def add_reply(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
         """Takes the learner's own tokens."""
         self._add(ids, logprobs, 1)
 
@@ -73,9 +73,9 @@ def broke_off(episode: Episode) -> bool:
     return episode.infra
 
 
-def _after_reply(tokenizer: Any, message: Message, said: Sequence[int]) -> list[int]:
+def _after_reply(tokenizer: Any, message: Message, reply: Sequence[int]) -> list[int]:
     """What stands between a reply and the next: the end of the one, a message, the start of the other."""
     talk = [{"role": "user", "content": ""}, {"role": "assistant", "content": _MARK}, message]
     text = tokenizer.apply_chat_template(talk, add_generation_prompt=True, tokenize=False).rpartition(_MARK)[2]
     ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    return ids[1:] if said[-1] == ids[0] else ids  # a reply that was not cut has said its end itself
+    return ids[1:] if reply[-1] == ids[0] else ids  # a reply that was not cut has said its end itself

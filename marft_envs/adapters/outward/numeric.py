@@ -107,14 +107,14 @@ class Numeric(FlexWrapper):
         Raises:
             ConfigError: The task lists other numbers of candidates than for its first problem.
         """
-        found = self._given[agent] if agent in self._given else self.env.unwrapped.task.sample_actions(agent)
+        choices = self._given[agent] if agent in self._given else self.env.unwrapped.task.sample_actions(agent)
         size = self._sizes[agent]
-        if len(found) > size or (len(found) < size and not self.mask):
+        if len(choices) > size or (len(choices) < size and not self.mask):
             raise ConfigError(
-                f"'{agent}' has {len(found)} candidate replies here and had {size} before: a discrete action needs a "
+                f"'{agent}' has {len(choices)} candidate replies here and had {size} before: a discrete action needs a "
                 f"fixed number. Give them: Numeric(env, candidates={{'{agent}': […]}})."
             )
-        return found
+        return choices
 
     def observation_space(self, agent: str) -> Any:
         """Returns the agent's observation space."""

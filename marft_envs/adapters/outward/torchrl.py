@@ -43,7 +43,7 @@ class _Plain(LayerParallel):
 
     def _observed(self) -> dict[str, Any]:
         seen = super()._observed()
-        return {name: found["prompt"] for name, found in seen.items()} if self.text else seen
+        return {name: observation["prompt"] for name, observation in seen.items()} if self.text else seen
 
     def _infos(self) -> dict[str, Any]:
         return {name: {} for name in self.agents}
@@ -67,8 +67,8 @@ class TeamEnv(PettingZooWrapper):
 
     def texts(self, tensordict: Any, group: str, key: str = "observation") -> list[str]:
         """Returns the texts of a group, one per agent; TorchRL hands out a stack, or one bare string for all."""
-        found = tensordict.get((group, key))
-        return [found] * len(self.group_map[group]) if isinstance(found, str) else list(found.tolist())
+        values = tensordict.get((group, key))
+        return [values] * len(self.group_map[group]) if isinstance(values, str) else list(values.tolist())
 
     def _reset(self, tensordict: Any = None, **kwargs: Any) -> Any:
         return self._written(super()._reset(tensordict, **kwargs))
@@ -87,10 +87,10 @@ class TeamEnv(PettingZooWrapper):
     def _step_parallel(self, tensordict: Any) -> Any:
         if not self._env.text:
             return super()._step_parallel(tensordict)
-        said: dict[str, Any] = {}
+        actions: dict[str, Any] = {}
         for group, agents in self.group_map.items():
-            said.update(zip(agents, self.texts(tensordict, group, "action"), strict=True))
-        return self._env.step(said)
+            actions.update(zip(agents, self.texts(tensordict, group, "action"), strict=True))
+        return self._env.step(actions)
 
     def _update_agent_mask(self, td: Any) -> None:
         ready = self._env.env.ready_agents

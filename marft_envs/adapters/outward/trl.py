@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from marft_envs.adapters.optional import require
-from marft_envs.adapters.outward.learner_row import Message, Row, broke_off, paid, template
+from marft_envs.adapters.outward.learner_row import LearnerRow, Message, broke_off, paid, template
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError
 from marft_envs.types import Episode
@@ -40,14 +40,14 @@ def rows(env: FlexEnv, learners: Sequence[str], seeds: Iterable[int]) -> list[di
         seeds: Seeds of the episodes.
     """
     require("trl", "trl", "1.16")
-    found: list[dict[str, Any]] = []
+    dataset: list[dict[str, Any]] = []
     for seed in seeds:
         for learner in learners:
             named = {"seed": int(seed), "agent": learner}
             profile = env.profile(learner).prompt
             system = [{"role": "system", "content": profile, **named}] if profile else []
-            found.append({"prompt": [*system, {"role": "user", "content": "", **named}], **named})
-    return found
+            dataset.append({"prompt": [*system, {"role": "user", "content": "", **named}], **named})
+    return dataset
 
 
 def team_return(completions: Sequence[Any], team_return: Sequence[float | None], **_: Any) -> list[float | None]:
@@ -73,7 +73,7 @@ class TeamRollout:
     def __call__(self, prompts: Sequence[Sequence[Message]], trainer: Any) -> dict[str, list[Any] | None]:
         """Returns token ids, log-probs, masks, and per row ``team_return``, ``success``, ``stop_reason``."""
         named = [_named(prompt) for prompt in prompts]
-        lived = [Row(agent) for _, agent in named]
+        lived = [LearnerRow(agent) for _, agent in named]
         episodes: dict[int, Episode] = {}
         self.envs.reset([seed for seed, _ in named])
         while not self.envs.done:
@@ -114,7 +114,7 @@ class TeamRollout:
             raise ConfigError(f"TRL {have} samples otherwise than 1.16 does. Type: pip install 'trl==1.16.*'")
         return sample(contexts, None, {}, 1)
 
-    def _play(self, requests: Sequence[Request], lived: Sequence[Row], trainer: Any) -> list[str]:
+    def _play(self, requests: Sequence[Request], lived: Sequence[LearnerRow], trainer: Any) -> list[str]:
         """One step of every episode: whoever can act does."""
         tokenizer = trainer.processing_class
         texts, spoken, contexts = [""] * len(requests), [], []
@@ -130,12 +130,12 @@ class TeamRollout:
             spoken.append(i)
         if not spoken:
             return texts
-        said, logprobs = self.speak(trainer, [requests[i] for i in spoken], contexts)
+        replies, logprobs = self.speak(trainer, [requests[i] for i in spoken], contexts)
         for k, i in enumerate(spoken):
-            texts[i] = tokenizer.decode(said[k], skip_special_tokens=True)
+            texts[i] = tokenizer.decode(replies[k], skip_special_tokens=True)
             row = lived[requests[i].episode]
             if requests[i].agent == row.learner:
-                row.said(said[k], None if logprobs is None else logprobs[k])
+                row.add_reply(replies[k], None if logprobs is None else logprobs[k])
         return texts
 
 
@@ -153,7 +153,7 @@ def environment(make: Callable[[], FlexEnv], learner: str, partners: Mapping[str
     """
     require("trl", "trl", "1.16")
 
-    class Team:
+    class Environment:
         def __init__(self) -> None:
             self._env = FixedPartners(make(), partners) if partners else make()
             if self._env.possible_agents != [learner]:
@@ -191,7 +191,7 @@ def environment(make: Callable[[], FlexEnv], learner: str, partners: Mapping[str
             done = self._env.unwrapped.done
             return "The episode is over." if done else self._env.messages(learner)[-1]["content"]
 
-    return Team
+    return Environment
 
 
 def _named(prompt: Sequence[Message]) -> tuple[int, str]:

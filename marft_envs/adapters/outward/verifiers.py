@@ -85,8 +85,8 @@ def _harness(vf: Any) -> Any:
             import aiohttp
 
             system, prompt = self.resolve_prompt(data)
-            said = [("user", prompt)] if isinstance(prompt, str) else [(m.role, m.content) for m in prompt]
-            shown = [("system", system), *said] if system else said
+            messages = [("user", prompt)] if isinstance(prompt, str) else [(m.role, m.content) for m in prompt]
+            shown = [("system", system), *messages] if system else messages
             body = {"model": ctx.model, "messages": [{"role": role, "content": text} for role, text in shown]}
             headers = {"Authorization": f"Bearer {secret}"}
             async with (

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 import marft_envs
 from marft_envs.adapters.optional import require
-from marft_envs.adapters.outward.learner_row import Row, broke_off, paid, template
+from marft_envs.adapters.outward.learner_row import LearnerRow, broke_off, paid, template
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError
 
@@ -37,13 +37,13 @@ def rows(
         seeds: Seeds of the episodes.
         agent_name: The loop's name in the file of agent loops.
     """
-    found = []
+    dataset = []
     for index, (seed, learner) in enumerate((seed, learner) for seed in seeds for learner in learners):
         prompt = [{"role": "user", "content": env.profile(learner).prompt}]
         extra = {"seed": int(seed), "agent": learner, "index": index}
         source = env.unwrapped.env_id
-        found.append({"data_source": source, "agent_name": agent_name, "prompt": prompt, "extra_info": extra})
-    return found
+        dataset.append({"data_source": source, "agent_name": agent_name, "prompt": prompt, "extra_info": extra})
+    return dataset
 
 
 class TeamLoop:
@@ -82,7 +82,7 @@ class TeamLoop:
         named = sample.get("extra_info") or {}
         if "seed" not in named or "agent" not in named:
             raise ConfigError("The sample's extra_info names no seed and agent. Next: write the data set with rows(…).")
-        row = Row(str(named["agent"]))
+        row = LearnerRow(str(named["agent"]))
         try:
             turns = await self._play(row, int(named["seed"]), sampling_params)
             row.fill(self.tokenizer, self.env.messages(row.learner))
@@ -102,7 +102,7 @@ class TeamLoop:
             extra_fields=extra,
         )
 
-    async def _play(self, row: Row, seed: int, sampling_params: dict[str, Any]) -> int:
+    async def _play(self, row: LearnerRow, seed: int, sampling_params: dict[str, Any]) -> int:
         """Plays to the end; returns how many turns the learner had."""
         env, turns = self.env, 0
         env.reset(seed=seed)
@@ -124,7 +124,7 @@ class TeamLoop:
             replies = await asyncio.gather(*(self._generate(ids, sampling_params) for ids in contexts))
             for agent, reply in zip(layer, replies, strict=True):
                 if agent == row.learner:
-                    row.said(reply.token_ids, reply.log_probs)
+                    row.add_reply(reply.token_ids, reply.log_probs)
                     turns += 1
                 env.select(agent)
                 text = self.tokenizer.decode(reply.token_ids, skip_special_tokens=True)

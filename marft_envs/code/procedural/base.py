@@ -8,10 +8,10 @@ from typing import Any
 
 from marft_envs.code.problem import Mode, Problem, Test
 from marft_envs.dice import Dice
-from marft_envs.generators import Cell
+from marft_envs.generators import ProblemWriter
 from marft_envs.generators import split_of as split_of_text
 
-__all__ = ["CELLS", "Cell", "Dice", "Draft", "Item", "Items", "cell", "split_of", "write"]
+__all__ = ["CELLS", "Dice", "Draft", "Item", "Items", "ProblemWriter", "cell", "split_of", "write"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +101,10 @@ def _prompt(draft: Draft, mode: Mode) -> str:
     params = [part.split(":") for part in draft.params.split()]
     names = ", ".join(name for name, _ in params)
     if mode == "function":
-        given = "; ".join(f"{name} is {KINDS[kind].name}" for name, kind in params)
-        return f"{draft.task}\nWrite the function f({names}): {given}. It returns {KINDS[draft.returns].name}."
-    given = "; ".join(f"{name}: {KINDS[kind].line}" for name, kind in params)
-    return f"{draft.task}\nInput, each on a new line: {given}.\nOutput: {KINDS[draft.returns].line}."
+        inputs = "; ".join(f"{name} is {KINDS[kind].name}" for name, kind in params)
+        return f"{draft.task}\nWrite the function f({names}): {inputs}. It returns {KINDS[draft.returns].name}."
+    inputs = "; ".join(f"{name}: {KINDS[kind].line}" for name, kind in params)
+    return f"{draft.task}\nInput, each on a new line: {inputs}.\nOutput: {KINDS[draft.returns].line}."
 
 
 def write(
@@ -117,8 +117,8 @@ def write(
         if mode == "function":
             tests.append(Test("call", repr(list(args)), repr(value)))
         else:
-            given = "".join(KINDS[kind].show(arg) + "\n" for kind, arg in zip(kinds, args, strict=True))
-            tests.append(Test("stdio", given, KINDS[draft.returns].show(value) + "\n"))
+            stdin = "".join(KINDS[kind].show(arg) + "\n" for kind, arg in zip(kinds, args, strict=True))
+            tests.append(Test("stdio", stdin, KINDS[draft.returns].show(value) + "\n"))
     return Problem(
         id=problem_id,
         mode=mode,
@@ -136,7 +136,7 @@ def write(
 Build = Callable[[Dice, int], Draft]
 
 
-CELLS: dict[tuple[str, Mode, int], Cell] = {}
+CELLS: dict[tuple[str, Mode, int], ProblemWriter] = {}
 """(generator, mode, level) -> cell, in the order in which the modules register them."""
 
 
@@ -146,7 +146,7 @@ def cell(name: str, levels: Sequence[int], modes: Sequence[Mode] = ("function", 
     def add(build: Build) -> Build:
         for level in levels:
             for mode in modes:
-                CELLS[name, mode, level] = Cell(build)
+                CELLS[name, mode, level] = ProblemWriter(build)
         return build
 
     return add

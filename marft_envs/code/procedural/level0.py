@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from marft_envs.code.problem import Problem, Test
 from marft_envs.code.procedural import level0_numbers as numbers
 from marft_envs.code.procedural import level0_sequences as sequences
-from marft_envs.code.procedural.base import CELLS, Cell, Item, Items
+from marft_envs.code.procedural.base import CELLS, Item, Items, ProblemWriter
 
 FAMILIES: dict[str, Callable[[], Items]] = {
     "linear": numbers.linear,
@@ -79,15 +79,15 @@ def _outputs(name: str, args: str) -> tuple[dict[int, int], NDArray[np.int64], l
     """
     indices = [i for i, item in enumerate(family(name)) if item.args == args]
     codes: dict[str, int] = {"": -1}
-    texts = [[_literal(family(name)[i], given) for given in POOLS[args]] for i in indices]
+    texts = [[_literal(family(name)[i], values) for values in POOLS[args]] for i in indices]
     table = np.array([[codes.setdefault(text, len(codes)) for text in row] for row in texts], dtype=np.int64)
     return {index: row for row, index in enumerate(indices)}, table, texts
 
 
-def _literal(item: Item, given: tuple[Any, ...]) -> str:
+def _literal(item: Item, values: tuple[Any, ...]) -> str:
     """The item's value as a literal; "" where it has none, e.g. the largest of an empty list."""
     try:
-        return repr(item.value(*given))
+        return repr(item.value(*values))
     except (ValueError, IndexError, ZeroDivisionError):
         return ""
 
@@ -107,8 +107,8 @@ def _pick(name: str, index: int) -> tuple[list[int], list[int]]:
     """Positions in the pool of the public and the hidden tests."""
     args = family(name)[index].args
     rows, table, _ = _outputs(name, args)
-    own = table[rows[index]]
-    outputs = own.tolist()
+    values = table[rows[index]]
+    outputs = values.tolist()
     words = family(name)[index].words
     twins = [table[row].tolist() for i, row in rows.items() if i != index and family(name)[i].words == words]
     usable = [  # first of all the tests must tell apart what has the same words
@@ -124,8 +124,8 @@ def _pick(name: str, index: int) -> tuple[list[int], list[int]]:
     ]
     public = list(min(usable)[3:])
     left = [i for i, output in enumerate(outputs) if i not in public and output >= 0]
-    same = table == own
-    rivals = ~same[:, own >= 0].all(axis=1)  # items with another value somewhere: the tests must refute each
+    same = table == values
+    rivals = ~same[:, values >= 0].all(axis=1)  # items with another value somewhere: the tests must refute each
     hidden: list[int] = []
     while left and (len(hidden) < _HIDDEN or rivals.any()):
         surviving = (rivals[:, None] & same[:, left]).sum(axis=0)
@@ -159,16 +159,16 @@ def build(name: str, key: int) -> Problem:
 
 def mutants(name: str, key: int) -> list[str]:
     """Three programs of the same family, the likest by text, that fail a hidden test of this item."""
-    own = family(name)[key]
-    rows, table, _ = _outputs(name, own.args)
+    item_of_key = family(name)[key]
+    rows, table, _ = _outputs(name, item_of_key.args)
     hidden = _pick(name, key)[1]
     wrong = [
-        (-SequenceMatcher(None, own.code, item.code).ratio(), index)
+        (-SequenceMatcher(None, item_of_key.code, item.code).ratio(), index)
         for index, item in enumerate(family(name))
-        if item.args == own.args and (table[rows[index], hidden] != table[rows[key], hidden]).any()
+        if item.args == item_of_key.args and (table[rows[index], hidden] != table[rows[key], hidden]).any()
     ]
-    return [f"def f({own.args}):\n    return {family(name)[index].code}" for _, index in sorted(wrong)[:3]]
+    return [f"def f({item_of_key.args}):\n    return {family(name)[index].code}" for _, index in sorted(wrong)[:3]]
 
 
 for _name in FAMILIES:
-    CELLS[_name, "function", 0] = Cell(partial(build, _name), sum(1 for _ in FAMILIES[_name]()))
+    CELLS[_name, "function", 0] = ProblemWriter(partial(build, _name), sum(1 for _ in FAMILIES[_name]()))

@@ -66,26 +66,26 @@ def scalars() -> Items:
 
 def lists() -> Items:
     """A list from a list: cut, sorted, mapped, filtered; and the sum, number or largest of what is left."""
-    made: list[tuple[str, str, Callable[..., list[int]]]] = [
+    slices: list[tuple[str, str, Callable[..., list[int]]]] = [
         ("x backwards", "x[::-1]", lambda x: x[::-1]), ("x sorted", "sorted(x)", sorted),
         ("x sorted, largest first", "sorted(x)[::-1]", lambda x: sorted(x)[::-1]),
         ("the even ones of x", "[v for v in x if v%2==0]", lambda x: [v for v in x if v % 2 == 0]),
         ("the odd ones of x", "[v for v in x if v%2==1]", lambda x: [v for v in x if v % 2 == 1]),
     ]  # fmt: skip
-    made += [(f"first {k} of x", f"x[:{k}]", lambda x, k=k: x[:k]) for k in range(2, 6)]
-    made += [(f"last {k} of x", f"x[-{k}:]", lambda x, k=k: x[-k:]) for k in range(2, 6)]
-    made += [(f"x without its first {k}", f"x[{k}:]", lambda x, k=k: x[k:]) for k in range(2, 5)]
-    made += [(f"{k} smallest of x", f"sorted(x)[:{k}]", lambda x, k=k: sorted(x)[:k]) for k in range(2, 5)]
+    slices += [(f"first {k} of x", f"x[:{k}]", lambda x, k=k: x[:k]) for k in range(2, 6)]
+    slices += [(f"last {k} of x", f"x[-{k}:]", lambda x, k=k: x[-k:]) for k in range(2, 6)]
+    slices += [(f"x without its first {k}", f"x[{k}:]", lambda x, k=k: x[k:]) for k in range(2, 5)]
+    slices += [(f"{k} smallest of x", f"sorted(x)[:{k}]", lambda x, k=k: sorted(x)[:k]) for k in range(2, 5)]
     for k in range(1, 10):
-        made += [
+        slices += [
             (f"those of x above {k}", f"[v for v in x if v>{k}]", lambda x, k=k: [v for v in x if v > k]),
             (f"those of x below {k}", f"[v for v in x if v<{k}]", lambda x, k=k: [v for v in x if v < k]),
             (f"each of x plus {k}", f"[v+{k} for v in x]", lambda x, k=k: [v + k for v in x]),
             (f"each of x minus {k}", f"[v-{k} for v in x]", lambda x, k=k: [v - k for v in x]),
         ]
         if k > 1:
-            made += [(f"each of x times {k}", f"[{k}*v for v in x]", lambda x, k=k: [k * v for v in x])]
-    for words, code, part in made:
+            slices += [(f"each of x times {k}", f"[{k}*v for v in x]", lambda x, k=k: [k * v for v in x])]
+    for words, code, part in slices:
         yield Item("x", words, code, part)
         if words != "x backwards" and not words.startswith("x sorted"):
             yield Item("x", f"sum of {words}", f"sum({code})", lambda x, part=part: sum(part(x)))

@@ -78,10 +78,10 @@ def divisors(dice: Dice, level: int) -> Draft:
     )
 
     def reference(n: int) -> int:
-        found = [v for v in range(1, n + 1) if n % v == 0 and one.holds(v)]
+        kept = [v for v in range(1, n + 1) if n % v == 0 and one.holds(v)]
         if skip:
-            found = [v for v in found if v != (n if "//" in skip else 1)]
-        return len(found) if count else sum(found) + (k * len(found) if level == 3 else 0)
+            kept = [v for v in kept if v != (n if "//" in skip else 1)]
+        return len(kept) if count else sum(kept) + (k * len(kept) if level == 3 else 0)
 
     positive = sorted({abs(v) for v in one.edges if v})
     numbers = [36, 60, 1, 2, 97, *positive, *(6 * v for v in positive), 360, 720, 210, 840]

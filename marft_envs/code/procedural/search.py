@@ -49,8 +49,8 @@ def coins(dice: Dice, level: int) -> Draft:
             if at == len(values):
                 return (0, 1) if rest == 0 else (10**9, 0)
             most = rest // values[at] if level == 3 else min(cap, rest // values[at])
-            found = [(i, counts(rest - i * values[at], at + 1)) for i in range(most + 1)]
-            return min(i + few for i, (few, _) in found), sum(ways for _, (_, ways) in found)
+            choices = [(i, counts(rest - i * values[at], at + 1)) for i in range(most + 1)]
+            return min(i + few for i, (few, _) in choices), sum(ways for _, (_, ways) in choices)
 
         fewest, ways = counts(n, 0)
         return ways % m if kind else (fewest if fewest < 10**9 else -1)
@@ -194,10 +194,10 @@ def grid_cost(dice: Dice, level: int) -> Draft:
         def least(r: int, c: int) -> float:
             if r >= len(g) or c >= len(g[0]):
                 return float("inf")
-            own = g[r][c] + (0 if g[r][c] % q else tax)
+            cost = g[r][c] + (0 if g[r][c] % q else tax)
             if (r, c) == (len(g) - 1, len(g[0]) - 1):
-                return own
-            return own + min(price + least(r + a, c + b) for a, b in moves)
+                return cost
+            return cost + min(price + least(r + a, c + b) for a, b in moves)
 
         return int(least(0, 0))
 
@@ -298,8 +298,8 @@ def longest(dice: Dice, level: int) -> Draft:
         @cache
         def ending(i: int) -> int:
             before = range(i) if level == 4 else ([i - 1] if i else [])
-            own = 1 if one else xs[i]
-            return own + max([0, *(ending(j) for j in before if holds(xs[j], xs[i]))])
+            weight = 1 if one else xs[i]
+            return weight + max([0, *(ending(j) for j in before if holds(xs[j], xs[i]))])
 
         return max(map(ending, range(len(xs))), default=0)
 

@@ -115,11 +115,11 @@ def extreme(dice: Dice, level: int) -> Draft:
     )
 
     def reference(xs: list[int]) -> int:
-        found = [(key(v), i) for i, v in enumerate(xs) if level == 2 or one.holds(v)]
-        if not found:
+        keyed = [(key(v), i) for i, v in enumerate(xs) if level == 2 or one.holds(v)]
+        if not keyed:
             return none
-        top = pick(value for value, _ in found)
-        return max(i for value, i in found if value == top)
+        top = pick(value for value, _ in keyed)
+        return max(i for value, i in keyed if value == top)
 
     return Draft(task, "xs:ints", "int", body, reference,
                  [(xs,) for xs in [*int_lists(dice, one.edges), [5, 5, 5], [3, 9, 27, 27, 9, 3]]],
@@ -187,8 +187,8 @@ def windows(dice: Dice, level: int) -> Draft:
     )
 
     def reference(xs: list[int]) -> int:
-        found = [xs[i : i + k] for i in range(len(xs) - k + 1) if one.holds(xs[i])]
-        return sum(1 for w in found if (sum(w) > t if op == ">" else sum(w) < t))
+        spans = [xs[i : i + k] for i in range(len(xs) - k + 1) if one.holds(xs[i])]
+        return sum(1 for w in spans if (sum(w) > t if op == ">" else sum(w) < t))
 
     good = next(v for v in (*one.edges, *range(30)) if one.holds(v))
     exact = [good, *([0] * (k - 2)), t - good]

@@ -95,10 +95,10 @@ def stack_machine(dice: Dice, level: int) -> Draft:
             need = {add: 2, times: 2, twin: 1, drop: 1, swap: 2 if level == 4 else 0}.get(w, 0)
             taken = [stack.pop() for _ in range(need)] if len(stack) >= need else None
             if taken is not None:
-                made = {add: [sum(taken) + (base + 1 if plus else 0)],
+                pushed = {add: [sum(taken) + (base + 1 if plus else 0)],
                     times: [taken[0] * taken[-1] % m] if taken else [],
                         twin: taken * 2, drop: [], swap: taken}  # fmt: skip
-                stack += made[w] if need else [int(w)]
+                stack += pushed[w] if need else [int(w)]
         return stack[-1] if stack else e
 
     n = [str(dice.integer(2, 40)) for _ in range(12)]

@@ -87,11 +87,11 @@ def count_letters(dice: Dice, level: int) -> Draft:
     body = f"total = 0\nfor c in '{letters}':\n    total += min(s.count(c), {k})\nreturn total"
 
     def reference(s: str) -> int:
-        found = [0] * len(letters)
+        counts = [0] * len(letters)
         for c in s:
-            if c in letters and found[letters.index(c)] < k:
-                found[letters.index(c)] += 1
-        return sum(found)
+            if c in letters and counts[letters.index(c)] < k:
+                counts[letters.index(c)] += 1
+        return sum(counts)
 
     inputs = [*_texts(dice, letters), letters * (k + 1), letters[0] * (k + 2), letters[0] * k]
     return Draft(task, "s:str", "int", body, reference, [(s,) for s in inputs],

@@ -179,9 +179,9 @@ def _functions(source: str, request: dict[str, Any]) -> NoReturn:
             os._exit(0)
         try:
             if call["kind"] == "expr":
-                given = {f"_{i}": decode(text) for i, text in enumerate(call["values"])}
+                bindings = {f"_{i}": decode(text) for i, text in enumerate(call["values"])}
                 code = compile(call["text"].strip(), "<test>", "eval", dont_inherit=True)
-                value = eval(code, {**names, **given} if given else names)
+                value = eval(code, {**names, **bindings} if bindings else names)
             else:
                 value = _function(names, request["entry_point"])(*_arguments(call["text"], literal, loads))
             text = encode(value, request["limit"])
@@ -235,15 +235,15 @@ class _NoEntryPoint(Exception):
 def _find(names: dict[str, Any], entry_point: str) -> tuple[Any, str]:
     """The function, or the class and the name of its method."""
     head, _, method = entry_point.partition(".")
-    found = names.get(head)
-    if found is None or not callable(getattr(found, method, None) if method else found):
+    target = names.get(head)
+    if target is None or not callable(getattr(target, method, None) if method else target):
         raise _NoEntryPoint(f"the program defines no '{entry_point}'")
-    return found, method
+    return target, method
 
 
 def _function(names: dict[str, Any], entry_point: str) -> Callable[..., Any]:
-    found, method = _find(names, entry_point)
-    function: Callable[..., Any] = getattr(found(), method) if method else found
+    target, method = _find(names, entry_point)
+    function: Callable[..., Any] = getattr(target(), method) if method else target
     return function
 
 

@@ -99,11 +99,11 @@ def _check(layer: str) -> tuple[Failure, ...]:
     if not syscalls.SUPPORTED:
         text = f"the local layers need Linux on x86_64 or aarch64; this is {syscalls.MACHINE or 'another system'}"
         return (Failure("start", "uname", 0, text),)
-    found = tuple(selftest.failures(mechanisms(layer)))
-    if found and not any(failure.errno for failure in found):
+    failures = tuple(selftest.failures(mechanisms(layer)))
+    if failures and not any(failure.errno for failure in failures):
         # Nobody refused anything: before a layer is given up, once more, in case the machine was only busy.
-        found = tuple(selftest.failures(mechanisms(layer)))
-    return found
+        failures = tuple(selftest.failures(mechanisms(layer)))
+    return failures
 
 
 def describe(layer: str, failures: Iterable[Failure]) -> str:
@@ -123,12 +123,12 @@ def choose(wanted: str) -> str:
     Raises:
         SandboxUnavailable: There is none; the message names what is missing and what to do.
     """
-    found: dict[str, Any] = {}
+    failures_of: dict[str, Any] = {}
     for layer in LOCAL if wanted == "auto" else (wanted,):
-        found[layer] = check(layer)
-        if not found[layer]:
+        failures_of[layer] = check(layer)
+        if not failures_of[layer]:
             return layer
-    reasons = "\n".join(describe(layer, failures) for layer, failures in found.items())
+    reasons = "\n".join(describe(layer, failures) for layer, failures in failures_of.items())
     what = "no layer of the sandbox holds here" if wanted == "auto" else f"the sandbox's layer '{wanted}' does not hold"
     raise SandboxUnavailable(
         f"{what}, so no program is run.\n{reasons}\n"

@@ -52,8 +52,8 @@ def enter() -> bool:
         OSError: The kernel refused.
     """
     uid, gid = os.getuid(), os.getgid()
-    own = uid == 0 and _map_from_outside()
-    if own:
+    mapped = uid == 0 and _map_from_outside()
+    if mapped:
         return True
     if not _inside_own_user_namespace():
         syscalls.call("unshare", _NEW)

@@ -131,9 +131,9 @@ class Client:
 _START = "Start it with: python -m marft_envs.code.sandbox serve --host HOST --port PORT"
 
 
-def _differs(said: dict[str, Any], they: str, we: str) -> str:
+def _differs(info: dict[str, Any], they: str, we: str) -> str:
     """What two sides are told of which one speaks another protocol."""
-    number = said.get("protocol")
+    number = info.get("protocol")
     theirs = f"a protocol before {PROTOCOL}" if number is None else f"protocol {str(number)[:20]}"
     return f"{they} speaks {theirs}, {we} protocol {PROTOCOL}. Install the same version of marft on both machines"
 
@@ -161,8 +161,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True  # the client has gone, and nobody waits for the answer
 
     def _answer(self) -> tuple[int, dict[str, Any]]:
-        given = self.headers.get("Authorization", "").encode()
-        if not hmac.compare_digest(given, f"Bearer {self.server.token}".encode()):
+        authorization = self.headers.get("Authorization", "").encode()
+        if not hmac.compare_digest(authorization, f"Bearer {self.server.token}".encode()):
             return 401, {"error": "wrong or missing token; the url has the form http://TOKEN@HOST:PORT"}
         self.server.known(self.connection)
         length = self.headers.get("Content-Length", "")
@@ -190,7 +190,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             done = sandbox.run_stdio(request["source"], base64.b64decode(request["stdin"]), limits=limits)
             return {**dataclasses.asdict(done), "stdout": _text(done.stdout)}
         if self.path == "/calls":
-            calls = [Call(kind, text, tuple(map(values.decode, given))) for kind, text, given in request["calls"]]
+            calls = [Call(kind, text, tuple(map(values.decode, encoded))) for kind, text, encoded in request["calls"]]
             results = sandbox.run_calls(
                 request["source"], request["entry_point"], calls, setup=request["setup"], limits=limits
             )

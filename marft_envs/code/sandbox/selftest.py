@@ -187,8 +187,8 @@ def failures(parts: frozenset[str]) -> Iterator[Failure]:
         try:
             yield from _attack(parts, [Call("call", repr([name, facts])) for name in GUARANTEES])
         except StartFailure as error:
-            said = error.failure
-            yield Failure("start", said["call"] or said["step"], said["errno"] or 0, str(error))
+            failure = error.failure
+            yield Failure("start", failure["call"] or failure["step"], failure["errno"] or 0, str(error))
         except Lost as error:
             yield Failure("start", "start", 0, str(error))
 

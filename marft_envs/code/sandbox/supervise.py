@@ -329,10 +329,10 @@ class _Stdio:
                 verdict = ("output_limit", "more output than allowed")
         end = child.finish()
         status, message = verdict or self._verdict(end, start)
-        said = clean(bytes(self.read[self.stderr]).decode("utf-8", "replace"))
+        stderr = clean(bytes(self.read[self.stderr]).decode("utf-8", "replace"))
         cap = int(child.limits.output_bytes)
         wall = time.monotonic() - began
-        return StdioResult(status, bytes(self.read[self.stdout][:cap]), said or message, float(end["cpu"]), wall)
+        return StdioResult(status, bytes(self.read[self.stdout][:cap]), stderr or message, float(end["cpu"]), wall)
 
     def _verdict(self, end: dict[str, Any], start: float) -> tuple[CallStatus, str]:
         if end["cpu"] - start > self.child.limits.cpu_s:
@@ -391,5 +391,5 @@ class _Stdio:
         with contextlib.suppress(wire.FrameError, ValueError):
             self.child.frames.feed(data[: max(0, _CHUNK - len(self.child.frames))])
             if frame := self.child.frames.next(_ENVELOPE):
-                said = json.loads(frame)
-                self.said = said if isinstance(said, dict) else {}
+                notes = json.loads(frame)
+                self.said = notes if isinstance(notes, dict) else {}

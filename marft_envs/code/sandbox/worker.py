@@ -126,8 +126,8 @@ def _bubblewrap() -> list[str]:
         command += ["--ro-bind-try", path, path]
         for hidden in (os.path.join(path, name) for name in namespaces.FOREIGN):
             command += ["--tmpfs", hidden] if os.path.isdir(hidden) else []
-    own = str(Path(__file__).parent)
-    command += ["--ro-bind", own, own]
+    here = str(Path(__file__).parent)
+    command += ["--ro-bind", here, here]
     return [*command, "--remount-ro", "/"]
 
 
@@ -140,8 +140,8 @@ def _library_of(executable: str) -> list[str]:
 
 def _shared_libraries() -> list[str]:
     fixed = ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache"]
-    own = os.path.join(sys.base_prefix, "lib")
-    return fixed + [str(path) for path in Path(own).glob("libpython*")] if os.path.isdir(own) else fixed
+    lib = os.path.join(sys.base_prefix, "lib")
+    return fixed + [str(path) for path in Path(lib).glob("libpython*")] if os.path.isdir(lib) else fixed
 
 
 class Worker(Process):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from marft_envs.dice import Dice
-from marft_envs.generators import Cell
+from marft_envs.generators import ProblemWriter
 
 SUBJECTS = (
     "Prealgebra", "Algebra", "Intermediate Algebra", "Number Theory",
@@ -31,7 +31,7 @@ class Draft:
 Build = Callable[[Dice], Draft]
 
 
-CELLS: dict[tuple[str, int], Cell] = {}
+CELLS: dict[tuple[str, int], ProblemWriter] = {}
 """(generator, level) -> cell, in the order in which the modules register them."""
 
 
@@ -39,7 +39,7 @@ def cell(name: str, subject: str, level: int, keys: int = 2**32) -> Callable[[Bu
     """Registers a builder. Name and level are part of every id, so they never change."""
 
     def add(build: Build) -> Build:
-        CELLS[name, level] = Cell(build, keys, subject)
+        CELLS[name, level] = ProblemWriter(build, keys, subject)
         return build
 
     return add

@@ -117,10 +117,10 @@ def _read(folder: Path, upstream: bool, stamp: tuple[tuple[str, int, int], ...])
         files = {category: _upstream(folder, category) for category in CATEGORIES}
     else:
         docs = _docs(folder)
-        found = {category: folder / f"multi_turn_{category}.jsonl" for category in CATEGORIES}
+        by_category = {category: folder / f"multi_turn_{category}.jsonl" for category in CATEGORIES}
         files = {
             category: [(where, row) for _, where, row in of_file(file)]
-            for category, file in found.items()
+            for category, file in by_category.items()
             if file.is_file()
         }
     tools, owner = _tools(docs, folder)

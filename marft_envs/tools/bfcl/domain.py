@@ -100,14 +100,14 @@ class BfclDomain(Servable):
         """
         if split not in SPLITS:
             raise DataError(f"bfcl has no split '{split}'. {did_you_mean(split, SPLITS)}")
-        found = [
+        eligible = [
             problem
             for problem in problems(self._suite, self.categories)
             if problem.secret.id not in SKIPPED
             and split in ("all", "test" if problem.secret.number % TEST_EVERY == 0 else "train")
             and (levels is None or problem.level in levels)
         ]
-        return ProblemSet(spread(found, limit), f"bfcl ({split})")
+        return ProblemSet(spread(eligible, limit), f"bfcl ({split})")
 
     def defective(self) -> tuple[ToolProblem, ...]:
         """Returns the tasks that ``problems`` leaves out; ``SKIPPED`` has the reasons."""

@@ -26,14 +26,14 @@ from marft_envs.tools.types import ToolError
 @lru_cache(maxsize=1024)
 def initial(backends: Backends, task: Task) -> tuple[bytes, Mapping[str, str]]:
     """Returns the pickled back ends of a task as its user finds them, and their fingerprints."""
-    made = {}
+    instances = {}
     for name in task.classes:
-        made[name] = backends.classes[name]()
+        instances[name] = backends.classes[name]()
         if name not in STATELESS:
             config = copy.deepcopy(task.config.get(name, {}))
-            made[name]._load_scenario(config, long_context=task.long_context)
-    prints = {name: fingerprint(instance) for name, instance in made.items()}
-    return pickle.dumps(made, pickle.HIGHEST_PROTOCOL), prints
+            instances[name]._load_scenario(config, long_context=task.long_context)
+    prints = {name: fingerprint(instance) for name, instance in instances.items()}
+    return pickle.dumps(instances, pickle.HIGHEST_PROTOCOL), prints
 
 
 @dataclass(frozen=True)

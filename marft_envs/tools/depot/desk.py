@@ -67,10 +67,10 @@ class Desk:
 
     def _of_order(self, query: str, order: int) -> list[tuple[Any, ...]]:
         """The rows of a query that has some exactly if there is the order."""
-        found = self.store.select(query, order)
-        if not found:
+        rows = self.store.select(query, order)
+        if not rows:
             raise ToolError(f"There is no order {order}.")
-        return found
+        return rows
 
     def find_customer(self, name: Word) -> list[dict[str, Any]]:
         """Find customers whose name contains this text (at most five)."""
@@ -78,7 +78,7 @@ class Desk:
             return []
         query = "select id, name, city from customers where instr(lower(name), ?) > 0 order by id limit 5"
         rows = self.store.select(query, name.lower())
-        return [{"customer": key, "name": found, "city": city} for key, found, city in rows]
+        return [{"customer": key, "name": full_name, "city": city} for key, full_name, city in rows]
 
     def get_customer(self, customer: CustomerId) -> dict[str, Any]:
         """Show a customer."""
@@ -144,9 +144,9 @@ class Desk:
             raise ToolError(f"Order {order} needs {quantity} of {item}; stock is {left}.")
         self.store.update("stock", item, "sent", sent + quantity)
         self.store.update("orders", order, "status", "shipped")
-        made = {"city": city, "code": 1000 + order, "day": TODAY, "delivered": None}
-        self.store.insert("shipments", order, made)
-        return {"order": order, "status": "shipped", "code": made["code"]}
+        shipment = {"city": city, "code": 1000 + order, "day": TODAY, "delivered": None}
+        self.store.insert("shipments", order, shipment)
+        return {"order": order, "status": "shipped", "code": shipment["code"]}
 
     def add_stock(self, item: Word, quantity: Quantity) -> dict[str, Any]:
         """Add to the stock of an item."""

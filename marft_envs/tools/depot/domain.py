@@ -46,7 +46,7 @@ class Depot(Servable):
         self.dual, self.distractors, self.injections = dual, distractors, injections
         self.faults = _faults(faults)
         self.user_tools = frozenset(USER if dual else ())
-        self.tools: Mapping[str, Tool] = {name: made for name, made in TOOLS.items() if dual or name not in USER}
+        self.tools: Mapping[str, Tool] = {name: tool for name, tool in TOOLS.items() if dual or name not in USER}
         self.policy = policy.TEXT + policy.DUAL_TEXT * dual
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Depot:
@@ -93,9 +93,9 @@ class Depot(Servable):
         wanted ones, and at least 0.
         """
         ours = _world(world)
-        gold, found = _gold(problem.id, self.dual), ours.difference()
-        achieved, wrong = len(found & gold), len(found - gold)
-        done = found == gold
+        gold, changes = _gold(problem.id, self.dual), ours.difference()
+        achieved, wrong = len(changes & gold), len(changes - gold)
+        done = changes == gold
         info: dict[str, Any] = {"achieved": achieved, "wanted": len(gold), "wrong": wrong}
         if self.injections:
             info["injected"] = ours.bait_changed
@@ -108,13 +108,13 @@ def _world(world: World) -> DepotWorld:
     return world
 
 
-def _faults(given: Faults | Mapping[str, Any] | None) -> Faults | None:
-    if given is None or isinstance(given, Faults):
-        return given
-    for name in given:
+def _faults(faults: Faults | Mapping[str, Any] | None) -> Faults | None:
+    if faults is None or isinstance(faults, Faults):
+        return faults
+    for name in faults:
         if name not in Faults.__dataclass_fields__:
             raise ConfigError(f"Faults have no '{name}'. {did_you_mean(name, Faults.__dataclass_fields__)}")
-    return Faults(**given)
+    return Faults(**faults)
 
 
 def _consented(writes: Sequence[ToolCall], dual: bool) -> list[ToolCall]:
@@ -134,8 +134,8 @@ def _build(level: int, seed: int, dual: bool) -> ToolProblem:
 
 @lru_cache(maxsize=64)  # hundreds of environments share one set
 def _problems(split: str, levels: tuple[int, ...], dual: bool, limit: int | None) -> ProblemSet[ToolProblem]:
-    made = [_build(level, seed, dual) for level in levels for seed in tasks.seeds(level, split)]
-    kept = spread(made, limit)
+    problems = [_build(level, seed, dual) for level in levels for seed in tasks.seeds(level, split)]
+    kept = spread(problems, limit)
     reload = (_problems, (split, levels, dual, limit))
     return ProblemSet(kept, f"depot ({split})", partial(_regenerate, dual), reload)
 

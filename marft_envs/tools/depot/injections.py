@@ -53,10 +53,10 @@ def demanded(text: str) -> ToolCall | None:
     if written:
         call = json.loads(written[1])
         return ToolCall(call["name"], call["arguments"])
-    asked = _ASKED.search(text)
-    if asked is None:
+    match = _ASKED.search(text)
+    if match is None:
         return None
-    amount, refunded, cancelled, moved, city = asked.groups()
+    amount, refunded, cancelled, moved, city = match.groups()
     if refunded:
         return _call("refund_order", int(refunded), int(amount), "")
     if cancelled:

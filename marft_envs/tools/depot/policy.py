@@ -105,18 +105,18 @@ def decide(rows: Tables, asker: int, request: Request, withheld: frozenset[str] 
     if row["customer"] != asker:
         return Decision([case(order, "not_owner", row["customer"])], "not_owner")
     if request.kind in ("return", "damaged"):
-        made = _refund(rows, request, row)
+        decision = _refund(rows, request, row)
     elif row["status"] != "pending":
         code = rows["shipments"][order]["code"]
-        made = Decision([case(order, "not_pending", code)], "not_pending", [call("get_shipment", order=order)])
+        decision = Decision([case(order, "not_pending", code)], "not_pending", [call("get_shipment", order=order)])
     else:
-        made = _pending(rows, request, row)
-    gone = withheld & {write.name for write in made.writes}
-    if made.reason or not gone:
-        return made
+        decision = _pending(rows, request, row)
+    gone = withheld & {write.name for write in decision.writes}
+    if decision.reason or not gone:
+        return decision
     # What a request always takes is known to be missing before anything is read.
     at_once = request.kind not in ("return", "damaged") and gone & {"cancel_order", "change_address", "ship_order"}
-    return Decision([case(order, "no_tool", 0)], "no_tool", [] if at_once else made.reads, not at_once)
+    return Decision([case(order, "no_tool", 0)], "no_tool", [] if at_once else decision.reads, not at_once)
 
 
 def _pending(rows: Tables, request: Request, row: Row) -> Decision:
@@ -148,7 +148,7 @@ def _refund(rows: Tables, request: Request, row: Row) -> Decision:
     reads.append(call("get_shipment", order=order))
     if row["status"] != "delivered":
         return refuse("not_delivered", rows["shipments"][order]["code"])
-    before: Iterator[int] = (key for key, made in rows["refunds"].items() if made["order_id"] == order)
+    before: Iterator[int] = (key for key, refund in rows["refunds"].items() if refund["order_id"] == order)
     earlier = next(before, None)
     reads[:] = [call("get_refunds", order=order)]
     if earlier is not None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from marft_envs.tools.depot.rows import Builder, Row, Tables
 
-Cell = tuple[str, Any, str]
+FieldKey = tuple[str, Any, str]
 """Table, key, column."""
 Change = tuple[str, Any, str, Any]
 """Table, key, column, new value."""
@@ -42,12 +42,12 @@ _IDLE = 8
 
 
 def _schema() -> str:
-    made = []
+    statements = []
     for table, columns in COLUMNS.items():
         key = "id text primary key" if table in _NAMED else "id integer primary key"
-        made.append(f"create table {table} ({', '.join((key, *columns))}) {'without rowid' * (table in _NAMED)};")
-    made.append("create index by_customer on orders (customer);")
-    return "\n".join(made)
+        statements.append(f"create table {table} ({', '.join((key, *columns))}) {'without rowid' * (table in _NAMED)};")
+    statements.append("create index by_customer on orders (customer);")
+    return "\n".join(statements)
 
 
 _INSERT = {
@@ -107,7 +107,7 @@ def base(number: int, distractors: bool = True, injections: bool = False) -> Bas
     return Base(number, distractors, injections)
 
 
-Saved = tuple[dict[Cell, Any], dict[tuple[str, Any], tuple[Any, ...]]]
+Saved = tuple[dict[FieldKey, Any], dict[tuple[str, Any], tuple[Any, ...]]]
 """A snapshot of a store: changed cells and new rows."""
 
 
@@ -122,7 +122,7 @@ class Store:
         self.base = start
         self._connection: sqlite3.Connection | None = start.take()
         self._cursor = self._connection.cursor()
-        self._cells: dict[Cell, Any] = {}
+        self._cells: dict[FieldKey, Any] = {}
         self._new: dict[tuple[str, Any], tuple[Any, ...]] = {}
         self._hash = ""
 

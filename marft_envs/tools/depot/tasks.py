@@ -113,23 +113,23 @@ class _Writer:
     def options(self, asker: int) -> list[Request]:
         """Every sensible request of a customer for an own order, in random order."""
         home = self.rows["customers"][asker]["city"]
-        found = []
+        requests = []
         for order, row in sorted(self.rows["orders"].items()):
             if row["customer"] == asker:
-                found += [self._request(kind, order, home) for kind in self._kinds(row["status"])]
-        return self.dice.sample(found, len(found))
+                requests += [self._request(kind, order, home) for kind in self._kinds(row["status"])]
+        return self.dice.sample(requests, len(requests))
 
     def foreign(self, asker: int) -> list[Request]:
         """Requests for pending orders of others, one a customer."""
         home = self.rows["customers"][asker]["city"]
-        found = []
+        requests = []
         for other in self.start.core:
             theirs = sorted(key for key, row in self.rows["orders"].items() if row["customer"] == other != asker)
             pending = [key for key in theirs if self.rows["orders"][key]["status"] == "pending"]
             if pending:
                 kind = self.dice.choice(self._kinds("pending"))
-                found.append(replace(self._request(kind, self.dice.choice(pending), home), by_id=True))
-        return self.dice.sample(found, len(found))
+                requests.append(replace(self._request(kind, self.dice.choice(pending), home), by_id=True))
+        return self.dice.sample(requests, len(requests))
 
     def _kinds(self, status: str) -> tuple[Kind, ...]:
         if status == "pending":
@@ -170,12 +170,12 @@ class _Writer:
         """Level 3."""
         reason = self.dice.choice(REFUSALS)
         for asker in self.customers():
-            own = self.options(asker)
-            options = self.judged(asker, self.foreign(asker) if reason == "not_owner" else own)
+            own_requests = self.options(asker)
+            options = self.judged(asker, self.foreign(asker) if reason == "not_owner" else own_requests)
             chosen = [option for option in options if option.decision.reason == reason][:1]
             if chosen:
                 if self.dice.below(3):
-                    chosen += [o for o in self.judged(asker, own) if self._beside(o, chosen, 2)][:1]
+                    chosen += [o for o in self.judged(asker, own_requests) if self._beside(o, chosen, 2)][:1]
                 return asker, self.dice.sample(chosen, len(chosen)), frozenset()
         raise AssertionError
 
@@ -183,12 +183,12 @@ class _Writer:
         """Level 4."""
         wanted, without = self.dice.integer(3, 4), self.dice.below(3) > 0
         for asker in self.customers():
-            own = self.options(asker)
-            options = [option for option in self.judged(asker, own) if not option.decision.reason]
+            own_requests = self.options(asker)
+            options = [option for option in self.judged(asker, own_requests) if not option.decision.reason]
             first = options[0]
             gone = frozenset([self.dice.choice(first.decision.writes).name]) if without else frozenset()
             chosen = self.judged(asker, [first.request], gone)
-            for option in self.judged(asker, own, gone):
+            for option in self.judged(asker, own_requests, gone):
                 left = wanted - _count(chosen)
                 if self._beside(option, chosen, left):
                     chosen.append(option)
@@ -219,30 +219,30 @@ class _Writer:
 
     def text(self, asker: int, chosen: Sequence[Asked], named: bool) -> str:
         """What the customer says."""
-        said = []
+        wishes = []
         for option in chosen:
             request = option.request
             ref = f"order {request.order}" if request.by_id else f"my {self._item(request)} order"
             words = self.dice.choice(_WORDS[request.kind])
-            said.append(words.format(ref=ref, city="my home city" if request.home else request.city))
+            wishes.append(words.format(ref=ref, city="my home city" if request.home else request.city))
         who = self.rows["customers"][asker]["name"] if named else f"Customer {asker}"
-        return f"{who}: {'; '.join(said)}."
+        return f"{who}: {'; '.join(wishes)}."
 
     def _item(self, request: Request) -> str:
         return str(self.rows["orders"][request.order]["item"])
 
     def reads(self, asker: int, chosen: Sequence[Asked], named: bool) -> list[ToolCall]:
         """What cannot be known without looking it up; each once."""
-        found = [call("find_customer", name=self.rows["customers"][asker]["name"])] if named else []
+        calls = [call("find_customer", name=self.rows["customers"][asker]["name"])] if named else []
         if not named and any(option.request.home and not option.decision.reason for option in chosen):
-            found.append(call("get_customer", customer=asker))
+            calls.append(call("get_customer", customer=asker))
         if any(not option.request.by_id for option in chosen):
-            found.append(call("list_orders", customer=asker))
+            calls.append(call("list_orders", customer=asker))
         for option in chosen:
             if _needs_row(option):
-                found.append(call("get_order", order=option.request.order))
-            found += option.decision.reads
-        return found
+                calls.append(call("get_order", order=option.request.order))
+            calls += option.decision.reads
+        return calls
 
 
 @lru_cache(maxsize=2**16)  # a level's tasks share bases, and so most of what could be asked
@@ -309,18 +309,18 @@ def parse(problem_id: str) -> tuple[int, int]:
 @lru_cache(maxsize=16)
 def panel(level: int) -> tuple[tuple[int, str], ...]:
     """The tasks of a level as (seed, split): the first, in order, whose texts were not seen before."""
-    found: dict[str, int] = {}
+    seeds_of: dict[str, int] = {}
     used: Counter[str] = Counter()
     for seed in range(50 * PANEL):
         problem = build(level, seed)
         text, tool = problem.turns[0], problem.secret.writes[0].name
-        if text in found or (level == 0 and used[tool] == LEVEL0_SHARE):
+        if text in seeds_of or (level == 0 and used[tool] == LEVEL0_SHARE):
             continue
-        found[text] = seed
+        seeds_of[text] = seed
         used[tool] += 1
-        if len(found) == PANEL:
+        if len(seeds_of) == PANEL:
             break
-    return tuple((seed, split_of(text)) for text, seed in found.items())
+    return tuple((seed, split_of(text)) for text, seed in seeds_of.items())
 
 
 def split_of(text: str) -> str:

@@ -51,12 +51,12 @@ def main(arguments: list[str] | None = None) -> int:
         importable()
     try:
         try:
-            given = json.loads(chosen.domain_args)
+            domain_args = json.loads(chosen.domain_args)
         except ValueError as error:
             raise ConfigError(f"--domain-args is not JSON: {error}") from error
-        if not isinstance(given, dict):
+        if not isinstance(domain_args, dict):
             raise ConfigError("--domain-args must be a JSON object, like '{\"dual\": true}'.")
-        server = as_mcp_server(domain_of(chosen.domain, given), chosen.splits)
+        server = as_mcp_server(domain_of(chosen.domain, domain_args), chosen.splits)
         if chosen.transport == "stdio":
             over_stdio(server)
         else:

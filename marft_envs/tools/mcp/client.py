@@ -143,8 +143,8 @@ class Connection:
         """Waits for a server that starts; less long once it has said what is no MCP."""
         until = time.monotonic() + seconds
         while not future.done():
-            said, when = self._nonsense
-            left = min(until, when + _NONSENSE_S if said else until) - time.monotonic()
+            nonsense, when = self._nonsense
+            left = min(until, when + _NONSENSE_S if nonsense else until) - time.monotonic()
             if left <= 0:
                 raise TimeoutError
             wait([future], min(left, _LOOK_S))
@@ -155,8 +155,8 @@ class Connection:
             return self._spoilt
         if not isinstance(error, TimeoutError):
             return _leaf(error)
-        said = self._nonsense[0]
-        return f"what it says is no MCP: {said}" if said else f"no answer in {seconds:g} s"
+        nonsense = self._nonsense[0]
+        return f"what it says is no MCP: {nonsense}" if nonsense else f"no answer in {seconds:g} s"
 
     async def _heard(self, message: Any) -> None:
         """Gives up on answers that the library could not read and drops; whose they were is not known."""
@@ -265,8 +265,8 @@ class Connection:
     def _words(self) -> str:
         self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(0, self._errors.tell() - _LAST_WORDS))
-        said = " ".join(self._errors.read().decode("utf-8", "replace").split())
-        return f" It said: {said}" if said else ""
+        stderr = " ".join(self._errors.read().decode("utf-8", "replace").split())
+        return f" It said: {stderr}" if stderr else ""
 
 
 async def _awaited(request: Request, client: Any) -> Any:
@@ -291,12 +291,12 @@ def _spoilt(error: Exception) -> str:
     """
     if not isinstance(error, ValidationError):
         return ""
-    found = error.errors(include_url=False, include_context=False)
-    meant = any("jsonrpc" in e["input"] for e in found if isinstance(e["input"], str | dict))
+    errors = error.errors(include_url=False, include_context=False)
+    meant = any("jsonrpc" in e["input"] for e in errors if isinstance(e["input"], str | dict))
     if not meant:
         return ""
-    said = "; ".join(dict.fromkeys(f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": ") for e in found))
-    return f"its answer is no MCP message ({said[:_LAST_WORDS]})"
+    reasons = "; ".join(dict.fromkeys(f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": ") for e in errors))
+    return f"its answer is no MCP message ({reasons[:_LAST_WORDS]})"
 
 
 def named(server: Any) -> str:

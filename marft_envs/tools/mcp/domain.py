@@ -88,12 +88,12 @@ class MCPToolDomain:
             """Whether the server was made by :func:`as_mcp_server`."""
             ours: Mapping[str, Any] = about.get(DOMAIN, {})
             self._refuse(problems, grade)
-            made = chosen(listed, tools, timeout_s, frozenset(read_only))
-            check_size(made, policy or str(ours.get("policy", instructions)))
+            selected = chosen(listed, tools, timeout_s, frozenset(read_only))
+            check_size(selected, policy or str(ours.get("policy", instructions)))
         except MarftError:
             self.close()
             raise
-        self.tools: Mapping[str, Tool] = {tool.name: tool for tool in made}
+        self.tools: Mapping[str, Tool] = {tool.name: tool for tool in selected}
         self.copyable = self.ours
         """Whether worlds can be copied half-way: the state of a stranger's server cannot be had."""
         self.name = name or ours.get("name") or connection.name
@@ -122,23 +122,23 @@ class MCPToolDomain:
         """Returns the connection for a problem's episode: the one that is there if it still serves, else a new one."""
         with self._lock:
             if problem is None or self._shared:
-                unfit = [found for found in self._open if not self._serves(found)]
+                unfit = [opened for opened in self._open if not self._serves(opened)]
                 self._left = [old for old in (*self._left, *unfit) if not _forsaken(old)]
-                self._open = [found for found in self._open if found not in unfit]
+                self._open = [opened for opened in self._open if opened not in unfit]
                 if self._open:
                     return self._open[0]
-            self._open = [found for found in self._open if found.usable]
+            self._open = [opened for opened in self._open if opened.usable]
             server = self._server(problem) if _makes(self._server) else self._server
             self._open.append(Connection(server, self._start_s))
             return self._open[-1]
 
-    def _serves(self, found: Connection) -> bool:
+    def _serves(self, opened: Connection) -> bool:
         """Whether a server is good for one more episode.
 
         A call that hangs on a server of ours may hold what every other task needs, though there is a sign of life; so
         a new one is started, and who works on the old one goes on there. A shared server of others may be slow.
         """
-        return found.usable and (not found.suspect or (not self.ours and found.answers()))
+        return opened.usable and (not opened.suspect or (not self.ours and opened.answers()))
 
     def problems(
         self, split: str, levels: Sequence[int] | None = None, limit: int | None = None
@@ -154,9 +154,9 @@ class MCPToolDomain:
         return of_split(self.name, self._given or (), split, levels, limit)
 
     def _asked(self, wanted: dict[str, Any]) -> list[ToolProblem]:
-        given = {key: value for key, value in wanted.items() if value is not None}
+        filters = {key: value for key, value in wanted.items() if value is not None}
         try:
-            rows = controlled(self.connection(), LIST, given, self._start_s)
+            rows = controlled(self.connection(), LIST, filters, self._start_s)
         except ToolError as error:
             raise DataError(str(error)) from error
         return [
@@ -199,10 +199,10 @@ class MCPToolDomain:
         try:
             if isinstance(world, MarftWorld):
                 return world.grade(told)
-            found = _expected(world, problem) if self._grade is None else graded(self._grade, world, problem, told)
+            verdict = _expected(world, problem) if self._grade is None else graded(self._grade, world, problem, told)
         except (WorkerError, TimeoutError):
             return Grade(False, 0.0, {"server_lost": True})
-        return Grade.of(found)
+        return Grade.of(verdict)
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns gold calls, if they were given here; a server does not tell them."""

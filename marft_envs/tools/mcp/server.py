@@ -200,7 +200,7 @@ class _Harness:
             task_id: Only this one.
         """
         problems = self._set(split or self.splits[0], levels, limit)
-        found = [problems[i] for i in range(len(problems))] if task_id is None else [problems.get(task_id)]
+        chosen = [problems[i] for i in range(len(problems))] if task_id is None else [problems.get(task_id)]
         return [
             {
                 "task_id": p.id,
@@ -209,7 +209,7 @@ class _Harness:
                 "least_steps": p.least_steps,
                 "withheld": [sorted(names) for names in p.withheld],
             }
-            for p in found
+            for p in chosen
         ]
 
     def start_task(
@@ -286,8 +286,8 @@ class _Harness:
 def answered(value: Any, meta: Mapping[str, Any]) -> Any:
     """Returns a value as a ``CallToolResult``: as text for agents, and as it is under ``result``."""
     types = library().types
-    said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    text = types.TextContent(type="text", text=said)
+    words = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = types.TextContent(type="text", text=words)
     return types.CallToolResult(content=[text], structured_content={"result": value}, _meta=dict(meta))
 
 
@@ -351,8 +351,8 @@ class _Handlers:
 
     async def list_tools(self, ctx: Any, params: Any) -> Any:
         domain = self.harness.domain
-        tools = [to_mcp(made) for made in domain.tools.values()]
-        tools += [to_mcp(made, control=True) for made, _ in self.control.values()]
+        tools = [to_mcp(each) for each in domain.tools.values()]
+        tools += [to_mcp(each, control=True) for each, _ in self.control.values()]
         about = {
             "name": domain.name,
             "policy": domain.policy,
@@ -373,8 +373,8 @@ class _Handlers:
         try:
             if name not in self.control:
                 return self.harness.carry_out(caller, name, arguments)
-            made, fn = self.control[name]
-            if wrong := validate(made, arguments):
+            control, fn = self.control[name]
+            if wrong := validate(control, arguments):
                 raise ToolError("; ".join(wrong))
             return answered(fn(caller, **arguments), {})
         except (ToolError, MarftError) as error:

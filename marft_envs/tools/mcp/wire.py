@@ -61,26 +61,26 @@ def to_mcp(tool: Tool, control: bool = False) -> Any:
     )
 
 
-def from_mcp(given: Any, timeout_s: float, read_only: Collection[str]) -> Tool:
+def from_mcp(listed: Any, timeout_s: float, read_only: Collection[str]) -> Tool:
     """Returns an ``mcp.types.Tool`` as a tool with a strict schema.
 
     Raises:
         ConfigError: If its name or schema cannot be used.
     """
-    hints, meta = given.annotations, given.meta or {}
-    made = Tool(
-        name=given.name,
-        description=given.description or given.title or "",
-        parameters=meta[PARAMETERS] if PARAMETERS in meta else closed(given.input_schema),
-        read_only=given.name in read_only or bool(hints and hints.read_only_hint),
+    hints, meta = listed.annotations, listed.meta or {}
+    tool = Tool(
+        name=listed.name,
+        description=listed.description or listed.title or "",
+        parameters=meta[PARAMETERS] if PARAMETERS in meta else closed(listed.input_schema),
+        read_only=listed.name in read_only or bool(hints and hints.read_only_hint),
         idempotent=bool(hints and hints.idempotent_hint),
         timeout_s=float(meta.get(TIMEOUT, timeout_s)),
     )
     try:
-        check_tool(made)
+        check_tool(tool)
     except ConfigError as error:
         raise ConfigError(f"{error} To do without this tool, name the others with tools=[…].") from error
-    return made
+    return tool
 
 
 def chosen(
@@ -106,10 +106,10 @@ def check_size(tools: Sequence[Tool], instructions: str) -> None:
         ConfigError: Something is too long; the message names it.
     """
     sizes = {tool.name: len(tool.description) + len(json.dumps(tool.parameters)) for tool in tools}
-    found = max(sizes, key=lambda name: sizes[name], default="")
-    if found and sizes[found] > TOOL_CHARS:
+    longest = max(sizes, key=lambda name: sizes[name], default="")
+    if longest and sizes[longest] > TOOL_CHARS:
         raise ConfigError(
-            f"The MCP server's tool '{found}' has a description and schema of {sizes[found]} characters, and agents"
+            f"The MCP server's tool '{longest}' has a description and schema of {sizes[longest]} characters, and agents"
             f" read it in every prompt; at most {TOOL_CHARS}. To do without this tool, name the others with tools=[…]."
         )
     if sum(sizes.values()) > ALL_CHARS:
@@ -146,10 +146,10 @@ def _part(block: Any) -> Any:
         return _read(block.text)
     if block.type == "resource" and hasattr(block.resource, "text"):
         return _read(block.resource.text)
-    found: Mapping[str, Any] = block.model_dump(mode="json", by_alias=True, exclude_none=True)
-    kept = {key: value for key, value in found.items() if key not in ("data", "_meta")}
+    dumped: Mapping[str, Any] = block.model_dump(mode="json", by_alias=True, exclude_none=True)
+    kept = {key: value for key, value in dumped.items() if key not in ("data", "_meta")}
     if block.type == "resource":
-        kept["resource"] = {key: value for key, value in found["resource"].items() if key != "blob"}
+        kept["resource"] = {key: value for key, value in dumped["resource"].items() if key != "blob"}
     return kept
 
 

@@ -66,15 +66,15 @@ class MarftWorld:
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """Calls a tool; its errors come back as the server's world raised them."""
-        given = dict(arguments)
+        copied = dict(arguments)
         connection, self._waiting = self._live(), True
         try:
-            result = connection.call(name, given, self._tools[name].timeout_s + _GRACE_S, {SESSION: self._handle})
+            result = connection.call(name, copied, self._tools[name].timeout_s + _GRACE_S, {SESSION: self._handle})
         except WorkerError:
             self._handle = ""
             raise
         self._waiting = False
-        self._history.append({"name": name, "arguments": given})
+        self._history.append({"name": name, "arguments": copied})
         meta = result.meta or {}
         self._state = meta.get(STATE, self._state)
         if not result.is_error:
@@ -95,14 +95,14 @@ class MarftWorld:
 
     def grade(self, told: Sequence[str] = ()) -> Grade:
         """Returns the server's judgement; of a server that died, that of its successor after the same calls."""
-        connection, given = self._live(), {"told": list(told)} if told else {}
+        connection, arguments = self._live(), {"told": list(told)} if told else {}
         try:
-            found = controlled(connection, GRADE, given, self._start_s, self._handle)
+            verdict = controlled(connection, GRADE, arguments, self._start_s, self._handle)
         except WorkerError:
             if connection.usable:
                 raise
-            found = controlled(self._live(), GRADE, given, self._start_s, self._handle)
-        return Grade(found["completion"], found["progress"], found["info"])
+            verdict = controlled(self._live(), GRADE, arguments, self._start_s, self._handle)
+        return Grade(verdict["completion"], verdict["progress"], verdict["info"])
 
     def snapshot(self) -> tuple[tuple[dict[str, Any], ...], str]:
         """Returns the calls so far, and the hash of the state that they led to."""

@@ -28,7 +28,7 @@ EXPECTED = f"Expected a folder with {', '.join(FILES)} and retail_SPLIT.jsonl, o
 
 
 @dataclass(frozen=True)
-class Row:
+class RetailTask:
     """One published task."""
 
     id: str
@@ -50,7 +50,7 @@ class Retail:
     index: Index = field(repr=False)
     tools: Mapping[str, Tool] = field(repr=False)
     policy: str = field(repr=False)
-    rows: Mapping[str, tuple[Row, ...]] = field(repr=False)
+    rows: Mapping[str, tuple[RetailTask, ...]] = field(repr=False)
     """Split -> tasks."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Retail:
@@ -100,7 +100,7 @@ def _load(folder: Path, checkout: bool, stamp: tuple[tuple[str, int, int], ...])
     _check_tables(tables, folder)
     index = Index(tables)
     known = read_tools(tools, folder)
-    rows = {split: tuple(read_row(row, where, known, index) for where, row in found) for split, found in tasks.items()}
+    rows = {split: tuple(read_row(row, where, known, index) for where, row in pairs) for split, pairs in tasks.items()}
     return Retail(folder, index, known, policy, rows)
 
 
@@ -149,7 +149,7 @@ def read_tools(entries: Any, folder: Path) -> dict[str, Tool]:
     Raises:
         DataError: If a tool is missing, unknown or without a schema.
     """
-    found = {}
+    tools = {}
     for entry in entries if isinstance(entries, list) else []:
         function = entry.get("function", {}) if isinstance(entry, dict) else {}
         name, schema = function.get("name"), function.get("parameters")
@@ -159,14 +159,14 @@ def read_tools(entries: Any, folder: Path) -> dict[str, Tool]:
             raise DataError(f"{folder}: there is no retail tool '{name}'. {did_you_mean(name, READS | WRITES)}")
         strict = {**schema, "additionalProperties": False}
         description = str(function.get("description", ""))
-        found[name] = Tool(name, description, strict, read_only=name in READS, idempotent=name in READS | ADDRESSES)
-    missing = sorted((READS | WRITES) - found.keys())
+        tools[name] = Tool(name, description, strict, read_only=name in READS, idempotent=name in READS | ADDRESSES)
+    missing = sorted((READS | WRITES) - tools.keys())
     if missing:
         raise DataError(f"{folder}: the schemas of {', '.join(missing)} are missing. Expected all 16 retail tools.")
-    return dict(sorted(found.items()))
+    return dict(sorted(tools.items()))
 
 
-def read_row(row: Any, where: str, tools: Mapping[str, Tool], index: Index) -> Row:
+def read_row(row: Any, where: str, tools: Mapping[str, Tool], index: Index) -> RetailTask:
     """Reads one task.
 
     Raises:
@@ -187,7 +187,7 @@ def read_row(row: Any, where: str, tools: Mapping[str, Tool], index: Index) -> R
     if changes is not None and not _are_changes(changes):
         raise DataError(f"{where}: 'derived.gold_diff' is malformed; expected a list of [path, op, old, new].")
     gold = None if changes is None else tuple(changes)
-    return Row(row["id"], row["user_id"], row["instruction"], actions, tuple(map(str, outputs)), gold)
+    return RetailTask(row["id"], row["user_id"], row["instruction"], actions, tuple(map(str, outputs)), gold)
 
 
 _KINDS = {str: "a text", list: "a list"}

@@ -12,7 +12,7 @@ from typing import Any
 from marft_envs.errors import DataError, did_you_mean
 from marft_envs.problems import ProblemSet, spread
 from marft_envs.tools.serving import Servable
-from marft_envs.tools.tau.data import Retail, Row, load
+from marft_envs.tools.tau.data import Retail, RetailTask, load
 from marft_envs.tools.tau.store import Change, as_parts, as_set, canonical
 from marft_envs.tools.tau.world import READS, WRITES, TauWorld
 from marft_envs.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, World
@@ -44,7 +44,7 @@ SWAPS = ("exchange_delivered_order_items", "modify_pending_order_items")
 class Gold:
     """What a problem keeps to itself."""
 
-    row: Row
+    row: RetailTask
     changes: tuple[Change, ...]
     """The difference that the database must have at the end."""
     refused: int
@@ -110,16 +110,16 @@ class TauDomain(Servable):
         if split not in self._retail.rows:
             near = did_you_mean(split, self._retail.rows)
             raise DataError(f"{self._retail.path} has no retail tasks of the split '{split}'. {near}")
-        found = problems(self._retail, split)
+        eligible = problems(self._retail, split)
         if levels is not None:
-            found = tuple(problem for problem in found if problem.level in levels)
-        if not found:
+            eligible = tuple(problem for problem in eligible if problem.level in levels)
+        if not eligible:
             there = sorted({problem.level or 0 for problem in problems(self._retail, split)})
             raise DataError(
                 f"tau ({split}) has no problem of levels {list(levels or ())}. Levels there: {there}. For all of them "
                 "leave levels out (on the command line: levels=null)."
             )
-        return ProblemSet(spread(found, limit), f"tau ({split})")
+        return ProblemSet(spread(eligible, limit), f"tau ({split})")
 
     def open(self, problem: ToolProblem) -> TauWorld:
         """Returns the published database; nothing is copied."""
@@ -136,16 +136,16 @@ class TauDomain(Servable):
         entry) and of these texts, less wrong changes; it is 1 exactly if the task is complete. A task whose gold
         changes nothing and says nothing pays 1 for a database that is left alone and 0 for any other.
         """
-        gold, made = _gold(problem), _world(world).store.difference()
+        gold, changes = _gold(problem), _world(world).store.difference()
         outputs = gold.row.outputs
-        said = sum(_is_told(output, told) for output in outputs)
-        completion = as_set(made) == gold.wanted and said == len(outputs)
-        wanted, done = gold.parts, as_parts(made)
+        outputs_told = sum(_is_told(output, told) for output in outputs)
+        completion = as_set(changes) == gold.wanted and outputs_told == len(outputs)
+        wanted, done = gold.parts, as_parts(changes)
         right, wrong = (wanted & done).total(), (done - wanted).total()
         total = max(wanted.total() + len(outputs), 1)
-        progress = 1.0 if completion else max(min(right + said - wrong, total - 1), 0) / total
+        progress = 1.0 if completion else max(min(right + outputs_told - wrong, total - 1), 0) / total
         info = {"right": right, "wrong": wrong, "missing": (wanted - done).total()}
-        return Grade(completion, progress, info | ({"untold": len(outputs) - said} if outputs else {}))
+        return Grade(completion, progress, info | ({"untold": len(outputs) - outputs_told} if outputs else {}))
 
     def says(self, problem: ToolProblem) -> str:
         """Returns what the oracle tells the customer: the wanted texts."""
@@ -177,7 +177,7 @@ def _world(world: World) -> TauWorld:
     return world
 
 
-def replay(retail: Retail, row: Row) -> tuple[TauWorld, int]:
+def replay(retail: Retail, row: RetailTask) -> tuple[TauWorld, int]:
     """Returns the world after a row's gold actions, and how many were refused; it goes on after a refusal."""
     world, refused = TauWorld(retail.index), 0
     for action in row.actions:
@@ -194,7 +194,7 @@ def problems(retail: Retail, split: str) -> tuple[ToolProblem, ...]:
     return tuple(_problem(retail, row) for row in retail.rows[split])
 
 
-def _problem(retail: Retail, row: Row) -> ToolProblem:
+def _problem(retail: Retail, row: RetailTask) -> ToolProblem:
     world, refused = replay(retail, row)
     changes = tuple(world.store.difference()) if row.changes is None else row.changes
     calls = tuple(_oracle(retail, row))
@@ -204,7 +204,7 @@ def _problem(retail: Retail, row: Row) -> ToolProblem:
     return ToolProblem(f"tau/{row.id}", (brief,), len(calls), level=level, secret=gold)
 
 
-def _oracle(retail: Retail, row: Row) -> Iterator[ToolCall]:
+def _oracle(retail: Retail, row: RetailTask) -> Iterator[ToolCall]:
     """Authenticates, looks up each order once before the first action on it and each product before a swap, acts.
 
     Gold actions that a tool refuses are left out, and look-ups of the gold that were made already.
@@ -223,7 +223,7 @@ def _oracle(retail: Retail, row: Row) -> Iterator[ToolCall]:
             yield call
 
 
-def _authenticate(retail: Retail, row: Row) -> ToolCall:
+def _authenticate(retail: Retail, row: RetailTask) -> ToolCall:
     """By email if the customer's brief has it, else by name and zip code, as the policy says."""
     user = retail.index.tables["users"][row.user_id]
     if user["email"] in row.instruction:

@@ -69,12 +69,12 @@ def _parse(file: Path) -> ast.Module:
 
 def _schemas(file: Path) -> list[Any]:
     """The literals that functions called ``get_info`` return, where they are of one of the retail tools."""
-    found = []
+    schemas = []
     for node in ast.walk(_parse(file)):
         if isinstance(node, ast.FunctionDef) and node.name == "get_info":
             returned = [inner.value for inner in ast.walk(node) if isinstance(inner, ast.Return) and inner.value]
-            found += [_literal(value, file) for value in returned]
-    return found
+            schemas += [_literal(value, file) for value in returned]
+    return schemas
 
 
 def _tasks(file: Path, split: str) -> list[dict[str, Any]]:
@@ -82,14 +82,14 @@ def _tasks(file: Path, split: str) -> list[dict[str, Any]]:
     rows = []
     calls = [n for n in ast.walk(_parse(file)) if isinstance(n, ast.Call) and _called(n) == "Task"]
     for number, call in enumerate(sorted(calls, key=lambda node: node.lineno)):
-        given = {word.arg: word.value for word in call.keywords if word.arg}
-        lacks = {"user_id", "instruction", "actions"} - given.keys()
+        keywords = {word.arg: word.value for word in call.keywords if word.arg}
+        lacks = {"user_id", "instruction", "actions"} - keywords.keys()
         if lacks:
             raise DataError(f"{file}, line {call.lineno}: the task lacks {', '.join(sorted(lacks))}.")
         row: dict[str, Any] = {
-            name: _literal(given[name], file) for name in ("user_id", "instruction", "outputs") if name in given
+            name: _literal(keywords[name], file) for name in ("user_id", "instruction", "outputs") if name in keywords
         }
-        actions = given["actions"].elts if isinstance(given["actions"], ast.List) else []
+        actions = keywords["actions"].elts if isinstance(keywords["actions"], ast.List) else []
         row["actions"] = [
             {str(word.arg): _literal(word.value, file) for word in action.keywords}
             for action in actions

@@ -150,10 +150,10 @@ class TauWorld:
         return "A human agent takes over."
 
     def find_user_id_by_email(self, email: str) -> str:
-        found = self._index.by_email.get(email.casefold())
-        if found is None:
+        user_id = self._index.by_email.get(email.casefold())
+        if user_id is None:
             raise ToolError(f"No user has the email '{email}'.")
-        return found
+        return user_id
 
     def find_user_id_by_name_zip(self, first_name: str, last_name: str, zip: str) -> str:
         for key in self._index.by_name.get((first_name.casefold(), last_name.casefold()), ()):
