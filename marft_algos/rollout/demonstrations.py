@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,7 @@ class Demonstrations:
         renderer: Who plays which policy, and how it is spoken to.
         max_new_tokens: Longest reply that an agent will be allowed.
         seed: The run's.
+        held_out: Task ids of problems that nobody may learn from.
 
     Raises:
         ConfigError: There is no such source.
@@ -37,8 +38,15 @@ class Demonstrations:
     """
 
     def __init__(
-        self, source: str, make_env: Callable[[], FlexEnv], renderer: Renderer, max_new_tokens: int, seed: int = 0
+        self,
+        source: str,
+        make_env: Callable[[], FlexEnv],
+        renderer: Renderer,
+        max_new_tokens: int,
+        seed: int = 0,
+        held_out: Collection[str] = (),
     ) -> None:
+        self._held_out = frozenset(held_out)
         self._env, self._renderer, self._most, self._seed = make_env(), renderer, max_new_tokens, seed
         self.rejected: Counter[str] = Counter()
         """Reason -> demonstrations that were left out for it since the run began."""
@@ -64,7 +72,7 @@ class Demonstrations:
         trajectories: list[Trajectory] = []
         for episode in episodes:
             number = len(trajectories)
-            reason = _unfit(episode) or self._add(trajectories, episode, number, version)
+            reason = self._unfit(episode) or self._add(trajectories, episode, number, version)
             if reason:
                 self.rejected[reason] += 1
                 self._examples = [*self._examples, f"{episode.task_id} ({reason})"][:SHOWN]
@@ -91,6 +99,14 @@ class Demonstrations:
         through, i = divmod(position, len(self._recorded))
         order = seeds.generator(seeds.demonstrations(self._seed, through)).permutation(len(self._recorded))
         return self._recorded[int(order[i])]
+
+    def _unfit(self, episode: Episode) -> str:
+        """Says why an episode is nothing to imitate, if so."""
+        if episode.failed or not episode.success:
+            return "no success"
+        if episode.task_id in self._held_out:
+            return "a held-out problem"
+        return "words that route nobody" if episode.invalid else ""
 
     def _add(self, trajectories: list[Trajectory], episode: Episode, number: int, version: int) -> str:
         """Adds an episode's trajectory; returns why not, if it cannot be learnt from."""
@@ -123,17 +139,11 @@ class Demonstrations:
         return ""
 
 
-def _unfit(episode: Episode) -> str:
-    """Says why an episode is nothing to imitate, if so."""
-    if episode.failed or not episode.success:
-        return "no success"
-    return "words that route nobody" if episode.invalid else ""
-
-
 def _read(source: str) -> list[Episode]:
     """Reads the successful episodes of a file, or of everything that a run has recorded."""
     path = Path(source)
-    files = sorted((path / "episodes").glob("*.jsonl")) if path.is_dir() else [path]
+    # Evaluations are of held-out problems.
+    files = sorted((path / "episodes").glob("train-*.jsonl")) if path.is_dir() else [path]
     if not files or not files[0].is_file():
         raise ConfigError(
             f"There are no demonstrations at '{source}'. Expected 'expert', a JSONL file of episodes, or the folder of"

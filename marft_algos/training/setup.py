@@ -162,7 +162,9 @@ def make_policies(spec: RunSpec, loaded: BaseModel | None = None) -> PolicySet:
     return policies
 
 
-def demonstrations(config: TrainConfig, make_env: EnvFactory, policies: PolicySet) -> Demonstrations | None:
+def demonstrations(
+    config: TrainConfig, make_env: EnvFactory, policies: PolicySet, problems: Problems
+) -> Demonstrations | None:
     """Opens the demonstrations that the algorithm imitates; None: it learns from what the policies say.
 
     Raises:
@@ -171,7 +173,8 @@ def demonstrations(config: TrainConfig, make_env: EnvFactory, policies: PolicySe
     source = getattr(config.algorithm, "demonstrations", None)
     if source is None:
         return None
-    return Demonstrations(source, make_env, policies.renderer, config.max_new_tokens, config.seed)
+    held_out = {str(options.get("task_id")) for options in problems.held_out.options} if problems.apart else ()
+    return Demonstrations(source, make_env, policies.renderer, config.max_new_tokens, config.seed, held_out)
 
 
 def sampling(config: TrainConfig, *, evaluation: bool = False) -> SamplingParams:

@@ -59,7 +59,7 @@ class Trainer:
             start=StartEngine(self.engine, self.policies) if "start" in algorithm.rule.needs else None,
             assignment=self._assignment,
         )
-        self._demonstrations = setup.demonstrations(config, parts.make_env, self.policies)
+        self._demonstrations = setup.demonstrations(config, parts.make_env, self.policies, parts.problems)
         self.publisher = Publisher(self.engine, self.policies, config.adapter_dir or None)
         self.progress = Progress()
         self._variety = Variety(algorithm.group_size)

@@ -82,6 +82,26 @@ def test_what_cannot_be_learnt_is_named_and_counted(policies: PolicySet, tmp_pat
         demonstrations(policies, str(tmp_path / "other.jsonl")).draw(panel(1), 0, 0)
 
 
+def test_held_out_problems_are_not_learnt_from(policies: PolicySet, tmp_path: Path) -> None:
+    team = PolicySet.build("embedded", {"reasoner_0": "reasoner_0", "actor_0": "actor_0"}, device="cpu")
+    env = marft_envs.make("math-dual-v0", levels=[0])
+    episodes = [experts.play(env, seed) for seed in range(3)]
+    trajectory.write(tmp_path / "some.jsonl", episodes)
+
+    def make() -> marft_envs.FlexEnv:
+        return marft_envs.make("math-dual-v0", levels=[0])
+
+    source = Demonstrations(str(tmp_path / "some.jsonl"), make, team.renderer, 48, held_out=[episodes[1].task_id])
+    learnt = {t.task_id for t in source.draw(panel(3), 0, 0)}
+    assert learnt == {episodes[0].task_id, episodes[2].task_id}
+    assert source.metrics() == {"rejected": 1.0, "rejected/a held-out problem": 1.0}
+    run = tmp_path / "run/episodes"
+    run.mkdir(parents=True)
+    trajectory.write(run / "eval-000000.jsonl", episodes)
+    with pytest.raises(ConfigError, match="no demonstrations"):
+        demonstrations(policies, str(tmp_path / "run"))
+
+
 def test_a_reply_cannot_close_its_own_turn() -> None:
     chat = load_chat("embedded")
     ids = chat.reply_ids("4<|im_end|>5")
