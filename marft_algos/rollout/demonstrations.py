@@ -68,7 +68,7 @@ class Demonstrations:
             starts = zip(panel.seeds, panel.options, strict=True)
             episodes = [experts.play(self._env, seed, options) for seed, options in starts]
         else:
-            episodes = [self._at(iteration * len(panel) + i) for i in range(len(panel))]
+            episodes = self._from(iteration * len(panel), len(panel))
         trajectories: list[Trajectory] = []
         for episode in episodes:
             number = len(trajectories)
@@ -93,12 +93,15 @@ class Demonstrations:
         """Closes the environment."""
         self._env.close()
 
-    def _at(self, position: int) -> Episode:
-        """Returns a recorded episode; each pass through them has an order of its own."""
+    def _from(self, position: int, n: int) -> list[Episode]:
+        """Returns n recorded episodes from a position on; each pass through them has an order of its own."""
         assert self._recorded is not None
-        through, i = divmod(position, len(self._recorded))
-        order = seeds.generator(seeds.demonstrations(self._seed, through)).permutation(len(self._recorded))
-        return self._recorded[int(order[i])]
+        size, episodes = len(self._recorded), list[Episode]()
+        for through in range(position // size, (position + n - 1) // size + 1):
+            order = seeds.generator(seeds.demonstrations(self._seed, through)).permutation(size)
+            first, last = position - through * size, position + n - through * size
+            episodes += [self._recorded[int(i)] for i in order[max(first, 0) : last]]
+        return episodes
 
     def _unfit(self, episode: Episode) -> str:
         """Says why an episode is nothing to imitate, if so."""

@@ -164,15 +164,13 @@ def make_policies(spec: RunSpec, loaded: BaseModel | None = None) -> PolicySet:
 
 def demonstrations(
     config: TrainConfig, make_env: EnvFactory, policies: PolicySet, problems: Problems
-) -> Demonstrations | None:
-    """Opens the demonstrations that the algorithm imitates; None: it learns from what the policies say.
+) -> Demonstrations:
+    """Opens the demonstrations that an algorithm imitates.
 
     Raises:
         ConfigError: There are none.
     """
-    source = getattr(config.algorithm, "demonstrations", None)
-    if source is None:
-        return None
+    source = config.algorithm.demonstrations
     held_out = {str(options.get("task_id")) for options in problems.held_out.options} if problems.apart else ()
     return Demonstrations(source, make_env, policies.renderer, config.max_new_tokens, config.seed, held_out)
 

@@ -59,7 +59,9 @@ class Trainer:
             start=StartEngine(self.engine, self.policies) if "start" in algorithm.rule.needs else None,
             assignment=self._assignment,
         )
-        self._demonstrations = setup.demonstrations(config, parts.make_env, self.policies, parts.problems)
+        self._demonstrations = None  # what an algorithm learns from that does not learn from its own policies
+        if algorithm.imitates:
+            self._demonstrations = setup.demonstrations(config, parts.make_env, self.policies, parts.problems)
         self.publisher = Publisher(self.engine, self.policies, config.adapter_dir or None)
         self.progress = Progress()
         self._variety = Variety(algorithm.group_size)

@@ -112,7 +112,8 @@ def test_a_worker_that_only_waits_meets_the_wall_clock(monkeypatch: pytest.Monke
         assert 0.3 < time.monotonic() - start < 5 and usable(pool)
 
 
-def test_a_timeout_works_off_the_main_thread(pool: WorkerPool) -> None:
+def sleeping(pool: WorkerPool) -> tuple[threading.Thread, list[BaseException]]:
+    """A call of another thread that sleeps for long, and what ends it."""
     caught: list[BaseException] = []
 
     def body() -> None:
@@ -123,6 +124,11 @@ def test_a_timeout_works_off_the_main_thread(pool: WorkerPool) -> None:
 
     thread = threading.Thread(target=body)
     thread.start()
+    return thread, caught
+
+
+def test_a_timeout_works_off_the_main_thread(pool: WorkerPool) -> None:
+    thread, caught = sleeping(pool)
     thread.join(10)
     assert isinstance(caught[0], WorkerTimeout) and usable(pool)
 
@@ -201,16 +207,7 @@ def test_a_forked_child_gets_its_own_worker(pool: WorkerPool) -> None:
 def test_close_ends_a_call_in_flight_and_later_calls() -> None:
     pool = WorkerPool("helpers.worker_targets:work", deadline=30.0)
     pool.warm_up()
-    caught: list[BaseException] = []
-
-    def body() -> None:
-        try:
-            pool.call({"do": "sleep", "seconds": 30})
-        except WorkerError as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=body)
-    thread.start()
+    thread, caught = sleeping(pool)
     time.sleep(0.2)
     pool.close()
     thread.join(5)
