@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from marft_envs.core import FlexEnv
@@ -21,16 +21,62 @@ def play(env: FlexEnv, seed: int | None = 0, options: Mapping[str, Any] | None =
     Raises:
         ConfigError: The task has no expert, or it does not know this problem's solution.
     """
+    expert = _expert(env)
+    env.reset(seed=seed, options=dict(options or {}))
+    while not env.done:
+        turn(env, {agent: expert(agent) for agent in env.ready_agents})
+    return env.episode
+
+
+def few_shot(env: FlexEnv, n: int, seed: int = 0) -> dict[str, dict[str, Any]]:
+    """Returns profiles with worked examples: what every agent was told, and said, in episodes of the expert.
+
+    The dialogue of an agent that speaks several times in an episode is several examples, in order. Take an environment
+    of the training split, and give the profiles to the one that is played (``profiles=``, or in a JSON file).
+
+    Args:
+        env: An environment whose task has an ``expert``.
+        n: Episodes.
+        seed: Of the first; the others follow.
+
+    Raises:
+        ConfigError: The task has no expert, ``n`` is not positive, or an episode of the expert fails.
+    """
+    if n < 1:
+        raise ConfigError(f"{n} worked examples make no profile. Expected 1 or more.")
+    examples: dict[str, list[dict[str, str]]] = {agent.name: [] for agent in env.unwrapped.team}
+    for number in range(seed, seed + n):
+        dialogues: dict[str, list[Mapping[str, str]]] = {}
+        expert = _expert(env)
+        env.reset(seed=number)
+        while not env.done:
+            texts = {agent: expert(agent) for agent in env.ready_agents}
+            for agent, text in texts.items():
+                told = [message for message in env.messages(agent) if message["role"] != "system"]
+                own = told[2 * len(env.profile(agent).examples) :]
+                dialogues[agent] = [*own, {"role": "assistant", "content": text}]
+            turn(env, texts)
+        if not env.episode.success:
+            raise ConfigError(
+                f"The expert of {env.unwrapped.env_id} fails with seed {number}: that is no example. Next: another seed."
+            )
+        for agent, messages in dialogues.items():
+            asked, said = messages[::2], messages[1::2]
+            examples[agent] += [
+                {"user": user["content"], "assistant": assistant["content"]}
+                for user, assistant in zip(asked, said, strict=True)
+            ]
+    return {agent.name: {"prompt": agent.prompt, "examples": examples[agent.name]} for agent in env.unwrapped.team}
+
+
+def _expert(env: FlexEnv) -> Callable[[str], str]:
     expert = optional(env.unwrapped.task, "expert")
     if expert is None:
         raise ConfigError(
             f"The task of {env.unwrapped.env_id} has no expert, so nobody demonstrates it. Give the task a method"
             " expert(agent), which returns what an expert says now, or use recorded episodes (a JSONL file, a run)."
         )
-    env.reset(seed=seed, options=dict(options or {}))
-    while not env.done:
-        turn(env, {agent: expert(agent) for agent in env.ready_agents})
-    return env.episode
+    return expert
 
 
 def turn(env: FlexEnv, texts: Mapping[str, str]) -> None:

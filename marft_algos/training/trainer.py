@@ -26,6 +26,7 @@ from marft_algos.runs import checkpoint, loggers, records
 from marft_algos.runs import folder as runs
 from marft_algos.runs.folder import UNTRAINED, PanelFacts, Progress, RunFolder
 from marft_algos.training import evaluate, setup
+from marft_algos.training.advice import advice
 from marft_algos.training.parts import Parts
 from marft_algos.types import Trajectory
 from marft_envs.vector import VectorEnv
@@ -65,6 +66,7 @@ class Trainer:
         self.publisher = Publisher(self.engine, self.policies, config.adapter_dir or None)
         self.progress = Progress()
         self._variety = Variety(algorithm.group_size)
+        self._advised = False
         self._saved = setup.saved_policies(config, self.policies)
 
     def start(self) -> RunFolder:
@@ -286,12 +288,11 @@ class Trainer:
         session.display.evaluated(iteration, estimate, gain, str(facts))
         if estimate.mean > self.progress.best_score:
             self.progress.best_score, self.progress.best_iteration = estimate.mean, iteration
-        measured = {"success": estimate.mean, "low": estimate.low, "high": estimate.high, "n": estimate.n}
-        measured |= {"instances": facts.instances, "held_out": float(facts.held_out)}
-        if gain is not None:
-            measured |= {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
-        kept = ("tokens", "infra", "task_errors", "agent/", "task/")
-        measured |= {k: v for k, v in summary(played).items() if k.startswith(kept)}
+        counted = summary(played)
+        if not self._advised and (words := advice(counted, self.config)):
+            self._advised = True  # once is enough
+            session.display.note(words)
+        measured = evaluate.numbers(estimate, gain, facts, counted)
         return {f"eval/{k}": v for k, v in measured.items()} | {"time_eval": time.monotonic() - started}
 
     # Records ---------------------------------------------------------------------------------------
