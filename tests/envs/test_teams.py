@@ -109,3 +109,12 @@ def test_few_shot_profiles_show_what_an_expert_was_told_and_said(env_id, kwargs)
 def test_few_shot_takes_one_episode_or_more():
     with pytest.raises(ConfigError, match="1 or more"):
         experts.few_shot(dual(), 0)
+
+
+def test_every_profile_says_how_long_a_reply_may_be():
+    env = dual(profiles={"reasoner": ""}, reply_tokens=48)
+    limit = "A reply has at most 48 tokens; what is longer is cut."
+    assert env.profile("reasoner_0").prompt == limit
+    assert env.profile("actor_0").prompt == f"{dual().profile('actor_0').prompt}\n\n{limit}"
+    with pytest.raises(ConfigError, match="reply_tokens is 0"):
+        dual(reply_tokens=0)

@@ -3,6 +3,7 @@
 from marft_algos.cli.app import main
 from marft_algos.config.settings import build
 from marft_algos.training.advice import advice
+from marft_algos.training.setup import make_env
 
 CONFIG = build({"env": "math-dual-v0", "max_new_tokens": 32})
 FINE = {"agent/reasoner_0/cut": 0.1, "agent/actor_0/cut": 0.2, "task/parsed": 0.9, "task/timeout": 0.0, "turns": 2.0}
@@ -35,3 +36,10 @@ def test_a_run_says_it_once(tmp_path, capsys):
     said = "".join(capsys.readouterr())
     assert said.count("were cut at max_new_tokens = 2") == 2  # reasoner and actor, in one note
     assert said.count("note: ") == 1
+
+
+def test_a_budget_is_told_when_asked_for():
+    told = build({"env": "math-dual-v0", "max_new_tokens": 32, "tell_budget": True})
+    assert "at most 32 tokens" in make_env(told, {}).profile("actor_0").prompt
+    assert "tokens" not in make_env(CONFIG, {}).profile("actor_0").prompt
+    assert "at most 8 tokens" in make_env(told, {"reply_tokens": 8}).profile("actor_0").prompt
