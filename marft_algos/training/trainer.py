@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import FrameType
 from typing import Any
 
 from marft_algos import seeds
@@ -27,13 +24,10 @@ from marft_algos.runs import folder as runs
 from marft_algos.runs.folder import UNTRAINED, PanelFacts, Progress, RunFolder
 from marft_algos.training import evaluate, setup
 from marft_algos.training.advice import advice
+from marft_algos.training.interrupt import Interrupt, Interrupted
 from marft_algos.training.parts import Parts
 from marft_algos.types import Trajectory
 from marft_envs.vector import VectorEnv
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM, after the state was saved."""
 
 
 class Trainer:
@@ -66,7 +60,7 @@ class Trainer:
         self.publisher = Publisher(self.engine, self.policies, config.adapter_dir or None)
         self.progress = Progress()
         self._variety = Variety(algorithm.group_size)
-        self._advised = False
+        self._advised, self._cpu = False, time.process_time()
         self._saved = setup.saved_policies(config, self.policies)
 
     def start(self) -> RunFolder:
@@ -107,7 +101,7 @@ class Trainer:
         config = self.config
         sinks = [loggers.make(name, run, self.progress.iteration) for name in config.loggers]
         sinks += self.parts.loggers
-        session = _Session(run, display, [display, *sinks], _Interrupt())
+        session = _Session(run, display, [display, *sinks], Interrupt())
         seeds.start_global(seeds.tasks(config.seed, -1))
         vec = VectorEnv([self.parts.make_env] * _slots(config))
         try:
@@ -306,7 +300,12 @@ class Trainer:
     def _log(self, session: _Session, metrics: dict[str, Any], started: float) -> None:
         spent = time.monotonic() - started
         self.progress.seconds += spent
-        metrics |= {"time_total": spent, "time_elapsed": self.progress.seconds}
+        metrics |= {
+            "time_total": spent,
+            "time_elapsed": self.progress.seconds,
+            "time_cpu": time.process_time() - self._cpu,
+        }
+        self._cpu = time.process_time()
         self.progress.metrics_bytes = session.run.append_metrics(metrics)
         for sink in session.sinks:
             sink.log(metrics)
@@ -330,7 +329,7 @@ class _Session:
     run: RunFolder
     display: loggers.Display
     sinks: Sequence[loggers.Logger]
-    interrupt: _Interrupt
+    interrupt: Interrupt
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,47 +351,3 @@ def _slots(config: TrainConfig) -> int:
 
 def _due(iteration: int, every: int) -> bool:
     return every > 0 and iteration % every == 0
-
-
-class _Interrupt:
-    """Handles Ctrl-C or SIGTERM: at once while nothing that a checkpoint holds changes, else as soon as that is so.
-
-    A second one takes effect at once, and leaves the last checkpoint as it is.
-    """
-
-    def __init__(self) -> None:
-        self.whole = False
-        """The interruption came where the state can be saved."""
-        self._requested = False
-        self._safe = False
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        again, self._requested = self._requested, True
-        if self._safe or again:
-            self.whole = self._safe
-            raise KeyboardInterrupt
-
-    @contextmanager
-    def allowed(self) -> Iterator[None]:
-        """Marks code in which nothing that a checkpoint holds changes."""
-        if self._requested:
-            self.whole = True
-            raise KeyboardInterrupt
-        self._safe = True
-        try:
-            yield
-        finally:
-            self._safe = False
-
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        """Receives both signals while inside."""
-        if threading.current_thread() is not threading.main_thread():
-            yield  # signals reach the main thread only
-            return
-        before = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
