@@ -305,7 +305,7 @@ def _update(config: TrainConfig, shape: Shape, work: _Work, device: str) -> tupl
         kept, advice = shape.layers * cached + layer, fewer
     else:
         kept, advice = shape.layers * layer, f"--gradient-checkpointing, or {fewer}"
-    chosen = min(work.micro, max(scoring.CHUNK[device] // shape.vocabulary, 1))
+    chosen = min(work.micro, scoring.chunk_rows(device, shape.vocabulary))
     return (
         MemoryItem("what the layers keep of a micro-batch", work.micro * kept, advice),
         MemoryItem("gradients on their way through a layer", work.micro * 2 * shape.passing, fewer),

@@ -15,7 +15,9 @@ from marft_algos.engines import NativeEngine
 from marft_algos.engines.base import GenerationRequest
 from marft_algos.memory import passes
 from marft_algos.models import embedded_path
-from marft_algos.models.kernels.fused import FusedForward, Unsupported
+from marft_algos.models.kernels.fused import FusedForward
+from marft_algos.models.kernels.linears import Unsupported
+from marft_algos.models.loading import ModelSettings
 from marft_algos.models.policy import LoraSettings, PolicySet
 from marft_algos.types import SamplingParams
 from marft_envs.errors import ConfigError
@@ -34,23 +36,36 @@ def texts(shared: bool) -> tuple[Tensor, Tensor]:
     return ids, sampled
 
 
-def both(monkeypatch: pytest.MonkeyPatch, folder: Path, **settings: object) -> list[PolicySet]:
+PASSES = {
+    "small": {},
+    "large": {"small": False},
+    "large, checkpointed": {"small": False, "settings": ModelSettings(gradient_checkpointing=True)},
+}
+"""Our passes: that of small models, and that of larger ones."""
+
+
+def both(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, small: bool = True, **settings: object
+) -> tuple[PolicySet, PolicySet]:
     """The same policies twice: with transformers' pass, and with ours."""
     with monkeypatch.context() as patch:
         patch.setenv("MARFT_KERNELS", "decode,merge")
         plain = build(folder, **settings)
-    return [plain, build(folder, **settings)]
+    if not small:
+        monkeypatch.setattr("marft_algos.models.weights.SMALL_MODEL", 0)
+    return plain, build(folder, **settings)
 
 
+@pytest.mark.parametrize("ours", PASSES)
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("family", CONFIGS)
 def test_scores_and_gradients_are_transformers(
-    family: str, shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, shared: bool, ours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids, sampled = texts(shared)
     weights = torch.randn(2, *ids[:, 1:].shape)
     found = []
-    for policies in both(monkeypatch, save(tmp_path / family, CONFIGS[family])):
+    for policies in both(monkeypatch, save(tmp_path / family, CONFIGS[family]), **PASSES[ours]):
         logprobs, entropies = policies.logprobs("actor", ids, sampled, 0.8, entropy_grad=True)
         (weights[0] * logprobs + weights[1] * entropies).sum().backward()
         assert all(p.grad is None for p in policies.parameters("reasoner"))
@@ -63,12 +78,15 @@ def test_scores_and_gradients_are_transformers(
         assert (value - expected).norm() <= 1e-4 * expected.norm()
 
 
+@pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("family", CONFIGS)
-def test_features_are_the_base_models_states(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_are_the_base_models_states(
+    family: str, small: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [[*PREFIX, 7, 9], [*PREFIX, 8], PREFIX, [6], [*PREFIX, *range(20, 39)]]
     spans = [range(12, 14), range(12, 13), range(3, 12), range(1), range(30, 31)]
     monkeypatch.setattr("marft_algos.memory.PASS_TOKENS", 4)  # several passes
-    plain, ours = both(monkeypatch, save(tmp_path / family, CONFIGS[family]))
+    plain, ours = both(monkeypatch, save(tmp_path / family, CONFIGS[family]), small)
     expected, found = plain.features("actor", rows, spans), ours.features("actor", rows, spans)
     model = plain.base("actor").model
     for row, span, one, other in zip(rows, spans, expected, found, strict=True):
@@ -105,10 +123,11 @@ def test_log_probs_round_like_transformers(monkeypatch: pytest.MonkeyPatch) -> N
     assert rms["engine"] < 2 * rms["transformers"] and rms["ours"] < 2 * rms["transformers"], rms
 
 
-def test_adapters_on_some_layers_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("small", [True, False])
+def test_adapters_on_some_layers_only(small: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ids, sampled = texts(shared=True)
     lora = LoraSettings(targets=("v_proj", "down_proj"))
-    plain, ours = both(monkeypatch, save_tiny(tmp_path / "qwen"), lora=lora)
+    plain, ours = both(monkeypatch, save_tiny(tmp_path / "qwen"), small, lora=lora)
     values = []
     for policies in (plain, ours):
         values.append(policies.logprobs("actor", ids, sampled)[0])

@@ -14,7 +14,9 @@ from transformers import PreTrainedModel
 
 from marft_algos.models.kernels import plain
 from marft_algos.models.kernels.decode import FusedCache, FusedDecoder
-from marft_algos.models.kernels.fused import FusedForward, Unsupported
+from marft_algos.models.kernels.fused import FusedForward
+from marft_algos.models.kernels.linears import Unsupported
+from marft_algos.models.kernels.packed import PackedForward
 from marft_algos.models.weights import Weights, fused_passes
 
 
@@ -50,6 +52,7 @@ class Kernel:
         if small and "forward" in fused_passes():
             with suppress(Unsupported):
                 self._forward = FusedForward(model)
+        self._packs = not small and model.device.type == "cpu" and "forward" in fused_passes()
 
     def autocast(self) -> torch.autocast:
         """Returns the context that computes in the compute dtype."""
@@ -66,9 +69,19 @@ class Kernel:
         """
         if self._forward is not None and (weights is None or (weights.peft is not None and not weights.blocks)):
             return self._forward.hidden_states(ids, wanted, weights)
+        if self._packed is not None and (weights is None or weights.peft is not None):
+            checkpointing = weights is not None and bool(weights.blocks)
+            return self._packed.hidden_states(ids, wanted, weights, checkpointing)
         if weights is None:
             return plain.hidden_states(self._model.base_model, self._model, ids, wanted)
         return plain.hidden_states(weights.trunk(), weights.model, ids, wanted, share_prefix=not weights.blocks)
+
+    @cached_property
+    def _packed(self) -> PackedForward | None:
+        if self._packs:
+            with suppress(Unsupported):
+                return PackedForward(self._model, self._dtype)
+        return None
 
     @cached_property
     def _decoder(self) -> FusedDecoder | None:

@@ -11,39 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from marft_algos.models.kernels.fused import (
-    LINEARS,
     PROBE,
     FusedModel,
-    Unsupported,
     check_same,
     prefix_length,
     residual_linear,
     rms_inverse,
 )
+from marft_algos.models.kernels.linears import SAME_INPUT, FusedLinear, fuse
 from marft_algos.models.weights import Weights
-
-_SAME_INPUT = (LINEARS[:3], LINEARS[3:4], LINEARS[4:6], LINEARS[6:])
-"""Linear layers that read the same input."""
-
-
-@dataclass(slots=True)
-class _FusedLinear:
-    """Linear layers that read the same input, laid end to end."""
-
-    weight: Tensor
-    """[out, in]: also the memory of the modules' own weights."""
-    bias: Tensor | None
-    names: tuple[str, ...]
-    sizes: tuple[int, ...]
-    """Outputs of each."""
 
 
 @dataclass(slots=True)
@@ -104,7 +87,7 @@ class FusedDecoder(FusedModel):
         super().__init__(model, dtype)
         self._eps = float(self.eps)
         self._linears = [
-            [_fuse(f"layers.{i}", block, parts) for parts in _SAME_INPUT] for i, block in enumerate(self.module.layers)
+            [fuse(f"layers.{i}", block, parts) for parts in SAME_INPUT] for i, block in enumerate(self.module.layers)
         ]
         cache = FusedCache(self, [], 1, len(PROBE))
         last = cache.prefill([[list(PROBE[:-1])]])
@@ -132,7 +115,7 @@ class FusedDecoder(FusedModel):
             return (x * rms_inverse(x, self.eps)).mul_(scale)
         return F.rms_norm(x, (x.shape[-1],), scale, self._eps)
 
-    def _adapted(self, linear: _FusedLinear, policies: Sequence[Weights]) -> _AdaptedLinear:
+    def _adapted(self, linear: FusedLinear, policies: Sequence[Weights]) -> _AdaptedLinear:
         """Adds the adapter to the weights where scoring does, if the batch has one policy; else puts it beside them."""
         bias = None if linear.bias is None else linear.bias.to(self.dtype)
         parts, downs, ups = [], [], []
@@ -313,26 +296,3 @@ def _attend(queries: Tensor, kv: Tensor, mask: Tensor | None) -> Tensor:
         queries, keys, values, attn_mask=mask, is_causal=mask is None, enable_gqa=keys.shape[1] < heads
     )
     return attended.transpose(1, 2)
-
-
-def _fuse(prefix: str, block: nn.Module, parts: tuple[str, ...]) -> _FusedLinear:
-    modules: list[Any] = [block.get_submodule(part) for part in parts]
-    if any(type(module) is not nn.Linear for module in modules):
-        raise Unsupported("has layers of another kind than torch.nn.Linear")
-    biases = [module.bias for module in modules if module.bias is not None]
-    if biases and len(biases) < len(modules):
-        raise Unsupported("has a bias in some of the linear layers that read the same input")
-    weight = _lay_end_to_end([module.weight for module in modules])
-    names = tuple(f"{prefix}.{part}" for part in parts)
-    sizes = tuple(len(module.weight) for module in modules)
-    return _FusedLinear(weight, _lay_end_to_end(biases) if biases else None, names, sizes)
-
-
-def _lay_end_to_end(parts: Sequence[nn.Parameter]) -> Tensor:
-    """Moves tensors into one; they become views of it."""
-    if len(parts) == 1:
-        return parts[0].detach()
-    fused = torch.cat([part.detach() for part in parts])
-    for part, view in zip(parts, fused.split([len(part) for part in parts]), strict=True):
-        part.data = view
-    return fused

@@ -18,29 +18,16 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
 
+from marft_algos.models.kernels.linears import Unsupported
 from marft_algos.models.weights import Weights
 
 FAMILIES = frozenset({"Qwen2Model", "Qwen3Model", "LlamaModel", "MistralModel", "GemmaModel"})
 ROPES = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotary embeddings whose angles do not depend on how long the sequence is."""
-LINEARS = (
-    "self_attn.q_proj",
-    "self_attn.k_proj",
-    "self_attn.v_proj",
-    "self_attn.o_proj",
-    "mlp.gate_proj",
-    "mlp.up_proj",
-    "mlp.down_proj",
-)
-"""Names of the linear layers of one layer."""
 PROBE = (3, 5, 2, 7, 1, 6)
 """Token ids that the fused passes are checked on."""
 MIN_PREFIX = 8
 """Shared tokens from which a pass of their own pays."""
-
-
-class Unsupported(Exception):
-    """Why a fused pass cannot compute a model."""
 
 
 def first_column(wanted: Tensor) -> int:
@@ -184,11 +171,11 @@ def _attend(
     if shared or first:
         columns = torch.arange(end, device=q.device)
         mask = columns <= columns[shared + first :, None]
-    attended = _attention(q[:, :, first:], k, v, mask)
-    return _attention(before[0], before[1], before[2], None)[0] if shared else queries[:0], attended
+    attended = attention(q[:, :, first:], k, v, mask)
+    return attention(before[0], before[1], before[2], None)[0] if shared else queries[:0], attended
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     """[batch, heads, …] to [batch, …, heads, head_dim]; causal without a mask."""
     grouped = q.shape[1] != k.shape[1]
     attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped)
