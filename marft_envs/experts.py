@@ -7,6 +7,7 @@ from typing import Any
 
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError
+from marft_envs.trajectory import Told
 from marft_envs.types import Episode, optional
 
 
@@ -19,18 +20,30 @@ def play(env: FlexEnv, seed: int | None = 0, options: Mapping[str, Any] | None =
         options: Of the environment's reset.
 
     Raises:
-        ConfigError: The task has no expert, or it does not know this problem's solution.
+        ConfigError: The task has no expert.
+        UnsolvedError: It does not know this problem's solution.
     """
-    expert = optional(env.unwrapped.task, "expert")
+    return demonstrate(env, seed, options)[0]
+
+
+def demonstrate(
+    env: FlexEnv, seed: int | None = 0, options: Mapping[str, Any] | None = None
+) -> tuple[Episode, list[Told]]:
+    """Plays one episode as ``play`` does; returns what each turn's agent was told, too."""
+    base = env.unwrapped
+    expert = optional(base.task, "expert")
     if expert is None:
         raise ConfigError(
-            f"The task of {env.unwrapped.env_id} has no expert, so nobody demonstrates it. Give the task a method"
+            f"The task of {base.env_id} has no expert, so nobody demonstrates it. Give the task a method"
             " expert(agent), which returns what an expert says now, or use recorded episodes (a JSONL file, a run)."
         )
     env.reset(seed=seed, options=dict(options or {}))
+    heard: list[Told] = []
     while not env.done:
-        turn(env, {agent: expert(agent) for agent in env.ready_agents})
-    return env.episode
+        ready = list(env.ready_agents)
+        heard += [(base.messages(agent), base.tools.get(agent, [])) for agent in ready]
+        turn(env, {agent: expert(agent) for agent in ready})
+    return env.episode, heard
 
 
 def turn(env: FlexEnv, texts: Mapping[str, str]) -> None:
