@@ -18,6 +18,10 @@ class DataError(MarftError, ValueError):
     """A data set or a row that cannot be used."""
 
 
+class UnsolvedError(DataError):
+    """A problem whose solution is not known, so that no expert can demonstrate it."""
+
+
 class DependencyError(MarftError, ValueError):
     """A dependency function that breaks its contract: a cycle, a future turn, an unknown agent."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError
+from marft_envs.trajectory import Told
 from marft_envs.types import Episode, optional
 
 
@@ -19,13 +20,30 @@ def play(env: FlexEnv, seed: int | None = 0, options: Mapping[str, Any] | None =
         options: Of the environment's reset.
 
     Raises:
-        ConfigError: The task has no expert, or it does not know this problem's solution.
+        ConfigError: The task has no expert.
+        UnsolvedError: It does not know this problem's solution.
     """
-    expert = _expert(env)
+    return demonstrate(env, seed, options)[0]
+
+
+def demonstrate(
+    env: FlexEnv, seed: int | None = 0, options: Mapping[str, Any] | None = None
+) -> tuple[Episode, list[Told]]:
+    """Plays one episode as ``play`` does; returns what each turn's agent was told, too."""
+    base = env.unwrapped
+    expert = optional(base.task, "expert")
+    if expert is None:
+        raise ConfigError(
+            f"The task of {base.env_id} has no expert, so nobody demonstrates it. Give the task a method"
+            " expert(agent), which returns what an expert says now, or use recorded episodes (a JSONL file, a run)."
+        )
     env.reset(seed=seed, options=dict(options or {}))
+    heard: list[Told] = []
     while not env.done:
-        turn(env, {agent: expert(agent) for agent in env.ready_agents})
-    return env.episode
+        ready = list(env.ready_agents)
+        heard += [(base.messages(agent), base.tools.get(agent, [])) for agent in ready]
+        turn(env, {agent: expert(agent) for agent in ready})
+    return env.episode, heard
 
 
 def few_shot(env: FlexEnv, n: int, seed: int = 0) -> dict[str, dict[str, Any]]:
@@ -41,42 +59,29 @@ def few_shot(env: FlexEnv, n: int, seed: int = 0) -> dict[str, dict[str, Any]]:
 
     Raises:
         ConfigError: The task has no expert, ``n`` is not positive, or an episode of the expert fails.
+        UnsolvedError: The expert does not know a problem's solution.
     """
     if n < 1:
         raise ConfigError(f"{n} worked examples make no profile. Expected 1 or more.")
-    examples: dict[str, list[dict[str, str]]] = {agent.name: [] for agent in env.unwrapped.team}
+    team = env.unwrapped.team
+    examples: dict[str, list[dict[str, str]]] = {agent.name: [] for agent in team}
     for number in range(seed, seed + n):
-        dialogues: dict[str, list[Mapping[str, str]]] = {}
-        expert = _expert(env)
-        env.reset(seed=number)
-        while not env.done:
-            texts = {agent: expert(agent) for agent in env.ready_agents}
-            for agent, text in texts.items():
-                told = [message for message in env.messages(agent) if message["role"] != "system"]
-                own = told[2 * len(env.profile(agent).examples) :]
-                dialogues[agent] = [*own, {"role": "assistant", "content": text}]
-            turn(env, texts)
-        if not env.episode.success:
+        episode, heard = demonstrate(env, number)
+        if not episode.success:
             raise ConfigError(
                 f"The expert of {env.unwrapped.env_id} fails with seed {number}: that is no example. Next: another seed."
             )
-        for agent, messages in dialogues.items():
-            asked, said = messages[::2], messages[1::2]
-            examples[agent] += [
-                {"user": user["content"], "assistant": assistant["content"]}
-                for user, assistant in zip(asked, said, strict=True)
-            ]
-    return {agent.name: {"prompt": agent.prompt, "examples": examples[agent.name]} for agent in env.unwrapped.team}
-
-
-def _expert(env: FlexEnv) -> Callable[[str], str]:
-    expert = optional(env.unwrapped.task, "expert")
-    if expert is None:
-        raise ConfigError(
-            f"The task of {env.unwrapped.env_id} has no expert, so nobody demonstrates it. Give the task a method"
-            " expert(agent), which returns what an expert says now, or use recorded episodes (a JSONL file, a run)."
-        )
-    return expert
+        # The last turn of an agent was told its whole dialogue.
+        last = {turn.agent: (messages, turn.text) for turn, (messages, _) in zip(episode.turns, heard, strict=True)}
+        for agent in team:
+            if agent.name in last:
+                messages, text = last[agent.name]
+                dialogue = [message["content"] for message in messages if message["role"] != "system"]
+                new = [*dialogue[2 * len(agent.examples) :], text]
+                examples[agent.name] += [
+                    {"user": user, "assistant": reply} for user, reply in zip(new[::2], new[1::2], strict=True)
+                ]
+    return {agent.name: {"prompt": agent.prompt, "examples": examples[agent.name]} for agent in team}
 
 
 def turn(env: FlexEnv, texts: Mapping[str, str]) -> None:

@@ -252,7 +252,8 @@ class TaskDefaults:
     None: evaluation draws problems by seeds."""
     expert: Callable[[str], str] | None = None
     """``expert(agent)``: what an expert who knows the gold answer says now as this agent; ``marft sft`` learns from its
-    episodes. None: there is none."""
+    episodes. Where it does not know this problem's solution, it raises :class:`marft_envs.errors.UnsolvedError`. None:
+    there is none."""
     gold: Callable[[], str] | None = None
     """``gold()``: the gold answer of the present problem; ``check_env`` looks for it in observations. None: unknown."""
 

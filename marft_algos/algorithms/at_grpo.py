@@ -42,7 +42,7 @@ class ATGRPOConfig(GRPOConfig):
     group_size: Annotated[int, COUNT] = 1
     """Episodes of each start; the groups that are compared are the candidates at one state."""
     kl_coef: Annotated[float, NOT_NEGATIVE] = 0.0
-    """Weight of the KL to the model without its adapter. Off, as in later work on GRPO."""
+    """Weight of the KL to the weights that the run began with. Off, as in later work on GRPO."""
 
 
 @register("at_grpo")

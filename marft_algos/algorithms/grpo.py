@@ -40,7 +40,7 @@ class GRPOConfig(GroupConfig):
     clip_high: Annotated[float | None, POSITIVE] = None
     """Upper ε if it differs from the lower; none: as ``clip``."""
     kl_coef: Annotated[float, NOT_NEGATIVE] = 0.04
-    """β, the weight of the KL to the model without its adapter: the paper's. Later work sets 0."""
+    """β, the weight of the KL to the weights that the run began with: the paper's. Later work sets 0."""
     std_eps: Annotated[float, NOT_NEGATIVE] = 1e-6
     """ε_σ, added to a group's σ. TRL: 1e-4."""
     std_ddof: Annotated[int, Range(0, 1)] = 1

@@ -39,7 +39,7 @@ class MARSHALConfig(UpdateConfig):
     clip_high: Annotated[float | None, POSITIVE] = None
     """Upper ε if it differs from the lower; none: as ``clip``."""
     kl_coef: Annotated[float, NOT_NEGATIVE] = 0.2
-    """Weight of the KL to the model without its adapter: the paper's; self-play drifts."""
+    """Weight of the KL to the weights that the run began with: the paper's; self-play drifts."""
     std_eps: Annotated[float, NOT_NEGATIVE] = 1e-6
     """ε_σ, added to a player's σ."""
     credit: str | dict[str, Any] = "broadcast"

@@ -47,9 +47,9 @@ class UpdateConfig(Checked):
     entropy_coef: Annotated[float, NOT_NEGATIVE] = 0.0
     """Weight of the mean per-token entropy in the objective. The paper: .1, 0 and .01 (tables 3, 4, 5)."""
     kl_coef: Annotated[float, NOT_NEGATIVE] = 0.0
-    """Weight of the mean per-token KL(π_θ‖π_ref) in the loss (k3 estimate, as GRPO's), π_ref the model without its
-    adapter: holds a policy near the texts it started from, and keeps exploration among them. 0: off, as in the paper;
-    then no reference is scored."""
+    """Weight of the mean per-token KL(π_θ‖π_ref) in the loss (k3 estimate, as GRPO's), π_ref the weights that the run
+    began with (the model without its adapter, or those of ``start`` and ``adapters``): holds a policy near the texts it
+    started from, and keeps exploration among them. 0: off, as in the paper; then no reference is scored."""
     value_clip: Annotated[float | None, POSITIVE] = None
     """New values are held within this distance of those at collection (PPO's value clipping); none: off."""
     huber_delta: Annotated[float | None, POSITIVE] = 10.0
@@ -65,8 +65,8 @@ class UpdateConfig(Checked):
     single tokens adds up over a text."""
     kl_reward_coef: Annotated[float, NOT_NEGATIVE] = 0.0
     """Weight of −(log π_old − log π_ref), token by token, in the reward: where a decision is a token, it is
-    charged for itself and those after it, else for all. The other place for a KL to the model without its adapter
-    (RLHF's; REINFORCE++ and RLOO). 0: off."""
+    charged for itself and those after it, else for all. The other place for a KL to the weights that the run began
+    with (RLHF's; REINFORCE++ and RLOO). 0: off."""
     tis_cap: Annotated[float | None, POSITIVE] = None
     """Cap of the truncated importance weights min(π_learner/π_sampler, cap) on every token's gradient, for a sampler
     that computes in other arithmetic; needs ``old_logprobs='learner'``, as the ratio against the sampler holds the
@@ -74,6 +74,11 @@ class UpdateConfig(Checked):
     ratio_tolerance: Annotated[float, POSITIVE] = 0.02
     """Largest allowed mean |log π_learner − log π_sampler| per token before the first step: beyond it, what is scored
     is not what was sampled, and the run stops. fp32 gives 1e-6, bf16 about 1e-2: raise it for off-policy data."""
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether turns are scored under the weights that the run began with, too."""
+        return bool(self.kl_coef or self.kl_reward_coef)
 
     @classmethod
     def general(cls) -> frozenset[str]:

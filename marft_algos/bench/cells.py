@@ -21,6 +21,7 @@ from marft_algos.bench.sweep import Rates
 from marft_algos.config import presets
 from marft_algos.config import settings as configs
 from marft_algos.config.settings import TrainConfig
+from marft_algos.runs import start
 from marft_algos.training import setup
 from marft_algos.training.resolve import fitting_algorithm
 from marft_algos.training.resolve import resolve as resolve_run
@@ -258,7 +259,7 @@ def misfit(config: TrainConfig) -> str:
 
 def single_entry(entry: EnvEntry) -> EnvEntry:
     """Returns the same task for one agent: without what speaks of the team."""
-    settings = {k: v for k, v in entry.settings.items() if k not in ("policies", "frozen", "adapters")}
+    settings = {k: v for k, v in entry.settings.items() if k not in ("policies", "frozen", "adapters", "start")}
     kwargs = {k: v for k, v in settings.pop("env_kwargs", {}).items() if k not in _TEAM}
     settings["env_kwargs"] = presets.keep_accepted(entry.single, kwargs)
     return dataclasses.replace(entry, id=entry.single, settings=settings)
@@ -275,7 +276,8 @@ def resolve(
     there, of_runs = variant.on.get(env, {}), {f.name for f in dataclasses.fields(TrainConfig)}
     layers = [grid.settings, entry.settings, variant.run, {k: v for k, v in there.items() if k in of_runs}]
     named = next((layer["preset"] for layer in reversed(layers) if "preset" in layer), presets.suited(entry.id))
-    base = configs.build(presets.get(named))
+    begun = str(next((layer["start"] for layer in reversed(layers) if "start" in layer), ""))
+    base = start.defaults(begun, named, entry.id) if begun else configs.build(presets.get(named))
     known = algorithms.get(variant.algo).Config.general()
     algorithm: dict[str, Any] = {}
     table: dict[str, Any] = {"iterations": ENDLESS, "env_kwargs": presets.keep_accepted(entry.id, base.env_kwargs)}
@@ -293,7 +295,7 @@ def resolve(
         if presets.keep_accepted(entry.id, {"split": ""}):
             # The main stage's problems are not looked at before it: rates are chosen on held-out *training* problems.
             table["eval_kwargs"] = {**table.get("eval_kwargs", {}), "split": "train"}
-    return configs.build({**table, **changes, "algorithm": algorithm}, base)
+    return start.pinned(configs.build({**table, **changes, "algorithm": algorithm}, base))
 
 
 def _known_settings(grid: Grid, settings: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:

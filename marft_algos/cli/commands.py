@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from marft_algos.cli.training import typed_settings
 from marft_algos.config import arguments, presets, trust
 from marft_algos.config.arguments import typed
 from marft_algos.lazy import check_packages, require_training
 from marft_algos.ranges import COUNT
-from marft_algos.runs import paths
+from marft_algos.runs import paths, start
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import REGRESSION, clean, say
 from marft_envs.errors import ConfigError, did_you_mean
@@ -32,7 +32,7 @@ def run_train(argv: list[str]) -> int:
     check_packages()
     if "--dry-run" in argv:
         return _dry_run([word for word in argv if word != "--dry-run"])
-    config, run = _train_settings(argv)
+    config, run = typed_settings(argv)
     command = typed("train", *argv)
     with ExitStack() as lock:
         if run is not None:
@@ -65,6 +65,7 @@ def _train(trainer: Trainer, run: RunFolder) -> int:
 
     config = trainer.config
     say(f"run:     {run.root}")
+    _print_start(run)
     try:
         with Display(config.iterations, trainer.progress.iteration, f"{config.env} · {config.algo}") as display:
             trainer.train(run, display)
@@ -107,7 +108,7 @@ def _is_done(run: RunFolder, config: TrainConfig) -> bool:
 
 def _dry_run(argv: list[str]) -> int:
     """Checks the settings and estimates the memory; loads no weights and writes nothing."""
-    config, _ = _train_settings(argv)
+    config, _ = typed_settings(argv)
     require_training()
     from marft_algos.training import setup
     from marft_algos.training.estimate import capacity, estimate
@@ -125,48 +126,9 @@ def _dry_run(argv: list[str]) -> int:
     return 0
 
 
-def _train_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
-    """Reads the settings that the command line means, and the run to go on with if there is one."""
-    from marft_algos.config.settings import SECTIONS
-
-    words = list(argv)
-    if words and not words[0].startswith("-"):
-        words[:1] = ["--algo", words[0]]
-    words, files = arguments.take(words, "resume", "config", "data")
-    _, first = arguments.take(words, "preset", "algo", "env", "models", "adapters")
-    run = RunFolder.open(files["resume"]) if "resume" in files else None
-    base = _base_settings(run, files, first)
-    help_text = (
-        "Trains a team: marft train [ALGO] [options]; marft sft is marft train sft.\n\n"
-        f"Shown defaults are those of the preset '{base.preset}'. Presets:\n\n"
-        + "\n".join(f"  {name}: {what}" for name, what in presets.SUMMARIES.items())
-        + "\n\nFurther options:\n\n  --resume RUN: go on with a run\n  --config FILE: settings from TOML (a run's"
-        " config.toml repeats it)\n  --data PATH: math problems from a JSONL file, or a named data set\n"
-        "  --dry-run: check the settings and estimate the memory; load no weights, start no program, send nothing\n"
-        "  --trust: let a file's settings execute and send, after showing them (docs/trust.md)"
-    )
-    config = arguments.parse_in_sections(base, SECTIONS, words, prog="marft train", description=help_text)
-    # A key given here replaces that key, and leaves the others of the preset.
-    merged = arguments.over(base.env_kwargs, config.env_kwargs, preset=run is None and "config" not in files)
-    return dataclasses.replace(config, env_kwargs=merged), run
-
-
-def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mapping[str, str]) -> TrainConfig:
-    """Reads what the options change: the resumed run's settings, a file's, or a preset's."""
-    from marft_algos.config import settings as config
-
-    if run is not None:
-        return paths.of_run(run, first)
-    # Without a word about the model it is the embedded one, and the preset is one made for it.
-    embedded = "models" not in first and "config" not in files
-    default = presets.suited(first.get("env", "")) if embedded else "default"
-    preset = presets.get(first.get("preset", default))
-    if "env" in first and first["env"] != preset.get("env"):
-        preset["env_kwargs"] = presets.keep_accepted(first["env"], preset.get("env_kwargs", {}))
-    if "data" in files:
-        preset["env_kwargs"] = {"data": files["data"]}
-    base = config.build({key: first[key] for key in ("algo", "env") if key in first}, config.build(preset))
-    return config.load(files["config"], base) if "config" in files else base
+def _print_start(run: RunFolder) -> None:
+    if origin := start.record(run):
+        say(f"start:   {clean(origin, line=True)}")
 
 
 def _print_gain(run: RunFolder) -> None:
@@ -326,6 +288,8 @@ def _eval_settings(options: EvalArguments) -> tuple[TrainConfig, RunFolder | Non
     changes: dict[str, Any] = {"env": options.env, "models": options.models, "device": options.device}
     changes |= {"eval_episodes": options.episodes} if options.episodes is not None else {}
     changed = {key: value for key, value in changes.items() if value}
+    if options.models:
+        changed |= {"start": "", "adapters": {}}  # of the run's own models
     if options.data:
         changed["eval_kwargs"] = {k: v for k, v in config.eval_kwargs.items() if k != "data"}
     kwargs = arguments.over(kwargs, options.env_kwargs, preset=run is None)
@@ -367,6 +331,7 @@ def run_show(argv: list[str]) -> int:
         report.write(run)
     last = metrics[-1] if metrics else {}
     say(f"run:     {run.root}")
+    _print_start(run)
     say(f"done:    iteration {last.get('iteration', 0)}, {last.get('time_elapsed', 0.0):.0f} s")
     _print_gain(run)
     for key, number in last.items():

@@ -59,6 +59,12 @@ class TrainConfig(Checked):
     play from going in circles, and present play keeps it moving."""
     adapters: dict[str, str] = field(default_factory=dict)
     """Policy = folder of a saved policy to start from, e.g. ``runs/NAME/checkpoints/step_000100/policies/actor_0``."""
+    start: str = ""
+    """Run whose weights this one begins with: ``runs/NAME`` (its last checkpoint), ``runs/NAME/best``, or
+    ``runs/NAME/checkpoints/step_000100``. Team, models, adapters' shape and task are that run's unless they are given.
+    """
+    start_values: bool = False
+    """Begin with that run's value heads, too. Off: they have learnt what another algorithm paid, or nothing (sft)."""
     engines: dict[str, Any] = field(default_factory=dict)
     """Policy = where its replies come from, if not from here: ``{kind="vllm", url="…"}``, or, of a hosted model that is
     not trained, ``{kind="openai", model="…"}``; see docs/engines.md."""

@@ -135,7 +135,7 @@ class Learner:
         if self.config.old_logprobs == "learner":
             for turns in rows.values():
                 estimates.old_logprobs |= zip(turns, self.rescore(turns), strict=True)
-        if self.config.kl_coef or self.config.kl_reward_coef:
+        if self.config.needs_reference:
             for turns in rows.values():
                 estimates.reference_logprobs |= zip(turns, self.rescore(turns, reference=True), strict=True)
         if self.config.kl_reward_coef:

@@ -55,6 +55,8 @@ class Chat:
     """Breaks up what would end the message, in profiles and in an agent's own words: calls and thoughts stay."""
     system: bool = field(init=False)
     """Whether the template shows a system message."""
+    _end: int | None = field(init=False, default=None, repr=False)
+    """What ``reply_ids`` ends with, once it has been asked for."""
 
     def __post_init__(self) -> None:
         """Asks the template what it takes.
@@ -166,9 +168,10 @@ class Chat:
 
         Markers that would end the message are broken up in it, as in an agent's own earlier words.
         """
-        closing = self.closing()
-        end = self.tokenizer.eos_token_id if closing is None else closing
-        return [*self.tokenizer.encode(self.profile_breaker.broken(text), add_special_tokens=False), end]
+        if self._end is None:
+            closing = self.closing()
+            self._end = int(self.tokenizer.eos_token_id if closing is None else closing)
+        return [*self.tokenizer.encode(self.profile_breaker.broken(text), add_special_tokens=False), self._end]
 
     def closing(self) -> int | None:
         """Returns the control token that the template writes behind a reply; None if it writes none.

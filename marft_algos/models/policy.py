@@ -22,10 +22,12 @@ from marft_algos.models.chat import Renderer
 from marft_algos.models.kernels import Kernel
 from marft_algos.models.loading import BaseModel, ModelSettings, load_base, pick_device, pick_dtype
 from marft_algos.models.scoring import head_of, score, softcap_of
-from marft_algos.models.weights import LoraSettings, Trunk, Weights, adapters, full_weights, is_small
+from marft_algos.models.weights import LoraSettings, Trunk, Weights, adapters, frozen_copy, full_weights, is_small
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.types import AgentSpec
 
+_START = "~start"
+"""Ends the name of a policy's frozen start; no policy id holds a tilde."""
 FEATURE_TOKENS = 16_384
 """Tokens in one pass of the frozen trunk."""
 
@@ -64,14 +66,16 @@ def assign(agents: Sequence[AgentSpec], policies: str | Mapping[str, str]) -> di
 class PolicySet:
     """All policies of a team, on their base models. Build it with ``PolicySet.build``."""
 
-    def __init__(self, policies: Mapping[str, Weights], agents: Mapping[str, str]) -> None:
-        self._policies = dict(policies)
+    def __init__(
+        self, policies: Mapping[str, Weights], agents: Mapping[str, str], starts: Mapping[str, Weights] | None = None
+    ) -> None:
+        self._policies, self._starts = dict(policies), dict(starts or {})
         trained = [name for name, weights in policies.items() if weights.trainable]
         chats = {name: weights.base.chat for name, weights in policies.items()}
         self.renderer = Renderer(chats, agents, trained)
         """Who plays which policy, hosted ones among them, and how they are spoken to."""
         self._kernels: dict[int, Kernel] = {}
-        for weights in policies.values():
+        for weights in (*policies.values(), *self._starts.values()):
             base = weights.base
             if id(base.model) not in self._kernels:
                 self._kernels[id(base.model)] = Kernel(base.model, base.dtype, small=is_small(base))
@@ -93,6 +97,7 @@ class PolicySet:
         settings: ModelSettings | None = None,
         frozen: Iterable[str] = (),
         spare: Sequence[str] = (),
+        starts: Sequence[str] = (),
         hosted: Mapping[str, str] | None = None,
         seed: int = 0,
         loaded: BaseModel | None = None,
@@ -109,6 +114,8 @@ class PolicySet:
             settings: how base models are kept, run and spoken to.
             frozen: policy ids that are never trained.
             spare: further policy ids, that no agent plays with by itself.
+            starts: policies whose reference is a frozen copy of what they start from; see ``keep_starts``. Of others
+                it is the base model.
             hosted: agent -> policy id that a model elsewhere plays, and that has no weights here.
             seed: of the adapters' initial weights.
             loaded: a base model that is loaded already, for all policies, whatever ``models`` says.
@@ -125,6 +132,7 @@ class PolicySet:
         if settings.quantize != "none" and full_finetune:
             raise ConfigError("Weights of 4 bits cannot be trained. Leave out --full-finetune, or say --quantize none.")
         built: dict[str, Weights] = {}
+        copies = {name: f"{name}{_START}" for name in starts}
         bases, checkpointing = dict[str, BaseModel](), settings.gradient_checkpointing
         for spec in dict.fromkeys(specs.values()):
             bases[spec] = loaded or load_base(spec, dtype=compute, device=where, settings=settings)
@@ -133,9 +141,13 @@ class PolicySet:
             if full_finetune:
                 for name in members:
                     built[name] = full_weights(base, trainable=name not in frozen, checkpointing=checkpointing)
+                built |= {copies[name]: frozen_copy(base) for name in members if name in copies}
             else:
-                built |= adapters(base, members, lora or LoraSettings(), frozen, seed, checkpointing)
-        return cls({name: built[name] for name in names}, {**policies, **(hosted or {})})
+                members += [copies[name] for name in members if name in copies]
+                still = frozen | set(copies.values())
+                built |= adapters(base, members, lora or LoraSettings(), still, seed, checkpointing)
+        kept = {name: built[copy] for name, copy in copies.items()}
+        return cls({name: built[name] for name in names}, {**policies, **(hosted or {})}, kept)
 
     # ------------------------------------------------------------------ names
 
@@ -218,11 +230,17 @@ class PolicySet:
     def reference_logprobs(
         self, policy: str, input_ids: Tensor, action_mask: Tensor, temperature: Tensor | float = 1.0
     ) -> Tensor:
-        """Scores actions under the frozen base model the policy started from; shapes as in ``logprobs``."""
-        model, wanted = self._get(policy).base.model, _predicting(action_mask)
+        """Scores actions under the weights that the policy started from; shapes as in ``logprobs``.
+
+        These are the base model, or what ``keep_starts`` has kept.
+        """
+        start = self._starts.get(policy)
+        model, wanted = (start or self._get(policy)).base.model, _predicting(action_mask)
+        if start is not None and start.peft is None:
+            model = start.model
         kernel = self._kernels[id(model)]
         with kernel.autocast():
-            hidden = kernel.hidden_states(input_ids, wanted)
+            hidden = kernel.hidden_states(input_ids, wanted, start)
             return _scores(model, hidden, input_ids, wanted, temperature, entropy_grad=False)[0]
 
     @torch.no_grad()
@@ -285,6 +303,11 @@ class PolicySet:
             ConfigError: no adapter there, or one of another shape.
         """
         self._get(policy).load(Path(folder))
+
+    def keep_starts(self) -> None:
+        """Makes the present weights of the policies named as ``starts`` what ``reference_logprobs`` scores under."""
+        for policy, start in self._starts.items():
+            start.copy_from(self._get(policy).tensors, f"policy '{policy}'")
 
 
 _POLICY_ID = re.compile(r"[\w-]+")

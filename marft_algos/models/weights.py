@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -237,3 +238,10 @@ def full_weights(base: BaseModel, *, trainable: bool, checkpointing: bool) -> We
     model = load_base(base.spec, dtype=base.dtype, device=base.device, trainable=True).model.requires_grad_(True)
     blocks = _checkpointed(model) if checkpointing else ()
     return Weights(base, model, dict(model.named_parameters()), trainable=True, blocks=blocks)
+
+
+def frozen_copy(base: BaseModel) -> Weights:
+    """Returns a float32 copy of all weights that is never trained: where a full fine-tune is kept."""
+    weights = dataclasses.replace(full_weights(base, trainable=True, checkpointing=False), trainable=False)
+    weights.restore_grad()
+    return weights

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,24 @@ from marft_algos.models.chat import Renderer
 from marft_algos.rollout.panel import Panel
 from marft_algos.types import Generation, GenerationRequest, StopReason, Trajectory, Transition
 from marft_envs import FlexEnv, experts
-from marft_envs.errors import ConfigError, DataError
-from marft_envs.trajectory import ReplayError, read, told
+from marft_envs.errors import ConfigError, DataError, UnsolvedError
+from marft_envs.trajectory import ReplayError, Told, read, told
 from marft_envs.types import Episode
 
 SHOWN = 3
-"""Rejected demonstrations that an error names."""
+"""Rejected demonstrations that an error names for each reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Demonstration:
+    """An episode to imitate, or why it is none."""
+
+    task_id: str
+    reason: str
+    """Why it is left out; empty if it is not."""
+    episode: Episode | None = None
+    heard: Sequence[Told] = ()
+    """What the agent of each turn was told."""
 
 
 class Demonstrations:
@@ -50,7 +63,6 @@ class Demonstrations:
         self._env, self._renderer, self._most, self._seed = make_env(), renderer, max_new_tokens, seed
         self.rejected: Counter[str] = Counter()
         """Reason -> demonstrations that were left out for it since the run began."""
-        self._examples: list[str] = []
         self._recorded = None if source == "expert" else _read(source)
 
     def draw(self, panel: Panel, iteration: int, version: int) -> list[Trajectory]:
@@ -64,23 +76,20 @@ class Demonstrations:
         Raises:
             DataError: None of them can be learnt from; the message says why.
         """
-        if self._recorded is None:
-            starts = zip(panel.seeds, panel.options, strict=True)
-            episodes = [experts.play(self._env, seed, options) for seed, options in starts]
-        else:
-            episodes = self._from(iteration * len(panel), len(panel))
         trajectories: list[Trajectory] = []
-        for episode in episodes:
-            number = len(trajectories)
-            reason = self._unfit(episode) or self._add(trajectories, episode, number, version)
+        why: dict[str, list[str]] = {}
+        size = len(panel)
+        source = self._played(panel) if self._recorded is None else self._again(self._from(iteration * size, size))
+        for demonstration in source:
+            reason = demonstration.reason or self._add(trajectories, demonstration, version)
             if reason:
                 self.rejected[reason] += 1
-                self._examples = [*self._examples, f"{episode.task_id} ({reason})"][:SHOWN]
+                why.setdefault(reason, []).append(demonstration.task_id)
         if not trajectories:
+            reasons = "; ".join(f"{key} ({len(ids)}, such as {', '.join(ids[:SHOWN])})" for key, ids in why.items())
             raise DataError(
-                f"None of {len(episodes)} demonstrations can be learnt from: {', '.join(self._examples)}. Expected"
-                " episodes of this environment that succeed, with replies within max_new_tokens and prompts within the"
-                " model's context."
+                f"None of {size} demonstrations can be learnt from: {reasons}. Expected episodes of this"
+                " environment that succeed, with replies within max_new_tokens and prompts within the model's context."
             )
         return trajectories
 
@@ -92,6 +101,27 @@ class Demonstrations:
     def close(self) -> None:
         """Closes the environment."""
         self._env.close()
+
+    def _played(self, panel: Panel) -> Iterator[_Demonstration]:
+        """Plays the expert's episodes."""
+        for seed, options in zip(panel.seeds, panel.options, strict=True):
+            try:
+                episode, heard = experts.demonstrate(self._env, seed, options)
+            except UnsolvedError:
+                yield _Demonstration(self._env.unwrapped.task.task_id, "nobody knows its solution")
+                continue
+            yield _Demonstration(episode.task_id, self._unfit(episode), episode, heard)
+
+    def _again(self, episodes: Sequence[Episode]) -> Iterator[_Demonstration]:
+        """Plays recorded episodes again."""
+        for episode in episodes:
+            reason, heard = self._unfit(episode), list[Told]()
+            if not reason:
+                try:
+                    heard = told(episode, self._env)
+                except ReplayError:
+                    reason = "played again it is another episode"
+            yield _Demonstration(episode.task_id, reason, episode, heard)
 
     def _from(self, position: int, n: int) -> list[Episode]:
         """Returns n recorded episodes from a position on; each pass through them has an order of its own."""
@@ -109,16 +139,16 @@ class Demonstrations:
             return "no success"
         if episode.task_id in self._held_out:
             return "a held-out problem"
+        if any((turn.extras or {}).get("stop_reason") == StopReason.LENGTH for turn in episode.turns):
+            return "a reply that was cut"
         return "words that route nobody" if episode.invalid else ""
 
-    def _add(self, trajectories: list[Trajectory], episode: Episode, number: int, version: int) -> str:
+    def _add(self, trajectories: list[Trajectory], demonstration: _Demonstration, version: int) -> str:
         """Adds an episode's trajectory; returns why not, if it cannot be learnt from."""
-        try:
-            heard = told(episode, self._env)
-        except ReplayError:
-            return "played again it is another episode"
+        episode, number = demonstration.episode, len(trajectories)
+        assert episode is not None
         transitions = []
-        for turn, (messages, tools) in zip(episode.turns, heard, strict=True):
+        for turn, (messages, tools) in zip(episode.turns, demonstration.heard, strict=True):
             policy = self._renderer.policy_of(turn.agent)
             if policy not in self._renderer.policies:
                 transitions.append(Transition(turn, trainable=False))

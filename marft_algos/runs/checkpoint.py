@@ -197,11 +197,26 @@ def load_state(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: The file is damaged, or holds anything but tensors and plain values.
     """
+    state = _read_state(path)
+    _set_random_state(state.pop("random"))
+    return state
+
+
+def load_values(path: Path) -> dict[str, torch.Tensor]:
+    """Reads the value heads alone; empty for an algorithm without.
+
+    Raises:
+        ConfigError: As ``load_state``.
+    """
+    heads: dict[str, torch.Tensor] = _read_state(path)["critics"]
+    return heads
+
+
+def _read_state(path: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise ConfigError(f"The checkpoint {path} cannot be read: {error}") from error
-    _set_random_state(state.pop("random"))
     return state
 
 

@@ -4,6 +4,7 @@
 * ``metrics.jsonl``: one object per iteration; line 0 is the untrained team; ``time_*`` fields are wall-clock
 * ``episodes/``: ``train-*.jsonl`` and ``eval-*.jsonl``, numbered by iteration
 * ``checkpoints/``: complete states, ``step_*/``
+* ``start/``: the weights of another run that this one began with (``policies/``), and whose they were
 * ``commands.jsonl``: what was typed, when and where: the command that made the run (``made``), then its resumes
 * ``curves.png``, ``report.html``
 * ``.lock``: held by the process that writes here, see ``disk``
@@ -112,6 +113,10 @@ class RunFolder:
     @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
+
+    @property
+    def start(self) -> Path:
+        return self.root / "start"
 
     @property
     def report_file(self) -> Path:

@@ -42,6 +42,8 @@ def of_run(run: RunFolder, replaced: Mapping[str, Any] | None = None) -> TrainCo
         ConfigError: A model's folder is gone.
     """
     config = configs.load(run.config_file)
+    if config.start and (kept := run.start / "policies").is_dir():
+        config = dataclasses.replace(config, start=os.path.abspath(kept.parent))
     typed: dict[str, Any] = {key: {} for key in ("models", "adapters") if key in (replaced or {})}
     mapped = _mapped(
         dataclasses.replace(config, **typed), lambda spec: _located(spec, config, run), lambda value: value

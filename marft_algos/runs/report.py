@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from string import Template
 from typing import Any
 
-from marft_algos.runs import plots
+from marft_algos.runs import plots, start
 from marft_algos.runs.disk import write_whole, writing
 from marft_algos.runs.folder import UNTRAINED, RunFolder, outcome
 from marft_algos.runs.intervals import Interval
@@ -62,7 +62,9 @@ def _commands(run: RunFolder) -> str:
     lines = creations or [shlex.join(["marft", "train", "--config", str(run.config_file)])]
     lines += [f"{line['command']}   # from iteration {line['iteration']}" for line in typed if not line.get("made")]
     shown = "\n".join(f'<pre class="command">{html.escape(line)}</pre>' for line in lines)
-    return f'<div class="commands">{shown}</div>'
+    origin = start.record(run)
+    begun = f'<p class="note">begins with the weights of {html.escape(origin)}</p>' if origin else ""
+    return f'<div class="commands">{shown}</div>{begun}'
 
 
 # Parts ----------------------------------------------------------------------------------------------

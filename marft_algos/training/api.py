@@ -7,21 +7,22 @@ from typing import Any
 
 from marft_algos.config import presets
 from marft_algos.config import settings as configs
-from marft_algos.runs import report
+from marft_algos.runs import report, start
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.loggers import Display
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
 
 
-def train(preset: str = "default", *, config: Path | str = "", trusted: bool = False, **settings: Any) -> RunFolder:
+def train(preset: str = "", *, config: Path | str = "", trusted: bool = False, **settings: Any) -> RunFolder:
     """Trains a team and returns the folder of the run: metrics, episodes, checkpoints, report.
 
     >>> run = marft_algos.train("quickstart", iterations=20, algorithm={"level": "action"})
     >>> run.metrics()[-1]["eval/success"]
 
     Args:
-        preset: Where settings that are not named come from; see ``marft_algos.config.presets``.
+        preset: Where settings that are not named come from; see ``marft_algos.config.presets``. Empty: ``default``,
+            or with the setting ``start`` that run's.
         config: A TOML file with settings over those of the preset, such as a run's ``config.toml``.
         trusted: Let that file name what executes or sends; see ``marft_algos.config.trust``.
         **settings: Fields of :class:`marft_algos.TrainConfig`; the algorithm's own in the dictionary ``algorithm``.
@@ -32,7 +33,11 @@ def train(preset: str = "default", *, config: Path | str = "", trusted: bool = F
         TrustError: The file has settings that execute or send, and ``trusted`` is false.
         Interrupted: Ctrl-C or SIGTERM; the state was saved, and ``marft train --resume`` goes on.
     """
-    base = configs.build(presets.get(preset))
+    origin = str(settings.get("start") or (start.named_in(config) if config else ""))
+    if origin:
+        base = start.defaults(origin, preset, settings.get("env", ""))
+    else:
+        base = configs.build(presets.get(preset or "default"))
     if config:
         base = configs.load(config, base, trusted=trusted)
     resolved = configs.build(settings, base)

@@ -116,13 +116,14 @@ def estimate(spec: RunSpec, env: FlexEnv, *, device: torch.device | None = None)
     shapes = {model: Shape.of(model, config, dtype) for model in dict.fromkeys(spec.models.values())}
     work = _Work.of(spec, env, min(shape.context for shape in shapes.values()))
     trained = [shapes[spec.models[p]] for p in spec.trained]
-    copies = len(spec.past) + len(spec.local) - len(trained)
+    copies = len(spec.past) + len(spec.local) - len(trained) + len(spec.kept)
     largest = max(shapes.values(), key=lambda shape: shape.layer_bytes * shape.layers)
     context = CUDA_CONTEXT if where.type == "cuda" else 0
     held = (
         MemoryItem("weights of the base models", sum(s.weights for s in shapes.values()), _lighter(config)),
         *_trained(config, trained),
         MemoryItem("adapters that are not trained", copies * largest.adapter * 4),
+        *_kept(config, [shapes[spec.models[p]] for p in spec.kept]),
         MemoryItem("features for the value heads", work.features * largest.hidden * largest.element, work.fewer),
         MemoryItem("the GPU's own", context),
     )
@@ -276,6 +277,12 @@ def _trained(config: TrainConfig, trained: Sequence[Shape]) -> tuple[MemoryItem,
     what = "whole copies to train, and Adam" if config.full_finetune else "adapters, and Adam"
     advice = "leave out --full-finetune" if config.full_finetune else "a smaller --lora-r"
     return (MemoryItem(what, 16 * sum(weights) + copies, advice),)
+
+
+def _kept(config: TrainConfig, starts: Sequence[Shape]) -> tuple[MemoryItem, ...]:
+    """Counts copies, in fp32, of whole models that a full fine-tune is compared with."""
+    copies = sum(shape.parameters for shape in starts) if config.full_finetune else 0
+    return (MemoryItem("whole copies of the start", 4 * copies, "--kl-coef 0"),)
 
 
 def _rollout(config: TrainConfig, shape: Shape, work: _Work) -> tuple[MemoryItem, ...]:

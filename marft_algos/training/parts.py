@@ -16,7 +16,7 @@ from marft_algos.lazy import torch
 from marft_algos.models.loading import wrap_base
 from marft_algos.models.policy import PolicySet
 from marft_algos.rollout.panel import Problems
-from marft_algos.runs import paths
+from marft_algos.runs import paths, start
 from marft_algos.runs.loggers import Logger
 from marft_algos.training import hosting, setup
 from marft_algos.training.estimate import estimate
@@ -77,7 +77,7 @@ def build(
     """
     torch.set_num_threads(config.threads)
     seeds.start_global(seeds.tasks(config.seed, -1))
-    config = paths.absolute(config)
+    config = start.pinned(paths.absolute(config))
     make_env = _factory(env) or setup.env_factory(config, config.env_kwargs)
     make_eval_env = _factory(eval_env) or _factory(env) or setup.env_factory(config, setup.eval_kwargs(config))
     with (

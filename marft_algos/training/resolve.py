@@ -16,6 +16,7 @@ from marft_algos.config.endpoints import Endpoint
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models.policy import assign, base_specs
 from marft_algos.rollout import selfplay
+from marft_algos.runs import start
 from marft_algos.types import SamplingParams
 from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError, MarftError, did_you_mean
@@ -55,6 +56,14 @@ class RunSpec:
         """Returns the policies that are updated."""
         return [policy for policy in self.local if policy not in self.config.frozen]
 
+    @property
+    def kept(self) -> list[str]:
+        """Returns the trained policies that are compared with a start that is not their base model."""
+        if not self.config.algorithm.needs_reference:
+            return []
+        loaded = [*start.loaded(self.config, self.local), *self.config.adapters]
+        return [policy for policy in self.trained if policy in loaded]
+
 
 def resolve(config: TrainConfig, env: FlexEnv) -> RunSpec:
     """Reads the settings against the team of an environment.
@@ -78,6 +87,7 @@ def resolve(config: TrainConfig, env: FlexEnv) -> RunSpec:
     local = [policy for policy in known if not endpoints[policy].hosted]
     past = selfplay.past(sorted(p for p in local if p not in config.frozen), config.pool)
     models = base_specs(config.models, local)
+    start.check(config, models, agents)
     models |= {name: models[policy] for name, policy in past.items()}
     return RunSpec(config, agents, endpoints, models, past, _facts(config, env, agents, endpoints))
 

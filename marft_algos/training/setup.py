@@ -14,10 +14,12 @@ from marft_algos import seeds
 from marft_algos.config.presets import accepts
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models.chat import Renderer
+from marft_algos.models.critic import Critics
 from marft_algos.models.loading import BaseModel, ModelSettings
 from marft_algos.models.policy import LoraSettings, PolicySet
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import OutageError, Panel, Problems, TaskError
+from marft_algos.runs import checkpoint, start
 from marft_algos.training.resolve import RunSpec
 from marft_algos.types import SamplingParams
 from marft_envs import FlexEnv
@@ -150,17 +152,50 @@ def make_policies(spec: RunSpec, loaded: BaseModel | None = None) -> PolicySet:
         settings=model_settings(config),
         frozen=[*(p for p in config.frozen if p not in spec.endpoints or not spec.endpoints[p].hosted), *spec.past],
         spare=list(spec.past),
+        starts=spec.kept,
         hosted=spec.hosted,
         seed=config.seed,
         loaded=loaded,
     )
+    if begun := start.loaded(config, spec.local):
+        checkpoint.load_policies(start.locate(config.start).weights, policies, begun)
     for policy, folder in config.adapters.items():
         policies.load_adapter(policy, folder)
+    for past, policy in spec.past.items():
+        if policy in (*begun, *config.adapters):
+            policies.weights(past).copy_from(policies.weights(policy).tensors, f"policy '{policy}'")
+    policies.keep_starts()
     if config.context is not None:
         for policy in policies.policies:
             chat = policies.renderer.chat(policy)
             chat.context = min(chat.context, config.context)
     return policies
+
+
+def take_values(spec: RunSpec, critics: Critics | None) -> None:
+    """Lets a new run's value heads begin as those of its start, if that is wanted.
+
+    Raises:
+        ConfigError: There are none that fit.
+    """
+    config = spec.config
+    if not config.start_values:
+        return
+    begun, heads, norms = start.loaded(config, spec.local), dict[str, Any](), [config.algorithm.value_norm]
+    if begun:
+        origin = start.locate(config.start)
+        norms.append(origin.config.algorithm.value_norm)
+        if (origin.weights / "state.pt").is_file():
+            heads = checkpoint.load_values(origin.weights)
+    heads = {name: tensor for name, tensor in heads.items() if name.split("/")[0] in begun}
+    if critics is None or {name.split("/")[0] for name in heads} != set(begun) or not begun:
+        raise ConfigError(
+            f"There are no value heads to begin with: expected two algorithms with a critic, a run's checkpoint as the"
+            f" start; this is {config.algo}, and start = '{config.start}'. Leave out --start-values."
+        )
+    if norms != [None, None]:
+        raise ConfigError("Normalised value heads do not fit another run. Leave out --start-values, or --value-norm.")
+    critics.load_state_dict(critics.state_dict() | heads)
 
 
 def demonstrations(

@@ -21,6 +21,7 @@ from marft_algos.rollout.panel import StoppedError, Variety, check, counts, perm
 from marft_algos.rollout.replay import Replayer, StartEngine, TreeCollector
 from marft_algos.runs import checkpoint, loggers, records
 from marft_algos.runs import folder as runs
+from marft_algos.runs import start as starts
 from marft_algos.runs.folder import UNTRAINED, PanelFacts, Progress, RunFolder
 from marft_algos.training import evaluate, setup
 from marft_algos.training.advice import advice
@@ -66,8 +67,10 @@ class Trainer:
     def start(self) -> RunFolder:
         """Makes the folder of a new run."""
         config = self.config
+        setup.take_values(self.parts.spec, self.critics)
         stem = f"{config.env}-{config.algo}".replace("/", "_").replace(":", "_")
         run = RunFolder.create(config.runs_dir, config.name, stem)
+        starts.keep(run, config, self.parts.spec.local)
         run.write_config(config.to_toml())
         return run
 

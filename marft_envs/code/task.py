@@ -14,7 +14,7 @@ from marft_envs.code.judge import VERDICTS, Judge, Report
 from marft_envs.code.problem import Problem, Test
 from marft_envs.code.sandbox import Limits, Sandbox
 from marft_envs.code.teams import TESTER
-from marft_envs.errors import ConfigError, DataError, did_you_mean
+from marft_envs.errors import ConfigError, DataError, UnsolvedError, did_you_mean
 from marft_envs.problems import Drawn
 from marft_envs.types import AgentSpec, Outcome, TurnRecord
 
@@ -200,12 +200,15 @@ class CodeTask(Drawn[Problem]):
         """Returns the canonical solution as who writes, a public test as who tests, and a word of advice else.
 
         Raises:
-            ConfigError: The problem has no canonical solution.
+            UnsolvedError: The problem has no canonical solution.
         """
         problem = self.problem
         if agent in self.writers:
             if not problem.solution:
-                raise ConfigError(f"'{problem.id}' has no canonical solution, so nobody demonstrates it.")
+                raise UnsolvedError(
+                    f"'{problem.id}' has no canonical solution, so nobody demonstrates it. Expected problems with one,"
+                    " or recorded episodes (a JSONL file, a run)."
+                )
             return f"```python\n{problem.solution.strip()}\n```"
         if agent in self.testers and problem.public:
             test = problem.public[0]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from marft_envs.core import FlexEnv
 from marft_envs.math import data as data_mod
 from marft_envs.math.problem import Problem
 from marft_envs.math.task import MathTask
-from marft_envs.math.teams import TEAMS
+from marft_envs.math.teams import SPECIALISTS, TEAMS
 from marft_envs.teams import Profiles, Team, check_answerer, load_profiles, named
 
 __all__ = ["TEAMS", "MathTask", "Problem", "Team", "load_profiles", "make"]
@@ -58,5 +58,12 @@ def make(
     team = named("math", team_name, TEAMS).changed(profiles, dependency)
     check_answerer(team.agents, "the team")
     problems = data_mod.load(data, split, subjects, levels, filter, limit)
-    task = MathTask(problems, [agent.name for agent in team.agents if agent.with_answer], oracle)
+    answerers = {agent.name: agent.role for agent in team.agents if agent.with_answer}
+    task = MathTask(problems, list(answerers), oracle, _specialists(set(answerers.values())))
     return team.on(task, rounds, **flex)
+
+
+def _specialists(roles: Set[str]) -> dict[str, str]:
+    """Returns the best role for each subject, where those who answer are specialists."""
+    known = {subject: role for subject, role in SPECIALISTS.items() if role in roles}
+    return known if len(set(known.values())) > 1 else {}

@@ -31,17 +31,25 @@ class MathTask(Drawn[Problem]):
         answerers: Names of the agents whose action counts as the team's answer.
         oracle: Tell the agents after each round whether they were right, and stop when they are. Off by
             default: a verdict from the gold answer is an oracle that no deployed team has.
+        specialists: Subject -> role of who knows it best, where somebody else names the one who shall answer.
     """
 
     problems: ProblemSet
     slow = True  # What the grader's fast tiers leave open waits for a worker process.
 
-    def __init__(self, problems: ProblemSet, answerers: Sequence[str], oracle: bool = False) -> None:
+    def __init__(
+        self,
+        problems: ProblemSet,
+        answerers: Sequence[str],
+        oracle: bool = False,
+        specialists: Mapping[str, str] | None = None,
+    ) -> None:
         self.problems = problems
         self.answerers = frozenset(answerers)
         self.oracle = oracle
+        self.specialists = dict(specialists or {})
         self._score = 0.0
-        self._prepared = False  # whether somebody who does not answer has spoken in this episode
+        self._prepared = False  # whether somebody who does not answer has worked on the problem in this episode
 
     def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
         """Takes the problem ``options["task_id"]``, else draws one."""
@@ -54,7 +62,7 @@ class MathTask(Drawn[Problem]):
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Pays nothing: a math problem has no intermediate verdict."""
-        self._prepared |= any(turn.agent not in self.answerers for turn in turns)
+        self._prepared |= not self.specialists and any(turn.agent not in self.answerers for turn in turns)
         return Outcome()
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
@@ -88,8 +96,10 @@ class MathTask(Drawn[Problem]):
     def expert(self, agent: str) -> str:
         r"""Returns the worked solution: who answers gives its last step in a box, and all of it if nobody else spoke.
 
-        Others give the steps before the last one, or the only one.
+        Others give the steps before the last one, or the only one; among specialists, they name the one who answers.
         """
+        if self.specialists and agent not in self.answerers:
+            return self.specialists.get(self.problem.subject, next(iter(self.specialists.values())))
         steps = [step for step in _STEP.split(_BOX.sub("", self.problem.solution).strip()) if step]
         if agent not in self.answerers:
             return " ".join(steps[:-1] or steps) or f"The answer is ${self.problem.answer}$."

@@ -16,6 +16,18 @@ _SOLVER = f"You are a Solver. You solve the math problem on your own, step by st
 _JUDGE = f"You are the Judge. Compare the solutions of the others, settle where they differ, and answer. {_BOX}"
 
 
+SPECIALISTS = {
+    "Prealgebra": "arithmetic",
+    "Number Theory": "arithmetic",
+    "Algebra": "algebra",
+    "Intermediate Algebra": "algebra",
+    "Precalculus": "algebra",
+    "Geometry": "geometry",
+    "Counting & Probability": "counting",
+}
+"""Subject of MATH -> role of the specialist who knows it best; those of other data are the first one's."""
+
+
 def _specialist(role: str, field: str) -> tuple[str, str, bool]:
     return role, f"You are the specialist for {field}. Solve the problem step by step. {_BOX}", True
 

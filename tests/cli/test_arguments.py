@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from marft_algos.cli import commands, main
+from marft_algos.cli import main, training
 from marft_algos.config import arguments
 
 
@@ -31,7 +31,7 @@ def test_toml_json_and_text(text: str, wanted: Any) -> None:
 
 
 def kwargs(*argv: str) -> dict[str, Any]:
-    return commands._train_settings(list(argv))[0].env_kwargs
+    return training.typed_settings(list(argv))[0].env_kwargs
 
 
 def test_null_takes_the_presets_argument_away() -> None:

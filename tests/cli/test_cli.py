@@ -17,7 +17,7 @@ import pytest
 
 from helpers.runs import QUICK
 from helpers.tiny import save_tiny
-from marft_algos.cli import commands
+from marft_algos.cli import training
 from marft_algos.cli.app import COMMANDS, main
 from marft_algos.config import presets
 from marft_algos.config.settings import SECTIONS, TrainConfig
@@ -237,7 +237,7 @@ def test_a_run_that_ended_before_its_last_evaluation_makes_up_for_it(
 
 
 def test_settings_come_from_preset_file_and_command_line(model: Path, here: Path) -> None:
-    settle = commands._train_settings
+    settle = training.typed_settings
     quick, _ = settle([])
     assert quick.preset == "quickstart" and quick.env_kwargs == {"levels": [0]} and quick.algo == "marft"
     toy, _ = settle(["--env", "relay-v0"])

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import marft_algos
 import marft_envs
+from helpers.fake_servers import chat, serving
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
+from marft_algos.config.endpoints import parse
+from marft_algos.engines.openai import OpenAIEngine
+from marft_algos.models.chat import Renderer
 from marft_algos.models.loading import load_chat
 from marft_algos.models.policy import PolicySet
+from marft_algos.rollout.collector import Collector
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import Panel
+from marft_algos.runs import records
+from marft_algos.types import SamplingParams
 from marft_envs import ConfigError, DataError, experts, trajectory
 
 ENV = "relay-v0"
@@ -82,6 +92,68 @@ def test_what_cannot_be_learnt_is_named_and_counted(policies: PolicySet, tmp_pat
         demonstrations(policies, str(tmp_path / "other.jsonl")).draw(panel(1), 0, 0)
 
 
+def test_an_experts_episode_is_graded_once(policies: PolicySet, monkeypatch: pytest.MonkeyPatch) -> None:
+    graded = []
+    env = marft_envs.make(ENV)
+    kind = type(env.unwrapped.task)
+    judge = kind.on_round
+    monkeypatch.setattr(kind, "on_round", lambda self, turns: graded.append(1) or judge(self, turns))
+    demonstrations(policies).draw(panel(5), 0, 0)
+    assert len(graded) == 5
+
+
+def test_problems_that_nobody_can_solve_are_counted_and_left_out(tmp_path: Path, sandbox: object) -> None:
+    team = PolicySet.build("embedded-code", {"coder_0": "coder_0"}, device="cpu")
+    tests = [{"kind": "call", "args": f"[{i}]", "expected": str(2 * i)} for i in range(5)]
+    row = {"mode": "function", "prompt": "Double it.", "entry_point": "double", "tests": tests}
+    rows = [row | {"id": "known", "canonical_solution": "double = lambda x: 2 * x"}, row | {"id": "unknown"}]
+    (tmp_path / "some.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    env = marft_envs.make("code-solo-v0", data=tmp_path / "some.jsonl", split="all")
+    source = Demonstrations("expert", lambda: env, team.renderer, 64)
+    both = Panel([0, 1], [{"task_id": id} for id in sorted(env.unwrapped.task.eval_panel(None))])
+    (drawn,) = source.draw(both, 0, 0)
+    assert "known" in drawn.task_id and "unknown" not in drawn.task_id
+    assert source.metrics() == {"rejected": 1.0, "rejected/nobody knows its solution": 1.0}
+    with pytest.raises(DataError, match=r"None of 1 .*nobody knows its solution \(1, such as .*unknown"):
+        source.draw(Panel([1], [both.options[1]]), 1, 0)
+
+
+def test_a_reply_that_was_cut_is_not_taken_for_a_whole_one(policies: PolicySet, tmp_path: Path) -> None:
+    whole, cut = (experts.play(marft_envs.make(ENV), seed) for seed in range(2))
+    cut.turns[0].extras = {"stop_reason": "length"}
+    trajectory.write(tmp_path / "some.jsonl", [whole, cut])
+    source = demonstrations(policies, str(tmp_path / "some.jsonl"))
+    assert [t.episode.seed for t in source.draw(panel(2), 0, 0)] == [0]
+    assert source.rejected == {"a reply that was cut": 1}
+
+
+def test_a_hosted_models_recorded_episodes_are_learnt_from(
+    policies: PolicySet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it said is tokenised by the learner's own tokenizer; its own tokens are unknown."""
+    monkeypatch.setenv("SOME_KEY", "secret")
+
+    def answer(path: str, body: dict[str, Any]) -> Any:
+        return 200, chat(re.findall(r"\d", body["messages"][-1]["content"])[-1])
+
+    agents = {"planner_0": "hosted", "solver_0": "hosted"}
+    with serving(answer) as fake:
+        engine = OpenAIEngine(parse(f"openai:m@{fake.url}?key_env=SOME_KEY"))
+        vec = marft_envs.make_vec(ENV, num_envs=4)
+        played = Collector(vec, Renderer({}, agents), engine, SamplingParams(8)).collect(list(range(8)))
+        engine.close()
+    assert not any(t.reply.action_ids for trajectory in played for t in trajectory.transitions)
+    good = [trajectory for trajectory in played if trajectory.success]
+    assert good
+    records.write(tmp_path / "hosted.jsonl", [records.row(trajectory) for trajectory in played])
+    drawn = demonstrations(policies, str(tmp_path / "hosted.jsonl")).draw(panel(len(good)), 0, 0)
+    assert sorted(t.episode.seed for t in drawn) == sorted(t.episode.seed for t in good)  # type: ignore[type-var]
+    for turn in (turn for t in drawn for turn in t.transitions):
+        own = policies.renderer.chat(turn.policy)
+        assert turn.policy == turn.turn.agent and turn.trainable
+        assert own.tokenizer.decode(turn.reply.action_ids[:-1]) == turn.turn.text != ""
+
+
 def test_held_out_problems_are_not_learnt_from(policies: PolicySet, tmp_path: Path) -> None:
     team = PolicySet.build("embedded", {"reasoner_0": "reasoner_0", "actor_0": "actor_0"}, device="cpu")
     env = marft_envs.make("math-dual-v0", levels=[0])
@@ -100,6 +172,14 @@ def test_held_out_problems_are_not_learnt_from(policies: PolicySet, tmp_path: Pa
     trajectory.write(run / "eval-000000.jsonl", episodes)
     with pytest.raises(ConfigError, match="no demonstrations"):
         demonstrations(policies, str(tmp_path / "run"))
+
+
+def test_the_template_is_rendered_once_for_what_closes_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, asked = load_chat("embedded"), []
+    closing = type(own).closing
+    monkeypatch.setattr(type(own), "closing", lambda self: asked.append(1) or closing(self))
+    assert [own.reply_ids(text)[-1] for text in "123"] == [closing(own)] * 3
+    assert len(asked) == 1
 
 
 def test_a_reply_cannot_close_its_own_turn() -> None:
@@ -131,9 +211,7 @@ def test_a_team_learns_from_its_expert_resumes_and_is_trained_on(
     lines = run.metrics()
     assert [line["iteration"] for line in lines] == [0, 1, 2]
     assert lines[-1]["eval/success"] > lines[0]["eval/success"] + 0.3 and lines[-1]["rejected"] == 0
-    step = sorted((tmp_path / "warm/checkpoints").glob("step_*"))[-1]
-    started = [f"{policy}={step / 'policies' / policy}" for policy in AGENTS]
-    assert main(["train", *small, "--adapters", *started, "--iterations", "1", "--name", "rl"]) == 0
+    assert main(["train", *small, "--start", str(tmp_path / "warm"), "--iterations", "1", "--name", "rl"]) == 0
     before = marft_algos.runs.folder.RunFolder.open(str(tmp_path / "rl")).metrics()[0]["eval/success"]
     assert before == lines[-1]["eval/success"], "reinforcement starts where imitation ended"
     capsys.readouterr()

@@ -1,0 +1,69 @@
+"""What the words behind ``marft train`` mean: the settings of a new run, or of one that goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from marft_algos.config import arguments, presets
+from marft_algos.config.arguments import typed
+from marft_algos.runs import paths, start
+from marft_algos.runs.folder import RunFolder
+from marft_envs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from marft_algos.config.settings import TrainConfig
+
+
+def typed_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
+    """Reads the settings that the command line means, and the run to go on with if there is one."""
+    from marft_algos.config.settings import SECTIONS
+
+    words = list(argv)
+    if words and not words[0].startswith("-"):
+        words[:1] = ["--algo", words[0]]
+    words, files = arguments.take(words, "resume", "config", "data")
+    _, first = arguments.take(words, "preset", "algo", "env", "models", "adapters", "start")
+    run = RunFolder.open(files["resume"]) if "resume" in files else None
+    base = _base_settings(run, files, first)
+    help_text = (
+        "Trains a team: marft train [ALGO] [options]; marft sft is marft train sft.\n\n"
+        f"Shown defaults are those of the preset '{base.preset}'. Presets:\n\n"
+        + "\n".join(f"  {name}: {what}" for name, what in presets.SUMMARIES.items())
+        + "\n\nFurther options:\n\n  --resume RUN: go on with a run\n  --config FILE: settings from TOML (a run's"
+        " config.toml repeats it)\n  --data PATH: math problems from a JSONL file, or a named data set\n"
+        "  --dry-run: check the settings and estimate the memory; load no weights, start no program, send nothing\n"
+        "  --trust: let a file's settings execute and send, after showing them (docs/trust.md)"
+    )
+    config = arguments.parse_in_sections(base, SECTIONS, words, prog="marft train", description=help_text)
+    # A key given here replaces that key, and leaves the others of the preset.
+    merged = arguments.over(base.env_kwargs, config.env_kwargs, preset=run is None and "config" not in files)
+    return dataclasses.replace(config, env_kwargs=merged), run
+
+
+def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mapping[str, str]) -> TrainConfig:
+    """Reads what the options change: the resumed run's settings, a file's, or a preset's."""
+    from marft_algos.config import settings as config
+
+    if run is not None:
+        if "start" in first:
+            raise ConfigError(
+                f"A run that goes on has begun. To begin another one with its weights: {typed('train', '--start')}"
+                f" {run.root}"
+            )
+        return paths.of_run(run, first)
+    origin = first.get("start") or (start.named_in(files["config"]) if "config" in files else "")
+    # Without a word about the model it is the embedded one, and the preset is one made for it.
+    if origin:
+        base = start.defaults(origin, first.get("preset", ""), first.get("env", ""))
+    else:
+        embedded = "models" not in first and "config" not in files
+        default = presets.suited(first.get("env", "")) if embedded else "default"
+        preset = presets.get(first.get("preset", default))
+        if "env" in first and first["env"] != preset.get("env"):
+            preset["env_kwargs"] = presets.keep_accepted(first["env"], preset.get("env_kwargs", {}))
+        base = config.build(preset)
+    named: dict[str, Any] = {key: first[key] for key in ("algo", "env") if key in first}
+    base = config.build(named | ({"env_kwargs": {"data": files["data"]}} if "data" in files else {}), base)
+    return config.load(files["config"], base) if "config" in files else base

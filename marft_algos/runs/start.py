@@ -1,0 +1,218 @@
+"""Where a run begins: with the weights of another run's checkpoint (the setting ``start``)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marft_algos.config import presets, values
+from marft_algos.config import settings as configs
+from marft_algos.config.settings import TrainConfig
+from marft_algos.runs import paths
+from marft_algos.runs.disk import writing
+from marft_algos.runs.folder import RunFolder
+from marft_envs.errors import ConfigError
+
+_MODEL = ("full_finetune", "lora_r", "lora_alpha", "lora_targets")
+"""Settings that decide what weights fit."""
+_TASK = ("env_kwargs", "eval_kwargs")
+_TEAM = (
+    *("env", *_TASK, "models", "policies", *_MODEL, "quantize", "thinking", "template_tools", "dtype"),
+    *("gradient_checkpointing", "critic_hidden", "max_new_tokens", "context"),
+)
+"""Settings that are the other run's unless they are given."""
+_ORIGIN = "origin.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A checkpoint that another run begins with."""
+
+    weights: Path
+    """Folder that holds ``policies/``."""
+    run: RunFolder
+    """Whose checkpoint it is."""
+    config: TrainConfig
+    """That run's settings, its models where they are now."""
+
+    @property
+    def policies(self) -> list[str]:
+        """Returns the policies whose weights are there."""
+        return sorted(folder.name for folder in (self.weights / "policies").iterdir() if folder.is_dir())
+
+    def __str__(self) -> str:
+        return f"{self.run.root.name}, {self.weights.name} ({self.config.algo} on {self.config.env})"
+
+
+def locate(start: str) -> Origin:
+    """Finds the checkpoint that a setting names: of a run the last, or the one behind its name.
+
+    Args:
+        start: ``RUN``, ``RUN/last``, ``RUN/best``, ``RUN/100``, or the checkpoint's folder.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    from marft_algos.runs import checkpoint
+
+    path = Path(start).expanduser()
+    if (path / "policies").is_dir():
+        run = next((RunFolder(up) for up in path.absolute().parents[:2] if (up / "config.toml").is_file()), None)
+        if run is None:
+            raise ConfigError(
+                f"'{start}' belongs to no run: there is no config.toml above it. Expected a run, or a checkpoint in"
+                f" one. Weights alone: --adapters POLICY={path / 'policies'}/POLICY"
+            )
+        weights = path
+    else:
+        which = path.name if path.name in ("last", "best") or path.name.isdecimal() else ""
+        named = which and not _is_run(path)
+        run = RunFolder.open(path.parent if named else path)
+        weights = checkpoint.pick(run.checkpoints, which if named else "last")
+    return Origin(weights.absolute(), run, paths.of_run(run, {"adapters": {}, "start": ""}))
+
+
+def _is_run(path: Path) -> bool:
+    return any((root / "config.toml").is_file() for root in (path, Path("runs") / path))
+
+
+def pinned(config: TrainConfig) -> TrainConfig:
+    """Names the checkpoint that a run begins with by its absolute path: its run may go on meanwhile."""
+    return dataclasses.replace(config, start=str(locate(config.start).weights)) if config.start else config
+
+
+def named_in(path: Path | str) -> str:
+    """Returns the start that a file of settings names."""
+    return str(values.read(path).get("start", ""))
+
+
+def defaults(start: str, preset: str = "", env: str = "") -> TrainConfig:
+    """Returns the settings of a run with this start in which nothing else is given.
+
+    Args:
+        start: As ``locate`` takes it.
+        preset: Where settings come from that are not about team, model and task; by default the other run's.
+        env: Another environment: of the task's arguments those stay that it takes, too.
+    """
+    origin = locate(start)
+    config = origin.config
+    base = configs.build(presets.get(preset or (config.preset if config.preset in presets.PRESETS else "default")))
+    team = {key: getattr(config, key) for key in _TEAM}
+    if env and env != config.env:
+        team |= {key: presets.keep_accepted(env, team[key]) for key in _TASK}
+        team = {k: v for k, v in team.items() if k not in ("models", "policies") or isinstance(v, str)}
+    return configs.build({**team, "start": start}, base)
+
+
+def check(config: TrainConfig, models: Mapping[str, str], agents: Mapping[str, str]) -> None:
+    """Checks that the start's weights fit the team, before any are loaded.
+
+    Args:
+        config: The settings.
+        models: Policy with weights here -> its base model.
+        agents: Agent -> policy.
+
+    Raises:
+        ConfigError: They do not; the message says what to type.
+    """
+    if not config.start:
+        return
+    origin = locate(config.start)
+    for key in _MODEL:
+        here, there = getattr(config, key), getattr(origin.config, key)
+        if here != there:
+            option = f"--{key.replace('_', '-')}"
+            raise ConfigError(
+                f"This run begins with {origin}, whose {key} is {there!r}; here it is {here!r}, and weights of one do"
+                f" not fit the other. Leave {option} out, or --start."
+            )
+    for policy in models:
+        if policy in config.adapters or _is_bare(config, policy):
+            continue
+        if policy not in origin.policies:
+            raise ConfigError(_absent(origin, policy, agents))
+        there = origin.config.models
+        base = there if isinstance(there, str) else there.get(policy, "")
+        if base != models[policy] and os.path.abspath(models[policy]) != base:
+            raise ConfigError(
+                f"Policy '{policy}' of {origin} stands on the model '{base}'; here it would stand on"
+                f" '{models[policy]}'. Leave --models out, or --start."
+            )
+    for policy in models:
+        if _is_bare(config, policy) and policy in origin.policies:
+            raise ConfigError(
+                f"Policy '{policy}' is frozen, and frozen policies of a full fine-tune are their base model. To play"
+                f" with what {origin} learnt: --models {policy}={origin.weights / 'policies' / policy}, and no --start."
+            )
+
+
+def _is_bare(config: TrainConfig, policy: str) -> bool:
+    """Whether the policy has no weights but its base model's."""
+    return config.full_finetune and policy in config.frozen
+
+
+def _absent(origin: Origin, policy: str, agents: Mapping[str, str]) -> str:
+    there, first = origin.policies, origin.policies[0]
+    shares = [f"{agent}={first if name == policy else name}" for agent, name in agents.items()]
+    rest = [f"{name}={origin.weights / 'policies' / name}" for name in there if name in agents.values()]
+    fresh = f"--adapters {' '.join(rest)}" if rest else "leave --start out"
+    return (
+        f"{origin} has no policy '{policy}'; it has {', '.join(there)}. Say whose weights it begins with, such as"
+        f" --policies {' '.join(shares)}; or begin it from its base model, with {fresh} instead of --start."
+    )
+
+
+def loaded(config: TrainConfig, names: Sequence[str]) -> list[str]:
+    """Returns those of the policies that begin with the start's weights."""
+    return [name for name in names if not (name in config.adapters or _is_bare(config, name))] if config.start else []
+
+
+def keep(run: RunFolder, config: TrainConfig, names: Sequence[str]) -> None:
+    """Copies the weights of another run that a run begins with into its folder, if it does.
+
+    What it is compared with stays there, whatever becomes of the other run.
+
+    Args:
+        run: The new run.
+        config: Its settings.
+        names: Its policies with weights here.
+
+    Raises:
+        RunError: They cannot be written.
+    """
+    names = loaded(config, names)
+    if not names:
+        return
+    origin = locate(config.start)
+    aside = run.root / ".tmp-start"
+    with run.locked(), writing(run.start):
+        shutil.rmtree(aside, ignore_errors=True)
+        for name in names:
+            shutil.copytree(origin.weights / "policies" / name, aside / "policies" / name)
+        (aside / _ORIGIN).write_text(json.dumps(_record(origin, names), indent=1) + "\n", encoding="utf-8")
+        aside.rename(run.start)
+
+
+def _record(origin: Origin, names: Sequence[str]) -> dict[str, Any]:
+    step = {"run": str(origin.run.root.absolute()), "checkpoint": origin.weights.name}
+    return step | {"algo": origin.config.algo, "env": origin.config.env, "policies": list(names)}
+
+
+def record(run: RunFolder) -> str:
+    """Says whose weights a run began with; empty if its own."""
+    try:
+        origin: dict[str, Any] = json.loads((run.start / _ORIGIN).read_text(encoding="utf-8"))
+        names = ", ".join(map(str, origin["policies"]))
+        return f"{origin['run']}, {origin['checkpoint']} ({origin['algo']} on {origin['env']}): {names}"
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"'{run.start / _ORIGIN}' cannot be read: {error}. Expected what marft train --start wrote."
+        ) from error
