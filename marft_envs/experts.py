@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from marft_envs.core import FlexEnv
@@ -69,7 +69,7 @@ def few_shot(env: FlexEnv, n: int, seed: int = 0) -> dict[str, dict[str, Any]]:
         episode, heard = demonstrate(env, number)
         if not episode.success:
             raise ConfigError(
-                f"The expert of {env.unwrapped.env_id} fails with seed {number}: that is no example. Next: another seed."
+                f"The expert of {env.unwrapped.env_id} fails with seed {number}, which is no example. Try another."
             )
         # The last turn of an agent was told its whole dialogue.
         last = {turn.agent: (messages, turn.text) for turn, (messages, _) in zip(episode.turns, heard, strict=True)}
