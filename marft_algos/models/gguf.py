@@ -21,6 +21,8 @@ from marft_algos.terminal import say
 from marft_envs.errors import ConfigError, MissingExtraError
 
 MAGIC = b"GGUF"
+_SAMPLES, _SAMPLE = 64, 1 << 16
+"""Parts of a file that tell it from others, and their bytes."""
 _VERSION = 1
 """Of what a conversion writes; another one makes new folders."""
 
@@ -92,9 +94,7 @@ def converted(file: Path) -> Path:
     with file.open("rb") as start:
         if start.read(len(MAGIC)) != MAGIC:
             raise ConfigError(f"'{file}' is no GGUF file: it does not begin with {MAGIC.decode()}. Download it again?")
-    state = file.stat()
-    key = hashlib.sha256(repr((_VERSION, str(file.resolve()), state.st_size, state.st_mtime_ns)).encode()).hexdigest()
-    folder = cache_folder() / f"{file.stem}-{key[:12]}"
+    folder = cache_folder() / f"{file.stem}-{_digest(file)[:12]}"
     if (folder / "config.json").is_file():
         return folder
     if importlib.util.find_spec("gguf") is None:
@@ -131,3 +131,17 @@ def _convert(file: Path, folder: Path) -> None:
         model.generation_config = GenerationConfig.from_model_config(dequantised.config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def _digest(file: Path) -> str:
+    """Returns a hash of the file's size and of samples of it: a whole one would take seconds at every start.
+
+    Every tensor of a checkpoint that was trained on differs, so samples tell files apart.
+    """
+    size = file.stat().st_size
+    digest = hashlib.sha256(repr((_VERSION, size)).encode())
+    with file.open("rb") as handle:
+        for i in range(_SAMPLES):
+            handle.seek(max(size - _SAMPLE, 0) * i // (_SAMPLES - 1))
+            digest.update(handle.read(_SAMPLE))
+    return digest.hexdigest()

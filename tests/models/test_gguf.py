@@ -91,10 +91,17 @@ def test_a_file_is_a_model_and_is_converted_once(
     assert torch.equal(again.model(input_ids=ids).logits, theirs(input_ids=ids).logits)
 
 
-def test_another_file_of_the_same_name_is_another_model(tmp_path: Path, cache: Path) -> None:
-    first = gguf.converted(write(tmp_path / "tiny.gguf"))
-    (tmp_path / "other").mkdir()
-    assert gguf.converted(write(tmp_path / "other/tiny.gguf")) != first
+def test_a_copy_elsewhere_is_the_same_model_and_other_weights_are_another(tmp_path: Path, cache: Path) -> None:
+    file = write(tmp_path / "tiny.gguf")
+    folder = gguf.converted(file)
+    (tmp_path / "copy").mkdir()
+    copy = tmp_path / "copy" / "tiny.gguf"
+    copy.write_bytes(file.read_bytes())
+    assert gguf.converted(copy) == folder
+    weights = bytearray(file.read_bytes())
+    weights[-20] ^= 1
+    copy.write_bytes(weights)
+    assert gguf.converted(copy) != folder
     assert len(list(cache.iterdir())) == 2
 
 
