@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
@@ -38,6 +38,9 @@ class UpdateError(MarftError, RuntimeError):
 
 class StaleError(UpdateError):
     """Turns that were sampled by other weights than those that would learn from them."""
+
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +207,7 @@ def context_tokens(rows: Sequence[Transition]) -> int:
     return sum(map(_length, rows))
 
 
-def minibatches(rows: Sequence[Transition], n: int, rng: np.random.Generator) -> list[list[Transition]]:
+def minibatches(rows: Sequence[_T], n: int, rng: np.random.Generator) -> list[list[_T]]:
     """Returns a random split into at most n parts of nearly equal size."""
     parts = np.array_split(rng.permutation(len(rows)), max(n, 1))
     return [[rows[i] for i in part] for part in parts if len(part)]

@@ -172,6 +172,12 @@ def effective_samples(weights: Reals) -> float:
     return float(w.sum() ** 2 / (len(w) * np.square(w).sum()))
 
 
+def preference(margins: Reals) -> tuple[Array, Array]:
+    """DPO's loss −log σ(m) of each margin m, and σ(−m), how steeply it falls there."""
+    losses = np.logaddexp(0.0, -np.asarray(margins, dtype=np.float64))
+    return losses, np.exp(-np.asarray(margins, dtype=np.float64) - losses)
+
+
 def explained_variance(returns: Reals, values: Reals) -> float:
     """1 − Var(G − V)/Var(G); NaN when the returns do not vary."""
     spread = float(np.var(returns))

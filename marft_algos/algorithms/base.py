@@ -1,4 +1,4 @@
-"""Defines an algorithm: five hooks, a name, and what it needs of a run.
+"""Defines an algorithm: hooks, a name, and what it needs of a run.
 
 The substrate (``Learner``) owns collecting, packing, stepping and saving; an algorithm owns the idea. An algorithm is
 one file of this folder: a class with ``@register("name")`` and a frozen ``Config``. This file holds no algorithm's
@@ -107,6 +107,8 @@ class Algorithm:
     """Who is paid what; an algorithm whose ``Config`` has ``credit`` sets it."""
     imitates: ClassVar[bool] = False
     """Whether it learns from demonstrations (``config.demonstrations``) and not from what the policies say."""
+    prefers: ClassVar[bool] = False
+    """Whether these demonstrations are pairs of a better and a worse episode of one start, in this order."""
     candidates: int = 1
     """Replies that are drawn and tried at every turn; the one with the highest ``worth`` advances."""
     seed: int = 0
@@ -189,6 +191,17 @@ class Algorithm:
             A scalar, and numbers that are summed over a minibatch's batches (maximised if their key ends in ``_max``).
         """
         raise NotImplementedError
+
+    def together(self, rows: Sequence[Transition]) -> list[list[Transition]]:
+        """Returns a policy's turns in bundles that no minibatch takes apart; here each turn is one."""
+        return [[turn] for turn in rows]
+
+    def before_step(self, part: Sequence[Transition], estimates: Estimates, rescore: Rescore) -> dict[str, float]:
+        """Prepares a minibatch's turns of one policy at the present weights; returns numbers to log. Does nothing here.
+
+        For losses in which turns depend on each other: what they depend on goes into ``estimates``.
+        """
+        return {}
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:
         """Averages one number per token into a loss. KL and entropy terms are averaged like the surrogate.

@@ -14,16 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from marft_algos import credit
-from marft_algos.algorithms.base import Algorithm, GroupConfig, register
-from marft_algos.batching import Batch, Level
+from marft_algos.algorithms.base import GroupConfig, register
+from marft_algos.algorithms.sft import SFT
 from marft_algos.ranges import COUNT, FINITE
 from marft_algos.types import Estimates, Trajectory
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -37,12 +34,12 @@ class RFTConfig(GroupConfig):
 
 
 @register("rft")
-class RFT(Algorithm):
-    """Imitates what worked."""
+class RFT(SFT):
+    """Imitates what worked of its own: SFT's loss, on episodes that the team has just played."""
 
     Config = RFTConfig
     config: RFTConfig
-    level: Level = "action"
+    imitates = False
 
     def wanted(self, group: Sequence[Trajectory]) -> bool:
         """Returns whether an episode succeeded."""
@@ -52,10 +49,6 @@ class RFT(Algorithm):
         """Assigns 1 to successful episodes, 0 to others that came along in a group."""
         estimates.advantages |= credit.spread(trajectories, [float(self._succeeded(d)) for d in trajectories])
         return {}
-
-    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """Returns the negative log-likelihood, mean over tokens."""
-        return self.reduce(-logprobs * batch.advantages[:, None], batch), {}
 
     def _succeeded(self, trajectory: Trajectory) -> bool:
         if trajectory.success is not None:

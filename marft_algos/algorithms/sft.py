@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from marft_algos import credit
 from marft_algos.algorithms.base import Algorithm, UpdateConfig, register
@@ -42,8 +42,7 @@ class SFTConfig(UpdateConfig):
 class SFT(Algorithm):
     """Imitates demonstrations."""
 
-    Config = SFTConfig
-    config: SFTConfig
+    Config: ClassVar[type[UpdateConfig]] = SFTConfig
     level: Level = "action"
     imitates = True
 

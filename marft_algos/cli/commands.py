@@ -58,6 +58,11 @@ def run_sft(argv: list[str]) -> int:
     return run_train(["sft", *argv])
 
 
+def run_dpo(argv: list[str]) -> int:
+    """``marft dpo …``: ``marft train dpo …``, preference optimisation on recorded episodes."""
+    return run_train(["dpo", *argv])
+
+
 def _train(trainer: Trainer, run: RunFolder) -> int:
     """Trains, and says what came of it."""
     from marft_algos.runs import report

@@ -28,7 +28,7 @@ def typed_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
     run = RunFolder.open(files["resume"]) if "resume" in files else None
     base = _base_settings(run, files, first)
     help_text = (
-        "Trains a team: marft train [ALGO] [options]; marft sft is marft train sft.\n\n"
+        "Trains a team: marft train [ALGO] [options]; marft sft is marft train sft, marft dpo is marft train dpo.\n\n"
         f"Shown defaults are those of the preset '{base.preset}'. Presets:\n\n"
         + "\n".join(f"  {name}: {what}" for name, what in presets.SUMMARIES.items())
         + "\n\nFurther options:\n\n  --resume RUN: go on with a run\n  --config FILE: settings from TOML (a run's"

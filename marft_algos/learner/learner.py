@@ -206,11 +206,12 @@ class Learner:
         log: list[dict[str, float]] = []
         stopped = False
         for epoch in range(self.config.epochs):
-            for part in minibatches(
-                rows, self.config.minibatches, seeds.generator(seeds.minibatches(self.seed, policy, iteration, epoch))
-            ):
+            draws = seeds.generator(seeds.minibatches(self.seed, policy, iteration, epoch))
+            for bundles in minibatches(self.algorithm.together(rows), self.config.minibatches, draws):
+                part = [turn for bundle in bundles for turn in bundle]
                 share = totals(part, self.estimates, episodes * len(part) / len(rows))
-                log.append(self._gradient(policy, part, share, not log))
+                prepared = self.algorithm.before_step(part, self.estimates, self.rescore)
+                log.append(self._gradient(policy, part, share, not log) | prepared)
                 limit = self.config.kl_stop
                 if limit is not None and log[-1]["kl"] > limit:
                     stopped = True

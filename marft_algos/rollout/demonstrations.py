@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from marft_algos.types import Generation, GenerationRequest, StopReason, Traject
 from marft_envs import FlexEnv, experts
 from marft_envs.errors import ConfigError, DataError, UnsolvedError
 from marft_envs.trajectory import ReplayError, Told, read, told
-from marft_envs.types import Episode
+from marft_envs.types import Episode, TurnRecord
 
 SHOWN = 3
 """Rejected demonstrations that an error names for each reason."""
@@ -63,7 +63,19 @@ class Demonstrations:
         self._env, self._renderer, self._most, self._seed = make_env(), renderer, max_new_tokens, seed
         self.rejected: Counter[str] = Counter()
         """Reason -> demonstrations that were left out for it since the run began."""
-        self._recorded = None if source == "expert" else _read(source)
+        self._open(source)
+
+    def _open(self, source: str) -> None:
+        """Reads what is recorded."""
+        self._recorded: list[Episode] | None = None
+        if source == "expert":
+            return
+        episodes = self._read(source)
+        self._recorded = [episode for episode in episodes if episode.success and not episode.failed]
+        if not self._recorded:
+            raise DataError(
+                f"None of the {len(episodes)} episodes at '{source}' succeeded: there is nothing to imitate."
+            )
 
     def draw(self, panel: Panel, iteration: int, version: int) -> list[Trajectory]:
         """Returns demonstrations to learn from in an iteration: at most one for each start of the panel.
@@ -81,16 +93,17 @@ class Demonstrations:
         size = len(panel)
         source = self._played(panel) if self._recorded is None else self._again(self._from(iteration * size, size))
         for demonstration in source:
-            reason = demonstration.reason or self._add(trajectories, demonstration, version)
-            if reason:
-                self.rejected[reason] += 1
-                why.setdefault(reason, []).append(demonstration.task_id)
+            episode, number = demonstration.episode, len(trajectories)
+            turns: list[Transition] | str = demonstration.reason
+            if episode is not None and not turns:
+                turns = self._transitions(episode, demonstration.heard, version)
+            if episode is None or isinstance(turns, str):
+                self.rejected[str(turns)] += 1
+                why.setdefault(str(turns), []).append(demonstration.task_id)
+            else:
+                trajectories.append(Trajectory(episode, turns, number=number, group=number))
         if not trajectories:
-            reasons = "; ".join(f"{key} ({len(ids)}, such as {', '.join(ids[:SHOWN])})" for key, ids in why.items())
-            raise DataError(
-                f"None of {size} demonstrations can be learnt from: {reasons}. Expected episodes of this"
-                " environment that succeed, with replies within max_new_tokens and prompts within the model's context."
-            )
+            raise none_left(size, "demonstrations", why)
         return trajectories
 
     def metrics(self) -> dict[str, float]:
@@ -133,57 +146,71 @@ class Demonstrations:
             episodes += [self._recorded[int(i)] for i in order[max(first, 0) : last]]
         return episodes
 
+    def _read(self, source: str) -> list[Episode]:
+        """Reads the episodes of a file, or everything that a run has recorded while training."""
+        path = Path(source)
+        # Evaluations are of held-out problems.
+        files = sorted((path / "episodes").glob("train-*.jsonl")) if path.is_dir() else [path]
+        if not files or not files[0].is_file():
+            raise ConfigError(
+                f"There are no demonstrations at '{source}'. Expected 'expert', a JSONL file of episodes, or the folder"
+                " of a run that recorded some."
+            )
+        return [episode for file in files for episode in read(file)]
+
     def _unfit(self, episode: Episode) -> str:
         """Says why an episode is nothing to imitate, if so."""
         if episode.failed or not episode.success:
             return "no success"
         if episode.task_id in self._held_out:
             return "a held-out problem"
-        if any((turn.extras or {}).get("stop_reason") == StopReason.LENGTH for turn in episode.turns):
+        if any(map(_cut, episode.turns)):
             return "a reply that was cut"
         return "words that route nobody" if episode.invalid else ""
 
-    def _add(self, trajectories: list[Trajectory], demonstration: _Demonstration, version: int) -> str:
-        """Adds an episode's trajectory; returns why not, if it cannot be learnt from."""
-        episode, number = demonstration.episode, len(trajectories)
-        assert episode is not None
+    def _transitions(self, episode: Episode, heard: Sequence[Told], version: int) -> list[Transition] | str:
+        """Returns an episode's turns as training has them; or why they cannot be learnt from."""
         transitions = []
-        for turn, (messages, tools) in zip(episode.turns, demonstration.heard, strict=True):
+        for turn, (messages, tools) in zip(episode.turns, heard, strict=True):
             policy = self._renderer.policy_of(turn.agent)
             if policy not in self._renderer.policies:
                 transitions.append(Transition(turn, trainable=False))
                 continue
             chat = self._renderer.chat(policy)
             prompt = self._renderer.render(policy, messages, tools if chat.tools else ())
-            reply = chat.reply_ids(turn.text)
+            cut = _cut(turn)
+            reply = chat.reply_ids(turn.text)[: -1 if cut else None]
             if len(reply) > self._most:
                 return f"a reply of more than {self._most} tokens"
             if len(prompt) + len(reply) > chat.context:
                 return f"prompt and reply of more than {chat.context} tokens"
+            stop = StopReason.LENGTH if cut else StopReason.EOS
             transitions.append(
                 Transition(
                     turn,
                     request=GenerationRequest(policy, prompt, 0, turn.agent, messages),
-                    reply=Generation(reply, np.zeros(len(reply), np.float32), StopReason.EOS, version, turn.text),
+                    reply=Generation(reply, np.zeros(len(reply), np.float32), stop, version, turn.text),
                     trainable=self._renderer.trains(policy),
                 )
             )
-        trajectories.append(Trajectory(episode, transitions, number=number, group=number))
-        return ""
+        return transitions
 
 
-def _read(source: str) -> list[Episode]:
-    """Reads the successful episodes of a file, or of everything that a run has recorded."""
-    path = Path(source)
-    # Evaluations are of held-out problems.
-    files = sorted((path / "episodes").glob("train-*.jsonl")) if path.is_dir() else [path]
-    if not files or not files[0].is_file():
-        raise ConfigError(
-            f"There are no demonstrations at '{source}'. Expected 'expert', a JSONL file of episodes, or the folder of"
-            " a run that recorded some."
-        )
-    episodes = [episode for file in files for episode in read(file)]
-    successful = [episode for episode in episodes if episode.success and not episode.failed]
-    if not successful:
-        raise DataError(f"None of the {len(episodes)} episodes at '{source}' succeeded: there is nothing to imitate.")
-    return successful
+def _cut(turn: TurnRecord) -> bool:
+    """Whether a reply was as long as it might be, and not closed."""
+    return (turn.extras or {}).get("stop_reason") == StopReason.LENGTH
+
+
+def none_left(n: int, what: str, why: Mapping[str, Sequence[str]]) -> DataError:
+    """Returns the error that nothing can be learnt from.
+
+    Args:
+        n: How many were looked at.
+        what: What they are.
+        why: Reason -> task ids of those that were left out for it.
+    """
+    reasons = "; ".join(f"{key} ({len(ids)}, such as {', '.join(ids[:SHOWN])})" for key, ids in why.items())
+    return DataError(
+        f"None of {n} {what} can be learnt from: {reasons}. Expected episodes of this environment, with replies within"
+        " max_new_tokens and prompts within the model's context; what is imitated has to succeed."
+    )

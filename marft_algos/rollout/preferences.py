@@ -1,0 +1,152 @@
+"""Preferences: pairs of recorded episodes of one start, of which one ended better."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from marft_algos import seeds
+from marft_algos.rollout.demonstrations import Demonstrations, none_left
+from marft_algos.rollout.panel import Panel
+from marft_algos.runs.folder import outcome
+from marft_algos.types import Trajectory, Transition
+from marft_envs.errors import ConfigError, DataError
+from marft_envs.trajectory import ReplayError, Told, told
+from marft_envs.types import Episode
+
+_Pair = tuple[Episode, Episode]
+"""The better and the worse one."""
+
+
+class Preferences(Demonstrations):
+    """Where pairs come from, and how they become trajectories; arguments and errors as of ``Demonstrations``.
+
+    Of each start those that ended above its mean are paired with those below, as many pairs as the fewer of them are,
+    matched anew in each pass.
+    """
+
+    def _open(self, source: str) -> None:
+        if source in ("", "expert"):
+            raise ConfigError(
+                "Preferences are learnt from recorded episodes, good and bad. Name them: --demonstrations runs/NAME, or"
+                " a JSONL file."
+            )
+        episodes = self._read(source)
+        starts: dict[str, list[Episode]] = {}
+        for episode in episodes:
+            if not episode.infra:
+                start = episode.task_id or json.dumps([episode.seed, episode.options], sort_keys=True, default=str)
+                starts.setdefault(start, []).append(episode)
+        self._starts = [sides for sides in map(_sides, starts.values()) if all(sides)]
+        self._left: Counter[str] = Counter()
+        if not self._starts:
+            raise DataError(
+                f"There is no pair among the {len(episodes)} episodes at '{source}': of none of their {len(starts)}"
+                " starts one ended better than another. Record groups, and more of them: marft train grpo"
+                " --record-every 1 --record-episodes 64"
+            )
+
+    def draw(self, panel: Panel, iteration: int, version: int) -> list[Trajectory]:
+        """Returns pairs to learn from in an iteration, the better episode first; a pair is a group.
+
+        Args:
+            panel: Half of its number counts: a pair is two episodes.
+            iteration: From 0.
+            version: Of the policies, which what is said is booked to.
+
+        Raises:
+            ConfigError: There is no room for a pair.
+            DataError: No pair can be learnt from; the message says why.
+        """
+        size = len(panel) // 2
+        if not size:
+            raise ConfigError("A pair is two episodes. Raise --episodes-per-iteration to 2 or more.")
+        trajectories: list[Trajectory] = []
+        why: dict[str, list[str]] = {}
+        for better, worse in self._matched(iteration * size, size):
+            found = self._pair(better, worse, len(trajectories) // 2, version)
+            if isinstance(found, str):
+                self.rejected[found] += 1
+                why.setdefault(found, []).append(better.task_id)
+            else:
+                trajectories += found
+        if not trajectories:
+            raise none_left(size, "pairs", why)
+        return trajectories
+
+    def metrics(self) -> dict[str, float]:
+        """Counts pairs that were left out since the run began, by reason, and policies that a pair said nothing to."""
+        return super().metrics() | {f"left_out/{reason}": float(n) for reason, n in self._left.items()}
+
+    def _matched(self, position: int, n: int) -> list[_Pair]:
+        """Returns n pairs from a position on; each pass through them matches them anew, in an order of its own."""
+        size, pairs = sum(min(map(len, sides)) for sides in self._starts), list[_Pair]()
+        for through in range(position // size, (position + n - 1) // size + 1):
+            rng, matched = seeds.generator(seeds.demonstrations(self._seed, through)), list[_Pair]()
+            for better, worse in self._starts:
+                orders = rng.permutation(len(better)), rng.permutation(len(worse))
+                matched += [(better[i], worse[j]) for i, j in zip(*orders, strict=False)]
+            order = rng.permutation(size)
+            first, last = position - through * size, position + n - through * size
+            pairs += [matched[int(i)] for i in order[max(first, 0) : last]]
+        return pairs
+
+    def _pair(self, better: Episode, worse: Episode, number: int, version: int) -> list[Trajectory] | str:
+        """Returns the trajectories of a pair, or why it is none."""
+        sides, begun = [], []
+        for episode in (better, worse):
+            if episode.task_id in self._held_out:
+                return "a held-out problem"
+            if episode is better and episode.invalid:
+                return "words that route nobody"
+            try:
+                heard = told(episode, self._env)
+            except ReplayError:
+                return "played again it is another episode"
+            turns = self._transitions(episode, heard, version)
+            if isinstance(turns, str):
+                return turns
+            sides.append(turns)
+            begun.append(_first(episode, heard))
+        if begun[0] != begun[1]:
+            return "another start"
+        differ = self._differing(*sides)
+        if not differ:
+            return "nobody who learns said anything else"
+        trajectories = []
+        for place, (episode, turns) in enumerate(zip((better, worse), sides, strict=True)):
+            kept = [dataclasses.replace(t, trainable=t.trainable and t.policy in differ) for t in turns]
+            trajectories.append(Trajectory(episode, kept, number=2 * number + place, group=number))
+        return trajectories
+
+    def _differing(self, better: Sequence[Transition], worse: Sequence[Transition]) -> set[str]:
+        """Returns the policies that spoke in both episodes, and not alike; counts the others."""
+        differ = set()
+        for policy in self._renderer.policies:
+            said = [
+                [(t.request.prompt_ids, t.reply.action_ids) for t in turns if t.trainable and t.policy == policy]
+                for turns in (better, worse)
+            ]
+            if all(said) and said[0] != said[1]:
+                differ.add(policy)
+            elif any(said):
+                self._left["the same words" if all(said) else "spoke in one of the two only"] += 1
+        return differ
+
+
+def _sides(episodes: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
+    """Returns the episodes that ended above their mean, and those below."""
+    outcomes = [outcome(episode.success, episode.team_return) for episode in episodes]
+    mean = float(np.mean(outcomes))
+    above = [e for e, value in zip(episodes, outcomes, strict=True) if value > mean]
+    return above, [e for e, value in zip(episodes, outcomes, strict=True) if value < mean]
+
+
+def _first(episode: Episode, heard: Sequence[Told]) -> Any:
+    """Returns who spoke first, and what they were told."""
+    return (episode.turns[0].agent, heard[0]) if episode.turns else None
