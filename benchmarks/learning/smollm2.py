@@ -52,12 +52,12 @@ SETTINGS = {
     "level1": Setting("levels=[1]", 48, 6, 70),
 }
 ALGORITHMS: dict[str, tuple[str, ...]] = {
-    "marft": ("marft", "--level", "action", "--lr", "1e-3", "--minibatches", "4"),
-    "marft-token": ("marft", "--level", "token", "--lr", "1e-3", "--minibatches", "4"),
-    "grpo": ("grpo", "--lr", "1e-3", "--minibatches", "4"),
+    "marft": ("marft",),
+    "marft-action": ("marft", "--level", "action", "--norm", "sum"),
+    "grpo": ("grpo",),
     "rft": ("rft", "--lr", "1e-3", "--minibatches", "4"),
 }
-"""Label -> the command's words. Rates were chosen on seed 100, which is none of the table's."""
+"""Label -> the command's words, over those of the preset."""
 JOBS = ("shots", "sft", *ALGORITHMS, "single-sft", *(f"single-{name}" for name in ALGORITHMS))
 
 
@@ -102,12 +102,12 @@ def _job(setting: str, seed: int, job: str, out: Path) -> Job:
     s, single = SETTINGS[setting], job.startswith("single-")
     kind, episodes = job.removeprefix("single-"), 128 if single else 64
     env = ("--env", "math-solo-v0" if single else "math-dual-v0", "--env-kwargs", s.levels)
-    common = ("--models", "smollm2-135m", "--max-new-tokens", str(s.max_new_tokens), "--seed", str(seed))
+    common = ("--preset", "smollm2", "--max-new-tokens", str(s.max_new_tokens), "--seed", str(seed))
     common += ("--eval-episodes", str(EVALUATED), "--episodes-per-iteration", str(episodes))
     name = f"{setting}-{job}-{seed}"
     if kind == "shots":
         profiles = _profiles(env, out)
-        words = ("marft", *env, f"profiles={profiles}", *common, "--iterations", "0")
+        words = ("marft", *env, f"profiles={profiles}", *common, "--iterations", "0", "--warm-start", "0")
         return Job(name, words)
     if kind == "sft":
         words = ("sft", *env, *common, "--iterations", str(s.demonstrations), "--save-every", str(s.demonstrations))
@@ -115,7 +115,7 @@ def _job(setting: str, seed: int, job: str, out: Path) -> Job:
     warm = _job(setting, seed, "single-sft" if single else "sft", out)
     run_all([warm], out, 1)
     algo, *words = ALGORITHMS[kind]
-    every = ("--iterations", str(s.iterations), "--eval-every", "35", "--save-every", "10", "--epochs", "1")
+    every = ("--iterations", str(s.iterations), "--eval-every", "35", "--save-every", "10")
     return Job(name, (algo, *env, *common, "--start", str(out / warm.name), *every, *words))
 
 

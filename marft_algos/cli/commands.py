@@ -40,9 +40,12 @@ def run_train(argv: list[str]) -> int:
         require_training()
         from marft_algos.training.parts import build
         from marft_algos.training.trainer import Trainer
+        from marft_algos.training.warm import warmed
 
         if run is not None and _is_done(run, config):
             return 0
+        if run is None:
+            config = warmed(config, command)
         trainer, is_new = Trainer(build(config)), run is None
         if run is None:
             run = trainer.start()

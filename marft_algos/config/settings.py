@@ -63,6 +63,9 @@ class TrainConfig(Checked):
     """Run whose weights this one begins with: ``runs/NAME`` (its last checkpoint), ``runs/NAME/best``, or
     ``runs/NAME/checkpoints/step_000100``. Team, models, adapters' shape and task are that run's unless they are given.
     """
+    warm_start: Annotated[int, NOT_NEGATIVE] = 0
+    """Iterations of ``sft`` on the task's own expert that the team begins with, unless ``start`` says where: a run of
+    its own, ``NAME-warm``, with the defaults of ``sft``."""
     start_values: bool = False
     """Begin with that run's value heads, too. Off: they have learnt what another algorithm paid, or nothing (sft)."""
     engines: dict[str, Any] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.loggers import Display
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
+from marft_algos.training.warm import warmed
 
 
 def train(preset: str = "", *, config: Path | str = "", trusted: bool = False, **settings: Any) -> RunFolder:
@@ -41,6 +42,7 @@ def train(preset: str = "", *, config: Path | str = "", trusted: bool = False, *
     if config:
         base = configs.load(config, base, trusted=trusted)
     resolved = configs.build(settings, base)
+    resolved = warmed(resolved)
     trainer = Trainer(build(resolved))
     run = trainer.start()
     with Display(resolved.iterations, 0, f"{resolved.env} · {resolved.algo}") as display:

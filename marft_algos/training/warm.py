@@ -1,0 +1,69 @@
+"""Starts a team from its task's own expert before it is trained by reinforcement: the setting ``warm_start``."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+from marft_algos.algorithms import base as algorithms
+from marft_algos.config.arguments import typed
+from marft_algos.config.settings import TrainConfig
+from marft_algos.runs import report
+from marft_algos.runs.folder import RunFolder
+from marft_algos.runs.loggers import Display
+from marft_algos.terminal import say
+from marft_algos.training.parts import build
+from marft_algos.training.trainer import Trainer
+
+
+def warmed(config: TrainConfig, command: str = "") -> TrainConfig:
+    """Trains the warm start that the settings ask for, a run of its own, and returns settings that begin with it.
+
+    It is there already if a run of that name was broken off: then it is finished, or taken as it is.
+
+    Args:
+        config: Of the run that is to begin.
+        command: What was typed, for whoever finds the folder.
+
+    Raises:
+        ConfigError: The task has no expert, or a setting cannot work.
+        Interrupted: Ctrl-C or SIGTERM; what the warm start has learnt was saved.
+    """
+    if not config.warm_start or config.start or algorithms.get(config.algo).imitates:
+        return config
+    settings = supervised(config)
+    root = Path(config.runs_dir) / settings.name
+    there = bool(settings.name) and (root / "config.toml").is_file()
+    trainer = Trainer(build(settings))
+    with ExitStack() as lock:
+        run = RunFolder.open(root) if there else trainer.start()
+        lock.enter_context(run.locked(command))
+        if there:
+            trainer.resume(run)
+        run.add_command(command, trainer.progress.iteration, made=not there)
+        if not trainer.progress.done(settings.iterations, None):
+            _train(trainer, run, settings)
+    return dataclasses.replace(config, start=os.path.abspath(run.root), warm_start=0)
+
+
+def supervised(config: TrainConfig) -> TrainConfig:
+    """Returns the settings of a run's warm start: its team and task, the defaults of ``sft``."""
+    learns = algorithms.get("sft").Config(micro_tokens=config.algorithm.micro_tokens)
+    off = {"warm_start": 0, "pool": 0, "token_budget": None, "permute_rewards": False, "credit_diagnostics": 0}
+    when = {"iterations": config.warm_start, "save_every": config.warm_start, "eval_every": 0}
+    name = f"{config.name}-warm" if config.name else ""
+    return dataclasses.replace(config, algo="sft", algorithm=learns, name=name, **off, **when)
+
+
+def _train(trainer: Trainer, run: RunFolder, settings: TrainConfig) -> None:
+    say(f"warm start: {run.root}")
+    try:
+        with Display(settings.iterations, trainer.progress.iteration, f"{settings.env} · warm start") as display:
+            trainer.train(run, display)
+    except KeyboardInterrupt:
+        say(f"stopped in the warm start; go on with it: {typed('train', '--resume', run.root)}")
+        say(f"and then: {typed('train', '--start', run.root)}, with the other options")
+        raise
+    report.finish(run)
