@@ -45,6 +45,7 @@ class FlexEnv(AECEnv):
         max_turns_per_agent: Most turns of one agent in an episode.
         on_invalid: What bad routing does: ``fallback``, ``end_round``, or a number that the team pays.
         max_chars: Longest task text plus contributions in an observation; None: no limit.
+        reply_tokens: Every profile ends by saying that a reply may have so many tokens; None: nothing is said of it.
         render_mode: ``human``, ``ansi`` or None.
         env_id: Name in records and metadata.
 
@@ -67,6 +68,7 @@ class FlexEnv(AECEnv):
         max_turns_per_agent: int | None = None,
         on_invalid: str | float = "fallback",
         max_chars: int | None = None,
+        reply_tokens: int | None = None,
         render_mode: str | None = None,
         env_id: str = "custom",
     ) -> None:
@@ -74,7 +76,7 @@ class FlexEnv(AECEnv):
         _check_team(agents, render_mode)
         self.rules = Rules(history, max_rounds, max_turns, max_turns_per_agent, on_invalid, max_chars)
         """Limits, and what of the past is seen; what is put here counts from the next :meth:`reset` on."""
-        self.team = tuple(agents)
+        self.team = tuple(agents) if reply_tokens is None else _limited(agents, reply_tokens)
         self.task = task
         # A copy: dependency functions learn the team and may keep a position in the round.
         self.dependency = copy.deepcopy(as_dependency(dependency))
@@ -334,6 +336,14 @@ class FlexEnv(AECEnv):
             "tools": optional(self.task, "tools")(agent),
             "team_view": self.team_view(agent),
         }
+
+
+def _limited(agents: Sequence[AgentSpec], tokens: int) -> tuple[AgentSpec, ...]:
+    """Returns the agents, told how long a reply may be."""
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
+        raise ConfigError(f"reply_tokens is {tokens!r}; expected how many tokens a reply may have, 1 or more.")
+    words = f"A reply has at most {tokens} tokens; what is longer is cut."
+    return tuple(replace(agent, prompt=f"{agent.prompt}\n\n{words}".lstrip()) for agent in agents)
 
 
 def _check_team(agents: Sequence[AgentSpec], render_mode: str | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from marft_envs.core import FlexEnv
@@ -30,13 +30,7 @@ def demonstrate(
     env: FlexEnv, seed: int | None = 0, options: Mapping[str, Any] | None = None
 ) -> tuple[Episode, list[Told]]:
     """Plays one episode as ``play`` does; returns what each turn's agent was told, too."""
-    base = env.unwrapped
-    expert = optional(base.task, "expert")
-    if expert is None:
-        raise ConfigError(
-            f"The task of {base.env_id} has no expert, so nobody demonstrates it. Give the task a method"
-            " expert(agent), which returns what an expert says now, or use recorded episodes (a JSONL file, a run)."
-        )
+    base, expert = env.unwrapped, _expert(env)
     env.reset(seed=seed, options=dict(options or {}))
     heard: list[Told] = []
     while not env.done:
@@ -44,6 +38,53 @@ def demonstrate(
         heard += [(base.messages(agent), base.tools.get(agent, [])) for agent in ready]
         turn(env, {agent: expert(agent) for agent in ready})
     return env.episode, heard
+
+
+def few_shot(env: FlexEnv, n: int, seed: int = 0) -> dict[str, dict[str, Any]]:
+    """Returns profiles with worked examples: what every agent was told, and said, in episodes of the expert.
+
+    The dialogue of an agent that speaks several times in an episode is several examples, in order. Take an environment
+    of the training split, and give the profiles to the one that is played (``profiles=``, or in a JSON file).
+
+    Args:
+        env: An environment whose task has an ``expert``.
+        n: Episodes.
+        seed: Of the first; the others follow.
+
+    Raises:
+        ConfigError: The task has no expert, ``n`` is not positive, or an episode of the expert fails.
+    """
+    if n < 1:
+        raise ConfigError(f"{n} worked examples make no profile. Expected 1 or more.")
+    examples: dict[str, list[dict[str, str]]] = {agent.name: [] for agent in env.unwrapped.team}
+    for number in range(seed, seed + n):
+        dialogues: dict[str, list[Mapping[str, str]]] = {}
+        episode, heard = demonstrate(env, number)
+        if not episode.success:
+            raise ConfigError(
+                f"The expert of {env.unwrapped.env_id} fails with seed {number}: no example. Next: another seed."
+            )
+        for said, (messages, _) in zip(episode.turns, heard, strict=True):
+            told = [message for message in messages if message["role"] != "system"]
+            own = told[2 * len(env.unwrapped.profile(said.agent).examples) :]
+            dialogues[said.agent] = [*own, {"role": "assistant", "content": said.text}]
+        for agent, dialogue in dialogues.items():
+            asked, answers = dialogue[::2], dialogue[1::2]
+            examples[agent] += [
+                {"user": user["content"], "assistant": assistant["content"]}
+                for user, assistant in zip(asked, answers, strict=True)
+            ]
+    return {agent.name: {"prompt": agent.prompt, "examples": examples[agent.name]} for agent in env.unwrapped.team}
+
+
+def _expert(env: FlexEnv) -> Callable[[str], str]:
+    expert = optional(env.unwrapped.task, "expert")
+    if expert is None:
+        raise ConfigError(
+            f"The task of {env.unwrapped.env_id} has no expert, so nobody demonstrates it. Give the task a method"
+            " expert(agent), which returns what an expert says now, or use recorded episodes (a JSONL file, a run)."
+        )
+    return expert
 
 
 def turn(env: FlexEnv, texts: Mapping[str, str]) -> None:

@@ -160,10 +160,13 @@ def tagged(part: Part, current_round: int) -> str:
 
 
 def to_messages(obs: RolloutObservation, round_: int) -> list[Message]:
-    """Renders chat messages: system (profile), user (task, contributions), own past turns as assistant."""
+    """Renders chat messages: system (profile), examples, user (task, contributions), own past turns as assistant."""
     out: list[Message] = []
     if obs.agent.prompt:
         out.append({"role": "system", "content": obs.agent.prompt})
+    for example in obs.agent.examples:
+        out.append({"role": "user", "content": example.user})
+        out.append({"role": "assistant", "content": example.assistant})
     blocks = [obs.task] if obs.task else []
     for part in obs.parts:
         if part.own:  # chat templates want user and assistant to alternate, whoever had nothing to say
@@ -177,8 +180,9 @@ def to_messages(obs: RolloutObservation, round_: int) -> list[Message]:
 
 
 def to_prompt(obs: RolloutObservation, round_: int) -> str:
-    """Renders one string: profile, task, contributions."""
-    pieces = [obs.agent.prompt, obs.task, *(tagged(part, round_) for part in obs.parts)]
+    """Renders one string: profile, its examples, task, contributions."""
+    examples = (text for example in obs.agent.examples for text in (example.user, example.assistant))
+    pieces = [obs.agent.prompt, *examples, obs.task, *(tagged(part, round_) for part in obs.parts)]
     return "\n\n".join(piece for piece in pieces if piece)
 
 
@@ -192,7 +196,9 @@ def render(kind: str, obs: RolloutObservation, round_: int) -> dict[str, Any]:
         {"agent": p.turn.agent if p.turn and not p.result else "", "role": p.role, "round": p.round, "text": p.text}
         for p in obs.parts
     )
-    return {"profile": obs.agent.prompt, "seen": seen, "task": obs.task, "turn": obs.turn}
+    examples = tuple({"user": e.user, "assistant": e.assistant} for e in obs.agent.examples)
+    fields = {"profile": obs.agent.prompt, "examples": examples, "seen": seen, "task": obs.task}
+    return {**fields, "turn": obs.turn}
 
 
 _TURNS = 1_000_000
@@ -207,7 +213,9 @@ def space(kind: str) -> spaces.Dict:
         return spaces.Dict({"prompt": UnicodeText(), "turn": spaces.Discrete(_TURNS)})
     if kind == "structured":
         part = {"agent": UnicodeText(), "role": UnicodeText(), "round": spaces.Discrete(_TURNS), "text": UnicodeText()}
-        fields = {"profile": UnicodeText(), "seen": spaces.Sequence(spaces.Dict(part)), "task": UnicodeText()}
+        example = spaces.Dict({"user": UnicodeText(), "assistant": UnicodeText()})
+        lists = {"examples": spaces.Sequence(example), "seen": spaces.Sequence(spaces.Dict(part))}
+        fields = {"profile": UnicodeText(), **lists, "task": UnicodeText()}
         return spaces.Dict({**fields, "turn": spaces.Discrete(_TURNS)})
     kinds = ("messages", "prompt", "structured")
     raise ConfigError(f"There is no observation kind '{kind}'. {did_you_mean(kind, kinds)}")

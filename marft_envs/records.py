@@ -13,7 +13,7 @@ from typing import Any, NoReturn, get_args
 
 from marft_envs.errors import DataError, did_you_mean
 from marft_envs.faults import fault_by
-from marft_envs.types import AgentSpec, Episode, Fault, LayerRecord, RoundRecord, TurnRecord
+from marft_envs.types import AgentSpec, Episode, Example, Fault, LayerRecord, RoundRecord, TurnRecord
 
 Check = Callable[[Any, str], Any]
 """Takes a value and where it stands; returns it as an episode holds it, or raises DataError."""
@@ -153,7 +153,10 @@ def _executed(episode: Episode, edges: Sequence[tuple[int, int]]) -> list[list[i
     return executed
 
 
-_AGENT: dict[str, Check] = {"name": _text, "role": _text, "prompt": _text, "with_answer": _flag}
+_EXAMPLE = partial(_object, cls=Example, checks={"user": _text, "assistant": _text})
+_AGENT: dict[str, Check] = {
+    "name": _text, "role": _text, "prompt": _text, "with_answer": _flag, "examples": partial(_tuple, _EXAMPLE),
+}  # fmt: skip
 _TURN: dict[str, Check] = {
     "index": _count, "round": _count, "layer": _count, "agent": _text, "role": _text, "sees": partial(_tuple, _count),
     "text": _text, "reward": _number, "extras": partial(_optional, partial(_table, None)), "result": _text,

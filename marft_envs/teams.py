@@ -13,10 +13,12 @@ from typing import Any, TypeVar
 from marft_envs.core import FlexEnv
 from marft_envs.dependency import Chain
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.types import AgentSpec, Task
+from marft_envs.types import AgentSpec, Example, Task
 
-Profiles = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, str]
-"""Agent or role -> what it is told; or a list of profiles, or the path of one (see :func:`load_profiles`)."""
+Profile = str | Mapping[str, Any]
+"""What an agent is told: its ``prompt``, or an object of ``prompt`` and ``examples``; what is left out stays."""
+Profiles = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, Profile]
+"""Agent or role -> its profile; or a list of profiles (see :func:`load_profiles`); or a JSON file with either."""
 
 _T = TypeVar("_T")
 
@@ -51,23 +53,19 @@ class Team:
 
         Args:
             profiles: By agent or role, they replace what is told; as a list, they replace the agents, who then act in
-                the order listed. None: as they are.
+                the order listed; or the path of a JSON file with either. None: as they are.
             dependency: Anything that :func:`marft_envs.dependency.as_dependency` takes; None: as it is.
 
         Raises:
             ConfigError: A profile is for nobody, or is malformed.
         """
-        team = self
+        team, where = self, "profiles"
+        if isinstance(profiles, str | Path):
+            where, profiles = str(profiles), _read(profiles)
         if isinstance(profiles, Mapping):
-            known = {name for agent in self.agents for name in (agent.name, agent.role)}
-            for name in profiles:
-                if name not in known:
-                    hint = did_you_mean(name, known)
-                    raise ConfigError(f"There is no agent or role '{name}' to have a profile. {hint}")
-            told = (replace(a, prompt=profiles.get(a.name, profiles.get(a.role, a.prompt))) for a in self.agents)
-            team = replace(team, agents=tuple(told))
+            team = replace(team, agents=_told(team.agents, profiles, where))
         elif profiles is not None:
-            team = replace(team, agents=load_profiles(profiles), dependency=Chain, remembers=False)
+            team = replace(team, agents=_listed(profiles, where), dependency=Chain, remembers=False)
         return team if dependency is None else replace(team, dependency=lambda: dependency, remembers=False)
 
     def on(self, task: Task, rounds: int | None = None, **flex: Any) -> FlexEnv:
@@ -117,25 +115,68 @@ def load_profiles(source: str | Path | Sequence[Mapping[str, Any]]) -> tuple[Age
     doubled braces become single ones: ``\boxed{{}}`` is a leftover of Python formatting.
 
     Args:
-        source: Path of a JSON file, or the list itself: ``role``, ``prompt``, ``with_answer``, and, for several
-            agents alike, ``count``.
+        source: Path of a JSON file, or the list itself: ``role``, ``prompt``, ``with_answer``, and, if wanted,
+            ``examples`` (a list of ``user``, ``assistant``) and, for several agents alike, ``count``.
 
     Raises:
         ConfigError: If the file or an entry is malformed, or no agent answers.
     """
-    where = "profiles"
-    entries: Any = source
     if isinstance(source, str | Path):
-        where = str(source)
-        try:
-            entries = json.loads(Path(source).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        return _listed(_read(source), str(source))
+    return _listed(source, "profiles")
+
+
+def _read(source: str | Path) -> Any:
+    try:
+        return json.loads(Path(source).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"Cannot read profiles from {source}: {error}. Expected a JSON file: a list of profiles, or an object of"
+            " agent or role -> profile."
+        ) from error
+
+
+def _told(agents: Sequence[AgentSpec], profiles: Mapping[str, Profile], where: str) -> tuple[AgentSpec, ...]:
+    """Returns the agents with the profiles that are for them; one for an agent goes before one for its role."""
+    known = {name for agent in agents for name in (agent.name, agent.role)}
+    for name, profile in profiles.items():
+        if name not in known:
+            raise ConfigError(f"There is no agent or role '{name}' to have a profile. {did_you_mean(name, known)}")
+        fields = set(profile) if isinstance(profile, Mapping) else set()
+        if not isinstance(profile, str | Mapping) or not fields <= {"prompt", "examples"}:
             raise ConfigError(
-                f"Cannot read profiles from {source}: {error}. Expected a JSON list of profiles."
-            ) from error
+                f"{where}, {name}: expected text, or an object of prompt and examples, and no other fields."
+            )
+    told = []
+    for agent in agents:
+        profile = profiles.get(agent.name, profiles.get(agent.role, {}))
+        if isinstance(profile, str):
+            told.append(replace(agent, prompt=profile))
+            continue
+        prompt = profile.get("prompt", agent.prompt)
+        if not isinstance(prompt, str):
+            raise ConfigError(f"{where}, {agent.name}: the prompt is {prompt!r}; expected text.")
+        examples = _examples(profile["examples"], f"{where}, {agent.name}") if "examples" in profile else agent.examples
+        told.append(replace(agent, prompt=prompt, examples=examples))
+    return tuple(told)
+
+
+def _examples(entries: Any, where: str) -> tuple[Example, ...]:
+    form = 'expected a list of {"user": what the agent is told, "assistant": what it should say}'
+    if not isinstance(entries, Sequence) or isinstance(entries, str):
+        raise ConfigError(f"{where}, examples: {form}.")
+    for i, entry in enumerate(entries):
+        fields = entry if isinstance(entry, Mapping) else {}
+        if set(fields) != {"user", "assistant"} or not all(isinstance(text, str) for text in fields.values()):
+            raise ConfigError(f"{where}, example {i}: {form}, both texts.")
+    return tuple(Example(entry["user"], entry["assistant"]) for entry in entries)
+
+
+def _listed(entries: Any, where: str) -> tuple[AgentSpec, ...]:
+    """Returns the agents of a list of profiles; see :func:`load_profiles`."""
     if not isinstance(entries, Sequence) or isinstance(entries, str) or not entries:
         raise ConfigError(f'{where}: expected a list of {{"role", "prompt", "with_answer"}}.')
-    members = []
+    agents, seen = list[AgentSpec](), Counter[str]()
     for i, entry in enumerate(entries):
         if (
             not isinstance(entry, Mapping)
@@ -150,10 +191,12 @@ def load_profiles(source: str | Path | Sequence[Mapping[str, Any]]) -> tuple[Age
             raise ConfigError(f"{where}, entry {i}: count is {count!r}; expected how many agents, 1 or more.")
         role = re.sub(r"[^a-z]+", "_", entry["role"].lower()).strip("_") or "agent"
         prompt = _CHATML.sub("", entry["prompt"]).replace("{{", "{").replace("}}", "}").strip()
-        members += [(role, prompt, bool(entry.get("with_answer", False)))] * count
-    agents = numbered(*members)
+        examples = _examples(entry.get("examples", ()), f"{where}, entry {i}")
+        for _ in range(count):
+            agents.append(replace(member(role, prompt, bool(entry.get("with_answer")), seen[role]), examples=examples))
+            seen[role] += 1
     check_answerer(agents, where)
-    return agents
+    return tuple(agents)
 
 
 def check_answerer(agents: Sequence[AgentSpec], where: str) -> None:

@@ -19,6 +19,16 @@ an outage, which says nothing about the team and is counted nowhere but in ``inf
 
 
 @dataclass(frozen=True, slots=True)
+class Example:
+    """One worked example of a profile, shown as two messages of a chat before the task."""
+
+    user: str
+    """What the agent is told: a task and the others' words, written as an observation shows them."""
+    assistant: str
+    """What it should say then."""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentSpec:
     """One member of a team: an agent of N with its profile (arXiv 2504.16129, section 3.1)."""
 
@@ -30,6 +40,8 @@ class AgentSpec:
     """The profile: the system message of this agent."""
     with_answer: bool = False
     """True for the agent whose action is graded as the team's answer."""
+    examples: tuple[Example, ...] = ()
+    """Worked examples (few-shot prompting). They are a part of the profile: trusted, and never cut."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import tyro
 
 from marft_algos.config import trust
+from marft_algos.ranges import COUNT
 from marft_algos.terminal import clean, say
 from marft_envs.errors import MarftError, did_you_mean
 
@@ -27,6 +28,7 @@ COMMANDS = {
     "envs": "list the environments, or describe one",
     "play": "play an environment yourself",
     "check": "does an environment keep the rules?",
+    "profiles": "write a team's profiles down, with worked examples of the task's expert",
     "train": "train a team",
     "sft": "start a team from demonstrations: an expert's, recorded ones, or a run's successes",
     "dpo": "learn from pairs of recorded episodes, of which one ended better",
@@ -168,6 +170,42 @@ def describe(env_id: str, kwargs: dict[str, Any]) -> str:
     typed = shlex.quote(env_id)
     lines += ["", f"Next: marft play {typed}   ·   marft train --env {typed}"]
     return "\n".join(lines)
+
+
+# marft profiles -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ProfilesArguments:
+    """Writes what each agent of an environment is told as JSON, to be edited and given back.
+
+    ``marft train --env ID --env-kwargs profiles=FILE`` plays with it.
+    """
+
+    id: Annotated[str, tyro.conf.Positional]
+    """The environment's id."""
+    shots: Annotated[int, COUNT] = 4
+    """Episodes of the task's expert that each profile shows as worked examples (few-shot prompting)."""
+    seed: int = 0
+    """Of the first of these episodes; they are of the training split, where there is one."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the environment."""
+
+
+def run_profiles(argv: list[str]) -> int:
+    """``marft profiles ID > FILE``."""
+    import json
+
+    import marft_envs
+    from marft_algos.config import arguments
+    from marft_envs import experts
+
+    options = arguments.parse(ProfilesArguments, argv, prog="marft profiles")
+    env = marft_envs.make(options.id, **options.env_kwargs)
+    profiles = experts.few_shot(env, options.shots, options.seed)
+    env.close()
+    say(json.dumps(profiles, indent=2, ensure_ascii=False))
+    return 0
 
 
 # marft check ----------------------------------------------------------------------------------------

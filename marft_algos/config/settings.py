@@ -98,6 +98,8 @@ class TrainConfig(Checked):
     """Arithmetic of the forward passes: ``auto`` is bf16 on a GPU, fp32 on a CPU. Trained weights stay fp32."""
     max_new_tokens: Annotated[int, COUNT] = 512
     """Longest reply; 512 as in the paper."""
+    tell_budget: bool = False
+    """Every profile says how long a reply may be (the environment's ``reply_tokens``)."""
     context: Annotated[int | None, COUNT] = None
     """Most tokens of prompt and reply together, if fewer than the model can take. The paper: 2048."""
     temperature: Annotated[float, POSITIVE] = 1.0

@@ -205,13 +205,16 @@ def permute_rewards(trajectories: Sequence[Trajectory], rng: np.random.Generator
 def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Summarises episodes: score, success, what the task measured, how long each agent's replies are.
 
-    Tokens are of all of them, and how many failed is counted; the other numbers are of those that no outage took.
+    Tokens are of all of them (``tokens``: sampled; ``tokens_processed``: prompts, too), and how many failed is counted;
+    the other numbers are of those that no outage took.
     """
     kept = whole(trajectories)
     turns = [t for trajectory in kept for t in trajectory.transitions]
+    every = [t for trajectory in trajectories for t in trajectory.transitions]
     metrics: dict[str, float] = {
         "episodes": len(trajectories),
-        "tokens": sum(len(t.reply.action_ids) for trajectory in trajectories for t in trajectory.transitions),
+        "tokens": sum(len(t.reply.action_ids) for t in every),
+        "tokens_processed": sum(len(t.request.prompt_ids) + len(t.reply.action_ids) for t in every),
         "score": sum(t.score for t in kept) / len(kept),
         "turns": len(turns) / len(kept),
         **counts(trajectories),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
 import numpy as np
@@ -15,7 +15,8 @@ from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.models.chat import Renderer
 from marft_algos.rollout.collector import Collector
 from marft_algos.rollout.panel import Panel, check
-from marft_algos.runs.folder import EvalRecord, outcome
+from marft_algos.runs.folder import EvalRecord, PanelFacts, outcome
+from marft_algos.runs.intervals import Interval
 from marft_algos.training.setup import EnvFactory, sampling
 from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError, did_you_mean
@@ -59,6 +60,18 @@ def play(
 def records(trajectories: Sequence[Trajectory]) -> list[EvalRecord]:
     """Returns the outcomes in panel order."""
     return [EvalRecord(t.task_id, outcome(t.success, t.score), t.infra) for t in trajectories]
+
+
+def numbers(
+    estimate: Interval, gain: Interval | None, facts: PanelFacts, counted: Mapping[str, float]
+) -> dict[str, float]:
+    """Returns what is logged of an evaluation: its score, the gain over the untrained team, and what was counted."""
+    logged = {"success": estimate.mean, "low": estimate.low, "high": estimate.high, "n": float(estimate.n)}
+    logged |= {"instances": float(facts.instances), "held_out": float(facts.held_out)}
+    if gain is not None:
+        logged |= {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
+    kept = ("tokens", "infra", "task_errors", "agent/", "task/")
+    return logged | {k: v for k, v in counted.items() if k.startswith(kept)}
 
 
 def swap(

@@ -37,7 +37,8 @@ HELD_OUT_SHARE = 4
 
 def env_factory(config: TrainConfig, kwargs: Mapping[str, Any]) -> EnvFactory:
     """Makes the run's environments, with these arguments."""
-    return partial(marft_envs.make, config.env, **kwargs)
+    told = {"reply_tokens": config.max_new_tokens} if config.tell_budget else {}
+    return partial(marft_envs.make, config.env, **(told | dict(kwargs)))
 
 
 def make_env(config: TrainConfig, kwargs: Mapping[str, Any]) -> FlexEnv:

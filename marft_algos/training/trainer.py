@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import FrameType
 from typing import Any
 
 from marft_algos import seeds
@@ -27,13 +24,11 @@ from marft_algos.runs import folder as runs
 from marft_algos.runs import start as starts
 from marft_algos.runs.folder import UNTRAINED, PanelFacts, Progress, RunFolder
 from marft_algos.training import evaluate, setup
+from marft_algos.training.advice import advice
+from marft_algos.training.interrupt import Interrupt, Interrupted
 from marft_algos.training.parts import Parts
 from marft_algos.types import Trajectory
 from marft_envs.vector import VectorEnv
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM, after the state was saved."""
 
 
 class Trainer:
@@ -66,6 +61,7 @@ class Trainer:
         self.publisher = Publisher(self.engine, self.policies, config.adapter_dir or None)
         self.progress = Progress()
         self._variety = Variety(algorithm.group_size)
+        self._advised, self._cpu = False, time.process_time()
         self._saved = setup.saved_policies(config, self.policies)
 
     def start(self) -> RunFolder:
@@ -108,7 +104,7 @@ class Trainer:
         config = self.config
         sinks = [loggers.make(name, run, self.progress.iteration) for name in config.loggers]
         sinks += self.parts.loggers
-        session = _Session(run, display, [display, *sinks], _Interrupt())
+        session = _Session(run, display, [display, *sinks], Interrupt())
         seeds.start_global(seeds.tasks(config.seed, -1))
         vec = VectorEnv([self.parts.make_env] * _slots(config))
         try:
@@ -289,12 +285,11 @@ class Trainer:
         session.display.evaluated(iteration, estimate, gain, str(facts))
         if estimate.mean > self.progress.best_score:
             self.progress.best_score, self.progress.best_iteration = estimate.mean, iteration
-        measured = {"success": estimate.mean, "low": estimate.low, "high": estimate.high, "n": estimate.n}
-        measured |= {"instances": facts.instances, "held_out": float(facts.held_out)}
-        if gain is not None:
-            measured |= {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
-        kept = ("tokens", "infra", "task_errors", "agent/", "task/")
-        measured |= {k: v for k, v in summary(played).items() if k.startswith(kept)}
+        counted = summary(played)
+        if not self._advised and (words := advice(counted, self.config)):
+            self._advised = True  # once is enough
+            session.display.note(words)
+        measured = evaluate.numbers(estimate, gain, facts, counted)
         return {f"eval/{k}": v for k, v in measured.items()} | {"time_eval": time.monotonic() - started}
 
     # Records ---------------------------------------------------------------------------------------
@@ -308,7 +303,12 @@ class Trainer:
     def _log(self, session: _Session, metrics: dict[str, Any], started: float) -> None:
         spent = time.monotonic() - started
         self.progress.seconds += spent
-        metrics |= {"time_total": spent, "time_elapsed": self.progress.seconds}
+        metrics |= {
+            "time_total": spent,
+            "time_elapsed": self.progress.seconds,
+            "time_cpu": time.process_time() - self._cpu,
+        }
+        self._cpu = time.process_time()
         self.progress.metrics_bytes = session.run.append_metrics(metrics)
         for sink in session.sinks:
             sink.log(metrics)
@@ -332,7 +332,7 @@ class _Session:
     run: RunFolder
     display: loggers.Display
     sinks: Sequence[loggers.Logger]
-    interrupt: _Interrupt
+    interrupt: Interrupt
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,47 +354,3 @@ def _slots(config: TrainConfig) -> int:
 
 def _due(iteration: int, every: int) -> bool:
     return every > 0 and iteration % every == 0
-
-
-class _Interrupt:
-    """Handles Ctrl-C or SIGTERM: at once while nothing that a checkpoint holds changes, else as soon as that is so.
-
-    A second one takes effect at once, and leaves the last checkpoint as it is.
-    """
-
-    def __init__(self) -> None:
-        self.whole = False
-        """The interruption came where the state can be saved."""
-        self._requested = False
-        self._safe = False
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        again, self._requested = self._requested, True
-        if self._safe or again:
-            self.whole = self._safe
-            raise KeyboardInterrupt
-
-    @contextmanager
-    def allowed(self) -> Iterator[None]:
-        """Marks code in which nothing that a checkpoint holds changes."""
-        if self._requested:
-            self.whole = True
-            raise KeyboardInterrupt
-        self._safe = True
-        try:
-            yield
-        finally:
-            self._safe = False
-
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        """Receives both signals while inside."""
-        if threading.current_thread() is not threading.main_thread():
-            yield  # signals reach the main thread only
-            return
-        before = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

@@ -1,0 +1,57 @@
+"""Ctrl-C and SIGTERM: a run is broken off where what it has learnt can be saved."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM, after the state was saved."""
+
+
+class Interrupt:
+    """Handles Ctrl-C or SIGTERM: at once while nothing that a checkpoint holds changes, else as soon as that is so.
+
+    A second one takes effect at once, and leaves the last checkpoint as it is.
+    """
+
+    def __init__(self) -> None:
+        self.whole = False
+        """The interruption came where the state can be saved."""
+        self._requested = False
+        self._safe = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        again, self._requested = self._requested, True
+        if self._safe or again:
+            self.whole = self._safe
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Marks code in which nothing that a checkpoint holds changes."""
+        if self._requested:
+            self.whole = True
+            raise KeyboardInterrupt
+        self._safe = True
+        try:
+            yield
+        finally:
+            self._safe = False
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Receives both signals while inside."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # signals reach the main thread only
+            return
+        before = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

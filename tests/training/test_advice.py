@@ -1,0 +1,45 @@
+"""What a run says of a team that cannot begin to learn."""
+
+from marft_algos.cli.app import main
+from marft_algos.config.settings import build
+from marft_algos.training.advice import advice
+from marft_algos.training.setup import make_env
+
+CONFIG = build({"env": "math-dual-v0", "max_new_tokens": 32})
+FINE = {"agent/reasoner_0/cut": 0.1, "agent/actor_0/cut": 0.2, "task/parsed": 0.9, "task/timeout": 0.0, "turns": 2.0}
+
+
+def test_a_team_that_answers_is_left_alone():
+    assert advice(FINE, CONFIG) == ""
+    assert advice({"turns": 1.0}, CONFIG) == ""  # a task that counts nothing, with hosted agents
+    assert advice({**FINE, "task/parsed": 0.45, "task/timeout": 0.5}, CONFIG) == ""  # an outage is nobody's form
+
+
+def test_cut_replies_are_named_by_agent_with_what_to_type():
+    words = advice({**FINE, "agent/reasoner_0/cut": 0.9}, CONFIG)
+    assert "90% of reasoner_0's replies were cut at max_new_tokens = 32" in words and "actor_0's" not in words
+    for command in ("marft profiles math-dual-v0", "marft sft", "--max-new-tokens"):
+        assert command in words
+
+
+def test_answers_programs_and_calls_that_nobody_can_read_are_named():
+    assert "nothing could be read from 80% of answers" in advice({**FINE, "task/parsed": 0.2}, CONFIG)
+    assert "from 75% of answers" in advice({"task/verdict/no_code": 0.75, "turns": 3.0}, CONFIG)
+    assert "from 50% of turns" in advice({"task/malformed": 2.0, "turns": 4.0}, CONFIG)
+    assert advice({"task/malformed": 1.0, "turns": 4.0}, CONFIG) == ""
+
+
+def test_a_run_says_it_once(tmp_path, capsys):
+    command = ["train", "--max-new-tokens", "2", "--iterations", "2", "--episodes-per-iteration", "4"]
+    command += ["--eval-every", "1", "--eval-episodes", "4", "--runs-dir", str(tmp_path), "--lora-r", "2"]
+    assert main(command) == 0
+    said = "".join(capsys.readouterr())
+    assert said.count("were cut at max_new_tokens = 2") == 2  # reasoner and actor, in one note
+    assert said.count("note: ") == 1
+
+
+def test_a_budget_is_told_when_asked_for():
+    told = build({"env": "math-dual-v0", "max_new_tokens": 32, "tell_budget": True})
+    assert "at most 32 tokens" in make_env(told, {}).profile("actor_0").prompt
+    assert "tokens" not in make_env(CONFIG, {}).profile("actor_0").prompt
+    assert "at most 8 tokens" in make_env(told, {"reply_tokens": 8}).profile("actor_0").prompt
