@@ -16,6 +16,7 @@ import torch
 from helpers.teams import episode, put, say
 from helpers.tiny import save_tiny
 from marft_algos.algorithms.dapo import DAPO, DAPOConfig
+from marft_algos.algorithms.dpo import DPO, DPOConfig
 from marft_algos.algorithms.dr_grpo import DrGRPO, DrGRPOConfig
 from marft_algos.algorithms.grpo import GRPO, GRPOConfig
 from marft_algos.algorithms.gspo import GSPO, GSPOConfig
@@ -170,3 +171,69 @@ def test_advantages_losses_and_gradients_agree(kind: str, beta: float, model: st
         kept = seen["inputs"]["completion_mask"][i].bool()
         assert gradient[i, batch.mask[i]].tolist() == pytest.approx(seen["gradient"][i][kept].tolist(), abs=1e-5)
     assert gradient.abs().sum() > 0
+
+
+def preferred(model: str, folder: Path, beta: float) -> dict[str, Any]:
+    """Lets TRL's DPO compute one loss on pairs, on log-probs that have moved a little since.
+
+    Returns:
+        The tokens of the pairs, the reference's and the moved log-probs, the loss and its gradient on the latter.
+    """
+    seen: dict[str, Any] = {}
+
+    class Watched(trl.DPOTrainer):  # type: ignore[misc, name-defined]
+        def _compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool) -> torch.Tensor:
+            def moved(**kwargs: Any) -> Any:
+                outputs = model(**kwargs)
+                seen["ref"] = outputs.log_probs.detach()
+                noise = 0.3 * torch.randn(seen["ref"].shape, generator=torch.Generator().manual_seed(0))
+                noise[seen["ref"] == 0] = 0.0
+                seen["new"] = outputs["log_probs"] = (seen["ref"] + noise).requires_grad_()
+                return outputs
+
+            loss = super()._compute_loss(moved, inputs, return_outputs)
+            gradient = torch.autograd.grad(loss, seen["new"])[0]
+            seen.update(inputs=inputs, loss=float(loss.detach()), gradient=gradient)
+            return sum(p.sum() for p in model.parameters()) * 0.0 + loss.detach()
+
+    made = trl.DPOConfig(
+        output_dir=str(folder), beta=beta, per_device_train_batch_size=4, max_steps=1, report_to="none", use_cpu=True,
+        bf16=False, save_strategy="no", disable_tqdm=True, gradient_checkpointing=False,
+    )  # fmt: skip
+    texts = [(f"{i} + {i} =", f" {2 * i}", f" {i} or so") for i in range(4)]
+    rows = [{"prompt": x, "chosen": better, "rejected": worse} for x, better, worse in texts]
+    Watched(model=model, args=made, train_dataset=datasets.Dataset.from_list(rows)).train()
+    return seen
+
+
+def test_preferences_agree(model: str, tmp_path: Path) -> None:
+    """A team of one, one turn an episode: there it is DPO as published."""
+    seen = preferred(model, tmp_path, beta=0.7)
+    acted = seen["inputs"]["completion_mask"].bool()
+    attended, ids = seen["inputs"]["attention_mask"].bool(), seen["inputs"]["input_ids"]
+    estimates, episodes, new = Estimates(), [], {}
+    for i in (0, 4, 1, 5, 2, 6, 3, 7):  # TRL has all chosen ones before all rejected
+        d = episode([["a"]], number=len(episodes), group=len(episodes) // 2)
+        (turn,) = d.transitions
+        put(turn, prompt_ids=ids[i][attended[i] & ~acted[i]].tolist())
+        n = int(acted[i].sum())
+        say(turn, action_ids=ids[i][acted[i]].tolist(), logprobs=np.zeros(n, np.float32), text="")
+        estimates.reference_logprobs[turn] = seen["ref"][i][acted[i, 1:]].numpy()
+        new[turn] = seen["new"][i][acted[i, 1:]].detach()
+        episodes.append(d)
+    algo = DPO(DPOConfig(beta=0.7))
+    algo.credit(episodes, estimates)
+    rows = [d.transitions[0] for d in episodes]
+    told = algo.before_step(rows, estimates, lambda rows: [new[t].numpy() for t in rows])
+    batch = pack(rows, estimates, "action")
+    packed = torch.zeros_like(batch.old_logprobs)
+    for i, turn in enumerate(rows):
+        packed[i, batch.mask[i]] = new[turn]
+    loss = algo.surrogate(packed.requires_grad_(), batch)[0]
+    assert float(loss.detach()) == pytest.approx(seen["loss"], abs=1e-5)
+    (gradient,) = torch.autograd.grad(loss, packed)
+    for i, theirs in enumerate((0, 4, 1, 5, 2, 6, 3, 7)):
+        assert gradient[i, batch.mask[i]].tolist() == pytest.approx(
+            seen["gradient"][theirs][acted[theirs, 1:]].tolist(), abs=1e-6
+        )
+    assert gradient.abs().sum() > 0 and told["pairs"] == 4 and abs(told["margin"]) > 1e-3
