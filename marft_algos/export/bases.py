@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 from huggingface_hub import ModelCard, try_to_load_from_cache
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
 from marft_algos.models import EMBEDDED, gguf
 from marft_algos.models.chat import Chat
@@ -98,12 +98,11 @@ def tokenizer_class(folder: Path, chat: Chat) -> str:
     Raises:
         ConfigError: No class reads it.
     """
-    from transformers import PreTrainedTokenizerFast
-
     expected = chat.tokenizer(_PROBE)["input_ids"]
-    for loader in (AutoTokenizer, PreTrainedTokenizerFast):
-        if loader.from_pretrained(folder)(_PROBE)["input_ids"] == expected:
-            return str(loader.__name__)
+    readers = {"AutoTokenizer": AutoTokenizer, "PreTrainedTokenizerFast": PreTrainedTokenizerFast}
+    for name, reader in readers.items():
+        if reader.from_pretrained(folder)(_PROBE)["input_ids"] == expected:
+            return name
     raise ConfigError(
         f"The tokenizer of '{chat.spec}' is another one when it is read back from {folder}. Expected a fast tokenizer"
         " (tokenizer.json) that transformers saves whole."
