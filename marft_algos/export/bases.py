@@ -99,7 +99,7 @@ def tokenizer_class(folder: Path, chat: Chat) -> str:
         ConfigError: No class reads it.
     """
     expected = chat.tokenizer(_PROBE)["input_ids"]
-    readers = {"AutoTokenizer": AutoTokenizer, "PreTrainedTokenizerFast": PreTrainedTokenizerFast}
+    readers: dict[str, Any] = {"AutoTokenizer": AutoTokenizer, "PreTrainedTokenizerFast": PreTrainedTokenizerFast}
     for name, reader in readers.items():
         if reader.from_pretrained(folder)(_PROBE)["input_ids"] == expected:
             return name

@@ -31,7 +31,9 @@ settings = GenerationConfig.from_pretrained("{name}")
 
 profile = {profile!r}
 messages = {messages}
-prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True{more})
+prompt = tokenizer.apply_chat_template(
+    messages, add_generation_prompt=True, return_tensors="pt", return_dict=True{more}
+)
 reply = model.generate(**prompt, generation_config=settings)
 print(tokenizer.decode(reply[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True))
 """
@@ -114,7 +116,9 @@ def base_card(base: Base, pushed: bool) -> str:
     data = ModelCardData(
         base_model=base.origin or None, library_name="transformers", license=base.license or None, tags=["marft"]
     )
-    made = f" It was made of `{base.origin}`: what the blocks of its GGUF file stand for, in float32." * bool(base.origin)
+    made = f" It was made of `{base.origin}`: what the blocks of its GGUF file stand for, in float32." * bool(
+        base.origin
+    )
     where = "this repository" if pushed else "this folder"
     return (
         f"---\n{data.to_yaml()}\n---\n\n# {base.spec}\n\nThe base model of adapters that were trained with MARFT; its"

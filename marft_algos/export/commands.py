@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from marft_algos.config import arguments
-from marft_algos.config.arguments import typed
 from marft_algos.lazy import check_packages, require_training
 from marft_algos.runs import paths
 from marft_algos.runs.folder import UNTRAINED, RunFolder, estimate
@@ -137,7 +136,7 @@ def _results(run: RunFolder, config: Any, iteration: int) -> str:
             *lines,
             f"| untrained | {before} |",
             f"| iteration {iteration} | {after} |",
-            f"| difference, paired | {difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}] |",
+            f"| difference, paired | {difference.signed()} |",
         ]
     )
 

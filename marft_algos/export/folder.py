@@ -110,7 +110,9 @@ def _write(wanted: Wanted, out: Path) -> list[str]:
 def _policy(wanted: Wanted, out: Path, policy: str, base: Base) -> list[str]:
     """Writes one policy's folders; returns their names."""
     source = wanted.checkpoint / "policies" / policy
-    part = Part(policy, "model" if wanted.whole else "adapter", base, base.reference(wanted.prefix), "", dtype=_dtype(wanted))
+    part = Part(
+        policy, "model" if wanted.whole else "adapter", base, base.reference(wanted.prefix), "", dtype=_dtype(wanted)
+    )
     say(f"writing  {policy}")
     (out / policy).mkdir()
     if wanted.whole:
@@ -157,7 +159,7 @@ def _finish(wanted: Wanted, part: Part, folder: Path) -> None:
     generation(wanted, base).save_pretrained(folder)
     reader = bases.tokenizer_class(folder, base.chat)
     if reader != "AutoTokenizer":
-        say(f"note:    the tokenizer of '{base.spec}' is read by {reader}, and otherwise by AutoTokenizer: see README.md")
+        say(f"note:    the tokenizer of '{base.spec}' is read by {reader}, not by AutoTokenizer: see README.md")
     _card(wanted, replace(part, tokenizer=reader), folder)
 
 

@@ -22,7 +22,7 @@ from marft_algos.algorithms.settings import GroupConfig
 from marft_algos.bench import grid
 from marft_algos.bench.commands import RunArguments
 from marft_algos.cli import main
-from marft_algos.cli.commands import EvalArguments
+from marft_algos.cli.evaluate import EvalArguments
 from marft_algos.cli.play import PlayArguments
 from marft_algos.config import presets, values
 from marft_algos.config import settings as config

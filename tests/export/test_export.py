@@ -97,7 +97,10 @@ def test_adapters_say_what_the_team_says(run: RunFolder, tmp_path: Path, monkeyp
         base = AutoModelForCausalLM.from_pretrained(out / "base")
         assert theirs(base, out / policy, asked[policy], reader_of(out / policy)) != replies[policy]
         merged = AutoModelForCausalLM.from_pretrained(out / f"{policy}-merged")
-        assert theirs(merged, out / f"{policy}-merged", asked[policy], reader_of(out / f"{policy}-merged")) == replies[policy]
+        assert (
+            theirs(merged, out / f"{policy}-merged", asked[policy], reader_of(out / f"{policy}-merged"))
+            == replies[policy]
+        )
         assert not [key for key in load_file(out / policy / "adapter_model.safetensors") if "lora" not in key]
     assert not list(out.rglob("state.pt")) and not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
     described = json.loads((out / "export.json").read_text())
@@ -116,12 +119,19 @@ def test_the_program_of_a_card_runs_and_its_numbers_are_the_runs(run: RunFolder,
     program = re.search(r"```python\n(.*?)```", card.text, re.DOTALL)
     assert program is not None
     done = subprocess.run(
-        [sys.executable, "-c", program[1]], cwd=out / "solver_0", capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", program[1]],
+        cwd=out / "solver_0",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0 and done.stdout.strip(), done.stderr[-2000:]
 
 
-def test_a_checkpoint_is_chosen_as_elsewhere(run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_is_chosen_as_elsewhere(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     steps = checkpoint.steps(run.checkpoints)
     first = checkpoint.step_dir(run.checkpoints, steps[0])
     for words in ([str(first)], [str(run.root), "--checkpoint", str(steps[0])]):
@@ -158,7 +168,9 @@ def test_two_bases_a_shared_policy_and_a_frozen_one(models: Path, tmp_path: Path
 
 
 def test_fully_fine_tuned_policies_are_models(models: Path, tmp_path: Path) -> None:
-    run = train(settings(models / "qwen", tmp_path, name="full", full_finetune=True, max_new_tokens=TOKENS, iterations=2))[1]
+    run = train(
+        settings(models / "qwen", tmp_path, name="full", full_finetune=True, max_new_tokens=TOKENS, iterations=2)
+    )[1]
     out = tmp_path / "out"
     assert main(["export", str(run.root), "--out", str(out), "--merged"]) == 0
     assert {path.name for path in out.iterdir()} == {"planner_0", "solver_0", "export.json"}
