@@ -80,7 +80,7 @@ def push(out: Path, folders: Sequence[str], prefix: str, private: bool, message:
         try:
             url = api.create_repo(repo, private=private, exist_ok=True)
             api.upload_folder(repo_id=repo, folder_path=out / name, commit_message=message)
-        except (HTTPError, OSError, ValueError) as error:
+        except (HTTPError, OSError, ValueError, RuntimeError) as error:  # the last: of hf_xet, which sends large files
             again = shlex.join(["hf", "upload", repo, str(out / name)])
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise HubError(

@@ -21,7 +21,7 @@ from marft_algos.terminal import say
 from marft_envs.errors import ConfigError, MissingExtraError
 
 MAGIC = b"GGUF"
-_VERSION = 1
+_VERSION = 2
 """Of what a conversion writes; another one makes new folders."""
 
 
@@ -131,6 +131,8 @@ def _convert(file: Path, folder: Path) -> None:
             " model in Hugging Face format."
         ) from error
     # The dequantised model refuses to be saved; one of its configuration with its weights does not.
+    if hasattr(dequantised.config, "quantization_config"):
+        del dequantised.config.quantization_config  # readers would take float32 for the blocks of the file
     model = type(dequantised)(dequantised.config)
     model.load_state_dict(dequantised.state_dict())
     if dequantised.generation_config is not None:
