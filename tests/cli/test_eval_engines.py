@@ -271,7 +271,10 @@ HOSTED = '{kind="openai", model="m", url="http://127.0.0.1:9"}'
     ("argv", "expected"),
     [
         (["--engines", HOSTED], "Which environment? marft eval --env ID --engines"),
-        (["--env", ENV, "--engines", f"planner_0={HOSTED}"], "Nobody plays solver_0. Expected --engines solver_0=MODEL"),
+        (
+            ["--env", ENV, "--engines", f"planner_0={HOSTED}"],
+            "Nobody plays solver_0. Expected --engines solver_0=MODEL",
+        ),
         (["--env", ENV, "--engines", f"plannr={HOSTED}", "solver_0=embedded"], "Nobody plays planner_0"),
         (["some-run", "--env", ENV, "--engines", HOSTED], "and a run belongs to one"),
         (["--env", ENV, "--engines", HOSTED, "--untrained"], "and --untrained belongs to one"),

@@ -112,7 +112,12 @@ class FakeHub:
             elif item["key"] == "lfsFile":
                 self.repositories[name][value["path"]] = self._objects[value["oid"]]
         oid = f"{len(self.commits):040x}"
-        return {"success": True, "commitUrl": f"{self.url}/{name}/commit/{oid}", "commitOid": oid, "pullRequestUrl": ""}, 200
+        return {
+            "success": True,
+            "commitUrl": f"{self.url}/{name}/commit/{oid}",
+            "commitOid": oid,
+            "pullRequestUrl": "",
+        }, 200
 
 
 @contextmanager
