@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marft_algos.cli.evaluate import ENGINES_ONLY, EvalArguments
+from marft_algos.cli.options import ENGINES_ONLY, EvalArguments
 from marft_algos.config import endpoints
 from marft_algos.config.arguments import typed
 from marft_algos.config.endpoints import Endpoint

