@@ -70,6 +70,8 @@ class Generation:
     text: str = ""
     """Decoded ``action_ids``, special tokens dropped."""
     error: str = ""
+    usage: tuple[int, int] | None = None
+    """Tokens of prompt and reply as a hosted model's server counts them; None: count the ids."""
 
 
 NO_REQUEST = GenerationRequest("", [], 0)

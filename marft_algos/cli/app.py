@@ -32,7 +32,8 @@ COMMANDS = {
     "train": "train a team",
     "sft": "start a team from demonstrations: an expert's, recorded ones, or a run's successes",
     "dpo": "learn from pairs of recorded episodes, of which one ended better",
-    "eval": "score a trained team against the untrained one, or against another",
+    "eval": "score a trained team against the untrained one or another, or any team of hosted and local models",
+    "export": "write a trained team for PEFT, transformers, vLLM and llama.cpp; push it to a hub",
     "bench": "run a grid of algorithms, environments and seeds, and report on it",
     "show": "the last numbers of a run, and where its report is",
 }
@@ -43,8 +44,9 @@ _WHERE = {
     "train": "cli.commands",
     "sft": "cli.commands",
     "dpo": "cli.commands",
-    "eval": "cli.commands",
+    "eval": "cli.evaluate",
     "show": "cli.commands",
+    "export": "export.commands",
     "bench": "bench.commands",
 }
 

@@ -55,7 +55,7 @@ def _written(words: list[str], plain: bool, convert: Callable[[str], Any]) -> An
     Raises:
         ValueError: Something else than ``KEY=VALUE`` where only that will do.
     """
-    if plain and len(words) == 1 and "=" not in words[0]:
+    if plain and len(words) == 1 and ("=" not in words[0] or words[0].startswith("{")):
         return convert(words[0])
     for word in words:
         if "=" not in word:

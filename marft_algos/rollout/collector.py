@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -61,7 +62,8 @@ class Collector:
         self._vec, self._renderer, self._engine, self._params = vec, renderer, engine, params
         self._seed, self._overlap, self._on_progress, self._assignment = seed, overlap, on_progress, assignment
         self.states: States = {} if states is None else states
-        self._iteration, self._first, self._keep = 0, 0, "nothing"
+        self._iteration, self._keep = 0, "nothing"
+        self._numbers: Sequence[int] = range(sys.maxsize)
         # (episode, history index) -> what makes the transition once the turn's record is there
         self._open: dict[tuple[int, int], Callable[[TurnRecord], Transition]] = {}
 
@@ -101,6 +103,7 @@ class Collector:
         first: int = 0,
         group_size: int = 1,
         keep: Keep = "nothing",
+        numbers: Sequence[int] | None = None,
     ) -> Generator[list[Trajectory]]:
         """Plays one episode per seed; yields each group as soon as its last episode has ended, while others go on.
 
@@ -117,14 +120,16 @@ class Collector:
                 counting.
             group_size: Episodes of one start, which have numbers side by side; 1: every episode is a group.
             keep: States to keep copies of, in ``states``.
+            numbers: Of the episodes, where they do not simply count on from ``first``: what is left of a panel.
 
         Yields:
             The episodes of one group, in the panel's order. Those that an outage broke off are among them (``infra``),
             and those that a text broke off have what the environment paid them.
         """
-        for number in range(first, first + len(seeds)):
+        self._iteration, self._keep = iteration, keep
+        self._numbers = range(first, sys.maxsize) if numbers is None else numbers
+        for number in self._numbers[: len(seeds)]:
             self.states.pop(number, None)  # of an iteration that was broken off
-        self._iteration, self._first, self._keep = iteration, first, keep
         self._vec.reset(seeds, options)
         return self._play(len(seeds), group_size)
 
@@ -132,7 +137,7 @@ class Collector:
         """Plays what is queued to its end."""
         self._open = {}
         groups: dict[int, list[Trajectory]] = {}
-        sizes = Counter((self._first + i) // group_size for i in range(total))
+        sizes = Counter(number // group_size for number in self._numbers[:total])
         finished = tokens = 0
         threads = ThreadPoolExecutor(self._vec.num_envs, "marft-generate")  # none starts before something is submitted
         rounds = self._one_by_one(threads) if self._apart() else self._together()
@@ -216,7 +221,7 @@ class Collector:
 
     def _number(self, turn: Request) -> int:
         """Returns the number of a turn's episode in the iteration."""
-        return self._first + turn.episode
+        return self._numbers[turn.episode]
 
     def _owner(self, turn: Request) -> str:
         """Returns the policy that plays a turn."""
@@ -299,7 +304,7 @@ class Collector:
         )
 
     def _trajectory(self, episode: Episode, group_size: int = 1) -> Trajectory:
-        number = self._first + episode.index
+        number = self._numbers[episode.index]
         return Trajectory(
             episode=episode,
             transitions=[self._finished(turn, episode) for turn in episode.turns],
@@ -346,10 +351,11 @@ class Collector:
 
 def _recorded(request: GenerationRequest, reply: Generation) -> dict[str, Any]:
     """Returns what the episode's record keeps of a reply, as plain JSON."""
+    prompt, tokens = reply.usage or (len(request.prompt_ids), len(reply.action_ids))
     return {
         "policy": request.policy,
-        "prompt_tokens": len(request.prompt_ids),
-        "tokens": len(reply.action_ids),
+        "prompt_tokens": prompt,
+        "tokens": tokens,
         "stop_reason": str(reply.stop_reason),
         "version": reply.version,
         "logprob": float(reply.logprobs.sum()),

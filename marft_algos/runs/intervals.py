@@ -28,6 +28,10 @@ class Interval:
         lost = "" if self.infra is None else f", infra {self.infra}"
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}], n = {self.n}{lost}"
 
+    def signed(self) -> str:
+        """Returns it as a difference is read: with signs, without n."""
+        return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+
 
 def wilson(successes: int, n: int) -> Interval:
     """Wilson's score interval of a proportion; holds its level for small n and near 0 and 1."""
@@ -47,6 +51,16 @@ def mean(outcomes: Sequence[float]) -> Interval:
     if all(x in (0.0, 1.0) for x in outcomes):
         return wilson(int(sum(outcomes)), len(outcomes))
     return _bootstrap(np.asarray(outcomes, dtype=np.float64))
+
+
+def pass_at(k: int, n: int, correct: int) -> float:
+    """Estimates the chance that one of k samples is right, without bias: 1 − C(n − c, k) / C(n, k).
+
+    The estimator of Chen et al. (arXiv 2107.03374), for k of n ≥ k samples of which c are right.
+    """
+    if not 0 < k <= n or not 0 <= correct <= n:
+        raise ValueError(f"pass@{k} of {n} samples, {correct} right: expected 0 < k <= n and 0 <= right <= n.")
+    return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
 
 
 def paired(before: Sequence[float], after: Sequence[float], level: float = 0.95) -> Interval:

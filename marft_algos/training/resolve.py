@@ -65,12 +65,13 @@ class RunSpec:
         return [policy for policy in self.trained if policy in loaded]
 
 
-def resolve(config: TrainConfig, env: FlexEnv) -> RunSpec:
+def resolve(config: TrainConfig, env: FlexEnv, *, training: bool = True) -> RunSpec:
     """Reads the settings against the team of an environment.
 
     Args:
         config: The settings.
         env: An environment of the run, reset.
+        training: Somebody must have weights here.
 
     Raises:
         ConfigError: An unknown policy or model is named, a hosted policy is given weights, or nobody is left to play
@@ -83,18 +84,18 @@ def resolve(config: TrainConfig, env: FlexEnv) -> RunSpec:
         if policy not in known:
             raise ConfigError(f"'engines' names an unknown policy '{policy}'. {did_you_mean(policy, known)}")
     endpoints = {policy: named.get(policy, NATIVE) for policy in known}
-    _check_hosted(config, endpoints)
+    _check_hosted(config, endpoints, training)
     local = [policy for policy in known if not endpoints[policy].hosted]
     past = selfplay.past(sorted(p for p in local if p not in config.frozen), config.pool)
-    models = base_specs(config.models, local)
+    models = base_specs(config.models, local) if local else {}
     start.check(config, models, agents)
     models |= {name: models[policy] for name, policy in past.items()}
     return RunSpec(config, agents, endpoints, models, past, _facts(config, env, agents, endpoints))
 
 
-def _check_hosted(config: TrainConfig, endpoints: Mapping[str, Endpoint]) -> None:
+def _check_hosted(config: TrainConfig, endpoints: Mapping[str, Endpoint], training: bool) -> None:
     remote = {policy for policy, endpoint in endpoints.items() if endpoint.hosted}
-    if remote >= set(endpoints):
+    if training and remote >= set(endpoints):
         raise ConfigError("Every policy is hosted, so nothing is left to train. Take one out of 'engines'.")
     for setting in ("models", "adapters"):
         named = getattr(config, setting)

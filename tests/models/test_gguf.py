@@ -82,6 +82,7 @@ def test_a_file_is_a_model_and_is_converted_once(
     ids = torch.tensor(base.chat.render([[{"role": "user", "content": "hello"}]]))
     assert base.chat.tokenizer.decode(ids[0]) == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
     assert base.chat.end_ids == (2,) and base.chat.context == 128
+    assert not base.quantized and "quantization_config" not in base.model.config.to_dict()
     assert torch.equal(base.model(input_ids=ids).logits, theirs(input_ids=ids).logits)
     assert not [entry for entry in cache.iterdir() if entry.name.startswith(".")]
     monkeypatch.setitem(sys.modules, "gguf", None)  # nothing of the package is needed any more

@@ -36,7 +36,7 @@ FLOORS = (
     ("engines", "runs"),
     ("rollout",),
     ("training",),
-    ("bench", "cli"),
+    ("bench", "cli", "export"),
     ("__main__",),
 )
 RANK = {name: rank for rank, names in enumerate(FLOORS) for name in names}

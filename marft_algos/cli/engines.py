@@ -1,0 +1,194 @@
+"""``marft eval --engines``: any team of hosted and local models, without a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from marft_algos.cli.options import ENGINES_ONLY, EvalArguments
+from marft_algos.config import endpoints
+from marft_algos.config.arguments import typed
+from marft_algos.config.endpoints import Endpoint
+from marft_algos.lazy import require_training
+from marft_algos.terminal import say
+from marft_envs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from marft_algos.config.settings import TrainConfig
+    from marft_algos.training.resumable import Evaluation
+    from marft_envs import FlexEnv
+
+_TAKEN = (*ENGINES_ONLY, "engines", "episodes", "env", "env_kwargs", "data", "models", "sampled", "out", "device")
+_SAID = 10
+"""Times that progress is said."""
+
+
+def run(options: EvalArguments, argv: list[str]) -> int:
+    """Plays the team, or what is left to play, and says what it reached and cost."""
+    _check(options)
+    require_training()
+    import torch
+
+    from marft_algos.engines.ledger import Ledger
+    from marft_algos.models.chat import Renderer
+    from marft_algos.runs import disk
+    from marft_algos.training import hosting, resumable, setup
+    from marft_algos.training.resolve import resolve
+
+    config, env = _settings(options)
+    torch.set_num_threads(config.threads)
+    spec = resolve(config, env, training=False)
+    folder = Path(
+        options.out or f"evals/{config.env.replace('/', '-').replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
+    )
+    make_env = setup.env_factory(config, setup.eval_kwargs(config))
+    problems = _problems(config, setup.started(config.env, make_env))
+    evaluation = resumable.Evaluation(config, problems, options.samples, folder)
+    hosting.reach(spec)
+    policies = setup.make_policies(spec) if spec.models else None
+    renderer = Renderer({}, spec.agents) if policies is None else policies.renderer
+    setup.check_prompts(config, env, renderer, problems)
+    evaluation.open()
+    command = typed("eval", *argv, *([] if options.out else ["--out", folder]))
+    _announce(evaluation)
+    with disk.held(folder, command), closing(Ledger(evaluation.replies_file)) as ledger:
+        engine = hosting.make_engine(spec, policies, local=True, ledger=ledger)
+        try:
+            with closing(engine):
+                played = resumable.play(evaluation, make_env, renderer, engine, _Progress())
+        except KeyboardInterrupt:
+            say(f"stopped; what has ended is kept. Go on: {command}")
+            return 130
+        _say(evaluation, resumable.results(evaluation, played, ledger))
+    return 0
+
+
+def _check(options: EvalArguments) -> None:
+    """Refuses options that say something about a run."""
+    plain = EvalArguments()
+    for field in dataclasses.fields(EvalArguments):
+        if field.name not in _TAKEN and getattr(options, field.name) != getattr(plain, field.name):
+            named = "a run" if field.name == "run" else f"--{field.name}"
+            raise ConfigError(
+                f"--engines plays a team without a run, and {named} belongs to one. Leave out one of the two; merged"
+                " weights of an export are played by the name of their folder."
+            )
+    if not options.env:
+        raise ConfigError("Which environment? marft eval --env ID --engines …. All of them: marft envs")
+    if options.out.endswith(".jsonl"):
+        raise ConfigError(f"--out {options.out}: with --engines it names a folder. Type: --out evals/NAME")
+
+
+def _settings(options: EvalArguments) -> tuple[TrainConfig, FlexEnv]:
+    """Returns the evaluation's settings, and an environment that has been started."""
+    from marft_algos.config import settings
+    from marft_algos.models.policy import assign
+    from marft_algos.training import setup
+
+    kwargs = {"data": options.data} if options.data else {}
+    kwargs |= {key: inner for key, inner in options.env_kwargs.items() if inner is not None}
+    table: dict[str, Any] = {"env": options.env, "env_kwargs": kwargs, "num_envs": options.jobs, "seed": options.seed}
+    table |= {"iterations": 0, "engine_batch": max(options.jobs, 1)}
+    table |= {"device": options.device} if options.device else {}
+    table |= {"eval_episodes": options.episodes} if options.episodes is not None else {}
+    table |= {"max_new_tokens": options.max_new_tokens} if options.max_new_tokens is not None else {}
+    sampled = options.sampled or options.samples > 1 or options.temperature is not None
+    table |= {"eval_greedy": not sampled, "temperature": options.temperature or 1.0}
+    config = settings.build(table)
+    env = setup.make_env(config, setup.eval_kwargs(config))
+    names = list(dict.fromkeys(assign(env.unwrapped.team, config.policies).values()))
+    remote, models = _who(options, names)
+    return dataclasses.replace(config, engines=remote, models=models), env
+
+
+def _who(options: EvalArguments, names: list[str]) -> tuple[dict[str, Endpoint], dict[str, str]]:
+    """Reads who plays each policy: where its replies come from, and its model if it has weights here.
+
+    Raises:
+        ConfigError: Somebody is played by nobody, or a setting cannot be read.
+    """
+    given = options.engines
+    who = dict(given) if isinstance(given, Mapping) and not {"kind", "model", "url"} & given.keys() else {}
+    who = who or dict.fromkeys(names, given)
+    local = {p: str(engine) for p, engine in who.items() if isinstance(engine, str) and not _is_engine(engine)}
+    named = options.models if isinstance(options.models, Mapping) else dict.fromkeys(names, options.models)
+    remote = endpoints.parse_all({policy: engine for policy, engine in who.items() if policy not in local})
+    hosted = {policy for policy, endpoint in remote.items() if endpoint.hosted}
+    models = {p: model for p, model in {**named, **local}.items() if model and p not in hosted}
+    for policy in names:
+        if policy not in models and policy not in hosted:
+            raise ConfigError(
+                f"Nobody plays {policy}. Expected --engines {policy}=MODEL (embedded, smollm2-135m, a folder, an id),"
+                f' or --engines \'{policy}={{kind="openai", model="…", url="…"}}\'.'
+            )
+    price = _price(options.price)
+    for policy, endpoint in remote.items():
+        own = (endpoint.price_in, endpoint.price_out)
+        price_in, price_out = own if price is None or any(own) else price
+        remote[policy] = dataclasses.replace(endpoint, concurrency=options.jobs, price_in=price_in, price_out=price_out)
+    return remote, models
+
+
+def _is_engine(text: str) -> bool:
+    """Whether a text is an engine and not a model: ``native``, or the older form ``openai:MODEL@URL``."""
+    return text == "native" or text.startswith(("openai:", "vllm:"))
+
+
+def _price(text: str) -> tuple[float, float] | None:
+    if not text:
+        return None
+    try:
+        price_in, price_out = (float(part) for part in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"--price {text}: expected IN,OUT per million tokens, such as --price 0.25,2") from error
+    return price_in, price_out
+
+
+def _problems(config: TrainConfig, env: FlexEnv) -> Any:
+    """Returns the problems: ids where the task lists some, else draws that are the same every time."""
+    from marft_algos.training import setup
+    from marft_envs.types import optional
+
+    listing = optional(env.unwrapped.task, "eval_panel")
+    ids = None if listing is None else listing(config.eval_episodes)
+    return setup.eval_panel(config.eval_episodes if ids is None else len(ids), ids)
+
+
+def _announce(evaluation: Evaluation) -> None:
+    config, done = evaluation.config, len(evaluation.finished())
+    way = "greedy" if config.eval_greedy else f"sampled at temperature {config.temperature:g}"
+    say(f"{config.env}, {len(evaluation.problems)} problems, {evaluation.samples} samples each, {way}")
+    say(f"folder:  {evaluation.folder}" + (f" ({done} episodes have ended before)" if done else ""))
+
+
+class _Progress:
+    """Says how far it is, a few times."""
+
+    def __init__(self) -> None:
+        self._said = 0
+
+    def __call__(self, ended: int, total: int, lost: int) -> None:
+        if ended * _SAID // total > self._said:
+            self._said = ended * _SAID // total
+            say(f"  {ended}/{total} episodes, infra {lost}", error=True)
+
+
+def _say(evaluation: Evaluation, content: Mapping[str, Any]) -> None:
+    def shown(name: str, interval: Mapping[str, Any]) -> str:
+        return f"{name:<10} {interval['mean']:.3f} [{interval['low']:.3f}, {interval['high']:.3f}], n = {interval['n']}"
+
+    say(shown(f"avg@{evaluation.samples}", content["average"]) + f", infra {content['infra']}")
+    for k, interval in content["pass"].items():
+        say(shown(f"pass@{k}", interval))
+    for policy, used in content["usage"].items():
+        tokens = f"{used['tokens_in']:,} + {used['tokens_out']:,} tokens"
+        said = f"{used['requests']} requests ({used['failed']} failed), {tokens}"
+        say(f"{policy:<10} {said}" + (f", cost {used['cost']:.4f}" if used["cost"] else ""))
+    if content["cost"]:
+        say(f"{'cost':<10} {content['cost']:.4f}")
+    say(f"results:   {shlex.quote(str(evaluation.results_file))}")

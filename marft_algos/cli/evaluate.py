@@ -1,0 +1,153 @@
+"""``marft eval``: scores teams, trained or not, here or hosted."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from marft_algos.cli.options import ENGINES_ONLY, EvalArguments
+from marft_algos.config import arguments, presets
+from marft_algos.lazy import check_packages, require_training
+from marft_algos.runs import paths
+from marft_algos.runs.folder import RunFolder
+from marft_algos.terminal import REGRESSION, say
+from marft_envs.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from marft_algos.config.settings import TrainConfig
+
+
+def run_eval(argv: list[str]) -> int:
+    """``marft eval RUN …``."""
+    check_packages()
+    options: EvalArguments = arguments.parse(EvalArguments, argv, prog="marft eval")
+    if options.engines:
+        from marft_algos.cli import engines
+
+        return engines.run(options, argv)
+    _only_engines(options)
+    if options.compare:
+        return _compare(options)
+    config, run = _eval_settings(options)
+    require_training()
+    import torch
+
+    from marft_algos.runs import checkpoint, records
+    from marft_algos.runs import folder as runs
+    from marft_algos.training import evaluate, hosting, setup
+    from marft_algos.training.resolve import resolve
+
+    torch.set_num_threads(config.threads)
+    # Everything that was typed is checked before anything is played.
+    trained = checkpoint.pick(run.checkpoints, options.checkpoint) if run and not options.untrained else None
+    env, kwargs = setup.make_env(config, config.env_kwargs), setup.eval_kwargs(config)
+    swapped = _agent_called(options.swap, env) if options.swap else ""
+    make_held_out = setup.env_factory(config, kwargs)
+    held_out = setup.started(config.env, make_held_out)
+    problems = setup.problems(config, env, held_out)
+    panel = problems.held_out
+    if swapped and len(panel) < 2:
+        raise ConfigError("Exchanging messages takes at least two episodes. Raise --episodes.")
+    spec = resolve(config, env)
+    policies = setup.make_policies(spec)
+    names = setup.saved_policies(config, policies)
+    if trained is not None:
+        checkpoint.check_policies(trained, names)
+    renderer = policies.renderer
+    setup.check_prompts(config, held_out, renderer, panel)
+    engine = hosting.make_engine(spec, policies, local=True)
+    way = "greedy" if config.eval_greedy else f"sampled at temperature {config.temperature:g}"
+    shown = ", ".join(f"{k}={v}" for k, v in kwargs.items())
+    say(f"{config.env}{f' ({shown})' if shown else ''}, {len(panel)} episodes, {way}")
+
+    played = evaluate.play(config, make_held_out, panel, renderer, engine)
+    before = evaluate.records(played)
+    say(f"on           {runs.PanelFacts.of([r.task_id for r in before], problems.apart)}")
+    say(f"untrained    {runs.estimate(before)}")
+    if trained is not None:
+        checkpoint.load_policies(trained, policies, names)
+        played = evaluate.play(config, make_held_out, panel, renderer, engine)
+        _, after, difference = runs.compare(before, evaluate.records(played))
+        say(f"{trained.name:<12} {after}")
+        say(f"difference   {difference.signed()} (paired, 95 %)")
+    if swapped:
+        exchanged = evaluate.swap(swapped, played, config, engine, renderer)
+        again = evaluate.play(config, make_held_out, panel, renderer, exchanged)
+        _, after, difference = runs.compare(evaluate.records(played), evaluate.records(again))
+        say(f"exchanged    {after}, with {swapped}'s messages from other problems")
+        say(f"difference   {difference.signed()} (paired, 95 %)")
+    if options.out:
+        records.write(Path(options.out), [records.row(t) for t in played])
+        say(f"episodes:    {options.out}")
+    return 0
+
+
+def _only_engines(options: EvalArguments) -> None:
+    """Refuses what would otherwise be left out without a word."""
+    plain = EvalArguments()
+    for name in ENGINES_ONLY:
+        if getattr(options, name) != getattr(plain, name):
+            raise ConfigError(f"--{name.replace('_', '-')} belongs to --engines. Type: marft eval --env ID --engines …")
+
+
+def _compare(options: EvalArguments) -> int:
+    """``marft eval --compare A B``."""
+    if len(options.compare) != 2:
+        raise ConfigError(f"--compare got {len(options.compare)} runs. Expected two: marft eval --compare RUN_A RUN_B")
+    a, b = options.compare
+    unused = dataclasses.replace(options, compare=(), scenarios="", checkpoint="last")
+    if unused != EvalArguments():
+        raise ConfigError("--compare takes two runs, --scenarios and --checkpoint, and nothing else: both play alike.")
+    require_training()
+    from marft_algos.training import compare
+
+    path = Path(options.scenarios) if options.scenarios else None
+    changes = compare.compare(RunFolder.open(a), RunFolder.open(b), path, options.checkpoint)
+    say(f"A {a}, B {b}, {changes[0].difference.n} scenarios: A, B, B - A (paired, 95 %; of these runs, not of seeds)")
+    say(compare.printed(changes))
+    worse = [change.name for change in changes if change.verdict == "worse"]
+    say(f"worse:   {', '.join(worse)}" if worse else "nothing has become worse")
+    return REGRESSION if worse else 0
+
+
+def _eval_settings(options: EvalArguments) -> tuple[TrainConfig, RunFolder | None]:
+    """Changes the run's settings (the quickstart's without a run) as the options say."""
+    from marft_algos.config import settings as configs
+
+    if not options.run and not options.untrained:
+        raise ConfigError("Which run? marft eval RUN. For a team as it is before training: marft eval --untrained")
+    if options.episodes is not None and options.episodes < 1:
+        raise ConfigError(f"--episodes is {options.episodes}; expected at least 1, or leave it out: as while training.")
+    if options.models and not options.untrained:
+        raise ConfigError("A trained team plays on its own base models. Add --untrained, or leave --models out.")
+    run = RunFolder.open(options.run) if options.run else None
+    if run is not None:
+        config = paths.of_run(run, {"models": options.models} if options.models else {})
+    else:
+        config = configs.build(presets.get(presets.suited(options.env)))
+    kwargs = config.env_kwargs
+    if options.env and options.env != config.env:
+        kwargs = presets.keep_accepted(options.env, kwargs)
+    if options.data:
+        kwargs = {"data": options.data}
+    changes: dict[str, Any] = {"env": options.env, "models": options.models, "device": options.device}
+    changes |= {"eval_episodes": options.episodes} if options.episodes is not None else {}
+    changed = {key: value for key, value in changes.items() if value}
+    if options.models:
+        changed |= {"start": "", "adapters": {}}  # of the run's own models
+    if options.data:
+        changed["eval_kwargs"] = {k: v for k, v in config.eval_kwargs.items() if k != "data"}
+    kwargs = arguments.over(kwargs, options.env_kwargs, preset=run is None)
+    changed |= {"env_kwargs": kwargs, "eval_greedy": config.eval_greedy and not options.sampled}
+    return dataclasses.replace(config, **changed), run
+
+
+def _agent_called(name: str, env: Any) -> str:
+    """Finds an agent by its name, or by its role if only one has it."""
+    team = env.unwrapped.team
+    matches = [agent.name for agent in team if name in (agent.name, agent.role)]
+    if len(matches) != 1:
+        known = [agent.name for agent in team]
+        raise ConfigError(f"'{name}' is {'no agent' if not matches else 'not one agent'}. {did_you_mean(name, known)}")
+    return matches[0]

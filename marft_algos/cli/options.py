@@ -1,0 +1,69 @@
+"""The options of ``marft eval``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import tyro
+
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE
+
+
+@dataclass(frozen=True)
+class EvalArguments:
+    """Scores a trained team against the untrained one, on the same problems: held-out ones where there is a split.
+
+    Without RUN, scores an untrained team: marft eval --untrained --env math-solo-v0. With --compare RUN_A RUN_B, scores
+    B against A, agent by agent; exits with 3 if anything has become worse. With --engines, plays any team of hosted and
+    local models in parallel, without a run; such an evaluation that was stopped goes on by the same command.
+    """
+
+    run: Annotated[str, tyro.conf.Positional] = ""
+    """Folder or name of the run."""
+    checkpoint: str = "last"
+    """``last``, ``best`` or an iteration's number."""
+    untrained: bool = False
+    """Only the untrained team."""
+    episodes: Annotated[int | None, COUNT] = None
+    """How many; none: as while training."""
+    env: str = ""
+    """Another environment for the same policies."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the environment, over those of the run."""
+    data: str = ""
+    """Math problems from a JSONL file, or a named data set."""
+    models: dict[str, str] | str = ""
+    """Other base models (only with --untrained)."""
+    sampled: bool = False
+    """Sample instead of decoding greedily."""
+    swap: str = ""
+    """Also exchange this agent's messages between problems: what the team loses is what its words are worth."""
+    out: str = ""
+    """Write the trained team's episodes (the untrained team's, with --untrained) to this JSONL file. With --engines:
+    the evaluation's folder; empty: ``evals/ENV-TIME``."""
+    device: str = ""
+    """Another device than while training."""
+    compare: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN_A RUN_B")] = ()
+    """Two runs of one team, A and B."""
+    scenarios: str = ""
+    """With --compare: file of the frozen scenarios; written from A's held-out panel if it is not there yet."""
+    engines: dict[str, Any] | str = ""
+    """Agent = who plays it, or one for all: a table as in training, ``{kind="openai", model="…", url="…"}``, or the
+    name of a model that is played here."""
+    samples: Annotated[int, COUNT] = 1
+    """With --engines: episodes of each problem; more than one are sampled, and give pass@k."""
+    jobs: Annotated[int, COUNT] = 8
+    """With --engines: episodes, and requests of one endpoint, at once."""
+    price: str = ""
+    """With --engines: IN,OUT, the price of a million tokens of prompt and of reply, where a table says none."""
+    temperature: Annotated[float | None, POSITIVE] = None
+    """With --engines: sample at this temperature; none: greedily, or at 1 where there are several samples."""
+    max_new_tokens: Annotated[int | None, COUNT] = None
+    """With --engines: longest reply; none: as the default of training."""
+    seed: Annotated[int, NOT_NEGATIVE] = 0
+    """With --engines: of samples."""
+
+
+ENGINES_ONLY = ("samples", "jobs", "price", "temperature", "max_new_tokens", "seed")
+"""Options of ``--engines``."""

@@ -1,0 +1,134 @@
+"""Keeps every reply of hosted models on disk: none is asked for twice, and what they cost adds up over restarts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from marft_algos.config.endpoints import Endpoint
+from marft_algos.engines.base import EngineBase, RolloutEngine
+from marft_algos.engines.usage import Usage
+from marft_algos.types import FOREIGN, Generation, GenerationRequest, SamplingParams, StopReason
+from marft_envs.errors import DataError
+
+
+class Ledger:
+    """A JSONL file of replies: one line each, written as soon as the reply is there.
+
+    Args:
+        file: Made if it is not there; a last line that was cut is dropped.
+
+    Raises:
+        DataError: A line is no record of a reply.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[str, dict[str, Any]] = {}
+        self._usage: dict[str, Usage] = {}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._file: IO[bytes] = file.open("a+b")
+        self._file.seek(0)
+        data = self._file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        os.truncate(file, len(whole))
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                self._note(json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise DataError(f"{file}, line {number}, is no record of a reply: {error!r}. Take it out.") from error
+
+    def usage(self, policy: str) -> Usage:
+        """Returns what a policy's replies came to, since the file was made."""
+        return self._usage.get(policy, Usage())
+
+    def known(self, key: str) -> dict[str, Any] | None:
+        """Returns the line of a request that was answered; None if it was not."""
+        return self._known.get(key)
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Keeps a reply, or a failure."""
+        with self._lock:
+            self._note(line)
+            self._file.write(json.dumps(line).encode() + b"\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _note(self, line: dict[str, Any]) -> None:
+        total = self._usage.setdefault(line["policy"], Usage())
+        total.requests += 1
+        total.failed += bool(line["error"])
+        total.tokens_in += int(line["usage"][0])
+        total.tokens_out += int(line["usage"][1])
+        total.cost += float(line["cost"])
+        if not line["error"]:
+            self._known[line["key"]] = {
+                **line,
+                "stop_reason": StopReason(line["stop_reason"]),
+                "text": str(line["text"]),
+            }
+
+
+class LedgerEngine(EngineBase):
+    """Answers from a ledger what stands in it, and asks the engine below for the rest, each request by itself.
+
+    Args:
+        engine: Of a hosted model.
+        endpoint: Its settings; model and address are part of what was asked.
+        ledger: Where replies are kept.
+    """
+
+    one_by_one = True
+
+    def __init__(self, engine: RolloutEngine, endpoint: Endpoint, ledger: Ledger) -> None:
+        self._engine, self._endpoint, self._ledger = engine, endpoint, ledger
+        self._pool = ThreadPoolExecutor(endpoint.concurrency, thread_name_prefix="ledger")
+
+    def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
+        """Returns one generation per request, in order."""
+        return list(self._pool.map(lambda request: self._one(request, params), requests))
+
+    def metrics(self) -> dict[str, float]:
+        """As the engine below: what was asked now, and not before."""
+        return self._engine.metrics()
+
+    def close(self) -> None:
+        """Closes the engine below."""
+        self._pool.shutdown()
+        self._engine.close()
+
+    def _one(self, request: GenerationRequest, params: SamplingParams) -> Generation:
+        key = self._key(request, params)
+        line = self._ledger.known(key)
+        if line is not None:
+            usage = (line["usage"][0], line["usage"][1])
+            return Generation([], np.zeros(0, np.float32), line["stop_reason"], FOREIGN, line["text"], usage=usage)
+        (reply,) = self._engine.generate([request], params)
+        used = reply.usage or (0, 0)
+        cost = (used[0] * self._endpoint.price_in + used[1] * self._endpoint.price_out) / 1e6
+        said = {"text": reply.text, "stop_reason": str(reply.stop_reason), "error": reply.error}
+        self._ledger.add({"key": key, "policy": request.policy, **said, "usage": list(used), "cost": cost})
+        return reply
+
+    def _key(self, request: GenerationRequest, params: SamplingParams) -> str:
+        """Names a request by all that its reply depends on."""
+        asked = [
+            self._endpoint.model,
+            self._endpoint.urls,
+            request.policy,
+            request.seed,
+            [*map(dict, request.messages)],
+        ]
+        settings = [params.max_new_tokens, params.temperature, params.greedy]
+        return hashlib.sha256(json.dumps([asked, settings]).encode()).hexdigest()

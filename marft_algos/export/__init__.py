@@ -1,0 +1,1 @@
+"""``marft export``: trained policies as folders that PEFT, transformers, vLLM and llama.cpp load."""

@@ -1,0 +1,229 @@
+"""Evaluates any team in a folder of its own: many samples of a problem, in parallel, to be gone on with when stopped.
+
+eval.json        what is evaluated; a folder is gone on with by the same settings only
+episodes.jsonl   one line per episode as soon as it has ended, in the order of the panel when all have
+replies.jsonl    every reply of a hosted model, and what it cost
+results.json     scores, intervals, outages, tokens, costs
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from marft_algos import seeds
+from marft_algos.config.settings import TrainConfig
+from marft_algos.engines.base import RolloutEngine
+from marft_algos.engines.ledger import Ledger
+from marft_algos.models.chat import Renderer
+from marft_algos.rollout.collector import Collector
+from marft_algos.rollout.panel import OutageError, Panel, blamed, check, counts, settle, summary, whole
+from marft_algos.runs import intervals, records
+from marft_algos.runs.disk import write_whole, writing
+from marft_algos.runs.folder import outcome
+from marft_algos.runs.intervals import Interval
+from marft_algos.training.setup import EnvFactory, sampling
+from marft_algos.types import Trajectory, Transition
+from marft_envs.errors import ConfigError
+from marft_envs.trajectory import read
+from marft_envs.types import Episode
+from marft_envs.vector import VectorEnv
+
+_COMPARED = ("env", "env_kwargs", "models", "engines", "max_new_tokens", "temperature", "eval_greedy", "seed")
+"""Settings that another evaluation may not share a folder with."""
+_OF_ENGINE = ("timeout", "retries", "concurrency", "key_env", "price_in", "price_out", "max_cost")
+"""Of an engine's table what changes no reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What is evaluated, and where its records lie."""
+
+    config: TrainConfig
+    problems: Panel
+    samples: int
+    folder: Path
+
+    @property
+    def panel(self) -> Panel:
+        """The episodes, the samples of a problem side by side."""
+        return self.problems.repeated(self.samples)
+
+    @property
+    def episodes_file(self) -> Path:
+        return self.folder / "episodes.jsonl"
+
+    @property
+    def replies_file(self) -> Path:
+        return self.folder / "replies.jsonl"
+
+    @property
+    def results_file(self) -> Path:
+        return self.folder / "results.json"
+
+    def table(self) -> dict[str, Any]:
+        """Returns what makes it this evaluation and no other."""
+        table = {key: self.config.table()[key] for key in _COMPARED}
+        table["engines"] = {
+            policy: {key: value for key, value in engine.items() if key not in _OF_ENGINE}
+            for policy, engine in table["engines"].items()
+        }
+        return {**table, "problems": len(self.problems), "samples": self.samples}
+
+    def open(self) -> None:
+        """Makes the folder, or goes on with it.
+
+        Raises:
+            ConfigError: It holds something else, or another evaluation.
+            RunError: It cannot be written.
+        """
+        file, text = self.folder / "eval.json", json.dumps(self.table(), indent=1, default=str) + "\n"
+        if self.folder.is_file() or (self.folder.is_dir() and any(self.folder.iterdir()) and not file.is_file()):
+            raise ConfigError(f"'{self.folder}' exists and is no evaluation. Choose another folder: --out DIR")
+        if not file.is_file():
+            with writing(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
+            write_whole(file, text)
+        now = json.loads(text)
+        try:
+            before = dict(json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(f"{file} cannot be read: {error}. Choose another folder: --out DIR") from error
+        differ = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
+        if differ:
+            key = differ[0]
+            raise ConfigError(
+                f"'{self.folder}' holds an evaluation with another '{key}' ({before.get(key)!r}; now {now.get(key)!r})."
+                " Go on with it by the same settings, or choose another folder: --out DIR"
+            )
+
+    def finished(self) -> dict[int, Episode]:
+        """Returns the episodes that have ended, by their position in the panel; those that an outage took have not."""
+        if not self.episodes_file.is_file():
+            return {}
+        with writing(self.episodes_file), self.episodes_file.open("rb+") as file:
+            os.truncate(file.fileno(), file.read().rfind(b"\n") + 1)  # of a line that was cut
+        return {episode.index: episode for episode in read(self.episodes_file) if not episode.infra}
+
+
+def play(
+    evaluation: Evaluation,
+    make_env: EnvFactory,
+    renderer: Renderer,
+    engine: RolloutEngine,
+    on_progress: Callable[[int, int, int], None] | None = None,
+) -> list[Trajectory]:
+    """Plays what is left of an evaluation; returns all of its episodes, in the order of the panel.
+
+    Args:
+        evaluation: Its folder is open.
+        make_env: Makes the environments that are played.
+        renderer: Who plays which policy.
+        engine: Writes the replies.
+        on_progress: Called with (ended, all, lost) after every episode.
+
+    Raises:
+        OutageError: More were lost to outages than ``max_lost`` allows; the others are kept.
+        TaskError: The task's code does not work.
+    """
+    config, panel = evaluation.config, evaluation.panel
+    done = evaluation.finished()
+    ended = {
+        number: Trajectory(e, [Transition(t, trainable=False) for t in e.turns], number) for number, e in done.items()
+    }
+    left = [number for number in range(len(panel)) if number not in ended]
+    if left:
+        seeds.start_global(seeds.tasks_at_evaluation())
+        with closing(VectorEnv([make_env] * min(len(left), config.num_envs or len(left)))) as vec:
+            collector = Collector(vec, renderer, engine, sampling(config, evaluation=True), seed=config.seed)
+            stream = collector.stream(
+                [panel.seeds[i] for i in left],
+                [panel.options[i] for i in left],
+                iteration=seeds.EVALUATION,
+                numbers=left,
+            )
+            with closing(stream):
+                for (trajectory,) in stream:
+                    ended[trajectory.number] = trajectory
+                    _append(evaluation.episodes_file, trajectory)
+                    lost = [t.episode for t in ended.values() if t.infra]
+                    if on_progress is not None:
+                        on_progress(len(ended), len(panel), len(lost))
+                    _check_lost(lost, config, len(panel))
+    played = settle([ended[number] for number in sorted(ended)])
+    check(played, config, "an evaluation")
+    rows = "".join(json.dumps(_row(t)) + "\n" for t in played)
+    write_whole(evaluation.episodes_file, rows)
+    return played
+
+
+def results(evaluation: Evaluation, played: Sequence[Trajectory], ledger: Ledger) -> dict[str, Any]:
+    """Returns scores with intervals, what was lost, and what it cost; writes them, too.
+
+    ``average`` is the mean over problems of the mean of their samples (avg@k); ``pass`` holds pass@j for powers of two
+    and for k, over the problems of which j samples are left. Intervals are over problems.
+    """
+    rates = _rates(evaluation, played)
+    average = [sum(samples) / len(samples) for samples in rates if samples]
+    judged = all(t.success is not None for t in whole(played))
+    hosted = [policy for policy, endpoint in evaluation.config.engines.items() if endpoint.hosted]
+    usage = {policy: asdict(ledger.usage(policy)) for policy in hosted}
+    k = evaluation.samples
+    content = {
+        **evaluation.table(),
+        "average": asdict(intervals.mean(average)),
+        "pass": {str(j): asdict(passed(rates, j)) for j in _powers(k)} if judged else {},
+        **{key: number for key, number in counts(played).items() if key in ("infra", "task_errors")},
+        "metrics": {
+            key: number for key, number in summary(played).items() if key.startswith(("task/", "score", "turns"))
+        },
+        "usage": usage,
+        "cost": sum(used["cost"] for used in usage.values()),
+    }
+    write_whole(evaluation.results_file, json.dumps(content, indent=1) + "\n")
+    return content
+
+
+def passed(rates: Sequence[Sequence[float]], k: int) -> Interval:
+    """Estimates pass@k, with its interval over problems.
+
+    Args:
+        rates: For each problem, 1 or 0 for each sample that no outage took.
+        k: Samples that one is allowed.
+    """
+    return intervals.mean([intervals.pass_at(k, len(s), int(sum(s))) for s in rates if len(s) >= k])
+
+
+def _rates(evaluation: Evaluation, played: Sequence[Trajectory]) -> list[list[float]]:
+    rates: list[list[float]] = [[] for _ in range(len(evaluation.problems))]
+    for t in whole(played):
+        rates[t.number // evaluation.samples].append(outcome(t.success, t.score))
+    return rates
+
+
+def _powers(k: int) -> list[int]:
+    """Returns 1, 2, 4, … below k, and k."""
+    return [*(1 << i for i in range(k.bit_length()) if 1 << i < k), k]
+
+
+def _check_lost(lost: Sequence[Episode], config: TrainConfig, total: int) -> None:
+    """Stops where an outage goes on: what is left would be lost, too."""
+    if lost and len(lost) > config.max_lost * total:
+        raise OutageError(
+            f"{len(lost)} of {total} episodes were lost to outages ({blamed(lost)}), and the rest was not tried. At"
+            f" most a share of {config.max_lost:g} may be. What has ended is kept: give the same command again."
+        )
+
+
+def _append(file: Path, trajectory: Trajectory) -> None:
+    with writing(file), file.open("a", encoding="utf-8") as sink:
+        sink.write(json.dumps(_row(trajectory)) + "\n")
+
+
+def _row(trajectory: Trajectory) -> dict[str, Any]:
+    return records.row(replace(trajectory, episode=replace(trajectory.episode, index=trajectory.number)))

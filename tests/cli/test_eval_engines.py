@@ -1,0 +1,302 @@
+"""`marft eval --engines`: any team, without a run; what was asked is kept, outages are no scores, costs add up."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers import runs as letters  # registers test/letters-v0
+from helpers.fake_servers import Answer, Fake, chat, serving
+from helpers.tiny import save_tiny
+from marft_algos.cli import main
+from marft_algos.runs import intervals
+from marft_algos.training import resumable
+from marft_envs.trajectory import read
+
+ROOT = Path(__file__).resolve().parents[2]
+ENV = "test/letters-v0"
+assert letters.Letters
+
+
+def words(body: dict[str, Any]) -> str:
+    """Small letters, which are paid, for half of the seeds; what is paid is what the solver says."""
+    return "ab" if body["seed"] % 2 else "12"
+
+
+def good(path: str, body: dict[str, Any]) -> Answer:
+    return 200, chat(words(body))
+
+
+def table(fake: Fake, **more: Any) -> str:
+    return json.dumps({"kind": "openai", "model": "m", "url": fake.url, **more})
+
+
+def command(fake: Fake, *more: str, out: str = "out", **settings: Any) -> list[str]:
+    team = [f"planner_0={table(fake, **settings)}", f"solver_0={table(fake, **settings)}"]
+    return ["eval", "--env", ENV, "--engines", *team, "--out", out, *more]
+
+
+def results(out: str = "out") -> dict[str, Any]:
+    return json.loads((Path(out) / "results.json").read_text())
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("k", "n"), [(1, 1), (1, 5), (2, 5), (5, 5), (3, 7)])
+def test_pass_at_k_is_the_mean_over_all_choices_of_k(k: int, n: int) -> None:
+    for correct in range(n + 1):
+        samples = [i < correct for i in range(n)]
+        brute = np.mean([any(chosen) for chosen in itertools.combinations(samples, k)])
+        assert intervals.pass_at(k, n, correct) == pytest.approx(brute)
+
+
+def test_pass_at_k_is_unbiased() -> None:
+    """Averaged over draws of n samples it is 1 - (1 - p)^k; the share of solved problems among n draws is not."""
+    p, n, k = 0.3, 4, 2
+    chances = [np.prod([p if x else 1 - p for x in draw]) for draw in itertools.product([0, 1], repeat=n)]
+    counted = [sum(draw) for draw in itertools.product([0, 1], repeat=n)]
+    mean = sum(c * intervals.pass_at(k, n, x) for c, x in zip(chances, counted, strict=True))
+    assert mean == pytest.approx(1 - (1 - p) ** k)
+
+
+def test_problems_that_outages_left_too_few_samples_are_left_out_of_pass_at_k() -> None:
+    rates = [[1.0, 0.0], [0.0], []]
+    assert resumable.passed(rates, 1).n == 2 and resumable.passed(rates, 1).mean == pytest.approx(0.25)
+    assert resumable.passed(rates, 2).n == 1 and resumable.passed(rates, 2).mean == 1.0
+
+
+def test_a_hosted_team_is_scored_and_priced(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(good) as fake:
+        more = ("--episodes", "5", "--samples", "4", "--price", "3,7")
+        assert main(command(fake, *more)) == 0
+    episodes = list(read("out/episodes.jsonl"))
+    assert [e.index for e in episodes] == list(range(20))
+    solved = np.array([e.turns[-1].text == "ab" for e in episodes]).reshape(5, 4)
+    assert 0 < solved.mean() < 1 and [e.success for e in episodes] == list(solved.ravel())
+    assert len({(e.seed, e.task_id) for e in episodes}) == 5, "the samples of a problem share its start"
+    content = results()
+    assert content["average"]["mean"] == pytest.approx(solved.mean()) and content["average"]["n"] == 5
+    pairs = [[row[i] or row[j] for i, j in itertools.combinations(range(4), 2)] for row in solved]
+    assert content["pass"]["2"]["mean"] == pytest.approx(np.mean(pairs))
+    assert content["pass"]["4"]["mean"] == pytest.approx(solved.any(1).mean())
+    assert set(content["pass"]) == {"1", "2", "4"} and content["pass"]["1"]["mean"] == content["average"]["mean"]
+    asked = {"requests": 20, "retries": 0, "failed": 0, "tokens_in": 200, "tokens_out": 100}
+    assert content["usage"]["solver_0"] == {**asked, "cost": pytest.approx((200 * 3 + 100 * 7) / 1e6)}
+    assert content["cost"] == pytest.approx(2 * (200 * 3 + 100 * 7) / 1e6)
+    shown = capsys.readouterr().out
+    assert "avg@4" in shown and "pass@2" in shown and "200 + 100 tokens" in shown
+    turn = episodes[0].turns[0]
+    assert (turn.extras or {})["prompt_tokens"] == 10 and (turn.extras or {})["tokens"] == 5
+
+
+def test_jobs_are_asked_at_once_and_the_order_changes_nothing() -> None:
+    together = threading.Barrier(4)
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        together.wait(20)  # nobody is answered before four have asked
+        return good(path, body)
+
+    with serving(answer) as fake:
+        assert main(command(fake, "--episodes", "4", "--samples", "2", "--jobs", "4")) == 0
+        with serving(good) as other:
+            assert main(command(other, "--episodes", "4", "--samples", "2", "--jobs", "1", out="slow")) == 0
+    texts = [[[t.text for t in e.turns] for e in read(f"{out}/episodes.jsonl")] for out in ("out", "slow")]
+    assert texts[0] == texts[1]
+
+
+def test_rate_limits_are_waited_out() -> None:
+    seen: Counter[int] = Counter()
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        seen[body["seed"]] += 1
+        if seen[body["seed"]] == 1:
+            return 429, {"error": {"message": "slow down"}}, {"Retry-After": "0.01"}
+        return good(path, body)
+
+    with serving(answer) as fake:
+        assert main(command(fake, "--episodes", "3")) == 0
+    assert results()["infra"] == 0 and results()["usage"]["solver_0"]["requests"] == 3
+    assert set(seen.values()) == {2}
+
+
+def test_a_lost_episode_is_no_score_and_is_played_by_the_next_call(capsys: pytest.CaptureFixture[str]) -> None:
+    """One of twenty is lost: counted, left out, and tried again; what was answered is not asked again."""
+    answered: Counter[str] = Counter()
+    broken = [True]
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        if broken[0] and body["messages"][0]["content"].startswith("Solve") and not broken[1:]:
+            broken.append(body["seed"])
+        if broken[0] and body["seed"] in broken[1:]:
+            return 503, {"error": {"message": "down"}}
+        answered[json.dumps([body["seed"], body["messages"]])] += 1
+        return good(path, body)
+
+    with serving(answer) as fake:
+        words = command(fake, "--episodes", "10", "--samples", "2", retries=0)
+        assert main(words) == 0
+        first = results()
+        assert first["infra"] == 1 and first["usage"]["solver_0"]["failed"] == 1
+        kept = [e for e in read("out/episodes.jsonl") if not e.infra]
+        assert len(kept) == 19 and first["pass"]["1"]["n"] == 10 and first["pass"]["2"]["n"] == 9
+        rates = [[float(bool(e.success)) for e in kept if e.index // 2 == p] for p in range(10)]
+        assert first["average"]["mean"] == pytest.approx(np.mean([np.mean(r) for r in rates]))
+        assert "infra 1" in capsys.readouterr().out
+        broken[0] = False
+        assert main(words) == 0
+        assert results()["infra"] == 0 and results()["pass"]["2"]["n"] == 10
+        asked = len(fake.asked)
+        assert main(words) == 0 and len(fake.asked) == asked, "a complete evaluation asks nothing"
+    assert set(answered.values()) == {1} and len(answered) == 40
+    assert results()["usage"]["solver_0"]["requests"] == 21
+
+
+def test_an_outage_stops_it_and_what_has_ended_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    answered: Counter[str] = Counter()
+    up = [10]
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        if sum(answered.values()) >= up[0]:
+            return 500, {"error": {"message": "down"}}
+        answered[json.dumps([body["seed"], body["messages"]])] += 1
+        return good(path, body)
+
+    with serving(answer) as fake:
+        words = command(fake, "--episodes", "30", "--jobs", "2", retries=0)
+        assert main(words) == 1
+        error = capsys.readouterr().err
+        assert "were lost to outages" in error and "give the same command again" in error
+        assert not Path("out/results.json").exists(), "no number is made of it"
+        assert len(fake.asked) < 25, "the rest is not tried"
+        up[0] = 1000
+        assert main(words) == 0
+    assert set(answered.values()) == {1} and len(answered) == 60
+    with serving(good) as other:
+        assert main(command(other, "--episodes", "30", out="whole")) == 0
+    same = ("average", "pass", "infra")
+    assert [results()[key] for key in same] == [results("whole")[key] for key in same]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_killed_in_the_middle_nothing_is_asked_twice(number: signal.Signals, here: Path) -> None:
+    """The process dies with requests on their way; all that was answered before is kept, to the turn."""
+    answered: Counter[str] = Counter()
+    reached, go_on = threading.Event(), threading.Event()
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        if len(answered) >= 13 and not go_on.is_set():
+            reached.set()
+            go_on.wait(60)
+            raise ConnectionAbortedError  # nobody waits for it any more
+        answered[json.dumps([body["seed"], body["messages"]])] += 1
+        return 200, chat([c for c in body["messages"][-1]["content"] if c.isdigit()][-1])
+
+    with serving(answer) as fake:
+        team = [f"{agent}={table(fake, retries=0)}" for agent in ("planner_0", "solver_0")]
+        words = ["eval", "--env", "relay-v0", "--engines", *team, "--episodes", "20", "--jobs", "2", "--out", "out"]
+        environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen([sys.executable, "-m", "marft_algos", *words], env=environ, stdout=subprocess.PIPE)
+        assert reached.wait(120)
+        while Path("out/replies.jsonl").read_bytes().count(b"\n") < len(answered):
+            time.sleep(0.02)  # what is on its way to the process when it dies is lost with it
+        process.send_signal(number)
+        go_on.set()
+        out, _ = process.communicate(timeout=60)
+        assert process.returncode == (130 if number == signal.SIGTERM else -signal.SIGKILL)
+        if number == signal.SIGTERM:
+            assert b"Go on: marft eval --env relay-v0" in out
+        before = len(answered)
+        done = [e for e in read("out/episodes.jsonl")]
+        assert 0 < len(done) < 20
+        assert main(words) == 0
+    assert before < len(answered) == 40 and set(answered.values()) == {1}
+    assert [e.index for e in read("out/episodes.jsonl")] == list(range(20)) and results()["average"]["mean"] == 1.0
+
+
+def test_a_local_model_plays_beside_a_hosted_one(here: Path) -> None:
+    model = save_tiny(here / "model", hidden=16, layers=1)
+    with serving(good) as fake:
+        team = [f"planner_0={table(fake)}", f"solver_0={model}"]
+        words = ["--env", ENV, "--episodes", "3", "--samples", "2", "--max-new-tokens", "3"]
+        assert main(["eval", *words, "--engines", *team, "--out", "mixed"]) == 0
+        assert len(fake.asked) == 6
+        assert main(["eval", *words, "--engines", str(model), "--out", "local"]) == 0
+    content = results("mixed")
+    assert content["usage"].keys() == {"planner_0"} and content["models"] == {"solver_0": str(model)}
+    assert results("local")["usage"] == {} and results("local")["cost"] == 0
+    texts = {e.turns[1].text for e in read("mixed/episodes.jsonl")}
+    assert len(texts) > 1, "several samples are sampled"
+
+
+def test_a_folder_belongs_to_one_evaluation(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(good) as fake:
+        assert main(command(fake, "--episodes", "2")) == 0
+        for more in (("--episodes", "3"), ("--episodes", "2", "--samples", "2"), ("--episodes", "2", "--seed", "1")):
+            capsys.readouterr()
+            assert main(command(fake, *more)) == 1
+            assert "holds an evaluation with another" in capsys.readouterr().err
+        # What changes no reply may differ: one goes on slower, or elsewhere priced.
+        assert main(command(fake, "--episodes", "2", "--price", "1,1", "--jobs", "1", retries=2)) == 0
+        Path("notes").mkdir()
+        Path("notes/thesis.tex").write_text("x")
+        capsys.readouterr()
+        assert main(command(fake, "--episodes", "2", out="notes")) == 1
+        assert "is no evaluation" in capsys.readouterr().err
+        Path("out/replies.jsonl").write_text("{}\n")
+        assert main(command(fake, "--episodes", "2")) == 1 and "is no record of a reply" in capsys.readouterr().err
+
+
+HOSTED = '{kind="openai", model="m", url="http://127.0.0.1:9"}'
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["--engines", HOSTED], "Which environment? marft eval --env ID --engines"),
+        (
+            ["--env", ENV, "--engines", f"planner_0={HOSTED}"],
+            "Nobody plays solver_0. Expected --engines solver_0=MODEL",
+        ),
+        (["--env", ENV, "--engines", f"plannr={HOSTED}", "solver_0=embedded"], "Nobody plays planner_0"),
+        (["some-run", "--env", ENV, "--engines", HOSTED], "and a run belongs to one"),
+        (["--env", ENV, "--engines", HOSTED, "--untrained"], "and --untrained belongs to one"),
+        (["--env", ENV, "--engines", HOSTED, "--price", "3"], "expected IN,OUT per million tokens"),
+        (["--env", ENV, "--engines", HOSTED, "--out", "x.jsonl"], "it names a folder"),
+        (["--env", ENV, "--engines", "./nowhere"], "no model folder './nowhere'"),
+        (["--untrained", "--env", ENV, "--samples", "4"], "--samples belongs to --engines"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_asked(
+    argv: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", *argv]) == 1
+    assert expected in capsys.readouterr().err
+    assert not list(Path().iterdir())
+
+
+def refusing(status: int) -> Callable[[str, dict[str, Any]], Answer]:
+    return lambda path, body: (status, {"error": {"message": "no"}})
+
+
+def test_a_refused_key_stops_it_with_what_to_check(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(refusing(401)) as fake:
+        assert main(command(fake, "--episodes", "2")) == 1
+    assert "The endpoint refuses model 'm'" in capsys.readouterr().err

