@@ -48,8 +48,8 @@ class Setting:
 
 
 SETTINGS = {
-    "level0": Setting("levels=[0]", 32, 2, 70),
-    "level1": Setting("levels=[1]", 48, 6, 70),
+    "level0": Setting("levels=[0]", 32, 2, 40),
+    "level1": Setting("levels=[1]", 48, 6, 40),
 }
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "marft": ("marft",),
@@ -102,20 +102,19 @@ def _job(setting: str, seed: int, job: str, out: Path) -> Job:
     s, single = SETTINGS[setting], job.startswith("single-")
     kind, episodes = job.removeprefix("single-"), 128 if single else 64
     env = ("--env", "math-solo-v0" if single else "math-dual-v0", "--env-kwargs", s.levels)
-    common = ("--preset", "smollm2", "--max-new-tokens", str(s.max_new_tokens), "--seed", str(seed))
+    common: tuple[str, ...] = ("--preset", "smollm2", "--max-new-tokens", str(s.max_new_tokens), "--seed", str(seed))
     common += ("--eval-episodes", str(EVALUATED), "--episodes-per-iteration", str(episodes))
     name = f"{setting}-{job}-{seed}"
     if kind == "shots":
         profiles = _profiles(env, out)
-        words = ("marft", *env, f"profiles={profiles}", *common, "--iterations", "0", "--warm-start", "0")
-        return Job(name, words)
+        return Job(name, ("marft", *env, f"profiles={profiles}", *common, "--iterations", "0", "--warm-start", "0"))
     if kind == "sft":
-        words = ("sft", *env, *common, "--iterations", str(s.demonstrations), "--save-every", str(s.demonstrations))
-        return Job(name, (*words, "--eval-every", "0"))
+        every = ("--iterations", str(s.demonstrations), "--save-every", str(s.demonstrations), "--eval-every", "0")
+        return Job(name, ("sft", *env, *common, *every))
     warm = _job(setting, seed, "single-sft" if single else "sft", out)
     run_all([warm], out, 1)
     algo, *words = ALGORITHMS[kind]
-    every = ("--iterations", str(s.iterations), "--eval-every", "35", "--save-every", "10")
+    every = ("--iterations", str(s.iterations), "--eval-every", "20", "--save-every", "10")
     return Job(name, (algo, *env, *common, "--start", str(out / warm.name), *every, *words))
 
 

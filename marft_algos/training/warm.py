@@ -6,6 +6,7 @@ import dataclasses
 import os
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config.arguments import typed
@@ -51,8 +52,14 @@ def warmed(config: TrainConfig, command: str = "") -> TrainConfig:
 def supervised(config: TrainConfig) -> TrainConfig:
     """Returns the settings of a run's warm start: its team and task, the defaults of ``sft``."""
     learns = algorithms.get("sft").Config(micro_tokens=config.algorithm.micro_tokens)
-    off = {"warm_start": 0, "pool": 0, "token_budget": None, "permute_rewards": False, "credit_diagnostics": 0}
-    when = {"iterations": config.warm_start, "save_every": config.warm_start, "eval_every": 0}
+    off: dict[str, Any] = {
+        "warm_start": 0,
+        "pool": 0,
+        "token_budget": None,
+        "permute_rewards": False,
+        "credit_diagnostics": 0,
+    }
+    when: dict[str, Any] = {"iterations": config.warm_start, "save_every": config.warm_start, "eval_every": 0}
     name = f"{config.name}-warm" if config.name else ""
     return dataclasses.replace(config, algo="sft", algorithm=learns, name=name, **off, **when)
 
