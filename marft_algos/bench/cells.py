@@ -37,6 +37,8 @@ MEMBER_SEEDS = 1000
 """Between the seeds of agents that are trained apart and vote together."""
 _ELSEWHERE = ("runs_dir", "name", "threads", "device", "max_lost", "on_task_error")
 """Settings that say where a run is made and what stops it, not what it is."""
+_LATER = ("start", "start_values", "warm_start", "tell_budget")
+"""Settings that came later: at their defaults a run is what it was, and so its results count."""
 _TEAM = ("dependency", "profiles")
 """Arguments of an environment that speak of its team."""
 
@@ -68,7 +70,7 @@ class Cell:
     @property
     def key(self) -> str:
         """Hashes what the cell is: settings, what is done with them, version of the package."""
-        table = {k: v for k, v in self.config.items() if k not in _ELSEWHERE}
+        table = {k: v for k, v in self.config.items() if k not in _ELSEWHERE and not _as_before(k, v)}
         content = [marft_algos.__version__, self.kind, self.contribution, self.sources, self.reference, table]
         if self.skipped:
             content = [self.stage, self.algorithm, self.env, self.credit, self.seed, self.lr, self.skipped]
@@ -83,6 +85,11 @@ class Cell:
     def row(self) -> dict[str, Any]:
         """Returns plain values, and the key."""
         return {"key": self.key, **dataclasses.asdict(self)}
+
+
+def _as_before(setting: str, value: Any) -> bool:
+    """Whether a setting that came later is as if it were not there."""
+    return setting in _LATER and value == getattr(TrainConfig(), setting)
 
 
 def expand(grid: Grid, stage: Stage, rates: Rates | None = None) -> list[Cell]:

@@ -1,0 +1,23 @@
+"""Results that were packed with the project still count: a setting that came later changes no key at its default."""
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from marft_algos.bench.cells import Cell
+from marft_algos.config import settings as configs
+
+RESULTS = sorted((Path(__file__).parents[2] / "benchmarks/results").glob("*.tar.xz"))
+
+
+@pytest.mark.parametrize("archive", RESULTS, ids=lambda path: path.name)
+def test_packed_runs_have_the_keys_that_they_would_have_now(archive):
+    with tarfile.open(archive) as packed:
+        jobs = [member for member in packed if "/jobs/" in member.name][:12]
+        rows = [json.load(packed.extractfile(member)) for member in jobs]
+    assert rows
+    for row in rows:
+        key = row.pop("key")
+        assert Cell(**row | {"config": configs.build(row["config"]).table()}).key == key, row
