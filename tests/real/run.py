@@ -1,4 +1,4 @@
-"""Domains of tools, and the export of traces, on real packages: ``make test-real``.
+"""Domains of tools, the export of traces, and a model with real weights, on real packages: ``make test-real``.
 
 ::
 
@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 TESTS = (
     "tests/tools/test_tools_played.py", "tests/tools/test_bfcl_real.py", "tests/tools/test_tools_ordering.py", "tests/envs/test_otel_wire.py",
-    "tests/tools/test_tools_mcp.py::test_a_public_server_works_as_a_domain",
+    "tests/tools/test_tools_mcp.py::test_a_public_server_works_as_a_domain", "tests/models/test_gguf.py",
 )  # fmt: skip
 
 
