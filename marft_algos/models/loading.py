@@ -95,7 +95,7 @@ def pick_device(device: str) -> torch.device:
 
 
 def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """Resolves ``auto | fp32 | bf16``; ``auto`` is bf16 on a GPU, fp32 on a CPU (where bf16 is slower)."""
+    """Resolves ``auto | fp32 | bf16``; ``auto`` is bf16 on a GPU, fp32 on a CPU (many have no bf16)."""
     names = {"auto": torch.bfloat16 if device.type == "cuda" else torch.float32}
     names |= {"fp32": torch.float32, "bf16": torch.bfloat16}
     if dtype not in names:

@@ -18,14 +18,13 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
 
+from marft_algos.models.kernels.check import agrees
 from marft_algos.models.kernels.linears import Unsupported
 from marft_algos.models.weights import Weights
 
 FAMILIES = frozenset({"Qwen2Model", "Qwen3Model", "LlamaModel", "MistralModel", "GemmaModel"})
 ROPES = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotary embeddings whose angles do not depend on how long the sequence is."""
-PROBE = (3, 5, 2, 7, 1, 6)
-"""Token ids that the fused passes are checked on."""
 MIN_PREFIX = 8
 """Shared tokens from which a pass of their own pays."""
 
@@ -94,10 +93,7 @@ class FusedForward(FusedModel):
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model, torch.float32)
-        ids = torch.tensor([PROBE], device=self.device)
-        with torch.no_grad():
-            expected = self.module(input_ids=ids, use_cache=False).last_hidden_state[0]
-            check_same(self.hidden_states(ids, torch.ones_like(ids, dtype=torch.bool)), expected, 1e-4)
+        agrees(model, torch.float32, lambda ids: self.hidden_states(ids, torch.ones_like(ids, dtype=torch.bool)))
 
     def hidden_states(self, ids: Tensor, wanted: Tensor, weights: Weights | None = None) -> Tensor:
         """Returns final hidden states [n, d] at the wanted positions, row by row.
@@ -265,13 +261,6 @@ def rms_inverse(x: Tensor, eps: Tensor) -> Tensor:
     """Returns (mean(x²) + eps)^-½ over the last dimension, which is kept; x is read once."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return torch.addcmul(eps, length, length, value=1 / x.shape[-1]).rsqrt_()
-
-
-def check_same(states: Tensor, expected: Tensor, limit: float) -> None:
-    """Raises ``Unsupported`` if two results differ by more than a share ``limit`` of their norm."""
-    gap = float((states.float() - expected.float()).norm() / expected.float().norm())
-    if not gap < limit:
-        raise Unsupported(f"differs from its family: its states are off by a share of {gap:.2g}")
 
 
 def _check(trunk: Any, config: Any) -> None:

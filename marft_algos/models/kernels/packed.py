@@ -21,11 +21,10 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
 
+from marft_algos.models.kernels.check import agrees
 from marft_algos.models.kernels.fused import (
-    PROBE,
     FusedModel,
     attention,
-    check_same,
     first_column,
     prefix_length,
     rms_inverse,
@@ -71,15 +70,10 @@ class PackedForward(FusedModel):
         super().__init__(model, dtype)
         if not all(isinstance(block.mlp.act_fn, SiLUActivation) for block in self.module.layers):
             raise Unsupported("has another activation than SiLU")
-        ids = torch.tensor([PROBE], device=self.device)
-        with torch.no_grad(), self._autocast(enabled=dtype == torch.bfloat16):
-            expected = self.module(input_ids=ids, use_cache=False).last_hidden_state[0]
         self._linears = [
             [fuse(f"layers.{i}", block, parts) for parts in SAME_INPUT] for i, block in enumerate(self.module.layers)
         ]
-        with torch.no_grad():
-            states = self.hidden_states(ids, torch.ones_like(ids, dtype=torch.bool))
-        check_same(states, expected, 0.05 if dtype == torch.bfloat16 else 1e-4)
+        agrees(model, dtype, lambda ids: self.hidden_states(ids, torch.ones_like(ids, dtype=torch.bool)))
 
     def hidden_states(
         self, ids: Tensor, wanted: Tensor, weights: Weights | None = None, checkpointing: bool = False
@@ -92,7 +86,7 @@ class PackedForward(FusedModel):
             weights: whose adapter; None: the base model.
             checkpointing: keep the blocks' inputs only, and compute the rest again on the way back.
         """
-        with self._autocast(enabled=False):
+        with torch.autocast(self.device.type, enabled=False):
             tokens, layout = self._lay_out(ids, wanted)
             x = self.module.embed_tokens(tokens).float()
             for i in range(len(self.module.layers)):
@@ -157,9 +151,6 @@ class PackedForward(FusedModel):
         if not downs:
             return None, None
         return torch.cat(downs).to(self.dtype), torch.block_diag(*ups).to(self.dtype)
-
-    def _autocast(self, *, enabled: bool) -> torch.autocast:
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled)
 
 
 def _rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
