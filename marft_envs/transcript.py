@@ -21,6 +21,7 @@ class Transcript:
 
     def __init__(self, agents: Sequence[AgentSpec], task: Task) -> None:
         self._task, self._tags, self._show = task, role_tags(agents), optional(task, "show")
+        self._restored = optional(task, "restored")
         self.selective: bool = self._show is not None
         """Whether the task may leave a turn out of an observation whose ``sees`` names it."""
         self._turns: list[Parts] = []
@@ -83,7 +84,8 @@ class Transcript:
     def _as_own(self, index: int) -> Parts:
         """Renders a turn as its author reads it: with its calls as it wrote them, so that it keeps writing them so."""
         words, *result = self._turns[index]
-        text = words.text.replace("< tool_call>", "<tool_call>").replace("< /tool_call>", "</tool_call>")
+        assert words.turn is not None
+        text = self._restored(words.turn.agent, words.text)
         parts = self._own[index] = (Part(text, words.round, words.turn, own=True), *result)
         return parts
 
