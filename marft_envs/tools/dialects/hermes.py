@@ -27,8 +27,6 @@ _FENCE = re.compile(r"^[ \t]*```[ \t]*(?:([\w+-]+)[ \t]*)?$", re.MULTILINE)
 _MEANT = re.compile(r'"(?:arguments|parameters|tool_calls)"\s*:')
 _FENCES = ("", "json", "tool_call")
 _TAGGED = re.compile(r"<[ ]?tool_call>.*?<[ ]?/tool_call>", re.DOTALL)
-FENCED = re.compile(r"^[ \t]*```.*?^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
-"""A fenced block."""
 LOOSE = re.compile(r'\{\s*"(?:tool_)?name"\s*:\s*"[^"\n]{1,200}"\s*,\s*"(?:arguments|parameters)"\s*:\s*[{"]')
 """The beginning of a call in JSON."""
 
@@ -57,7 +55,7 @@ class Hermes(Dialect):
             return calls, _TAGGED.sub("", said)
         if not calls:
             return calls, said
-        return calls, FENCED.sub("", said) if "```" in said else ""  # without a fence, the whole reply is the call
+        return calls, unfenced(said) if "```" in said else ""  # without a fence, the whole reply is the call
 
 
 def _calls(text: str) -> list[ToolCall]:
@@ -105,6 +103,16 @@ def _fenced(text: str) -> list[Any]:
         if (opening[1] or "").lower() in _FENCES and not closing[1]:
             values += whole(inside)
     return values
+
+
+def unfenced(text: str) -> str:
+    """Returns a text without its fenced blocks; a block that is not closed stays."""
+    marks = list(_FENCE.finditer(text))
+    kept, start = [], 0
+    for opening, closing in zip(marks[::2], marks[1::2], strict=False):
+        kept.append(text[start : opening.start()])
+        start = closing.end()
+    return "".join([*kept, text[start:]])
 
 
 def whole(text: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""All dialects by name: reading a reply in one, seeing that it is in another, finding the one that a template writes."""
+"""All dialects by name: reads a reply in one, sees that it is in another, finds the one that a template writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.tools.dialects.base import Bad, Dialect, Reply, Schemas
 from marft_envs.tools.dialects.gemma import Gemma4
 from marft_envs.tools.dialects.harmony import Harmony
-from marft_envs.tools.dialects.hermes import FENCED, LOOSE, Hermes
+from marft_envs.tools.dialects.hermes import LOOSE, Hermes, unfenced
 from marft_envs.tools.dialects.pythonic import LIST, SINGLE, Lfm2, LlamaPythonic, Olmo3
 from marft_envs.tools.dialects.tagged import DeepSeekV32, Glm, MiniMax, Muse, QwenXml, Seed
 from marft_envs.tools.dialects.tags import Tags
@@ -74,7 +74,6 @@ _SIGNS = tuple(
         (r"<[ ]?/?function_calls>", "olmo3"),
         (r"<[ ]?\|python_tag\|>\s*\{", "llama-json"),
         (r"<[ ]?\|python_(?:tag|start)\|>", "llama-pythonic"),
-        (r"<search>.*</search>", "tags"),
     )
 )
 _PLAIN_TAG = "</{}>"
@@ -146,7 +145,9 @@ def seen(text: str, names: Iterable[str], without: Dialect | None = None) -> str
             return name
     if "</" in text and any(_PLAIN_TAG.format(name) in text and f"<{name}>" in text for name in names):
         return "tags"
-    bare = FENCED.sub("", text) if "```" in text else text
+    if 0 <= text.find("<search>") < text.rfind("</search>"):
+        return "tags"
+    bare = unfenced(text) if "```" in text else text
     stripped = bare.strip()
     if LIST.match(stripped) or SINGLE.fullmatch(stripped) or (stripped.endswith(")]") and _LIST_AT_LINE.search(bare)):
         return "llama-pythonic"

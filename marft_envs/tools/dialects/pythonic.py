@@ -18,7 +18,9 @@ LONGEST_SOURCE = 100_000
 
 _NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
 _JSON_NAMES = {"null": None, "true": True, "false": False}
-_PIECE = re.compile(r"""(?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|[^'"]+|.""", re.DOTALL)
+_PIECE = re.compile(  # a text that is not closed goes on to the end, so nothing is looked at twice
+    r"""(?P<string>'(?:[^'\\]|\\.)*(?:'|\\?\Z)|"(?:[^"\\]|\\.)*(?:"|\\?\Z))|[^'"]+""", re.DOTALL
+)
 
 
 def written(calls: Sequence[ToolCall], between: str) -> str:

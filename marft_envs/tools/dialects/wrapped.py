@@ -202,7 +202,7 @@ class DeepSeekV31(Framed):
     also: tuple[str, ...] = ("<｜tool▁calls▁end｜>",)
     closes = ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
     _call = "{name}<｜tool▁sep｜>{arguments}"
-    _FENCED = re.compile(r"\s*([^\n]*?)[ \t]*\n```(?:json)?\s*")
+    _FENCE = re.compile(r"```(?:json)?\s*")
 
     def write(self, calls: Sequence[ToolCall], schemas: Schemas | None = None) -> str:
         """Returns the calls between the marks of the section."""
@@ -214,11 +214,14 @@ class DeepSeekV31(Framed):
         calls = []
         while cursor.take("<｜tool▁call▁begin｜>"):
             name = cursor.until("<｜tool▁sep｜>").strip()
-            fenced = cursor.match(self._FENCED)
-            if fenced is not None:
-                name = fenced[1]
+            cursor.skip()
+            fenced = not cursor.sees("{")
+            if fenced:
+                name = cursor.until("\n").strip()
+                if cursor.match(self._FENCE) is None:
+                    raise Bad("bad_form")
             arguments = object_of(cursor.json())
-            if fenced is not None:
+            if fenced:
                 cursor.need("```")
             cursor.need("<｜tool▁call▁end｜>")
             if not self.names.fullmatch(name):
