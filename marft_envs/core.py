@@ -45,6 +45,8 @@ class FlexEnv(AECEnv):
         max_turns_per_agent: Most turns of one agent in an episode.
         on_invalid: What bad routing does: ``fallback``, ``end_round``, or a number that the team pays.
         max_chars: Longest task text plus contributions in an observation; None: no limit.
+        share_thoughts: Whether others read what an agent thinks aloud (``<think>…</think>``, a harmony model's analysis).
+            Records keep it, and the agent's own earlier turns are shown to it whole.
         render_mode: ``human``, ``ansi`` or None.
         env_id: Name in records and metadata.
 
@@ -67,12 +69,13 @@ class FlexEnv(AECEnv):
         max_turns_per_agent: int | None = None,
         on_invalid: str | float = "fallback",
         max_chars: int | None = None,
+        share_thoughts: bool = False,
         render_mode: str | None = None,
         env_id: str = "custom",
     ) -> None:
         super().__init__()
         _check_team(agents, render_mode)
-        self.rules = Rules(history, max_rounds, max_turns, max_turns_per_agent, on_invalid, max_chars)
+        self.rules = Rules(history, max_rounds, max_turns, max_turns_per_agent, on_invalid, max_chars, share_thoughts)
         """Limits, and what of the past is seen; what is put here counts from the next :meth:`reset` on."""
         self.team = tuple(agents)
         self.task = task

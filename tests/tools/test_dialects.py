@@ -67,7 +67,8 @@ def test_what_is_written_is_read_back(name: str, calls: list[tuple[str, dict[str
         return
     reply = parse(written(wanted, name, SCHEMAS), name, SCHEMAS)
     assert (list(reply.calls), reply.error, reply.words) == (wanted, "", "")
-    assert [repr(call) for call in reply.calls] == [repr(call) for call in wanted]  # 1, 1.0 and True are not the same
+    for one, other in zip(reply.calls, wanted, strict=True):  # 1, 1.0 and True are not the same
+        assert json.dumps(one.arguments, sort_keys=True) == json.dumps(other.arguments, sort_keys=True)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in TAGS_ONLY])
@@ -104,15 +105,6 @@ def test_thoughts_are_no_calls(name: str) -> None:
 def test_calls_that_a_transcript_has_neutralised_are_read(name: str) -> None:
     if not DIALECTS[name].frames:
         assert parse(neutralise(written([OTHER], name, SCHEMAS)), name, SCHEMAS).calls == (OTHER,)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_a_profile_says_names_a_form_that_is_read(name: str) -> None:
-    form = DIALECTS[name].form
-    for empty, filled in (("…", "f"), ("name", "f"), ("key", "k"), ("value", "v"), ("words", "w"), ("{f}", "{}")):
-        form = form.replace(empty, filled)
-    reply = parse(form, name, {**SCHEMAS, "f": OBJECT})
-    assert "\n" not in form and (reply.calls or name in ("llama-json", "llama-pythonic", "deepseek-v3", "tags")), form
 
 
 # No call is taken for words ---------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from marft_envs.tools.dialects.base import Bad, Dialect, Schemas, arguments_of, 
 from marft_envs.tools.types import ToolCall
 
 _TO = re.compile(r"\bto=functions\.([^\s<]+)")
+_ADDRESS = re.compile(r"\bto=\S+|^assistant\b")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _TYPES = {"integer": "number", "null": "null", "object": "object", "array": "any[]"}
 
@@ -54,6 +55,7 @@ class Harmony(Dialect):
         words: list[str] = []
         for header, content, end in thoughts.harmony(said):
             to, channel = _TO.search(header), _CHANNEL.search(header)
+            words.append(_ADDRESS.sub("", header.partition("<|channel|>")[0]))
             if to is not None:
                 if end.startswith("<|end|>"):
                     raise Bad("bad_form", "a call must end with <|call|>")
