@@ -45,7 +45,7 @@ class FlexEnv(AECEnv):
         max_turns_per_agent: Most turns of one agent in an episode.
         on_invalid: What bad routing does: ``fallback``, ``end_round``, or a number that the team pays.
         max_chars: Longest task text plus contributions in an observation; None: no limit.
-        share_thoughts: Whether others read what an agent thinks aloud (``<think>…</think>``, a harmony model's analysis).
+        share_thoughts: Whether others read what an agent thinks aloud (``<think>…</think>``, an analysis channel).
             Records keep it, and the agent's own earlier turns are shown to it whole.
         render_mode: ``human``, ``ansi`` or None.
         env_id: Name in records and metadata.
