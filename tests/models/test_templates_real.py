@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-from jinja2 import TemplateError  # noqa: E402
-from transformers.utils.chat_template_utils import render_jinja_template  # noqa: E402
+from jinja2 import TemplateError
+from transformers.utils.chat_template_utils import render_jinja_template
 
-from marft_algos.models.probing import dialect_of, read_back  # noqa: E402
-from marft_envs.errors import ConfigError  # noqa: E402
+from marft_algos.models.probing import dialect_of, read_back
+from marft_envs.errors import ConfigError
 
 TRL = importlib.util.find_spec("trl")
 pytestmark = pytest.mark.skipif(TRL is None, reason="trl, whose templates these are, is not installed")

@@ -34,7 +34,7 @@ class QwenXml(Framed):
     form = "<tool_call><function=name><parameter=key>value</parameter></function></tool_call>"
     opens = "<function="
     outer: ClassVar[tuple[str, str]] = ("<tool_call>", "</tool_call>")
-    marks: tuple[str, ...] = ("<tool_call>", "<function=", "</function>", "</tool_call>")
+    marks: ClassVar[tuple[str, ...]] = ("<tool_call>", "<function=", "</function>", "</tool_call>")
     also = ("<parameter=", "</parameter>")
     keys = _KEYS
     listing = ("# Tools\n\nYou have access to the following functions:\n\n<tools>\n", "\n</tools>")
@@ -153,8 +153,8 @@ class MiniMax(Framed):
     outer_name: ClassVar[str] = "minimax:tool_call"
     form = '<minimax:tool_call><invoke name="…"><parameter name="…">value</parameter></invoke></minimax:tool_call>'
     opens = "<minimax:tool_call>"
-    marks: tuple[str, ...] = ("<minimax:tool_call>", '<invoke name="', "</invoke>", "</minimax:tool_call>")
-    also: tuple[str, ...] = ('<parameter name="', "</parameter>")
+    marks: ClassVar[tuple[str, ...]] = ("<minimax:tool_call>", '<invoke name="', "</invoke>", "</minimax:tool_call>")
+    also: ClassVar[tuple[str, ...]] = ('<parameter name="', "</parameter>")
     keys = _KEYS
     typed: ClassVar[bool] = False
     """Whether an attribute says that an argument is text."""

@@ -73,7 +73,7 @@ def kind_of(value: Any) -> str:
         return "boolean"
     if isinstance(value, int | float):
         return "number"
-    return {str: "string", list: "array", dict: "object"}[type(value)]
+    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
 
 
 def kinds_of(schema: Mapping[str, Any]) -> set[str] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from marft_envs.tools.dialects.base import (
     Bad,
@@ -108,8 +108,8 @@ class MistralV13(Framed):
     families = "Magistral 2507, Devstral, Mistral Medium 3.1"
     form = "[TOOL_CALLS]name[ARGS]{…}"
     opens = "[TOOL_CALLS]"
-    marks: tuple[str, ...] = ("[TOOL_CALLS]", "[ARGS]")
-    also: tuple[str, ...] = ("[CALL_ID]",)
+    marks: ClassVar[tuple[str, ...]] = ("[TOOL_CALLS]", "[ARGS]")
+    also: ClassVar[tuple[str, ...]] = ("[CALL_ID]",)
     closes = ("[ARGS]",)
     listing = MistralV3.listing
     _id = ""
@@ -196,10 +196,10 @@ class DeepSeekV31(Framed):
     families = "DeepSeek V3.1"
     form = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>name<｜tool▁sep｜>{…}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
     opens = "<｜tool▁calls▁begin｜>"
-    marks: tuple[str, ...] = (
+    marks: ClassVar[tuple[str, ...]] = (
         "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>",
     )  # fmt: skip
-    also: tuple[str, ...] = ("<｜tool▁calls▁end｜>",)
+    also: ClassVar[tuple[str, ...]] = ("<｜tool▁calls▁end｜>",)
     closes = ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
     _call = "{name}<｜tool▁sep｜>{arguments}"
     _FENCE = re.compile(r"```(?:json)?\s*")
