@@ -59,6 +59,8 @@ class Harmony(Dialect):
             if to is not None:
                 if end.startswith("<|end|>"):
                     raise Bad("bad_form", "a call must end with <|call|>")
+                if not content.strip():
+                    raise Bad("unclosed")
                 calls.append(ToolCall(to[1], object_of(content)))
             elif channel is not None and channel[1] not in ("final", "commentary"):
                 raise Bad("bad_form", "the channels are analysis, commentary and final")
