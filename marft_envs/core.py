@@ -46,6 +46,8 @@ class FlexEnv(AECEnv):
         on_invalid: What bad routing does: ``fallback``, ``end_round``, or a number that the team pays.
         max_chars: Longest task text plus contributions in an observation; None: no limit.
         reply_tokens: Every profile ends by saying that a reply may have so many tokens; None: nothing is said of it.
+        share_thoughts: Whether others read what an agent thinks aloud (``<think>…</think>``, an analysis channel).
+            Records keep it, and the agent's own earlier turns are shown to it whole.
         render_mode: ``human``, ``ansi`` or None.
         env_id: Name in records and metadata.
 
@@ -69,12 +71,13 @@ class FlexEnv(AECEnv):
         on_invalid: str | float = "fallback",
         max_chars: int | None = None,
         reply_tokens: int | None = None,
+        share_thoughts: bool = False,
         render_mode: str | None = None,
         env_id: str = "custom",
     ) -> None:
         super().__init__()
         _check_team(agents, render_mode)
-        self.rules = Rules(history, max_rounds, max_turns, max_turns_per_agent, on_invalid, max_chars)
+        self.rules = Rules(history, max_rounds, max_turns, max_turns_per_agent, on_invalid, max_chars, share_thoughts)
         """Limits, and what of the past is seen; what is put here counts from the next :meth:`reset` on."""
         self.team = tuple(agents) if reply_tokens is None else _limited(agents, reply_tokens)
         self.task = task

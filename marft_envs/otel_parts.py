@@ -71,9 +71,9 @@ def reply(turn: TurnRecord) -> list[dict[str, Any]]:
     called = calls(turn)
     if not called:
         return [text(turn.text)]
-    from marft_envs.tools.parse import words
+    from marft_envs.tools.parse import parse
 
-    spoken = words(turn.text, True)
+    spoken = parse(turn.text, "any").words
     return [
         *([text(spoken)] if spoken else []),
         *(
@@ -101,11 +101,12 @@ def calls(turn: TurnRecord) -> list[tuple[str, str, str]]:
     """Returns name, arguments as JSON and the line of the result of each call that was carried out or refused."""
     if not turn.result:
         return []
+    from marft_envs.tools.dialects.tags import unwrapped_result
     from marft_envs.tools.parse import parse
     from marft_envs.tools.session import one_line
 
-    calls, lines = parse(turn.text).calls, turn.result.split("\n")
-    if len(calls) != len(lines):
+    calls, lines = parse(turn.text, "any").calls, [unwrapped_result(line) for line in turn.result.split("\n")]
+    if len(calls) != len(lines) or lines[0].startswith("error (malformed)"):
         return []  # the result is not one of tools
     return [
         (one_line(call.name)[:64], json.dumps(dict(call.arguments)), line)

@@ -45,6 +45,7 @@ class Rules:
     max_turns_per_agent: int | None = None
     on_invalid: str | float = "fallback"
     max_chars: int | None = None
+    share_thoughts: bool = False
 
     def __post_init__(self) -> None:
         if self.history not in HISTORIES:
@@ -87,7 +88,7 @@ class Schedule:
         self.view = View(list(self.agents))
         self.view.history = record.turns
         self.planner = Planner(dependency, self.view, rules.history)
-        self.transcript = Transcript(record.agents, task)
+        self.transcript = Transcript(record.agents, task, rules.share_thoughts)
         self.layer: dict[str, Turn] = {}
         """The planned turns of the current layer, in canonical agent order."""
         self.pending: dict[str, str] = {}

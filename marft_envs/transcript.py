@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from marft_envs.observation import Part, neutralise, role_tags
+from marft_envs.thoughts import spoken
 from marft_envs.types import AgentSpec, Task, TurnRecord, optional
 
 Parts = tuple[Part, ...]
@@ -17,10 +18,13 @@ class Transcript:
     Args:
         agents: The team, under whose tags words are shown.
         task: Its ``show`` may shorten what others did.
+        share_thoughts: Others read what an agent thinks aloud.
     """
 
-    def __init__(self, agents: Sequence[AgentSpec], task: Task) -> None:
+    def __init__(self, agents: Sequence[AgentSpec], task: Task, share_thoughts: bool = False) -> None:
+        self._share_thoughts = share_thoughts
         self._task, self._tags, self._show = task, role_tags(agents), optional(task, "show")
+        self._restored = optional(task, "restored")
         self.selective: bool = self._show is not None
         """Whether the task may leave a turn out of an observation whose ``sees`` names it."""
         self._turns: list[Parts] = []
@@ -33,7 +37,8 @@ class Transcript:
 
     def enter(self, turn: TurnRecord) -> None:
         """Adds the words of the next turn."""
-        self._turns.append((Part(neutralise(turn.text, self._tags), turn.round, turn),))
+        heard = turn.text if self._share_thoughts else spoken(turn.text)
+        self._turns.append((Part(neutralise(heard, self._tags), turn.round, turn),))
 
     def set_result(self, turn: TurnRecord) -> None:
         """Sets the result of a turn."""
@@ -83,7 +88,8 @@ class Transcript:
     def _as_own(self, index: int) -> Parts:
         """Renders a turn as its author reads it: with its calls as it wrote them, so that it keeps writing them so."""
         words, *result = self._turns[index]
-        text = words.text.replace("< tool_call>", "<tool_call>").replace("< /tool_call>", "</tool_call>")
+        assert words.turn is not None
+        text = self._restored(words.turn.agent, neutralise(words.turn.text, self._tags))
         parts = self._own[index] = (Part(text, words.round, words.turn, own=True), *result)
         return parts
 

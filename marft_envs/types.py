@@ -261,6 +261,10 @@ class TaskDefaults:
         """Returns the tools that an agent can call now, as OpenAI's chat API and chat templates take them."""
         return []
 
+    def restored(self, agent: str, text: str) -> str:
+        """Returns an agent's own earlier words, which were neutralised, with the marks of its calls whole again."""
+        return text.replace("< tool_call>", "<tool_call>").replace("< /tool_call>", "</tool_call>")
+
     def final_metrics(self) -> Mapping[str, float]:
         """Returns numbers of the episode that are worked out when its record is asked for.
 

@@ -245,7 +245,7 @@ def replies_stop_at_the_end_or_the_limit(bench: Bench) -> None:
                     f"A reply of {len(reply.action_ids)} tokens (at most {params.max_new_tokens}) that ends with"
                     f" {last} has the stop reason '{reply.stop_reason}'; end tokens are {base.chat.end_ids}."
                 )
-            if reply.text != base.chat.tokenizer.decode(reply.action_ids, skip_special_tokens=True):
+            if reply.text != base.chat.text_of(reply.action_ids):
                 raise EngineCheckError(f"The text {reply.text!r} is not that of the tokens {reply.action_ids}.")
             seen.add(reply.stop_reason)
     if len(seen) < 2:

@@ -96,7 +96,7 @@ class NativeEngine(EngineBase):
             hidden = cache.prefill(list(prompts.values()))
             sampler = _Sampler(policies[0].model, params, chat.end_ids)
             ids, logprobs = sampler.run(cache, hidden, streams)
-        texts = chat.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        texts = map(chat.text_of, ids)
         generations = []
         for row, scores, text in zip(ids, logprobs, texts, strict=True):
             reason = StopReason.EOS if row[-1] in chat.end_ids else StopReason.LENGTH

@@ -186,7 +186,7 @@ class OpenAIEngine(EngineBase):
             return Generation(list(ids), np.asarray(scored, np.float32), StopReason.LENGTH, FOREIGN)
         chat = self._renderer.chat(request.policy)
         reason = StopReason.EOS if ids[-1] in chat.end_ids else StopReason.LENGTH
-        text = chat.tokenizer.decode(ids, skip_special_tokens=True)
+        text = chat.text_of(ids)
         return Generation(list(ids), np.asarray(scored, np.float32), reason, FOREIGN, text)
 
     def _check_cost(self) -> None:

@@ -250,7 +250,7 @@ class VLLMEngine(EngineBase):
         ended = bool(ids) and ids[-1] in base.chat.end_ids
         if len(ids) != len(scored) or ended != (choice["finish_reason"] == "stop"):
             return failure(f"the server ended with '{choice['finish_reason']}' after tokens {ids[-3:]}", version)
-        text = base.chat.tokenizer.decode(ids, skip_special_tokens=True)
+        text = base.chat.text_of(ids)
         reason = StopReason.EOS if ended else StopReason.LENGTH
         return Generation(list(ids), np.asarray(scored, np.float32), reason, version, text)
 

@@ -15,7 +15,9 @@ from typing import Any
 from jinja2 import TemplateError
 
 from marft_algos.models import markers
+from marft_algos.models.probing import dialect_of
 from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.tools.dialects import MARKS, Dialect
 
 Tools = Sequence[Mapping[str, Any]]
 """Tools in the form of OpenAI's chat API."""
@@ -57,12 +59,14 @@ class Chat:
     """Whether the template shows a system message."""
     _end: int | None = field(init=False, default=None, repr=False)
     """What ``reply_ids`` ends with, once it has been asked for."""
+    dialect: Dialect | None = field(init=False, default=None)
+    """The form in which the template writes calls; None unless it shows tools."""
 
     def __post_init__(self) -> None:
         """Asks the template what it takes.
 
         Raises:
-            ConfigError: tools are to be shown by a template that shows none.
+            ConfigError: Tools are to be shown by a template that shows none, or whose calls cannot be read back.
         """
         special, framing, written, lines = markers.special(self.tokenizer), set(), set(), set()
         for gap, frame, opening in self._written():
@@ -76,15 +80,10 @@ class Chat:
         probe = [{"role": "system", "content": profile}, {"role": "user", "content": task}]
         shown = self._text(probe)
         self.system = shown is not None and profile in shown and task in shown
-        name = _MARK.format(3)
-        schema = {"name": name, "description": name, "parameters": {"type": "object", "properties": {}}}
-        tool = {"type": "function", "function": schema}
-        if self.tools and name not in (self._text(self._folded(probe), tools=[tool]) or ""):
-            raise ConfigError(
-                f"The chat template of '{self.spec}' shows no tools. Leave --template-tools off (the environment then"
-                " writes them into the profiles, unless its show_tools is 'none'), or choose a model whose template"
-                " takes tools."
-            )
+        if self.tools:
+            self.dialect = dialect_of(self.spec, self._text, self._folded(probe))
+            own = {mark for mark in (*self.dialect.marks, *self.dialect.also) if not self.dialect.frames}
+            self.profile_breaker = markers.Breaker(self.tokenizer, (special | framing) - own, lines)
 
     def render(
         self, conversations: Sequence[Sequence[Mapping[str, str]]], tools: Sequence[Tools] | None = None
@@ -120,6 +119,22 @@ class Chat:
                 f"The chat template of '{self.spec}' refuses a conversation with roles {roles}: {error}. Expected a"
                 " template that takes user and assistant messages by turns. Choose an instruction model."
             ) from error
+
+    def text_of(self, ids: Sequence[int]) -> str:
+        """Returns a reply as text: without special tokens, but for those that calls and thoughts are written with.
+
+        Readers of calls would not see a call whose marks are gone.
+        """
+        kept = {i for i, token in self._special() if token in MARKS and i not in self.end_ids}
+        if kept.isdisjoint(ids):
+            return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+        dropped = {i for i, _ in self._special()} - kept
+        return str(self.tokenizer.decode([i for i in ids if i not in dropped], skip_special_tokens=False))
+
+    def _special(self) -> list[tuple[int, str]]:
+        named = dict(zip(self.tokenizer.all_special_ids, self.tokenizer.all_special_tokens, strict=False))
+        added = self.tokenizer.added_tokens_decoder.items()
+        return list((named | {int(i): token.content for i, token in added if token.special}).items())
 
     def neutralise(self, text: str) -> str:
         """Returns what others say with every marker broken up (:mod:`.markers`), the rest as it was."""

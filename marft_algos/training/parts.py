@@ -93,6 +93,7 @@ def build(
         policies = setup.make_policies(spec, wrap_base(*model, setup.model_settings(config)) if model else None)
         panel = problems.train(config.seed, 0, setup.PROMPTS_CHECKED)
         setup.check_prompts(config, first, policies.renderer, panel)
+        setup.check_dialects(first, policies.renderer)
     return Parts(
         spec, make_env, make_eval_env, problems, algorithm, policies, _engine(spec, policies, engine), tuple(loggers)
     )

@@ -236,6 +236,24 @@ def check_prompts(config: TrainConfig, env: FlexEnv, renderer: Renderer, panel: 
             renderer.check_context(policy, messages, config.max_new_tokens, tools)
 
 
+def check_dialects(env: FlexEnv, renderer: Renderer) -> None:
+    """Checks that calls are read in the form in which each agent's chat template writes them, where it shows tools.
+
+    Raises:
+        ConfigError: They are not: the agent's calls would be malformed.
+    """
+    speech = getattr(env.unwrapped.task, "speech", None)
+    if speech is None:
+        return
+    written = {agent: renderer.chat(renderer.policy_of(agent)).dialect for agent in renderer.agents}
+    for agent, dialect in written.items():
+        if dialect is not None and speech.dialects[agent] not in (dialect.name, "any"):
+            raise ConfigError(
+                f"The chat template of '{agent}' writes calls as '{dialect.name}', and the environment reads"
+                f" '{speech.dialects[agent]}'. Add --env-kwargs dialect={dialect.name} (or dialect=any)."
+            )
+
+
 def saved_policies(config: TrainConfig, policies: PolicySet) -> list[str]:
     """Returns the policies whose weights a checkpoint holds: all but those that are a bare base model."""
     return [p for p in policies.policies if policies.trainable(p) or not config.full_finetune]

@@ -13,9 +13,11 @@ from marft_envs.problems import ProblemSet, whole
 from marft_envs.rewards import CompositeReward
 from marft_envs.teams import Team
 from marft_envs.tools.compact import CompactMessages, records
+from marft_envs.tools.dialects import DEFAULT
 from marft_envs.tools.functions import FunctionDomain
 from marft_envs.tools.limits import Limits
 from marft_envs.tools.schema import marked, tool
+from marft_envs.tools.speech import Named, by_agent, told
 from marft_envs.tools.task import ToolTask
 from marft_envs.tools.teams import TEAMS, check, team
 from marft_envs.tools.types import (
@@ -69,6 +71,7 @@ def make(
     max_result_chars: int = Limits.max_result_chars,
     show_tools: str = "openai",
     show_policy: bool = True,
+    dialect: Named = DEFAULT,
     profiles: Mapping[str, str] | None = None,
     dependency: Any = None,
     compact: bool | Mapping[str, int] = False,
@@ -90,8 +93,10 @@ def make(
         max_calls: Calls of the team in an episode; one more ends it.
         budgets: Agent or role -> calls in an episode; more are refused.
         max_result_chars: Longest result of a call; a longer one is cut and counts as an error.
-        show_tools: How tools stand in observations: ``openai``, ``signatures``, ``names`` or ``none``.
+        show_tools: How tools stand in observations: ``openai``, ``dialect``, ``signatures``, ``names`` or ``none``.
         show_policy: Put the domain's policy into observations.
+        dialect: How calls are written: a name of :data:`marft_envs.tools.dialects.DIALECTS`, or agent or role -> name;
+            ``any`` reads whichever a reply is written in. Calls in another form are malformed.
         profiles: Agent or role -> another profile.
         dependency: Replaces the team's D: anything :func:`marft_envs.dependency.as_dependency` takes. Everybody then
             sees earlier rounds too, unless D = 0 (``history="team"``) or ``history`` says otherwise.
@@ -106,10 +111,12 @@ def make(
     tool_domain = _domain(domain, domain_args, team_name)
     members = (team_name if isinstance(team_name, Team) else team(team_name, tool_domain)).changed(profiles, dependency)
     check(members, tool_domain)
+    dialects = by_agent(dialect, members)
+    members = told(members, dialects)
     problems = tool_domain.problems(split, whole(levels), limit)
     limits = Limits(max_turns, max_idle, max_calls, dict(budgets or {}), max_result_chars)
     pays = CompositeReward(**reward) if isinstance(reward, Mapping) else reward
-    task = ToolTask(tool_domain, problems, members, pays, limits, show_tools, show_policy)
+    task = ToolTask(tool_domain, problems, members, pays, limits, show_tools, show_policy, dialects)
     task.records = records(compact, members.agents)
     if dependency is not None:
         flex.setdefault("history", "team")

@@ -22,9 +22,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from marft_envs import observation as obs_mod
+from marft_envs import thoughts
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.tools.parse import parse, words
+from marft_envs.tools.dialects import Reply
+from marft_envs.tools.dialects.tags import unwrapped_result
 from marft_envs.tools.session import Entry, one_line
 from marft_envs.tools.task import ToolTask
 from marft_envs.tools.types import ToolCall
@@ -33,6 +35,8 @@ from marft_envs.wrappers import FlexWrapper
 
 Count = Callable[[str], int]
 """Tokens of a text."""
+Read = Callable[[str, str], Reply]
+"""(agent, its reply) -> what it asks for."""
 
 _PIECE = re.compile(r"\w+|[^\w\s]")
 
@@ -117,19 +121,20 @@ class Records:
         self._compact: Counter[str] = Counter()
         self._logged = 0
 
-    def book(self, turns: Sequence[TurnRecord], outcome: Outcome, log: Sequence[Entry]) -> None:
+    def book(self, turns: Sequence[TurnRecord], outcome: Outcome, log: Sequence[Entry], read: Read) -> None:
         """Enters the turns of a layer, and what their agents were passed on from others.
 
         Args:
             turns: The layer's.
             outcome: What the task says of them; gets the token counts.
             log: The session's, of the whole episode.
+            read: Reads the calls of an agent's reply.
         """
         new, self._logged = log[self._logged :], len(log)
         for turn in turns:
             self._count_seen(turn)
             entries = [entry for entry in new if entry.result.agent == turn.agent]
-            self._actions.append(self._action(turn, outcome.results.get(turn.index, ""), entries))
+            self._actions.append(self._action(turn, outcome.results.get(turn.index, ""), entries, read))
         totals = {"raw": self._raw.total(), "compact": self._compact.total()}
         outcome.info = {**outcome.info, "peer_tokens": totals}
         counted = {f"peer_tokens_{form}": float(count) for form, count in totals.items()}
@@ -156,20 +161,20 @@ class Records:
                 kept.append(line.text)
         return action.words, "\n".join(kept)
 
-    def _action(self, turn: TurnRecord, result: str, entries: list[Entry]) -> _Action:
+    def _action(self, turn: TurnRecord, result: str, entries: list[Entry], read: Read) -> _Action:
         """The record of a turn: calls and the lines of their results are one to one."""
         clean = self._neutral(turn.text)
         raw = self.count(clean)
         if not result:
-            words_kept = clean.rpartition("</think>")[2].strip()
+            words_kept = thoughts.spoken(clean).strip()
             return _Action(turn, words_kept, (), raw, raw if words_kept == clean else self.count(words_kept))
-        reply = parse(turn.text)
+        reply = read(turn.agent, turn.text)
         if reply.error:
             words_kept = turn.text
             lines = [_Line(f"open: a reply that could not be read ({reply.message})", "", "", False)]
         else:
-            words_kept, lines = words(turn.text, bool(reply.calls)), []
-            for call, line in zip(reply.calls, result.split("\n"), strict=True):
+            words_kept, lines = reply.words, []
+            for call, line in zip(reply.calls, map(unwrapped_result, result.split("\n")), strict=True):
                 entry = entries[0] if entries and entries[0].result.call == call and entries[0].line == line else None
                 entries = entries[1:] if entry is not None else entries
                 lines.append(self._line(call, line, entry))

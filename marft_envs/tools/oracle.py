@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError
 from marft_envs.experts import play as play
-from marft_envs.tools.parse import written
+from marft_envs.tools.dialects import DEFAULT, dialect
 from marft_envs.tools.session import Session
 from marft_envs.tools.teams import FINISH
 from marft_envs.tools.types import Grade, ToolCall, ToolDomain, ToolProblem, graded
@@ -44,7 +44,7 @@ def answer(task: ToolTask, agent: str) -> str:
     while mine < len(rest) and rest[mine].name in task.holds[agent]:
         mine += 1
     if mine:
-        return written(rest[:mine])
+        return task.speech.write(agent, rest[:mine])
     if not rest:
         return _ending(task, agent)
     holder = next((name for name in task.agents if rest[0].name in task.holds[name]), None)
@@ -54,7 +54,7 @@ def answer(task: ToolTask, agent: str) -> str:
         return task.roles[holder]
     for name, (_, to) in control.items():
         if to == holder:
-            return written([ToolCall(name, {})])
+            return task.speech.write(agent, [ToolCall(name, {})])
     return task.problem.turns[task.user_turn] if agent == team.user else DONE
 
 
@@ -67,7 +67,7 @@ def _ending(task: ToolTask, agent: str) -> str:
         return tell if user and tell else DONE
     if agent == user and tell and tell not in task.talk.told:
         return task.problem.turns[task.user_turn]
-    finish = written([ToolCall(FINISH, {})])
+    finish = task.speech.write(agent, [ToolCall(FINISH, {})])
     return f"{tell}\n{finish}" if tell and not user else finish
 
 
@@ -110,18 +110,27 @@ def samples(task: ToolTask, agent: str) -> tuple[str, ...]:
         return (right, "First look the order up.", "")
     names = [tool.name for tool in task.live.available(agent)]
     some = ToolCall(names[0] if names else "look", {})
+    wrong = [ToolCall(some.name, {"no_such": [1, None]}), ToolCall("no_such_tool", {})]
     return (
         right,
         right,
-        written([some]),
-        written([ToolCall(some.name, {"no_such": [1, None]}), ToolCall("no_such_tool", {})]),
+        _attempt(task, agent, [some]),
+        _attempt(task, agent, wrong),
         f'```json\n{{"name": "{some.name}", "arguments": {{}}}}\n```',
-        *(written([ToolCall(name, {})]) for name in task.control[agent]),
+        *(_attempt(task, agent, [ToolCall(name, {})]) for name in task.control[agent]),
         *(task.roles[name] for name in task.agents if agent in task.team.routers and name != agent),
         '<tool_call>\n{"name": "' + some.name,
         DONE,
         "",
     )
+
+
+def _attempt(task: ToolTask, agent: str, calls: Sequence[ToolCall]) -> str:
+    """Calls as a model writes them, in the default form where the agent's has no way to call what there is not."""
+    try:
+        return task.speech.write(agent, calls)
+    except ValueError:
+        return dialect(DEFAULT).write(calls)
 
 
 def validate(task: ToolTask) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from marft_envs.tools.types import Tool
 
-SHOWN = ("openai", "signatures", "names", "none")
+SHOWN = ("openai", "dialect", "signatures", "names", "none")
 """How an agent's tools stand in its observation."""
 
 
@@ -21,13 +21,19 @@ def signature(tool: Tool) -> str:
     return f"{tool.name}({', '.join(named)}): {tool.description}".split("\n", 1)[0]
 
 
-def tools(kind: str, mine: Sequence[Tool], others: Mapping[str, Sequence[Tool]]) -> list[str]:
+def tools(
+    kind: str,
+    mine: Sequence[Tool],
+    others: Mapping[str, Sequence[Tool]],
+    write: Callable[[Sequence[Tool]], str] | None = None,
+) -> list[str]:
     """Returns paragraphs about tools.
 
     Args:
         kind: One of :data:`SHOWN`.
         mine: What the reader can call now.
         others: Role -> what it can call; names only are shown.
+        write: How the reader's dialect lists tools, for the kind ``dialect``.
     """
     if kind == "none":
         return []
@@ -37,6 +43,8 @@ def tools(kind: str, mine: Sequence[Tool], others: Mapping[str, Sequence[Tool]])
         out.append("\n".join(["Tools of the others:", *lines]))
     if mine and kind == "names":
         out.append(f"Your tools: {', '.join(tool.name for tool in mine)}")
+    elif mine and write is not None:
+        out.append(write(mine))
     elif mine:
         out.append("\n".join(["Your tools:", *(tool.line if kind == "openai" else signature(tool) for tool in mine)]))
     return out

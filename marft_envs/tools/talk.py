@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from marft_envs.tools.parse import words
-
 
 @dataclass
 class Talk:
@@ -23,18 +21,17 @@ class Talk:
     replies: set[tuple[str, str]] = field(default_factory=set)
     """Agent and words, case and marks apart, of this user turn."""
 
-    def hear(self, agent: str, text: str, calls: bool, over: bool) -> bool:
+    def hear(self, agent: str, spoken: str, calls: bool, over: bool) -> bool:
         """Notes a reply; returns whether it said something new to, or as, the user-agent.
 
         Args:
             agent: Who says it.
-            text: The whole reply.
+            spoken: The words of the reply.
             calls: It holds calls; beside these, nothing is said to a user-agent.
             over: The user's turn is over with it.
         """
         if not (over if not self.user else not calls):
             return False
-        spoken = words(text, calls)
         if agent != self.user and spoken:
             self.told.append(spoken)
         plain = (agent, " ".join(re.findall(r"\w+", spoken.casefold())))

@@ -17,10 +17,11 @@ from marft_envs.rewards import CompositeReward
 from marft_envs.routing import parse_names
 from marft_envs.teams import Team
 from marft_envs.tools import oracle, scoring, show
+from marft_envs.tools.dialects import DEFAULT
 from marft_envs.tools.limits import Limits
-from marft_envs.tools.parse import parse
 from marft_envs.tools.scoring import Step, Tally
 from marft_envs.tools.session import Session, Toolbox, shown
+from marft_envs.tools.speech import Speech, by_agent
 from marft_envs.tools.talk import Talk
 from marft_envs.tools.teams import FINISH, control, held
 from marft_envs.tools.types import Grade, Problems, Tool, ToolCall, ToolDomain, ToolProblem, ToolResult, graded
@@ -44,6 +45,7 @@ class ToolTask(Drawn[ToolProblem]):
         limits: Turns, calls, characters.
         show_tools: One of :data:`marft_envs.tools.show.SHOWN`.
         show_policy: Put the domain's policy into observations.
+        dialect: How agents write calls (:mod:`marft_envs.tools.speech`).
 
     Raises:
         ConfigError: If a setting or the domain cannot work.
@@ -58,6 +60,7 @@ class ToolTask(Drawn[ToolProblem]):
         limits: Limits | None = None,
         show_tools: str = "openai",
         show_policy: bool = True,
+        dialect: str | Mapping[str, str] = DEFAULT,
     ) -> None:
         scoring.check(reward)
         if show_tools not in show.SHOWN:
@@ -74,6 +77,9 @@ class ToolTask(Drawn[ToolProblem]):
         self.budgets = self.limits.of_agents(self.roles)
         self.control = {name: control(team, name, domain) for name in self.agents}
         """Agent -> tools of the environment's own: ``finish`` (unless the domain has one) and handovers."""
+        own = {name: [tool for tool, _ in self.control[name].values()] for name in self.agents}
+        callable_ = {name: [*(domain.tools[tool] for tool in sorted(self.holds[name])), *own[name]] for name in own}
+        self.speech = Speech(by_agent(dialect, team), callable_)
         self._standing: dict[tuple[str, frozenset[str]], list[str]] = {}
         self.session: Session | None = None
         self.records: Records | None = None
@@ -159,11 +165,12 @@ class ToolTask(Drawn[ToolProblem]):
         key = (agent, self.live.withheld)
         if key not in self._standing:
             policy = self.team.policies.get(agent, self.domain.policy)
+            write = self.speech.tools if self.show_tools == "dialect" else None
             parts = [f"Policy:\n{policy}"] if self.show_policy and policy else []
             mine, others = self._available(agent), dict[str, list[Tool]]()
             if not mine or agent in self.team.routers:
                 others = {self.roles[name]: self.live.available(name) for name in self.agents if name != agent}
-            self._standing[key] = [*parts, *show.tools(self.show_tools, mine, others)]
+            self._standing[key] = [*parts, *show.tools(self.show_tools, mine, others, write and partial(write, agent))]
         return self._standing[key]
 
     def _available(self, agent: str) -> list[Tool]:
@@ -183,7 +190,7 @@ class ToolTask(Drawn[ToolProblem]):
         """Carries out the calls of each turn, in canonical order; ends the episode with the last user turn."""
         outcome = self._carry_out_layer(turns)
         if self.records is not None:
-            self.records.book(turns, outcome, self.live.log)
+            self.records.book(turns, outcome, self.live.log, self.speech.read)
         return outcome
 
     def _carry_out_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
@@ -235,7 +242,7 @@ class ToolTask(Drawn[ToolProblem]):
         agent, tally = turn.agent, self.tally
         if self.over or not (self.holds[agent] or self.control[agent]):
             return "", False  # nothing is read after the end, nor of those whose words are only words
-        reply = parse(turn.text)
+        reply = self.speech.read(agent, turn.text)
         if reply.error:
             tally.malformed += 1
             tally.attempts[agent] += 1
@@ -245,14 +252,14 @@ class ToolTask(Drawn[ToolProblem]):
             return f"error (malformed): {reply.message}; nothing was carried out", False
         if not reply.calls:
             facts["over"] = facts["over"] or self._ends(agent, turn.text)
-            return "", self.talk.hear(agent, turn.text, False, facts["over"])
+            return "", self.talk.hear(agent, reply.words, False, facts["over"])
         facts["called"] = True
         lines, new = [], False
         for call in reply.calls:
             line, brought = self._carry_out(session, agent, call, facts)
-            lines.append(line)
+            lines.append(self.speech.result(agent, line))
             new = new or brought
-        self.talk.hear(agent, turn.text, True, facts["over"])
+        self.talk.hear(agent, reply.words, True, facts["over"])
         return "\n".join(lines), new
 
     def _ends(self, agent: str, text: str) -> bool:
@@ -348,6 +355,10 @@ class ToolTask(Drawn[ToolProblem]):
             self._gold = self.domain.oracle(self.problem)
         return self._gold
 
+    def restored(self, agent: str, text: str) -> str:
+        """Returns an agent's own neutralised words with the marks of its calls whole."""
+        return self.speech.restored(agent, text)
+
     def expert(self, agent: str) -> str:
         """Returns what the oracle says as ``agent`` now."""
         return oracle.answer(self, agent)
@@ -381,7 +392,7 @@ class ToolTask(Drawn[ToolProblem]):
         memo[id(self)] = new
         memo[id(self.domain)] = self.domain
         memo[id(self.problems)] = self.problems
-        shared = {"_problem", "team", "limits", "holds", "budgets", "control", "roles", "_gold", "_standing"}
+        shared = {"_problem", "team", "limits", "holds", "budgets", "control", "roles", "_gold", "_standing", "speech"}
         shared |= {"domain", "problems"}
         for name, value in self.__dict__.items():
             setattr(new, name, value if name in shared else copy.deepcopy(value, memo))

@@ -10,7 +10,7 @@ import pytest
 from helpers.tools_tiny import PROBLEMS, SPECIALISTS, TOOLS, Desk, call, grade, problem, start, tiny
 from marft_envs import ConfigError, Layered, Router, check_env, experts
 from marft_envs.tools import TEAMS, FunctionDomain, Grade, Team, ToolProblem, make, oracle
-from marft_envs.tools.parse import words, written
+from marft_envs.tools.parse import parse, written
 from marft_envs.types import AgentSpec
 
 TALKERS = ("user_0", "agent_0")
@@ -150,8 +150,9 @@ def test_told_survives_forks_and_counts_over_user_turns() -> None:
 
 
 def test_words_beside_calls() -> None:
-    assert words("Yes <tool_call>{}</tool_call> sir") == "Yes  sir" and words(said(call("a"))) == ""
-    assert words("<think>a</think> b") == "b" and words("") == "" and words("Take {1, 2}.") == "Take {1, 2}."
+    assert parse(f"Yes {said(call('a'))} sir").words == "Yes  sir" and parse(said(call("a"))).words == ""
+    for text, words in (("<think>a</think> b", "b"), ("", ""), ("Take {1, 2}.", "Take {1, 2}.")):
+        assert parse(text).words == words
 
 
 # Teams and states of one's own ----------------------------------------------------------------------------
