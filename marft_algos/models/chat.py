@@ -59,6 +59,8 @@ class Chat:
     """Whether the template shows a system message."""
     _end: int | None = field(init=False, default=None, repr=False)
     """What ``reply_ids`` ends with, once it has been asked for."""
+    _special_ids: tuple[frozenset[int], frozenset[int]] | None = field(init=False, default=None, repr=False)
+    """What ``text_of`` keeps and drops, once it has been asked for."""
     dialect: Dialect | None = field(init=False, default=None)
     """The form in which the template writes calls; None unless it shows tools."""
 
@@ -125,16 +127,20 @@ class Chat:
 
         Readers of calls would not see a call whose marks are gone.
         """
-        kept = {i for i, token in self._special() if token in MARKS and i not in self.end_ids}
+        kept, dropped = self._special()
         if kept.isdisjoint(ids):
             return str(self.tokenizer.decode(ids, skip_special_tokens=True))
-        dropped = {i for i, _ in self._special()} - kept
         return str(self.tokenizer.decode([i for i in ids if i not in dropped], skip_special_tokens=False))
 
-    def _special(self) -> list[tuple[int, str]]:
-        named = dict(zip(self.tokenizer.all_special_ids, self.tokenizer.all_special_tokens, strict=False))
-        added = self.tokenizer.added_tokens_decoder.items()
-        return list((named | {int(i): token.content for i, token in added if token.special}).items())
+    def _special(self) -> tuple[frozenset[int], frozenset[int]]:
+        """Returns the special tokens that stay in a reply's text, and those that do not."""
+        if self._special_ids is None:
+            named = dict(zip(self.tokenizer.all_special_ids, self.tokenizer.all_special_tokens, strict=False))
+            added = self.tokenizer.added_tokens_decoder.items()
+            special = named | {int(i): token.content for i, token in added if token.special}
+            kept = frozenset(i for i, token in special.items() if token in MARKS and i not in self.end_ids)
+            self._special_ids = kept, frozenset(special) - kept
+        return self._special_ids
 
     def neutralise(self, text: str) -> str:
         """Returns what others say with every marker broken up (:mod:`.markers`), the rest as it was."""
