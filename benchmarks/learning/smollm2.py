@@ -89,7 +89,9 @@ def measure(setting: str, seed: int, job: str, out: Path) -> None:
     done = run_all([_job(setting, seed, job, out)], out, 1).popitem()[1]
     swapped = _swapped(done) if job in ALGORITHMS else None
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(_result(done, swapped)) + "\n", encoding="utf-8")
+    result = _result(done, swapped)
+    result["command"] = result["command"].replace(str(out), "runs/smollm2")
+    file.write_text(json.dumps(result) + "\n", encoding="utf-8")
 
 
 def result_file(setting: str, job: str, seed: int) -> Path:

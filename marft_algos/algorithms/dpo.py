@@ -41,6 +41,11 @@ class DPOConfig(UpdateConfig):
     lr: Annotated[float | dict[str, float], RATE] = 5e-6
     """Adam step size. 5e-6: the adapters of the alignment handbook; ten times the 5e-7 of all weights."""
 
+    @classmethod
+    def general(cls) -> frozenset[str]:
+        """Returns what holds for every algorithm: a preset's rate and steps were chosen for reinforcement."""
+        return frozenset({"micro_tokens"})
+
     @property
     def needs_reference(self) -> bool:
         """The reference is part of the loss."""

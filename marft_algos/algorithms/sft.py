@@ -37,6 +37,11 @@ class SFTConfig(UpdateConfig):
     minibatches: Annotated[int, COUNT] = 8
     """Optimiser steps per pass; with 64 episodes of two turns, 16 replies a step."""
 
+    @classmethod
+    def general(cls) -> frozenset[str]:
+        """Returns what holds for every algorithm: a preset's rate and steps were chosen for reinforcement."""
+        return frozenset({"micro_tokens"})
+
 
 @register("sft")
 class SFT(Algorithm):

@@ -120,6 +120,8 @@ SMOLLM2: dict[str, Any] = {
         # Two steps an iteration; the KL of one stays around .001, with peaks of .06 before Adam has settled.
         "lr": 5e-4,
         "minibatches": 2,
+        # 4 GB at most; a machine with more gains nothing from longer pieces.
+        "micro_tokens": 2048,
     },
 }
 

@@ -3,7 +3,9 @@
 import json
 
 import marft_algos
+from marft_algos.algorithms import base as algorithms
 from marft_algos.cli.app import main
+from marft_algos.config import presets
 from marft_algos.config import settings as configs
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training.warm import supervised
@@ -56,3 +58,12 @@ def test_a_warm_start_has_the_team_and_the_task_of_its_run_and_the_defaults_of_s
     made = supervised(config)
     assert (made.algo, made.iterations, made.seed, made.lora_r, made.env) == ("sft", 2, 7, 4, "relay-v0")
     assert made.token_budget is None and made.algorithm.lr == 5e-4
+
+
+def test_a_presets_rate_and_steps_are_for_reinforcement_and_not_for_imitation():
+    preset = configs.build(presets.get("smollm2"))
+    for algo in ("sft", "dpo"):
+        taught, plain = configs.build({"algo": algo}, preset).algorithm, algorithms.get(algo).Config()
+        assert (taught.lr, taught.minibatches, taught.epochs) == (plain.lr, plain.minibatches, plain.epochs)
+        assert taught.micro_tokens == preset.algorithm.micro_tokens == 2048  # a matter of the machine
+    assert configs.build({"algo": "grpo"}, preset).algorithm.lr == preset.algorithm.lr
