@@ -48,8 +48,8 @@ class Setting:
 
 
 SETTINGS = {
-    "level0": Setting("levels=[0]", 32, 2, 40),
-    "level1": Setting("levels=[1]", 48, 6, 40),
+    "level0": Setting("levels=[0]", 32, 2, 24),
+    "level1": Setting("levels=[1]", 48, 6, 24),
 }
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "marft": ("marft",),
@@ -116,7 +116,7 @@ def _job(setting: str, seed: int, job: str, out: Path) -> Job:
     warm = _job(setting, seed, "single-sft" if single else "sft", out)
     run_all([warm], out, 1)
     algo, *words = ALGORITHMS[kind]
-    every = ("--iterations", str(s.iterations), "--eval-every", "20", "--save-every", "10")
+    every = ("--iterations", str(s.iterations), "--eval-every", "12", "--save-every", "4")
     return Job(name, (algo, *env, *common, "--start", str(out / warm.name), *every, *words))
 
 
