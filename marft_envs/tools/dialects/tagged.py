@@ -234,7 +234,7 @@ class Muse(MiniMax):
     also = ('<atem:parameter name="', "</atem:parameter>", "<|start|>", "<|message|>", "<|eom|>")
     ends = ("<|eom|>",)
     frames = True
-    _HEADER = re.compile(r"(?:<\|e(?:om|ot)\|>)?(?:<\|start\|>assistant)?[ ]?(?:to=[\w.-]+)?<\|message\|>")
+    _HEADER = re.compile(r"(?:<\|eom\|>|<\|eot\|>)?(?:<\|start\|>assistant)?[ ]?(?:to=[\w.-]+)?<\|message\|>")
 
     def said(self, text: str) -> str:
         """Returns a reply without headers."""
