@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models import scoring
+from marft_algos.models.kernels.fused import FAMILIES
 from marft_algos.models.loading import locate, pick_device, pick_dtype
 from marft_algos.models.policy import FEATURE_TOKENS
 from marft_algos.models.weights import SMALL_MODEL
@@ -28,6 +29,8 @@ from marft_envs.errors import ConfigError
 
 CHARS_PER_TOKEN = 3
 """Of prompts, which are not tokenised here; English and mathematics have three to four."""
+PROCESS = {"cpu": 350 << 20, "cuda": 0}
+"""Python, torch and transformers before anything is loaded, where they share the device's memory."""
 CUDA_CONTEXT = 700 << 20
 """What a process takes on a GPU before its first tensor: kernels, workspaces of matrix products."""
 SLACK = {"cuda": 1.08, "cpu": 1.0}
@@ -113,7 +116,7 @@ def estimate(spec: RunSpec, env: FlexEnv, *, device: torch.device | None = None)
     config = spec.config
     where = device or pick_device(config.device)
     dtype = pick_dtype(config.dtype, where)
-    shapes = {model: Shape.of(model, config, dtype) for model in dict.fromkeys(spec.models.values())}
+    shapes = {model: Shape.of(model, config, dtype, where.type) for model in dict.fromkeys(spec.models.values())}
     work = _Work.of(spec, env, min(shape.context for shape in shapes.values()))
     trained = [shapes[spec.models[p]] for p in spec.trained]
     copies = len(spec.past) + len(spec.local) - len(trained) + len(spec.kept)
@@ -126,6 +129,7 @@ def estimate(spec: RunSpec, env: FlexEnv, *, device: torch.device | None = None)
         *_kept(config, [shapes[spec.models[p]] for p in spec.kept]),
         MemoryItem("features for the value heads", work.features * largest.hidden * largest.element, work.fewer),
         MemoryItem("the GPU's own", context),
+        MemoryItem("Python and its packages", PROCESS[where.type]),
     )
     phases = {
         "rollout": _rollout(config, largest, work),
@@ -159,9 +163,11 @@ class Shape:
     """Parameters of one adapter."""
     eager: bool
     """Whether attention holds all pairs of tokens."""
+    packed: bool
+    """Whether an update runs in the packed pass (:mod:`marft_algos.models.kernels.packed`)."""
 
     @classmethod
-    def of(cls, spec: str, config: TrainConfig, dtype: torch.dtype) -> Shape:
+    def of(cls, spec: str, config: TrainConfig, dtype: torch.dtype, device: str) -> Shape:
         """Reads a model's configuration and builds it without storage."""
         try:
             model_config = AutoConfig.from_pretrained(locate(spec), trust_remote_code=False)
@@ -175,20 +181,27 @@ class Shape:
         total = sum(p.numel() for p in model.parameters())
         packed = sum(m.weight.numel() for m in _linear(model).values()) if config.quantize != "none" else 0
         wide = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+        known = type(model.base_model).__name__ in FAMILIES and getattr(text, "hidden_act", "") == "silu"
+        plain = device == "cpu" and not config.full_finetune and config.quantize == "none"
         return cls(
             hidden=text.hidden_size, inner=wide, heads=text.num_attention_heads,
             queries=text.num_attention_heads * head_dim, keys=kv_heads * head_dim, layers=text.num_hidden_layers,
             vocabulary=text.vocab_size, context=_context(text, config), element=dtype.itemsize, parameters=total,
             weights=int((total - packed) * dtype.itemsize + packed * NF4_BYTES),
             adapter=_adapter(model, config), eager=text._attn_implementation == "eager",
+            packed=known and plain and total > SMALL_MODEL,
         )  # fmt: skip
 
     @property
     def layer_bytes(self) -> int:
         """Returns the bytes that a layer keeps of a token for the backward pass, under unmerged adapters everywhere.
 
-        Counted with ``torch.autograd.graph.saved_tensors_hooks`` over Qwen2 layers of six shapes.
+        In the packed pass: the residual before both halves, fp32; queries, what attention gives (twice: with pads and
+        without), gate and up. Keys and values are kept for every row's whole text, see ``_update``. Else counted with
+        ``torch.autograd.graph.saved_tensors_hooks`` over Qwen2 layers of six shapes.
         """
+        if self.packed:
+            return 8 * self.hidden + self.element * (3 * self.queries + 2 * self.inner)
         if self.element == 2:  # norms and rotations keep some of theirs in fp32
             return int(20 * self.hidden + 9 * self.inner + 7 * self.queries + 4.5 * self.keys)
         return 16 * self.hidden + 16 * self.inner + 8 * self.queries + 8 * self.keys
@@ -205,6 +218,8 @@ class _Work:
 
     prompt: int
     """Tokens of the longest prompt."""
+    shared: int
+    """Those of them that all prompts of a policy start with, its profile."""
     new: int
     rows: int
     """Decoded together."""
@@ -226,6 +241,8 @@ class _Work:
         each = min(base.rules.max_rounds, most)
         others = (most - 1) * new
         prompt = max(min(characters // CHARS_PER_TOKEN + others, context - new), 1)
+        profiles = [len(a.prompt) + sum(len(e.user + e.assistant) for e in a.examples) for a in base.team]
+        shared = min(min(profiles) // CHARS_PER_TOKEN, prompt - 1)
         episodes = config.episodes_per_iteration
         rows = 0 if method.view == "none" else episodes * most * (new if method.level == "token" else 1)
         micro = max(min(config.algorithm.micro_tokens, episodes * each * (prompt + new)), prompt + new)
@@ -233,7 +250,14 @@ class _Work:
         if all(spec.endpoints[p].kind != "native" for p in spec.local):
             flying = 0
         return cls(
-            prompt, new, flying, episodes * each, rows, micro, f"--episodes-per-iteration {max(episodes // 2, 1)}"
+            prompt,
+            shared,
+            new,
+            flying,
+            episodes * each,
+            rows,
+            micro,
+            f"--episodes-per-iteration {max(episodes // 2, 1)}",
         )
 
 
@@ -307,6 +331,9 @@ def _update(config: TrainConfig, shape: Shape, work: _Work, device: str) -> tupl
     row = work.prompt + work.new
     fewer = f"--micro-tokens {max(work.micro // 2, row)}" if work.micro > row else "a smaller --max-new-tokens"
     pairs = 3 * shape.heads * min(row, work.micro) * shape.element if shape.eager else 0
+    # The packed pass computes what all rows start with once, and keeps keys and values of whole rows.
+    tokens = work.micro * (row - work.shared) // row if shape.packed else work.micro
+    kv = work.micro * shape.layers * 2 * shape.keys * shape.element if shape.packed else 0
     layer, cached = shape.layer_bytes + pairs, shape.hidden * shape.element
     if config.gradient_checkpointing:
         kept, advice = shape.layers * cached + layer, fewer
@@ -314,7 +341,7 @@ def _update(config: TrainConfig, shape: Shape, work: _Work, device: str) -> tupl
         kept, advice = shape.layers * layer, f"--gradient-checkpointing, or {fewer}"
     chosen = min(work.micro, scoring.chunk_rows(device, shape.vocabulary))
     return (
-        MemoryItem("what the layers keep of a micro-batch", work.micro * kept, advice),
-        MemoryItem("gradients on their way through a layer", work.micro * 2 * shape.passing, fewer),
+        MemoryItem("what the layers keep of a micro-batch", tokens * kept + kv, advice),
+        MemoryItem("gradients on their way through a layer", tokens * 2 * shape.passing, fewer),
         MemoryItem("a chunk of logits", chosen * shape.vocabulary * (12 + 2 * shape.element)),
     )
