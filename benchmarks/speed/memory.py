@@ -19,9 +19,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from benchmarks.runs import table
-from marft_algos.config import presets
+from marft_algos.config import arguments, presets
 from marft_algos.config import settings as configs
 from marft_algos.training import setup
 from marft_algos.training.estimate import GB, estimate
@@ -46,7 +47,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--json", type=Path, help="write the figures here, too")
     args = parser.parse_args()
-    figures = {}
+    figures: dict[str, dict[str, Any]] = {}
     for name in args.only:
         foreseen, taken = estimated(SETTINGS[name]), measured(SETTINGS[name])
         figures[name] = {"options": " ".join(SETTINGS[name]), "estimated": foreseen, "measured": taken}
@@ -60,18 +61,15 @@ def main() -> None:
     print(table(["options, over `--preset smollm2`", "estimated, GB", "peak, GB", "estimated / peak"], rows))
 
 
-def ratio(figures: dict[str, int]) -> str:
+def ratio(figures: dict[str, Any]) -> str:
     """Returns how much was foreseen of what was taken."""
     return f"{figures['estimated'] / figures['measured']:.2f}"
 
 
 def estimated(options: tuple[str, ...]) -> int:
     """Returns the estimate of a setting in bytes."""
-    words = [*SHORT, *options]
-    config = configs.build(presets.get("smollm2"))
-    from marft_algos.config import arguments
-
-    config = arguments.parse_in_sections(config, configs.SECTIONS, words, prog="marft train", description="")
+    preset, words = configs.build(presets.get("smollm2")), [*SHORT, *options]
+    config = arguments.parse_in_sections(preset, configs.SECTIONS, words, prog="marft train", description="")
     env = setup.make_env(config, config.env_kwargs)
     return estimate(resolve(config, env), env).peak
 
