@@ -56,6 +56,7 @@ def run_eval(argv: list[str]) -> int:
         checkpoint.check_policies(trained, names)
     renderer = policies.renderer
     setup.check_prompts(config, held_out, renderer, panel)
+    setup.check_dialects(held_out, renderer)
     engine = hosting.make_engine(spec, policies, local=True)
     way = "greedy" if config.eval_greedy else f"sampled at temperature {config.temperature:g}"
     shown = ", ".join(f"{k}={v}" for k, v in kwargs.items())

@@ -68,7 +68,8 @@ class Chat:
         """Asks the template what it takes.
 
         Raises:
-            ConfigError: Tools are to be shown by a template that shows none, or whose calls cannot be read back.
+            ConfigError: The template leaves out plain text; or tools are to be shown by one that shows none, or whose
+                calls cannot be read back.
         """
         special, framing, written, lines = markers.special(self.tokenizer), set(), set(), set()
         for gap, frame, opening in self._written():
@@ -82,6 +83,11 @@ class Chat:
         probe = [{"role": "system", "content": profile}, {"role": "user", "content": task}]
         shown = self._text(probe)
         self.system = shown is not None and profile in shown and task in shown
+        if task not in (self._text(self._folded(probe)) or task):
+            raise ConfigError(
+                f"The chat template of '{self.spec}' leaves out what messages say: it takes lists of parts (text,"
+                " images). Expected one that takes plain text. Choose a text model."
+            )
         if self.tools:
             self.dialect = dialect_of(self.spec, self._text, self._folded(probe))
             own = {mark for mark in (*self.dialect.marks, *self.dialect.also) if not self.dialect.frames}

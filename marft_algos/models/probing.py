@@ -22,7 +22,7 @@ _PARAMETERS = {
     "properties": {"place": {"type": "string"}, "days": {"type": "integer"}},
     "required": ["place", "days"],
 }
-_TOOL = {"type": "function", "function": {"name": NAME, "description": "zqx7zqx", "parameters": _PARAMETERS}}
+TOOL = {"type": "function", "function": {"name": NAME, "description": "zqx7zqx", "parameters": _PARAMETERS}}
 _OFF = (
     "Leave --template-tools off (the environment then writes them into the profiles, unless its show_tools is 'none')"
 )
@@ -39,7 +39,7 @@ def dialect_of(spec: str, render: Render, head: Sequence[Mapping[str, Any]]) -> 
     Raises:
         ConfigError: It shows no tools, takes no calls, leaves them out, or writes them in a form that nobody reads.
     """
-    prompt = render(head, tools=[_TOOL]) or ""
+    prompt = render(head, tools=[TOOL]) or ""
     if NAME not in prompt:
         raise ConfigError(
             f"The chat template of '{spec}' shows no tools. {_OFF}, or choose a model whose template takes tools."
@@ -69,21 +69,21 @@ def read_back(render: Render, head: Sequence[Mapping[str, Any]], prompt: str) ->
         call = {"id": "call00000", "type": "function", "function": function}
         said = {"role": "assistant", "content": content, "tool_calls": [call]}
         result = {"role": "tool", "content": RESULT, "name": NAME, "tool_call_id": "call00000"}
-        text = render([*head, said, result], tools=[_TOOL], **turn)
+        text = render([*head, said, result], tools=[TOOL], **turn)
         if text is None:
             continue
         if RESULT not in text:
             reason = "it leaves the results of calls out"
             continue
-        found = find(text[_common(prompt, text) : text.rindex(RESULT)], [CALL], {NAME: _PARAMETERS})
+        found = find(text[common(prompt, text) : text.rindex(RESULT)], [CALL], {NAME: _PARAMETERS})
         if found.dialect is not None:
             return found.dialect, ""
         reason = found.reason
     return None, reason
 
 
-def _common(prompt: str, text: str) -> int:
-    """How long both begin alike, not ending within a mark: ``<think>`` and ``<tool_call>`` begin alike, too."""
+def common(prompt: str, text: str) -> int:
+    """Returns how long both begin alike, not ending within a mark: ``<think>`` and ``<tool_call>`` begin alike, too."""
     shared = prompt[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(prompt, text, strict=False)))]
     for opening, closing in ("<>", "[]"):
         start = shared.rfind(opening)

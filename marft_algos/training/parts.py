@@ -94,6 +94,7 @@ def build(
         panel = problems.train(config.seed, 0, setup.PROMPTS_CHECKED)
         setup.check_prompts(config, first, policies.renderer, panel)
         setup.check_dialects(first, policies.renderer)
+        setup.check_dialects(held_out, policies.renderer, "--eval-kwargs")
     return Parts(
         spec, make_env, make_eval_env, problems, algorithm, policies, _engine(spec, policies, engine), tuple(loggers)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -236,8 +237,13 @@ def check_prompts(config: TrainConfig, env: FlexEnv, renderer: Renderer, panel: 
             renderer.check_context(policy, messages, config.max_new_tokens, tools)
 
 
-def check_dialects(env: FlexEnv, renderer: Renderer) -> None:
+def check_dialects(env: FlexEnv, renderer: Renderer, option: str = "--env-kwargs") -> None:
     """Checks that calls are read in the form in which each agent's chat template writes them, where it shows tools.
+
+    Args:
+        env: What is played.
+        renderer: Who plays which policy.
+        option: What sets this environment's arguments.
 
     Raises:
         ConfigError: They are not: the agent's calls would be malformed.
@@ -245,12 +251,16 @@ def check_dialects(env: FlexEnv, renderer: Renderer) -> None:
     speech = getattr(env.unwrapped.task, "speech", None)
     if speech is None:
         return
-    written = {agent: renderer.chat(renderer.policy_of(agent)).dialect for agent in renderer.agents}
-    for agent, dialect in written.items():
-        if dialect is not None and speech.dialects[agent] not in (dialect.name, "any"):
+    chats = {agent: renderer.chat(renderer.policy_of(agent)) for agent in renderer.agents}
+    written = {agent: chat.dialect.name for agent, chat in chats.items() if chat.dialect is not None}
+    for agent, name in written.items():
+        if speech.dialects[agent] not in (name, "any"):
+            wanted = {each: written.get(each, read) for each, read in speech.dialects.items()}
+            alike = len(set(wanted.values())) == 1
+            typed = shlex.join([option, f"dialect={name if alike else json.dumps(wanted)}"])
             raise ConfigError(
-                f"The chat template of '{agent}' writes calls as '{dialect.name}', and the environment reads"
-                f" '{speech.dialects[agent]}'. Add --env-kwargs dialect={dialect.name} (or dialect=any)."
+                f"The chat template of '{agent}' writes calls as '{name}', and the environment reads"
+                f" '{speech.dialects[agent]}'. Add {typed} (or dialect=any)."
             )
 
 

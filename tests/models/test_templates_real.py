@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
-from jinja2 import TemplateError
-from transformers.utils.chat_template_utils import render_jinja_template
-
-from marft_algos.models.probing import dialect_of, read_back
+from benchmarks.correctness.families import FAMILIES, PAGE, page, renderer, table
+from marft_algos.models.probing import Render, dialect_of, read_back
 from marft_envs.errors import ConfigError
 
 TRL = importlib.util.find_spec("trl")
@@ -39,24 +37,12 @@ REFUSED = {
 HEADS = ([{"role": "system", "content": "P"}, {"role": "user", "content": "T"}], [{"role": "user", "content": "T"}])
 
 
-class Template:
-    def __init__(self, name: str) -> None:
-        self.text = (FOLDER / f"{name}.jinja").read_text()
+def template(name: str) -> Render:
+    return partial(renderer((FOLDER / f"{name}.jinja").read_text()), enable_thinking=False)
 
-    def __call__(self, messages: Any, **options: Any) -> str | None:
-        settings = {"add_generation_prompt": True, "enable_thinking": False, "bos_token": "<s>", "eos_token": "</s>"}
-        tools = options.pop("tools", None)
-        try:
-            texts, _ = render_jinja_template(
-                [list(messages)], tools=tools, chat_template=self.text, **{**settings, **options}
-            )
-        except (TemplateError, TypeError, ValueError, LookupError, AttributeError):
-            return None
-        return str(texts[0])
 
-    @property
-    def head(self) -> list[dict[str, str]]:
-        return next((head for head in HEADS if "T" in (self(head) or "")), HEADS[1])
+def head(render: Render) -> list[dict[str, str]]:
+    return next((head for head in HEADS if "T" in (render(head) or "")), HEADS[1])
 
 
 @pytest.mark.parametrize("training", ["", "_training"])
@@ -64,24 +50,29 @@ class Template:
 def test_a_call_that_a_template_writes_is_read_back(name: str, training: str) -> None:
     if not (FOLDER / f"{name}{training}.jinja").is_file():
         training = ""
-    template = Template(name + training)
-    assert dialect_of(name, template, template.head).name == READ[name]
+    render = template(name + training)
+    assert dialect_of(name, render, head(render)).name == READ[name]
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_template_that_cannot_be_used_with_tools_is_refused_with_the_reason(name: str) -> None:
-    template = Template(name)
+    render = template(name)
     with pytest.raises(ConfigError, match=f"{REFUSED[name]}.*--template-tools"):
-        dialect_of(name, template, template.head)
+        dialect_of(name, render, head(render))
 
 
 @pytest.mark.parametrize("name", ["deepseekv3", "deepseek_r1_distill"])
 def test_deepseeks_calls_are_read_though_its_template_shows_no_tools(name: str) -> None:
-    template = Template(name)
-    found, reason = read_back(template, template.head, template(template.head) or "")
+    render = template(name)
+    found, reason = read_back(render, head(render), render(head(render)) or "")
     assert found is not None and found.name == "deepseek-v3" and not reason
 
 
 def test_every_template_of_the_package_is_judged() -> None:
     names = {file.stem.removesuffix("_training") for file in FOLDER.glob("*.jinja")}
     assert names == {*READ, *REFUSED} and len(names) >= 40
+    assert {template for template, _ in FAMILIES.values()} <= names
+
+
+def test_the_page_holds_the_table_that_the_command_makes() -> None:
+    assert page(table(FOLDER)) == PAGE.read_text(encoding="utf-8"), "python -m benchmarks families --write"

@@ -1,0 +1,197 @@
+"""What model families need: a table of their chat templates, as the package ``trl`` carries them, and of their configs.
+
+    python -m benchmarks families [--trl FOLDER]            # prints the table
+    python -m benchmarks families [--trl FOLDER] --write    # puts it into docs/dialects.md
+
+FOLDER is where ``pip install --no-deps --target FOLDER trl==1.16.0`` has put the package; only its templates are read.
+Columns up to "thinking switch" are what the template does when it is asked. Those behind it are the defaults of
+transformers' config classes: a checkpoint's own ``config.json`` may differ (Qwen2.5 and Llama 3.2 tie the head in small
+sizes only), so what a run does follows the checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers import AutoConfig
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from marft_algos.models.probing import NAME, TOOL, Render, common, read_back
+from marft_envs.errors import ConfigError
+from marft_envs.tools.dialects import Dialect
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs/dialects.md"
+MARKS = ("<!-- families: python -m benchmarks families --write -->", "<!-- end of families -->")
+COLUMNS = (
+    "family", "template", "system", "tools", "dialect of calls", "opens a reply", "closes a reply", "thinking switch",
+    "config", "layers with a window or without attention", "tied head", "logits",
+)  # fmt: skip
+
+FAMILIES = {
+    "Aya Expanse, Command R": ("cohere", "cohere"), "Command R7B, Tiny Aya": ("cohere2", "cohere2"),
+    "DeepSeek V3": ("deepseekv3", "deepseek_v3"), "DeepSeek R1 distilled (Qwen)": ("deepseek_r1_distill", "qwen2"),
+    "DiffusionGemma": ("diffusion_gemma", "diffusion_gemma"), "Gemma": ("gemma", "gemma"),
+    "Gemma 2": ("gemma", "gemma2"), "Gemma 3": ("gemma3", "gemma3"), "Gemma 4": ("gemma4_v5", "gemma4"),
+    "GLM-4.5, GLM-4.6": ("glm4moe", "glm4_moe"), "gpt-oss": ("gptoss", "gpt_oss"),
+    "Idefics 3": ("idefics3", "idefics3"), "LFM2": ("lfm2_v2", "lfm2"), "LFM2.5": ("lfm2_2_5_v2", "lfm2"),
+    "LFM2.5-VL": ("lfm2_2_5_vl", "lfm2_vl"), "Llama 3": ("llama3", "llama"), "Llama 3.1": ("llama3_1", "llama"),
+    "Llama 3.2": ("llama3_2", "llama"), "LLaVA-NeXT": ("llava_next", "llava_next"),
+    "Muse Glimmer": ("muse_glimmer", "muse_glimmer"), "Nemotron 3 Nano": ("nemotron_3_nano", "nemotron_h"),
+    "Nemotron 3 Ultra": ("nemotron_3_ultra", "nemotron_h"), "Phi-3": ("phi3", "phi3"),
+    "Phi-3.5": ("phi3_5", "phi3"), "Qwen2.5": ("qwen2_5", "qwen2"), "Qwen2.5-VL": ("qwen2_5_vl", "qwen2_5_vl"),
+    "Qwen3": ("qwen3", "qwen3"), "Qwen3 Instruct 2507": ("qwen3_instruct_2507", "qwen3"),
+    "Qwen3-VL": ("qwen3_vl", "qwen3_vl"), "Qwen3.5 (4B and larger)": ("qwen3_5_think", "qwen3_5"),
+    "Qwen3.6": ("qwen3_6", "qwen3_5"), "SmolVLM": ("smolvlm", "smolvlm"),
+}  # fmt: skip
+"""Family -> its template in trl (the latest revision), its model type in transformers."""
+
+SYSTEM, TASK, REPLY, MORE = (f"zqx{i}zqx" for i in (1, 2, 4, 8))
+SWITCHES = {"enable_thinking": (True, False), "thinking": (True, False), "reasoning_effort": ("high", "medium", "low")}
+"""Options of templates that turn thoughts on or off, or say how long they shall be; MARFT sets the first one."""
+REFUSES = (TemplateError, TypeError, ValueError, LookupError, AttributeError)
+"""What a template raises that has no place for what it is shown."""
+_CLOSING = re.compile(r"\s*((?:<[^<>\s]+>|\[[^\[\]\s]+\])+)")
+
+
+def templates(folder: Path | None) -> Path:
+    """Returns the folder of trl's templates; raises ``ConfigError`` where there is none."""
+    spec = None if folder else importlib.util.find_spec("trl")
+    found = (folder or Path()) / "trl" if spec is None else Path(spec.origin or "").parent
+    if not (found / "chat_templates").is_dir():
+        raise ConfigError(
+            "The templates of the package trl are not here. Type: pip install --no-deps --target FOLDER trl==1.16.0;"
+            " then: python -m benchmarks families --trl FOLDER"
+        )
+    return found / "chat_templates"
+
+
+def renderer(text: str) -> Render:
+    """Returns what renders a conversation by a template; None where the template refuses it."""
+
+    def render(messages: Sequence[Mapping[str, Any]], **options: Any) -> str | None:
+        tools = options.pop("tools", None)
+        settings = {"add_generation_prompt": True, "bos_token": "<s>", "eos_token": "</s>"}
+        try:
+            texts, _ = render_jinja_template(
+                [list(messages)], tools=tools, chat_template=text, **{**settings, **options}
+            )
+        except REFUSES:
+            return None
+        return str(texts[0])
+
+    return render
+
+
+def asked(render: Render) -> list[str]:
+    """Returns what a template does: the columns from "system" to "thinking switch"."""
+    talk = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": TASK}]
+    shown = render(talk) or ""
+    system = SYSTEM in shown and TASK in shown
+    head = talk if system else talk[1:]
+    prompt = render(head) or ""
+    if TASK not in prompt:
+        return ["–", "–", "refused: it leaves out messages that are plain text", "–", "–", "–"]
+    tools = render(head, tools=[TOOL]) or ""
+    dialect, reason = read_back(render, head, tools or prompt)
+    return [
+        _yes(system),
+        _yes(NAME in tools),
+        _calls(NAME in tools, dialect, reason),
+        _code(prompt[common(prompt, render(head, add_generation_prompt=False) or "") :]),
+        closing(render, head),
+        "; ".join(filter(None, (switch(render, head, name, values) for name, values in SWITCHES.items()))) or "no",
+    ]
+
+
+def closing(render: Render, head: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the marks that a template writes behind a reply, the last one's and those of one that is answered."""
+    said = [*head, {"role": "assistant", "content": REPLY}]
+    texts = [render([*said, *more], add_generation_prompt=False) for more in ([], [{"role": "user", "content": MORE}])]
+    last, earlier = ((text or "").split(REPLY)[-1].split(MORE)[0] for text in texts)
+    ends, follows = _CLOSING.match(last), _CLOSING.match(earlier)
+    if ends is None:
+        return "nothing" if follows is None else f"nothing ({_code(follows[1])} opens the next turn)"
+    if follows is not None and not follows[1].startswith(ends[1]):
+        return f"{_code(ends[1])}; {_code(follows[1].partition('><')[0] + '>')} if another turn follows"
+    return _code(ends[1])
+
+
+def switch(render: Render, head: Sequence[Mapping[str, Any]], name: str, values: Sequence[object]) -> str:
+    """Returns an option that changes the prompt and its default, "" if it changes nothing."""
+    prompts = {render(head, **{name: value}): {True: "on", False: "off"}.get(value, value) for value in values}
+    return f"`{name}` ({prompts.get(render(head), 'none')} by default)" if len(prompts) > 1 else ""
+
+
+def configured(kind: str) -> list[str]:
+    """Returns the defaults of a config class: the columns behind "thinking switch"."""
+    config = AutoConfig.for_model(kind)
+    text = config.get_text_config()
+    layers = Counter(getattr(text, "layer_types", None) or ())
+    window = getattr(text, "sliding_window", None)
+    special = [
+        f"{'window ' + str(window) if name == 'sliding_attention' else name.replace('_', ' ')}: {n} of {layers.total()}"
+        for name, n in layers.items()
+        if name != "full_attention"
+    ]
+    if window and not layers:
+        special = [f"window {window}: all"]
+    named = {"final_logit_softcapping": "cap", "attn_logit_softcapping": "attention's cap", "logit_scale": "scale"}
+    logits = [f"{said} {value:g}" for name, said in named.items() if (value := getattr(text, name, None)) is not None]
+    tied = getattr(config, "tie_word_embeddings", getattr(text, "tie_word_embeddings", False))
+    return [f"`{kind}`", ", ".join(special) or "–", _yes(tied), ", ".join(logits) or "–"]
+
+
+def table(folder: Path) -> str:
+    """Returns the table, a row per family."""
+    rows = [COLUMNS, ("---",) * len(COLUMNS)]
+    for family, (template, kind) in FAMILIES.items():
+        answers = asked(renderer((folder / f"{template}.jinja").read_text(encoding="utf-8")))
+        rows.append((family, f"`{template}`", *answers, *configured(kind)))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def page(made: str) -> str:
+    """Returns the page on dialects with this table."""
+    text = PAGE.read_text(encoding="utf-8")
+    if [text.count(mark) for mark in MARKS] != [1, 1]:
+        raise ConfigError(f"docs/dialects.md needs each of the lines {' and '.join(MARKS)} once.")
+    before, rest = text.split(MARKS[0])
+    return f"{before}{MARKS[0]}\n{made}\n{MARKS[1]}{rest.split(MARKS[1])[1]}"
+
+
+def _calls(shown: bool, dialect: Dialect | None, reason: str) -> str:
+    if shown:
+        return f"refused: {reason}" if dialect is None else f"`{dialect.name}`"
+    return "refused: it shows no tools" + (f" (it writes calls as `{dialect.name}`)" if dialect is not None else "")
+
+
+def _yes(value: object) -> str:
+    return "yes" if value else "no"
+
+
+def _code(text: str) -> str:
+    return f"`{text.replace('|', chr(92) + '|').replace(chr(10), '⏎')}`" if text else "nothing"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trl", type=Path, help="folder that trl was installed into; else it is looked for")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/dialects.md")
+    given = parser.parse_args()
+    made = table(templates(given.trl))
+    if given.write:
+        PAGE.write_text(page(made), encoding="utf-8")
+    else:
+        print(made)
+
+
+if __name__ == "__main__":
+    main()
