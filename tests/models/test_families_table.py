@@ -45,7 +45,7 @@ def test_what_a_template_does_is_said() -> None:
 
 def test_a_template_that_leaves_out_plain_text_is_refused_in_the_table_and_by_a_chat() -> None:
     assert "plain text" in families.asked(families.renderer(PARTS))[2]
-    with pytest.raises(ConfigError, match="leaves out what messages say.*plain text"):
+    with pytest.raises(ConfigError, match=r"leaves out what messages say.*plain text"):
         Chat("parts", tokenizer_of(PARTS, ("<end>",)))
 
 
