@@ -80,12 +80,12 @@ def renderer(text: str) -> Render:
         tools = options.pop("tools", None)
         settings = {"add_generation_prompt": True, "bos_token": "<s>", "eos_token": "</s>"}
         try:
-            texts, _ = render_jinja_template(
-                [list(messages)], tools=tools, chat_template=text, **{**settings, **options}
+            rendered = render_jinja_template(
+                [[dict(message) for message in messages]], tools=tools, chat_template=text, **{**settings, **options}
             )
         except REFUSES:
             return None
-        return str(texts[0])
+        return str(rendered[0][0])
 
     return render
 
@@ -126,7 +126,8 @@ def closing(render: Render, head: Sequence[Mapping[str, Any]]) -> str:
 
 def switch(render: Render, head: Sequence[Mapping[str, Any]], name: str, values: Sequence[object]) -> str:
     """Returns an option that changes the prompt and its default, "" if it changes nothing."""
-    prompts = {render(head, **{name: value}): {True: "on", False: "off"}.get(value, value) for value in values}
+    spoken = {"True": "on", "False": "off"}
+    prompts = {render(head, **{name: value}): spoken.get(str(value), str(value)) for value in values}
     return f"`{name}` ({prompts.get(render(head), 'none')} by default)" if len(prompts) > 1 else ""
 
 
