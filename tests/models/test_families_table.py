@@ -40,7 +40,9 @@ def test_what_a_template_does_is_said() -> None:
         "yes", "yes", "`hermes`", r"`<\|im_start\|>assistant⏎`", r"`<\|im_end\|>`", "`enable_thinking` (on by default)",
     ]  # fmt: skip
     system, tools, dialect, *_ = families.asked(families.renderer(SHAPES["gemma"][0]))
-    assert (system, tools) == ("no", "no") and dialect.startswith("refused: it shows no tools")
+    assert (system, tools) == ("yes", "no") and dialect.startswith("refused: it shows no tools")
+    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + SHAPES["gemma"][0]
+    assert families.asked(families.renderer(refuses))[0] == "no"
 
 
 def test_a_template_that_leaves_out_plain_text_is_refused_in_the_table_and_by_a_chat() -> None:
