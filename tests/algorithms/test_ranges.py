@@ -22,6 +22,7 @@ from marft_algos.algorithms.settings import GroupConfig
 from marft_algos.bench import grid
 from marft_algos.bench.commands import RunArguments
 from marft_algos.cli import main
+from marft_algos.cli.app import ProfilesArguments
 from marft_algos.cli.options import EvalArguments
 from marft_algos.cli.play import PlayArguments
 from marft_algos.config import presets, values
@@ -40,7 +41,8 @@ OF_ALGORITHMS = [algorithm.get(name).Config for name in algorithm.names()]
 SETTINGS: list[Any] = [
     TrainConfig, UpdateConfig, GroupConfig, PPOConfig, *OF_ALGORITHMS, SamplingParams, LoraSettings, ModelSettings,
     grid.Grid, grid.EnvEntry, grid.AlgorithmEntry, grid.Sweep, Endpoint, ServerSettings,
-    Local, Counterfactual, Shapley, LeaveOneOut, Priced, EvalArguments, PlayArguments, RunArguments,
+    Local, Counterfactual, Shapley, LeaveOneOut, Priced, EvalArguments, PlayArguments, ProfilesArguments,
+    RunArguments,
 ]  # fmt: skip
 FIELDS = sorted(
     {(kind, name) for kind in SETTINGS for name in ranges.hints(kind)}, key=lambda pair: (pair[0].__name__, pair[1])

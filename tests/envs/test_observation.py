@@ -59,7 +59,7 @@ def test_prompt_and_structured_hold_the_same() -> None:
     env = two_rounds(observation="structured")
     env.step("It is odd.")
     seen = {"agent": "reasoner_0", "role": "reasoner", "round": 0, "text": "It is odd."}
-    wanted = {"profile": "Answer.", "seen": (seen,), "task": "The number is 7.", "turn": 1}
+    wanted = {"profile": "Answer.", "examples": (), "seen": (seen,), "task": "The number is 7.", "turn": 1}
     assert env.observe("actor_0") == wanted
     assert env.messages("actor_0")[-1]["content"].endswith("It is odd.")
 
