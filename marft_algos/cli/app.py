@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import tyro
 
 from marft_algos.config import trust
-from marft_algos.ranges import COUNT
+from marft_algos.ranges import COUNT, NOT_NEGATIVE
 from marft_algos.terminal import clean, say
 from marft_envs.errors import MarftError, did_you_mean
 
@@ -188,7 +188,7 @@ class ProfilesArguments:
     """The environment's id."""
     shots: Annotated[int, COUNT] = 4
     """Episodes of the task's expert that each profile shows as worked examples (few-shot prompting)."""
-    seed: int = 0
+    seed: Annotated[int, NOT_NEGATIVE] = 0
     """Of the first of these episodes; they are of the training split, where there is one."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the environment."""
