@@ -32,30 +32,48 @@ from marft_algos.runs.folder import UNTRAINED, EvalRecord
 
 RESULTS = Path(__file__).parents[1] / "results" / "smollm2"
 SHOTS = 4
-EVALUATED = 500
 
 
 @dataclass(frozen=True)
 class Setting:
     """A task for the team, and what it is trained with."""
 
-    levels: str
+    team: str
+    single: str
+    """The same task for one agent."""
+    arguments: tuple[str, ...]
+    """Of the environment."""
     max_new_tokens: int
     demonstrations: int
     """Iterations of 64 episodes of the expert."""
     iterations: int
     """Of 64 episodes of reinforcement; a single agent has twice as many episodes in each."""
+    evaluated: int
+    """Held-out problems."""
+    adviser: str
+    """Whose messages are exchanged between problems."""
+    models: tuple[str, ...] = ("smollm2-135m",)
+    """Of all, or agent=model."""
 
 
+_MATH = ("math-dual-v0", "math-solo-v0")
+# Names and a policy that is left out: schemas and policy are 2,000 tokens of each prompt, ten times the rest.
+_DEPOT = ("levels=[0]", "show_policy=False", "show_tools=names", "max_turns=4")
 SETTINGS = {
-    "level0": Setting("levels=[0]", 32, 2, 24),
-    "level1": Setting("levels=[1]", 48, 6, 24),
+    "level0": Setting(*_MATH, ("levels=[0]",), 32, 2, 24, 500, "reasoner_0"),
+    "level1": Setting(*_MATH, ("levels=[1]",), 48, 6, 24, 500, "reasoner_0"),
+    "code": Setting("code-dual-v0", "code-solo-v0", ("levels=[0]",), 48, 2, 16, 200, "planner_0"),
+    "mixed": Setting(
+        *_MATH, ("levels=[0]",), 32, 2, 12, 200, "reasoner_0", ("reasoner_0=embedded", "actor_0=smollm2-135m")
+    ),
+    "tools": Setting("tools-dual-v0", "tools-solo-v0", _DEPOT, 48, 1, 12, 200, "planner_0"),
 }
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "marft": ("marft",),
     "marft-action": ("marft", "--level", "action", "--norm", "sum"),
     "grpo": ("grpo",),
     "rft": ("rft", "--lr", "1e-3", "--minibatches", "4"),
+    "rft-slow": ("rft", "--lr", "5e-4", "--minibatches", "2"),
 }
 """Label -> the command's words, over those of the preset."""
 JOBS = ("shots", "sft", *ALGORITHMS, "single-sft", *(f"single-{name}" for name in ALGORITHMS))
@@ -65,7 +83,7 @@ def main() -> None:
     """Does what is not done, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder of the runs")
-    parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
+    parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=["level0", "level1"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", nargs="+", choices=JOBS, default=list(JOBS), help="these jobs, and what they need")
     parser.add_argument("--table", action="store_true", help="print what there is, and run nothing")
@@ -87,7 +105,7 @@ def measure(setting: str, seed: int, job: str, out: Path) -> None:
     if file.is_file():
         return
     done = run_all([_job(setting, seed, job, out)], out, 1).popitem()[1]
-    swapped = _swapped(done) if job in ALGORITHMS else None
+    swapped = _swapped(done, SETTINGS[setting].adviser) if job in ALGORITHMS else None
     file.parent.mkdir(parents=True, exist_ok=True)
     result = _result(done, swapped)
     result["command"] = result["command"].replace(str(out), "runs/smollm2")
@@ -103,12 +121,21 @@ def _job(setting: str, seed: int, job: str, out: Path) -> Job:
     """Returns the command of a job; what it starts from is made before, if the folder does not have it."""
     s, single = SETTINGS[setting], job.startswith("single-")
     kind, episodes = job.removeprefix("single-"), 128 if single else 64
-    env = ("--env", "math-solo-v0" if single else "math-dual-v0", "--env-kwargs", s.levels)
-    common: tuple[str, ...] = ("--preset", "smollm2", "--max-new-tokens", str(s.max_new_tokens), "--seed", str(seed))
-    common += ("--eval-episodes", str(EVALUATED), "--episodes-per-iteration", str(episodes))
+    env = ("--env", s.single if single else s.team, "--env-kwargs", *s.arguments)
+    models = ("--models", *s.models)
+    common: tuple[str, ...] = (
+        "--preset",
+        "smollm2",
+        *models,
+        "--max-new-tokens",
+        str(s.max_new_tokens),
+        "--seed",
+        str(seed),
+    )
+    common += ("--eval-episodes", str(s.evaluated), "--episodes-per-iteration", str(episodes))
     name = f"{setting}-{job}-{seed}"
     if kind == "shots":
-        profiles = _profiles(env, out)
+        profiles = _profiles(env, out / f"{setting}-profiles.json")
         return Job(name, ("marft", *env, f"profiles={profiles}", *common, "--iterations", "0", "--warm-start", "0"))
     if kind == "sft":
         every = ("--iterations", str(s.demonstrations), "--save-every", str(s.demonstrations), "--eval-every", "0")
@@ -120,17 +147,15 @@ def _job(setting: str, seed: int, job: str, out: Path) -> Job:
     return Job(name, (algo, *env, *common, "--start", str(out / warm.name), *every, *words))
 
 
-def _profiles(env: Sequence[str], out: Path) -> Path:
-    out.mkdir(parents=True, exist_ok=True)
-    file = out / f"{env[1]}-{env[3]}.json"
-    words = ["profiles", env[1], "--shots", str(SHOTS), "--env-kwargs", env[3]]
-    command = [sys.executable, "-m", "marft_algos", *words]
+def _profiles(env: Sequence[str], file: Path) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "marft_algos", "profiles", *env[1:2], "--shots", str(SHOTS), *env[2:]]
     file.write_text(subprocess.run(command, capture_output=True, text=True, check=True).stdout, encoding="utf-8")
     return file
 
 
-def _swapped(done: Done) -> str:
-    command = [sys.executable, "-m", "marft_algos", "eval", str(done.run.root), "--swap", "reasoner_0"]
+def _swapped(done: Done, adviser: str) -> str:
+    command = [sys.executable, "-m", "marft_algos", "eval", str(done.run.root), "--swap", adviser]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return [line.split(maxsplit=1)[1] for line in text.splitlines() if line.startswith("difference")][-1]
 

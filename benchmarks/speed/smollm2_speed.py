@@ -2,13 +2,14 @@
 
 ::
 
-    python -m benchmarks smollm2_speed [--repeats 4] [--profiles 0 250] [--parts update rollout]
+    python -m benchmarks smollm2_speed [--repeats 4] [--profiles 0 60 250] [--parts update rollout]
 
 Both sides do the same work in turn in one process: the same micro-batches, adapters of rank 8 on all linear layers, the
 same sampled tokens to learn from. The plain loop is what one writes with the two libraries: a padded batch through
 ``model(...)``, logits of the replies only (``logits_to_keep``), log-softmax, backward; ``generate`` with a key-value
-cache for rollouts. All rows start with a profile of the given length, have a text of their own of 24 tokens, and
-replies of 32. A ratio is of CPU seconds, one thread, in each repetition; the median, and the least and the greatest.
+cache for rollouts. All rows start with a profile of the given length (those of ``math-dual-v0`` have some 50 tokens), have
+a text of their own of 24 tokens, and replies of 32; an update has as many rows as ``--micro-tokens`` hold, a rollout 64
+(the episodes of an iteration). A ratio is of CPU seconds, one thread, in each repetition; the median, and the least and the greatest.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from marft_algos.types import SamplingParams
 
 MODEL = "smollm2-135m"
 OWN, NEW = 24, 32
+ROWS = 64
+"""Of a rollout."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -97,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--repeats", type=int, default=4)
-    parser.add_argument("--profiles", nargs="+", type=int, default=[0, 250])
+    parser.add_argument("--profiles", nargs="+", type=int, default=[0, 60, 250])
     parser.add_argument("--parts", nargs="+", choices=("update", "rollout"), default=["update", "rollout"])
     parser.add_argument("--micro-tokens", type=int, default=2048)
     args = parser.parse_args()
@@ -110,7 +113,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for part in args.parts:
         for profile in args.profiles:
-            ids, sampled = texts(profile, max(args.micro_tokens // (profile + OWN + NEW), 1))
+            rows_of = {"update": max(args.micro_tokens // (profile + OWN + NEW), 1), "rollout": ROWS}
+            ids, sampled = texts(profile, rows_of[part])
             runs: dict[str, Callable[[], Any]] = {}
             for dtype in DTYPES:
                 if part == "update":
