@@ -7,9 +7,10 @@
 Both sides do the same work in turn in one process: the same micro-batches, adapters of rank 8 on all linear layers, the
 same sampled tokens to learn from. The plain loop is what one writes with the two libraries: a padded batch through
 ``model(...)``, logits of the replies only (``logits_to_keep``), log-softmax, backward; ``generate`` with a key-value
-cache for rollouts. All rows start with a profile of the given length (those of ``math-dual-v0`` have some 50 tokens), have
-a text of their own of 24 tokens, and replies of 32; an update has as many rows as ``--micro-tokens`` hold, a rollout 64
-(the episodes of an iteration). A ratio is of CPU seconds, one thread, in each repetition; the median, and the least and the greatest.
+cache for rollouts. All rows start with a profile of the given length (those of ``math-dual-v0`` have some 50 tokens),
+have a text of their own of 24 tokens, and replies of 32; an update has as many rows as ``--micro-tokens`` hold, a
+rollout 64 (the episodes of an iteration). A ratio is of CPU seconds, one thread, in each repetition; the median, and
+the least and the greatest.
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@ no learning agent can.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError
@@ -36,15 +37,22 @@ def remaining(task: ToolTask) -> list[ToolCall]:
 
 
 def answer(task: ToolTask, agent: str) -> str:
-    """Returns what the oracle says as ``agent`` now."""
+    """Returns what the oracle says as ``agent`` now: nothing that it would have to foresee.
+
+    Whoever holds tools goes on in a reply until a call needs a value, or a change of the world a decision, that only
+    the results of this reply will show. An adviser names the calls up to there, without values that nobody has read.
+    """
     rest, team, control = remaining(task), task.team, task.control[agent]
+    read = _read(task)
     if not task.holds[agent] and not control:
-        return plan(rest)
-    mine = 0
-    while mine < len(rest) and rest[mine].name in task.holds[agent]:
-        mine += 1
+        return plan(_decided(task, rest), read)
+    mine: list[ToolCall] = []
+    for call in _decided(task, rest):
+        if call.name not in task.holds[agent] or (mine and not _stands_in(call.arguments, read)):
+            break
+        mine.append(call)
     if mine:
-        return task.speech.write(agent, rest[:mine])
+        return task.speech.write(agent, mine)
     if not rest:
         return _ending(task, agent)
     holder = next((name for name in task.agents if rest[0].name in task.holds[name]), None)
@@ -56,6 +64,29 @@ def answer(task: ToolTask, agent: str) -> str:
         if to == holder:
             return task.speech.write(agent, [ToolCall(name, {})])
     return task.problem.turns[task.user_turn] if agent == team.user else DONE
+
+
+def _read(task: ToolTask) -> str:
+    """Returns what users and results have said so far in the episode."""
+    return "\n".join([*task.problem.turns[: task.user_turn + 1], *(entry.line for entry in task.live.log)])
+
+
+def _decided(task: ToolTask, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
+    """Returns the first of the calls: those before a change that follows a look, which may decide it."""
+    looks = [task.domain.tools[call.name].read_only for call in calls]
+    change = next((i for i in range(1, len(calls)) if looks[i - 1] and not looks[i]), len(calls))
+    return calls[:change]
+
+
+def _stands_in(value: Any, text: str) -> bool:
+    """Whether a value, or each one within it, stands in a text; truths and empty values are said without."""
+    if isinstance(value, Mapping):
+        return all(_stands_in(v, text) for v in value.values())
+    if isinstance(value, list | tuple):
+        return all(_stands_in(v, text) for v in value)
+    if value is None or isinstance(value, bool) or value == "":
+        return True
+    return re.search(rf"(?<![\w.]){re.escape(str(value))}(?!\w|[.]\d)", text, re.IGNORECASE) is not None
 
 
 def _ending(task: ToolTask, agent: str) -> str:
@@ -93,9 +124,13 @@ def wanted(task: ToolTask) -> dict[str, list[str]] | None:
     return out
 
 
-def plan(calls: Sequence[ToolCall]) -> str:
-    """Returns calls as an adviser would name them."""
-    return "; ".join(f"{c.name} {json.dumps(dict(c.arguments), ensure_ascii=False)}" for c in calls) or DONE
+def plan(calls: Sequence[ToolCall], read: str | None = None) -> str:
+    """Returns calls as an adviser would name them; of their arguments those that stand in ``read``, if it is given."""
+    named = []
+    for call in calls:
+        known = {k: v for k, v in call.arguments.items() if read is None or _stands_in(v, read)}
+        named.append(f"{call.name} {json.dumps(known, ensure_ascii=False)}" if known or read is None else call.name)
+    return "; ".join(named) or DONE
 
 
 def reply(env: FlexEnv, agent: str) -> str:
