@@ -63,7 +63,9 @@ def answer(task: ToolTask, agent: str) -> str:
     for name, (_, to) in control.items():
         if to == holder:
             return task.speech.write(agent, [ToolCall(name, {})])
-    return task.problem.turns[task.user_turn] if agent == team.user else DONE
+    if agent == team.user:
+        return task.problem.turns[task.user_turn]
+    return plan(rest[:1], read) if holder == team.user else DONE
 
 
 def _read(task: ToolTask) -> str:

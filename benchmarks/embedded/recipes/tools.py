@@ -63,6 +63,13 @@ def calls(scene: Scene) -> Reply:
     return plain(written(calls)) if calls else _easy(scene, text)
 
 
+def waits(scene: Scene) -> Reply:
+    """The same, without a word to the user about what only the user can call."""
+    left = oracle.remaining(scene.task)
+    theirs = bool(left) and left[0].name not in scene.task.holds[scene.agent]
+    return _easy(scene, oracle.DONE) if theirs else calls(scene)
+
+
 def _easy(scene: Scene, text: str, said: str = "") -> Reply:
     """A turn that is shown now and then."""
     return Reply(text if scene.rng.random() < EASY else None, said or text)
@@ -110,7 +117,7 @@ TEAMS: dict[str, Format] = {
     "tools-trio-v0": Format(400, {"planner": plans, "executor": follows, "verifier": calls}, _LEVEL),
     "tools-supervisor-v0": Format(600, {"supervisor": supervises, **SPECIALISTS}, _LEVEL),
     "tools-debate-v0": Format(400, {"proposer": plans, "executor": follows}, _LEVEL),
-    "tools-dual_control-v0": Format(400, {"user": calls, "agent": calls}, _LEVEL),
+    "tools-dual_control-v0": Format(400, {"user": calls, "agent": waits}, _LEVEL),
 }
 IN_CHAIN = Format(1500, SPECIALISTS, {**_LEVEL, **CHAIN})
 
