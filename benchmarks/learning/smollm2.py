@@ -70,6 +70,7 @@ SETTINGS = {
 }
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "marft": ("marft",),
+    "marft-warmup": ("marft", "--lr-warmup", "6"),
     "marft-action": ("marft", "--level", "action", "--norm", "sum"),
     "grpo": ("grpo",),
     "rft": ("rft", "--lr", "1e-3", "--minibatches", "4"),

@@ -127,7 +127,7 @@ class Learner:
         credit.validate(trajectories)
         for policy, optimizer in self.optimizers.items():
             for group in optimizer.param_groups:
-                group["lr"] = self.rates[policy] * annealed(iteration, self.config.anneal)
+                group["lr"] = self.rates[policy] * rate_factor(iteration, self.config.lr_warmup, self.config.anneal)
         rows, shares = learnable(trajectories, self.trainable)
         self.estimates = estimates = Estimates(shares=shares)
         check_versions(shares, self.policies.version, self.max_staleness)
@@ -359,9 +359,16 @@ def add_kl_penalty(rows: Sequence[Transition], estimates: Estimates, coef: float
     return total / max(sum(len(t.reply.action_ids) for t in rows), 1)
 
 
-def annealed(iteration: int, anneal: int) -> float:
-    """Returns the learning rate's factor: linear from 1 to .1 at iteration ``anneal``, then .1; 1 if that is 0."""
-    return 1.0 if anneal == 0 else max(1.0 - 0.9 * iteration / anneal, 0.1)
+def rate_factor(iteration: int, warmup: int, anneal: int) -> float:
+    """Returns the learning rate's factor in an iteration, counted from 0.
+
+    Args:
+        iteration: Which one.
+        warmup: Linear to 1 in the last of these iterations.
+        anneal: Linear from 1 to .1 at this iteration, then .1; 0: 1.
+    """
+    risen = min((iteration + 1) / warmup, 1.0) if warmup else 1.0
+    return risen * (1.0 if anneal == 0 else max(1.0 - 0.9 * iteration / anneal, 0.1))
 
 
 def per_policy(setting: float | Mapping[str, float], policies: Sequence[str], name: str) -> dict[str, float]:

@@ -89,16 +89,26 @@ def test_micro_batches_do_not_change_the_update(level: str, norm: str) -> None:
         assert results[1][1][key] == pytest.approx(value, abs=1e-4), key
 
 
-def test_the_learning_rate_anneals_to_a_tenth_and_a_resumed_run_goes_on_there() -> None:
+@pytest.mark.parametrize(
+    ("settings", "rates"),
+    [
+        ({"anneal": 10}, [0.1, 0.055, 0.01, 0.01]),
+        ({"lr_warmup": 8}, [0.0125, 0.075, 0.1, 0.1]),
+        ({"lr_warmup": 8, "anneal": 10}, [0.0125, 0.04125, 0.01, 0.01]),
+    ],
+)
+def test_the_learning_rate_rises_and_falls_and_a_resumed_run_goes_on_there(
+    settings: dict[str, int], rates: list[float]
+) -> None:
     """Adam's first step has the size of the rate (for gradients far above eps), whatever the gradient's."""
     steps = []
     for iteration in (0, 5, 10, 50):
         policies, data = Tabular(["a", "b"]), team()
         policies.play(data)
         before = tables(policies)
-        learner(policies, lr=0.1, anneal=10, adam_eps=1e-12, max_grad_norm=None).update(data, iteration)
+        learner(policies, lr=0.1, adam_eps=1e-12, max_grad_norm=None, **settings).update(data, iteration)
         steps.append(float((policies.tables["a"] - before["a"]).abs().max()))
-    assert steps == pytest.approx([0.1, 0.055, 0.01, 0.01], rel=1e-3)
+    assert steps == pytest.approx(rates, rel=1e-3)
 
 
 @pytest.mark.parametrize("level", ["action", "token"])
