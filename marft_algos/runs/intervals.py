@@ -53,16 +53,6 @@ def mean(outcomes: Sequence[float]) -> Interval:
     return _bootstrap(np.asarray(outcomes, dtype=np.float64))
 
 
-def pass_at(k: int, n: int, correct: int) -> float:
-    """Estimates the chance that one of k samples is right, without bias: 1 − C(n − c, k) / C(n, k).
-
-    The estimator of Chen et al. (arXiv 2107.03374), for k of n ≥ k samples of which c are right.
-    """
-    if not 0 < k <= n or not 0 <= correct <= n:
-        raise ValueError(f"pass@{k} of {n} samples, {correct} right: expected 0 < k <= n and 0 <= right <= n.")
-    return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
-
-
 def paired(before: Sequence[float], after: Sequence[float], level: float = 0.95) -> Interval:
     """Averages ``after - before`` on the same problems, with the interval of a paired bootstrap."""
     difference = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)

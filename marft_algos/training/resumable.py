@@ -29,6 +29,7 @@ from marft_algos.runs.folder import outcome
 from marft_algos.runs.intervals import Interval
 from marft_algos.training.setup import EnvFactory, sampling
 from marft_algos.types import Trajectory, Transition
+from marft_envs.code import pass_at_k
 from marft_envs.errors import ConfigError
 from marft_envs.trajectory import read
 from marft_envs.types import Episode
@@ -196,7 +197,7 @@ def passed(rates: Sequence[Sequence[float]], k: int) -> Interval:
         rates: For each problem, 1 or 0 for each sample that no outage took.
         k: Samples that one is allowed.
     """
-    return intervals.mean([intervals.pass_at(k, len(s), int(sum(s))) for s in rates if len(s) >= k])
+    return intervals.mean([pass_at_k(len(s), int(sum(s)), k) for s in rates if len(s) >= k])
 
 
 def _rates(evaluation: Evaluation, played: Sequence[Trajectory]) -> list[list[float]]:

@@ -22,8 +22,8 @@ from helpers import runs as letters  # registers test/letters-v0
 from helpers.fake_servers import Answer, Fake, chat, serving
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
-from marft_algos.runs import intervals
 from marft_algos.training import resumable
+from marft_envs.code import pass_at_k
 from marft_envs.trajectory import read
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,7 +64,7 @@ def test_pass_at_k_is_the_mean_over_all_choices_of_k(k: int, n: int) -> None:
     for correct in range(n + 1):
         samples = [i < correct for i in range(n)]
         brute = np.mean([any(chosen) for chosen in itertools.combinations(samples, k)])
-        assert intervals.pass_at(k, n, correct) == pytest.approx(brute)
+        assert pass_at_k(n, correct, k) == pytest.approx(brute)
 
 
 def test_pass_at_k_is_unbiased() -> None:
@@ -72,7 +72,7 @@ def test_pass_at_k_is_unbiased() -> None:
     p, n, k = 0.3, 4, 2
     chances = [np.prod([p if x else 1 - p for x in draw]) for draw in itertools.product([0, 1], repeat=n)]
     counted = [sum(draw) for draw in itertools.product([0, 1], repeat=n)]
-    mean = sum(c * intervals.pass_at(k, n, x) for c, x in zip(chances, counted, strict=True))
+    mean = sum(c * pass_at_k(n, x, k) for c, x in zip(chances, counted, strict=True))
     assert mean == pytest.approx(1 - (1 - p) ** k)
 
 
