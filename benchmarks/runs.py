@@ -84,6 +84,30 @@ def _run(job: Job, folder: Path) -> int:
     return code
 
 
+def peak_memory(words: Sequence[str], log: Path) -> int:
+    """Runs ``marft`` in a process of its own; returns its largest resident set in bytes.
+
+    Args:
+        words: Of the command, behind ``marft``.
+        log: File that takes its output.
+
+    Raises:
+        RuntimeError: It failed; its output is in the message.
+    """
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "marft_algos", *words],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"marft {' '.join(words)} failed:\n{log.read_text()}")
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
 def _finished(root: Path) -> bool:
     if not (root / "report.html").exists():
         return False

@@ -15,9 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +24,7 @@ from matplotlib.figure import Figure
 
 from benchmarks import shapes
 from benchmarks.pack import MEMORY
-from benchmarks.runs import table
+from benchmarks.runs import peak_memory, table
 from marft_algos.bench import tables
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.config.values import dumps
@@ -59,17 +56,8 @@ def peak(model: Path, settings: Mapping[str, Any], folder: Path) -> float:
     config = {k: v for k, v in {**settings, **SHORT, "models": str(model)}.items() if v is not None}
     config["algorithm"] = {**settings["algorithm"], "micro_tokens": MICRO_TOKENS}
     file.write_text(dumps(config), encoding="utf-8")
-    command = [sys.executable, "-m", "marft_algos", "train", "--config", str(file), "--runs-dir", str(folder)]
-    log = folder / "log.txt"
-    with log.open("w") as out:
-        process = subprocess.Popen(
-            command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{log.read_text()}")
-    return usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    words = ["train", "--config", str(file), "--runs-dir", str(folder)]
+    return peak_memory(words, folder / "log.txt") / 2**20
 
 
 def memory(folder: BenchFolder) -> dict[str, float]:

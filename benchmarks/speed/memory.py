@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.runs import table
+from benchmarks.runs import peak_memory, table
 from marft_algos.config import arguments, presets
 from marft_algos.config import settings as configs
 from marft_algos.training import setup
@@ -81,18 +79,8 @@ def measured(options: tuple[str, ...]) -> int:
         RuntimeError: It failed; its output is in the message.
     """
     with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log.txt"
         words = ["train", "--preset", "smollm2", *SHORT, *options, "--runs-dir", folder, "--no-check-memory"]
-        with log.open("w") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "marft_algos", *words],
-                stdout=out, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )  # fmt: skip
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            raise RuntimeError(f"marft {' '.join(words)} failed:\n{log.read_text()}")
-    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return peak_memory(words, Path(folder) / "log.txt")
 
 
 if __name__ == "__main__":
