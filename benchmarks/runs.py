@@ -84,6 +84,13 @@ def _run(job: Job, folder: Path) -> int:
     return code
 
 
+def swapped_messages(done: Done, agent: str = "reasoner_0") -> str:
+    """Returns what a trained team loses when everybody reads an agent's words about another problem."""
+    command = [sys.executable, "-m", "marft_algos", "eval", str(done.run.root), "--swap", agent]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [line.split(maxsplit=1)[1] for line in text.splitlines() if line.startswith("difference")][-1]
+
+
 def peak_memory(words: Sequence[str], log: Path) -> int:
     """Runs ``marft`` in a process of its own; returns its largest resident set in bytes.
 

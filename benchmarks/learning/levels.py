@@ -15,11 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
-from benchmarks.runs import Done, Job, interval, run_all, table
+from benchmarks.runs import Done, Job, interval, run_all, swapped_messages, table
 from marft_algos.runs import intervals
 
 KINDS = {
@@ -40,7 +38,7 @@ def main() -> None:
     jobs = [Job(f"{kind}-{s}", (*words, "--seed", s)) for kind, words in KINDS.items() for s in seeds]
     done = run_all(jobs, args.out, args.parallel)
     done |= run_all([_solo(s, done[f"token-{s}"], args.out) for s in seeds], args.out, args.parallel)
-    swaps = {s: _swap(done[f"token-{s}"]) for s in seeds}
+    swaps = {s: swapped_messages(done[f"token-{s}"]) for s in seeds}
     rows = [_row(name, d) for name, d in done.items()]
     (args.out / "levels.json").write_text(json.dumps({"runs": rows, "swap": swaps}, indent=1) + "\n", encoding="utf-8")
     print(_report(done, seeds), "\n")
@@ -53,13 +51,6 @@ def _solo(seed: str, team: Done, folder: Path) -> Job:
     probe = Job(f"probe-{seed}", (*words, "--iterations", "1", "--eval-episodes", "1"))
     each = run_all([probe], folder, 1)[probe.name].tokens
     return Job(f"solo-{seed}", (*words, "--iterations", str(math.ceil(team.tokens / each))))
-
-
-def _swap(done: Done) -> str:
-    """What the trained team loses when every actor reads the reasoner's words about another problem."""
-    command = [sys.executable, "-m", "marft_algos", "eval", str(done.run.root), "--swap", "reasoner_0"]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return [line.split(maxsplit=1)[1] for line in text.splitlines() if line.startswith("difference")][-1]
 
 
 def _row(name: str, done: Done) -> dict[str, object]:

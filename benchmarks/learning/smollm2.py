@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.runs import Done, Job, run_all, table
+from benchmarks.runs import Done, Job, run_all, swapped_messages, table
 from marft_algos.runs import folder as runs
 from marft_algos.runs.folder import UNTRAINED, EvalRecord
 
@@ -106,7 +106,7 @@ def measure(setting: str, seed: int, job: str, out: Path) -> None:
     if file.is_file():
         return
     done = run_all([_job(setting, seed, job, out)], out, 1).popitem()[1]
-    swapped = _swapped(done, SETTINGS[setting].adviser) if job in ALGORITHMS else None
+    swapped = swapped_messages(done, SETTINGS[setting].adviser) if job in ALGORITHMS else None
     file.parent.mkdir(parents=True, exist_ok=True)
     result = _result(done, swapped)
     result["command"] = result["command"].replace(str(out), "runs/smollm2")
@@ -153,12 +153,6 @@ def _profiles(env: Sequence[str], file: Path) -> Path:
     command = [sys.executable, "-m", "marft_algos", "profiles", *env[1:2], "--shots", str(SHOTS), *env[2:]]
     file.write_text(subprocess.run(command, capture_output=True, text=True, check=True).stdout, encoding="utf-8")
     return file
-
-
-def _swapped(done: Done, adviser: str) -> str:
-    command = [sys.executable, "-m", "marft_algos", "eval", str(done.run.root), "--swap", adviser]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return [line.split(maxsplit=1)[1] for line in text.splitlines() if line.startswith("difference")][-1]
 
 
 def _result(done: Done, swapped: str | None) -> dict[str, Any]:
