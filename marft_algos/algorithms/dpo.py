@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 class DPOConfig(UpdateConfig):
     """Settings of preference optimisation; those it shares with every algorithm are inherited."""
 
+    offline = True
+
     demonstrations: str = ""
     """Where episodes come from, good and bad: a JSONL file of recorded ones, or a run, whose training episodes are
     taken."""
@@ -40,11 +42,6 @@ class DPOConfig(UpdateConfig):
     """β, how dear it is to leave the reference: the paper's for most tasks, and TRL's."""
     lr: Annotated[float | dict[str, float], RATE] = 5e-6
     """Adam step size. 5e-6: the adapters of the alignment handbook; ten times the 5e-7 of all weights."""
-
-    @classmethod
-    def general(cls) -> frozenset[str]:
-        """Returns what holds for every algorithm: a preset's rate and steps were chosen for reinforcement."""
-        return frozenset({"micro_tokens"})
 
     @property
     def needs_reference(self) -> bool:

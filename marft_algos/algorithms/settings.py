@@ -16,6 +16,9 @@ class UpdateConfig(Checked):
     one_step: ClassVar[bool] = False
     """Whether episodes are good for one optimiser step only: without a ratio, a second would take them for the new
     policy's."""
+    offline: ClassVar[bool] = False
+    """Whether nothing is sampled from the policies: a preset's rate and steps, chosen for reinforcement, then do not
+    hold."""
 
     lr: Annotated[float | dict[str, float], RATE] = 3e-5
     """Adam step size of the policies: one number, or one per policy id. 3e-5: the authors' later LoRA runs; their
@@ -86,6 +89,8 @@ class UpdateConfig(Checked):
     @classmethod
     def general(cls) -> frozenset[str]:
         """Returns the names of the settings that a preset or a grid may set for several algorithms at once."""
+        if cls.offline:
+            return frozenset({"micro_tokens"})
         return frozenset(f.name for f in fields(cls)) - ({"epochs", "minibatches"} if cls.one_step else set())
 
     def __post_init__(self) -> None:

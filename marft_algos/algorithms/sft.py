@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 class SFTConfig(UpdateConfig):
     """Settings of supervised fine-tuning; those it shares with every algorithm are inherited."""
 
+    offline = True
+
     demonstrations: str = "expert"
     """Where episodes come from: ``expert`` (the task's own, see ``TaskDefaults.expert``), a JSONL file of recorded
     episodes, or a run, whose successful episodes are taken."""
@@ -36,11 +38,6 @@ class SFTConfig(UpdateConfig):
     """Adam step size. 5e-4: a usual one for adapters of rank 8, ten times that of reinforcement."""
     minibatches: Annotated[int, COUNT] = 8
     """Optimiser steps per pass; with 64 episodes of two turns, 16 replies a step."""
-
-    @classmethod
-    def general(cls) -> frozenset[str]:
-        """Returns what holds for every algorithm: a preset's rate and steps were chosen for reinforcement."""
-        return frozenset({"micro_tokens"})
 
 
 @register("sft")
