@@ -66,16 +66,13 @@ def run_dpo(argv: list[str]) -> int:
 
 def _train(trainer: Trainer, run: RunFolder) -> int:
     """Trains, and says what came of it."""
-    from marft_algos.runs import report
-    from marft_algos.runs.loggers import Display
+    from marft_algos.training.trainer import train_and_report
 
     config = trainer.config
     say(f"run:     {run.root}")
     _print_start(run)
     try:
-        with Display(config.iterations, trainer.progress.iteration, f"{config.env} · {config.algo}") as display:
-            trainer.train(run, display)
-        report.finish(run)
+        train_and_report(trainer, run)
     except KeyboardInterrupt:
         if trainer.progress.done(config.iterations, config.token_budget):
             say(f"stopped when all was trained and saved; its report: {typed('show', run.root, '--html')}")

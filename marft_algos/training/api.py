@@ -7,11 +7,10 @@ from typing import Any
 
 from marft_algos.config import presets
 from marft_algos.config import settings as configs
-from marft_algos.runs import report, start
+from marft_algos.runs import start
 from marft_algos.runs.folder import RunFolder
-from marft_algos.runs.loggers import Display
 from marft_algos.training.parts import build
-from marft_algos.training.trainer import Trainer
+from marft_algos.training.trainer import Trainer, train_and_report
 from marft_algos.training.warm import warmed
 
 
@@ -45,7 +44,5 @@ def train(preset: str = "", *, config: Path | str = "", trusted: bool = False, *
     resolved = warmed(resolved)
     trainer = Trainer(build(resolved))
     run = trainer.start()
-    with Display(resolved.iterations, 0, f"{resolved.env} · {resolved.algo}") as display:
-        trainer.train(run, display)
-    report.finish(run)
+    train_and_report(trainer, run)
     return run

@@ -19,7 +19,7 @@ from marft_algos.rollout import selfplay
 from marft_algos.rollout.collector import Collector, Keep
 from marft_algos.rollout.panel import StoppedError, Variety, check, counts, permute_rewards, summary, whole
 from marft_algos.rollout.replay import Replayer, StartEngine, TreeCollector
-from marft_algos.runs import checkpoint, loggers, records
+from marft_algos.runs import checkpoint, loggers, records, report
 from marft_algos.runs import folder as runs
 from marft_algos.runs import start as starts
 from marft_algos.runs.folder import UNTRAINED, PanelFacts, Progress, RunFolder
@@ -323,6 +323,25 @@ class Trainer:
         }
         checkpoint.save(run.checkpoints, self.progress, self.policies, self._saved, state)
         checkpoint.prune(run.checkpoints, self.config.keep, self.progress.best_iteration)
+
+
+def train_and_report(trainer: Trainer, run: RunFolder, what: str = "") -> None:
+    """Runs the iterations that are left, with progress at the terminal, and writes what people look at afterwards.
+
+    Args:
+        trainer: Has started the run, or resumed it.
+        run: Its folder.
+        what: Stands beside the environment's id in the progress; the algorithm's name by default.
+
+    Raises:
+        Interrupted, OutageError, TaskError: As ``Trainer.train``; then there is no report.
+    """
+    config = trainer.config
+    with loggers.Display(
+        config.iterations, trainer.progress.iteration, f"{config.env} · {what or config.algo}"
+    ) as display:
+        trainer.train(run, display)
+    report.finish(run)
 
 
 @dataclass(frozen=True, slots=True)

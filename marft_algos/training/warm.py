@@ -11,12 +11,10 @@ from typing import Any
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config.arguments import typed
 from marft_algos.config.settings import TrainConfig
-from marft_algos.runs import report
 from marft_algos.runs.folder import RunFolder
-from marft_algos.runs.loggers import Display
 from marft_algos.terminal import say
 from marft_algos.training.parts import build
-from marft_algos.training.trainer import Trainer
+from marft_algos.training.trainer import Trainer, train_and_report
 
 
 def warmed(config: TrainConfig, command: str = "") -> TrainConfig:
@@ -45,7 +43,7 @@ def warmed(config: TrainConfig, command: str = "") -> TrainConfig:
             trainer.resume(run)
         run.add_command(command, trainer.progress.iteration, made=not there)
         if not trainer.progress.done(settings.iterations, None):
-            _train(trainer, run, settings)
+            _train(trainer, run)
     return dataclasses.replace(config, start=os.path.abspath(run.root), warm_start=0)
 
 
@@ -64,13 +62,11 @@ def supervised(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(config, algo="sft", algorithm=learns, name=name, **off, **when)
 
 
-def _train(trainer: Trainer, run: RunFolder, settings: TrainConfig) -> None:
+def _train(trainer: Trainer, run: RunFolder) -> None:
     say(f"warm start: {run.root}")
     try:
-        with Display(settings.iterations, trainer.progress.iteration, f"{settings.env} · warm start") as display:
-            trainer.train(run, display)
+        train_and_report(trainer, run, "warm start")
     except KeyboardInterrupt:
         say(f"stopped in the warm start; go on with it: {typed('train', '--resume', run.root)}")
         say(f"and then: {typed('train', '--start', run.root)}, with the other options")
         raise
-    report.finish(run)
