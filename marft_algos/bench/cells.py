@@ -37,8 +37,8 @@ MEMBER_SEEDS = 1000
 """Between the seeds of agents that are trained apart and vote together."""
 _ELSEWHERE = ("runs_dir", "name", "threads", "device", "max_lost", "on_task_error")
 """Settings that say where a run is made and what stops it, not what it is."""
-_LATER = ("start", "start_values", "warm_start", "tell_budget")
-"""Settings that came later: at their defaults a run is what it was, and so its results count."""
+_LATER = {name: getattr(TrainConfig, name) for name in ("start", "start_values", "warm_start", "tell_budget")}
+"""Settings that came later, and their defaults: at them a run is what it was, and so its results count."""
 _TEAM = ("dependency", "profiles")
 """Arguments of an environment that speak of its team."""
 
@@ -89,7 +89,7 @@ class Cell:
 
 def _as_before(setting: str, value: Any) -> bool:
     """Whether a setting that came later is as if it were not there."""
-    return setting in _LATER and value == getattr(TrainConfig(), setting)
+    return setting in _LATER and value == _LATER[setting]
 
 
 def expand(grid: Grid, stage: Stage, rates: Rates | None = None) -> list[Cell]:
