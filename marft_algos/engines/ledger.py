@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ import numpy as np
 from marft_algos.config.endpoints import Endpoint
 from marft_algos.engines.base import EngineBase, RolloutEngine
 from marft_algos.engines.usage import Usage
+from marft_algos.jsonl import drop_cut_line
 from marft_algos.types import FOREIGN, Generation, GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import DataError
 
@@ -36,11 +36,7 @@ class Ledger:
         self._usage: dict[str, Usage] = {}
         file.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = file.open("a+b")
-        self._file.seek(0)
-        data = self._file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        os.truncate(file, len(whole))
-        for number, line in enumerate(whole.splitlines(), 1):
+        for number, line in enumerate(drop_cut_line(self._file).splitlines(), 1):
             try:
                 self._note(json.loads(line))
             except (ValueError, KeyError, TypeError, AttributeError) as error:

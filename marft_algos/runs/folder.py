@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from marft_algos.config import trust
+from marft_algos.jsonl import drop_cut_line
 from marft_algos.runs import disk, intervals
 from marft_algos.runs.disk import lines, write_whole, writing
 from marft_algos.runs.intervals import Interval
@@ -211,8 +212,7 @@ class RunFolder:
         here = {"folder": os.getcwd(), "root": os.path.abspath(self.root)}
         line = {"time": time.time(), "iteration": iteration, "made": made, **here, "command": command}
         with self._writing(self.commands_file), self.commands_file.open("a+b") as file:
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)  # a line that was cut would spoil this one
+            drop_cut_line(file)
             file.write(json.dumps(line).encode() + b"\n")
 
     def commands(self) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ results.json     scores, intervals, outages, tokens, costs
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +19,7 @@ from marft_algos import seeds
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import RolloutEngine
 from marft_algos.engines.ledger import Ledger
+from marft_algos.jsonl import drop_cut_line
 from marft_algos.models.chat import Renderer
 from marft_algos.rollout.collector import Collector
 from marft_algos.rollout.panel import OutageError, Panel, blamed, check, counts, settle, summary, whole
@@ -108,7 +108,7 @@ class Evaluation:
         if not self.episodes_file.is_file():
             return {}
         with writing(self.episodes_file), self.episodes_file.open("rb+") as file:
-            os.truncate(file.fileno(), file.read().rfind(b"\n") + 1)  # of a line that was cut
+            drop_cut_line(file)
         return {episode.index: episode for episode in read(self.episodes_file) if not episode.infra}
 
 

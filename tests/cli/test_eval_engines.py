@@ -231,6 +231,20 @@ def test_killed_in_the_middle_nothing_is_asked_twice(number: signal.Signals, her
     assert [e.index for e in read("out/episodes.jsonl")] == list(range(20)) and results()["average"]["mean"] == 1.0
 
 
+def test_lines_that_were_cut_are_dropped_and_only_what_they_held_is_asked_again() -> None:
+    with serving(good) as fake:
+        words = command(fake, "--episodes", "3", "--jobs", "1")  # so the last lines are of one episode
+        assert main(words) == 0
+        first, asked = results(), len(fake.asked)
+        for name in ("episodes", "replies"):
+            file = Path(f"out/{name}.jsonl")
+            file.write_bytes(file.read_bytes()[:-9])
+        assert main(words) == 0
+        assert len(fake.asked) == asked + 1, "one reply was lost"
+    assert results()["average"] == first["average"] and results()["usage"] == first["usage"]
+    assert [e.index for e in read("out/episodes.jsonl")] == [0, 1, 2]
+
+
 def test_a_local_model_plays_beside_a_hosted_one(here: Path) -> None:
     model = save_tiny(here / "model", hidden=16, layers=1)
     with serving(good) as fake:

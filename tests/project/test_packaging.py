@@ -27,7 +27,7 @@ HEAVY = (
 
 # The floors of marft_algos: a room imports from rooms of lower floors only.
 FLOORS = (
-    ("started", "lazy", "ranges", "seeds", "terminal"),
+    ("started", "lazy", "ranges", "seeds", "terminal", "jsonl"),
     ("types", "functional", "memory"),
     ("models", "batching"),
     ("credit",),
