@@ -11,28 +11,21 @@ import torch
 
 import marft_algos
 import marft_envs
+from helpers.relay import AGENTS, ENV, embedded_team, panel
 from helpers.runs import settings
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.models.policy import PolicySet
-from marft_algos.rollout.panel import Panel
 from marft_algos.rollout.preferences import Preferences
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import Trajectory
 from marft_envs import ConfigError, DataError, Episode, trajectory
 
-ENV = "relay-v0"
-AGENTS = {"planner_0": "planner_0", "solver_0": "solver_0"}
-
 
 @pytest.fixture(scope="module")
 def policies() -> PolicySet:
-    return PolicySet.build("embedded", AGENTS, device="cpu")
-
-
-def panel(n: int) -> Panel:
-    return Panel(list(range(n)), [{}] * n)
+    return embedded_team()
 
 
 def play(seed: int, *texts: str, **extras: Any) -> Episode:

@@ -13,6 +13,7 @@ import pytest
 import marft_algos
 import marft_envs
 from helpers.fake_servers import chat, serving
+from helpers.relay import AGENTS, ENV, embedded_team, panel
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
@@ -28,17 +29,10 @@ from marft_algos.runs import records
 from marft_algos.types import SamplingParams
 from marft_envs import ConfigError, DataError, experts, trajectory
 
-ENV = "relay-v0"
-AGENTS = {"planner_0": "planner_0", "solver_0": "solver_0"}
-
 
 @pytest.fixture(scope="module")
 def policies() -> PolicySet:
-    return PolicySet.build("embedded", AGENTS, device="cpu")
-
-
-def panel(n: int) -> Panel:
-    return Panel(list(range(n)), [{}] * n)
+    return embedded_team()
 
 
 def demonstrations(policies: PolicySet, source: str = "expert", env: str = ENV, most: int = 8) -> Demonstrations:
