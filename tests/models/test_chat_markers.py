@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("transformers", reason="chat templates need transformers (the extra train)")
+pytest.importorskip("torch", reason="models are loaded with torch (the extra train)")
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import normalizers

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+pytest.importorskip("transformers", reason="chat templates need transformers (the extra train)")
 from benchmarks.correctness.families import FAMILIES, PAGE, page, renderer, table
 from marft_algos.models.probing import Render, dialect_of, read_back
 from marft_envs.errors import ConfigError
