@@ -48,7 +48,7 @@ def run(options: EvalArguments, argv: list[str]) -> int:
     )
     make_env = setup.env_factory(config, setup.eval_kwargs(config))
     problems = _problems(config, setup.started(config.env, make_env))
-    evaluation = resumable.Evaluation(config, problems, options.samples, folder)
+    evaluation = resumable.Evaluation(config, problems, options.samples, folder, env.unwrapped.team)
     hosting.reach(spec)
     policies = setup.make_policies(spec) if spec.models else None
     renderer = Renderer({}, spec.agents) if policies is None else policies.renderer

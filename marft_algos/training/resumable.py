@@ -1,6 +1,6 @@
 """Evaluates any team in a folder of its own: many samples of a problem, in parallel, to be gone on with when stopped.
 
-eval.json        what is evaluated; a folder is gone on with by the same settings only
+eval.json        what is evaluated; a folder is gone on with by the same settings, agents and problems only
 episodes.jsonl   one line per episode as soon as it has ended, in the order of the panel when all have
 replies.jsonl    every reply of a hosted model, and what it cost
 results.json     scores, intervals, outages, tokens, costs
@@ -8,6 +8,7 @@ results.json     scores, intervals, outages, tokens, costs
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -32,11 +33,18 @@ from marft_algos.types import Trajectory, Transition
 from marft_envs.code import pass_at_k
 from marft_envs.errors import ConfigError
 from marft_envs.trajectory import read
-from marft_envs.types import Episode
+from marft_envs.types import AgentSpec, Episode
 from marft_envs.vector import VectorEnv
 
-_COMPARED = ("env", "env_kwargs", "models", "engines", "max_new_tokens", "temperature", "eval_greedy", "seed")
-"""Settings that another evaluation may not share a folder with."""
+_SHOWN = ("env", "env_kwargs", "models", "engines", "max_new_tokens", "temperature", "eval_greedy", "seed")
+"""Settings that results repeat; all that are compared stand in eval.json."""
+_MAY_CHANGE = (
+    *("preset", "algo", "algorithm", "iterations", "eval_episodes", "runs_dir", "name", "loggers"),
+    *("num_envs", "engine_batch", "device", "threads", "check_memory", "overlap", "adapter_dir"),
+    *("max_lost", "on_task_error"),
+)
+"""Settings that an evaluation may go on with another value of, for they change neither prompts nor replies: of training
+(problems are counted apart), of the machine, and of what stops it."""
 _OF_ENGINE = ("timeout", "retries", "concurrency", "key_env", "price_in", "price_out", "max_cost")
 """Of an engine's table what changes no reply."""
 
@@ -49,6 +57,8 @@ class Evaluation:
     problems: Panel
     samples: int
     folder: Path
+    team: Sequence[AgentSpec]
+    """The agents, with what they are told; it may come from a file that has changed meanwhile."""
 
     @property
     def panel(self) -> Panel:
@@ -68,13 +78,29 @@ class Evaluation:
         return self.folder / "results.json"
 
     def table(self) -> dict[str, Any]:
-        """Returns what makes it this evaluation and no other."""
-        table = {key: self.config.table()[key] for key in _COMPARED}
+        """Returns what results say of it."""
+        settings = self._settings()
+        return {**{key: settings[key] for key in _SHOWN}, "problems": len(self.problems), "samples": self.samples}
+
+    def _settings(self) -> dict[str, Any]:
+        """Returns its settings, of engines those that change replies."""
+        table = self.config.table()
         table["engines"] = {
             policy: {key: value for key, value in engine.items() if key not in _OF_ENGINE}
             for policy, engine in table["engines"].items()
         }
-        return {**table, "problems": len(self.problems), "samples": self.samples}
+        return table
+
+    def _compared(self) -> dict[str, Any]:
+        """Returns what makes it this evaluation and no other."""
+        starts = json.dumps([self.problems.seeds, self.problems.options], default=str)
+        return {
+            **{key: value for key, value in self._settings().items() if key not in _MAY_CHANGE},
+            "problems": len(self.problems),
+            "starts": hashlib.sha256(starts.encode()).hexdigest()[:16],
+            "samples": self.samples,
+            "agents": [asdict(agent) for agent in self.team],
+        }
 
     def open(self) -> None:
         """Makes the folder, or goes on with it.
@@ -83,7 +109,7 @@ class Evaluation:
             ConfigError: It holds something else, or another evaluation.
             RunError: It cannot be written.
         """
-        file, text = self.folder / "eval.json", json.dumps(self.table(), indent=1, default=str) + "\n"
+        file, text = self.folder / "eval.json", json.dumps(self._compared(), indent=1, default=str) + "\n"
         if self.folder.is_file() or (self.folder.is_dir() and any(self.folder.iterdir()) and not file.is_file()):
             raise ConfigError(f"'{self.folder}' exists and is no evaluation. Choose another folder: --out DIR")
         if not file.is_file():
@@ -92,14 +118,16 @@ class Evaluation:
             write_whole(file, text)
         now = json.loads(text)
         try:
-            before = dict(json.loads(file.read_text(encoding="utf-8")))
+            # A setting that came after the folder was made had what is its default now.
+            before = json.loads(json.dumps(TrainConfig().table())) | dict(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise ConfigError(f"{file} cannot be read: {error}. Choose another folder: --out DIR") from error
-        differ = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
+        differ = [key for key in now if before.get(key) != now[key]]
         if differ:
-            key = differ[0]
+            values = f"{before.get(differ[0])!r}; now {now[differ[0]]!r}"
+            shown = f" ({values})" if len(values) <= 200 else ""  # profiles are long
             raise ConfigError(
-                f"'{self.folder}' holds an evaluation with another '{key}' ({before.get(key)!r}; now {now.get(key)!r})."
+                f"'{self.folder}' holds an evaluation with another '{differ[0]}'{shown}."
                 " Go on with it by the same settings, or choose another folder: --out DIR"
             )
 

@@ -12,19 +12,25 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import marft_envs
 from helpers import runs as letters  # registers test/letters-v0
 from helpers.fake_servers import Answer, Fake, chat, serving
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
+from marft_algos.config import settings as configs
+from marft_algos.rollout.panel import Panel
 from marft_algos.training import resumable
 from marft_envs.code import pass_at_k
+from marft_envs.errors import ConfigError
 from marft_envs.trajectory import read
+from marft_envs.types import Example
 
 ROOT = Path(__file__).resolve().parents[2]
 ENV = "test/letters-v0"
@@ -276,6 +282,70 @@ def test_a_folder_belongs_to_one_evaluation(capsys: pytest.CaptureFixture[str]) 
         assert "is no evaluation" in capsys.readouterr().err
         Path("out/replies.jsonl").write_text("{}\n")
         assert main(command(fake, "--episodes", "2")) == 1 and "is no record of a reply" in capsys.readouterr().err
+
+
+def evaluation(**changes: Any) -> resumable.Evaluation:
+    table = {"env": ENV, "models": "embedded", **changes}
+    panel = Panel([3, 4], [{}, {}])
+    return resumable.Evaluation(configs.build(table), panel, 1, Path("out"), marft_envs.make(ENV).team)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tell_budget": True},
+        {"thinking": True},
+        {"template_tools": True},
+        {"context": 64},
+        {"eval_kwargs": {"share_thoughts": True}},
+        {"env_kwargs": {"dialect": "hermes"}},
+        {"policies": "shared"},
+        {"quantize": "nf4"},
+        {"dtype": "bf16"},
+        {"start": "runs/other"},
+        {"adapters": {"solver_0": "runs/other"}},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_changes_prompts_or_replies_makes_another_evaluation(changes: dict[str, Any]) -> None:
+    evaluation().open()
+    evaluation().open()
+    with pytest.raises(ConfigError, match=f"another '{next(iter(changes))}'"):
+        evaluation(**changes).open()
+    kept = json.loads(Path("out/eval.json").read_text())
+    del kept[next(iter(changes))]  # a setting that came later had its default
+    Path("out/eval.json").write_text(json.dumps(kept))
+    evaluation().open()
+    with pytest.raises(ConfigError, match=f"another '{next(iter(changes))}'"):
+        evaluation(**changes).open()
+
+
+def test_the_machine_and_the_settings_of_training_may_change() -> None:
+    evaluation().open()
+    algorithm = {"lr": 1e-3}
+    evaluation(algo="grpo", algorithm=algorithm, device="cpu", num_envs=3, threads=2, max_lost=0.5, overlap=True).open()
+
+
+def test_other_problems_or_profiles_make_another_evaluation() -> None:
+    first = evaluation()
+    first.open()
+    with pytest.raises(ConfigError, match="another 'starts'"):
+        replace(first, problems=Panel([3, 4], [{"task_id": "a"}, {"task_id": "b"}])).open()
+    told = [replace(agent, examples=(Example("1", "2"),)) for agent in first.team]
+    with pytest.raises(ConfigError, match="another 'agents'"):
+        replace(first, team=told).open()
+
+
+def test_a_file_of_profiles_that_has_changed_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(good) as fake:
+        words = ["eval", "--env", "math-solo-v0", "--env-kwargs", "levels=[0]", "profiles=told.json"]
+        words += ["--engines", table(fake), "--episodes", "2", "--out", "out"]
+        Path("told.json").write_text('{"actor": "Say a digit."}')
+        assert main(words) == 0 and main(words) == 0
+        Path("told.json").write_text('{"actor": "Say a number."}')
+        capsys.readouterr()
+        assert main(words) == 1
+        assert "holds an evaluation with another 'agents'" in capsys.readouterr().err
 
 
 HOSTED = '{kind="openai", model="m", url="http://127.0.0.1:9"}'
