@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,33 @@ def both(
     if not small:
         monkeypatch.setattr("marft_algos.models.weights.SMALL_MODEL", 0)
     return plain, build(folder, **settings)
+
+
+@pytest.mark.parametrize(
+    ("family", "small", "changes", "reason"),
+    [
+        ("llama", False, {"hidden_act": "gelu"}, "has another activation than SiLU"),
+        ("mistral", False, {"sliding_window": 4}, "attends to a sliding window"),
+        ("mistral", True, {"sliding_window": 4}, "attends to a sliding window"),
+        ("llama", False, {}, ""),
+        ("llama", True, {}, ""),
+    ],
+)
+def test_one_line_says_why_a_model_is_scored_by_transformers_pass(
+    family: str, small: bool, changes: dict[str, object], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save(tmp_path / family, CONFIGS[family], **changes)
+    if not small:
+        monkeypatch.setattr("marft_algos.models.weights.SMALL_MODEL", 0)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        policies = build(folder)
+        for _ in range(2):
+            policies.logprobs("actor", *texts(True))
+            policies.logprobs("reasoner", *texts(False))
+            policies.reference_logprobs("actor", *texts(True))
+    instead = "it is scored and trained by transformers' own forward pass, which is slower."
+    assert [str(w.message) for w in said] == ([f"'{folder}' {reason}: {instead}"] if reason else [])
 
 
 @pytest.mark.parametrize("ours", PASSES)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +17,10 @@ from marft_algos.models.kernels.fused import FusedForward
 from marft_algos.models.kernels.linears import Unsupported
 from marft_algos.models.kernels.packed import PackedForward
 from marft_algos.models.weights import Weights, fused_passes
+
+Pass = TypeVar("Pass")
+_USES = {"forward": "scored and trained", "decode": "decoded"}
+"""A pass of our own -> what is done by it."""
 
 
 class KVCache(Protocol):
@@ -48,11 +51,8 @@ class Kernel:
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype, *, small: bool) -> None:
         self._model, self._dtype = model, dtype
-        self._forward: FusedForward | None = None
-        if small and "forward" in fused_passes():
-            with suppress(Unsupported):
-                self._forward = FusedForward(model)
-        self._packs = not small and model.device.type == "cpu" and "forward" in fused_passes()
+        self._allowed, self._packs = fused_passes(), not small and model.device.type == "cpu"
+        self._forward = self._fused("forward", lambda: FusedForward(model)) if small else None
 
     def autocast(self) -> torch.autocast:
         """Returns the context that computes in the compute dtype."""
@@ -69,7 +69,7 @@ class Kernel:
         """
         if self._forward is not None and (weights is None or (weights.peft is not None and not weights.blocks)):
             return self._forward.hidden_states(ids, wanted, weights)
-        if self._packed is not None and (weights is None or weights.peft is not None):
+        if (weights is None or weights.peft is not None) and self._packed is not None:
             checkpointing = weights is not None and bool(weights.blocks)
             return self._packed.hidden_states(ids, wanted, weights, checkpointing)
         if weights is None:
@@ -78,22 +78,23 @@ class Kernel:
 
     @cached_property
     def _packed(self) -> PackedForward | None:
-        if self._packs:
-            with suppress(Unsupported):
-                return PackedForward(self._model, self._dtype)
-        return None
+        return self._fused("forward", lambda: PackedForward(self._model, self._dtype)) if self._packs else None
 
     @cached_property
     def _decoder(self) -> FusedDecoder | None:
+        return self._fused("decode", lambda: FusedDecoder(self._model, self._dtype))
+
+    def _fused(self, name: str, make: Callable[[], Pass]) -> Pass | None:
+        """Makes a pass of our own; where that cannot be, says which one runs instead, and why."""
         try:
-            if "decode" not in fused_passes():
+            if name not in self._allowed:
                 raise Unsupported("may not be fused")
-            return FusedDecoder(self._model, self._dtype)
+            return make()
         except Unsupported as reason:
             warnings.warn(
-                f"'{self._model.name_or_path}' {reason}: it is decoded by transformers' own forward pass, which is"
-                " slower.",
-                stacklevel=4,
+                f"'{self._model.name_or_path}' {reason}: it is {_USES[name]} by transformers' own forward pass, which"
+                " is slower.",
+                stacklevel=5,
             )
             return None
 
