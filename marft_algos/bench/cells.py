@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import marft_algos
 from marft_algos.algorithms import base as algorithms
+from marft_algos.algorithms.settings import UpdateConfig
 from marft_algos.bench.folder import Stage
 from marft_algos.bench.sweep import Rates
 from marft_algos.config import presets
@@ -39,6 +40,7 @@ _ELSEWHERE = ("runs_dir", "name", "threads", "device", "max_lost", "on_task_erro
 """Settings that say where a run is made and what stops it, not what it is."""
 _LATER = {name: getattr(TrainConfig, name) for name in ("start", "start_values", "warm_start", "tell_budget")}
 """Settings that came later, and their defaults: at them a run is what it was, and so its results count."""
+_LATER_OF_ALGORITHMS = {"lr_warmup": UpdateConfig.lr_warmup}
 _TEAM = ("dependency", "profiles")
 """Arguments of an environment that speak of its team."""
 
@@ -70,7 +72,9 @@ class Cell:
     @property
     def key(self) -> str:
         """Hashes what the cell is: settings, what is done with them, version of the package."""
-        table = {k: v for k, v in self.config.items() if k not in _ELSEWHERE and not _as_before(k, v)}
+        table = {k: v for k, v in _as_before(self.config, _LATER).items() if k not in _ELSEWHERE}
+        if "algorithm" in table:
+            table["algorithm"] = _as_before(table["algorithm"], _LATER_OF_ALGORITHMS)
         content = [marft_algos.__version__, self.kind, self.contribution, self.sources, self.reference, table]
         if self.skipped:
             content = [self.stage, self.algorithm, self.env, self.credit, self.seed, self.lr, self.skipped]
@@ -87,9 +91,9 @@ class Cell:
         return {"key": self.key, **dataclasses.asdict(self)}
 
 
-def _as_before(setting: str, value: Any) -> bool:
-    """Whether a setting that came later is as if it were not there."""
-    return setting in _LATER and value == _LATER[setting]
+def _as_before(table: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings without those that came later and stand at their defaults."""
+    return {k: v for k, v in table.items() if k not in later or v != later[k]}
 
 
 def expand(grid: Grid, stage: Stage, rates: Rates | None = None) -> list[Cell]:
