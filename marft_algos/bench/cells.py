@@ -36,7 +36,7 @@ ENDLESS = 1_000_000
 """Iterations of a run that its budget ends."""
 MEMBER_SEEDS = 1000
 """Between the seeds of agents that are trained apart and vote together."""
-_ELSEWHERE = ("runs_dir", "name", "threads", "device", "max_lost", "on_task_error")
+_ELSEWHERE = ("runs_dir", "name", "threads", "device", "fit_memory", "max_lost", "on_task_error")
 """Settings that say where a run is made and what stops it, not what it is."""
 _LATER = {name: getattr(TrainConfig, name) for name in ("start", "start_values", "warm_start", "tell_budget")}
 """Settings that came later, and their defaults: at them a run is what it was, and so its results count."""

@@ -114,14 +114,15 @@ def _dry_run(argv: list[str]) -> int:
     config, _ = typed_settings(argv)
     require_training()
     from marft_algos.training import setup
-    from marft_algos.training.estimate import capacity, estimate
+    from marft_algos.training.estimate import capacity
+    from marft_algos.training.fit import fitted
     from marft_algos.training.resolve import make_algorithm, resolve
 
     trust.check_dry(config.table())
     env = setup.make_env(config, config.env_kwargs)
     spec = resolve(config, env)
     make_algorithm(spec, setup.sampling(config))
-    memory = estimate(spec, env)
+    _, memory = fitted(spec, env)
     say(f"{config.env} · {config.algo}, memory at most:\n{memory.table()}")
     say(f"  {capacity(memory.device) / 1e9:8.2f} GB  there is")
     memory.check()

@@ -145,6 +145,9 @@ class TrainConfig(Checked):
     """CPU threads of torch. 1: small models lose time with more, and 16 to 55 fold beside another busy process."""
     check_memory: bool = True
     """Refuse to start where a rough estimate for the longest prompts and replies exceeds the device's memory."""
+    fit_memory: bool = True
+    """Where that estimate exceeds it, compute less at once (``engine_batch``, ``micro_tokens``,
+    ``gradient_checkpointing``) and say so, before refusing; results are the same but for rounding."""
     overlap: bool = False
     """Go on generating while slow verdicts (graders, sandboxes) are awaited. Keeps a GPU busy; off: the same seed gives
     the same run, to the bit."""

@@ -57,11 +57,17 @@ class Estimate:
     device: torch.device
     held: tuple[MemoryItem, ...]
     phases: Mapping[str, tuple[MemoryItem, ...]]
+    work: Work
+
+    @property
+    def worst(self) -> str:
+        """Returns the phase that takes most."""
+        return max(self.phases, key=lambda phase: _sum(self.phases[phase]))
 
     @property
     def peak(self) -> int:
         """Returns the most bytes in use at once."""
-        return int((_sum(self.held) + max(map(_sum, self.phases.values()))) * SLACK[self.device.type])
+        return int((_sum(self.held) + _sum(self.phases[self.worst])) * SLACK[self.device.type])
 
     def table(self) -> str:
         """Returns the parts, a line each, in GB."""
@@ -82,8 +88,7 @@ class Estimate:
         room = capacity(self.device) if room is None else room
         if self.peak <= room:
             return
-        worst = max(self.phases, key=lambda phase: _sum(self.phases[phase]))
-        parts = sorted((*self.held, *self.phases[worst]), key=lambda part: -part.bytes)
+        parts = sorted((*self.held, *self.phases[self.worst]), key=lambda part: -part.bytes)
         advice = dict.fromkeys(part.advice for part in parts if part.advice and part.bytes > 0.02 * self.peak)
         raise ConfigError(
             f"This run needs about {self.peak / GB:.3g} GB on {_named(self.device)}, which has {room / GB:.3g} GB:\n"
@@ -117,7 +122,7 @@ def estimate(spec: RunSpec, env: FlexEnv, *, device: torch.device | None = None)
     where = device or pick_device(config.device)
     dtype = pick_dtype(config.dtype, where)
     shapes = {model: Shape.of(model, config, dtype, where.type) for model in dict.fromkeys(spec.models.values())}
-    work = _Work.of(spec, env, min(shape.context for shape in shapes.values()))
+    work = Work.of(spec, env, min(shape.context for shape in shapes.values()))
     trained = [shapes[spec.models[p]] for p in spec.trained]
     copies = len(spec.past) + len(spec.local) - len(trained) + len(spec.kept)
     largest = max(shapes.values(), key=lambda shape: shape.layer_bytes * shape.layers)
@@ -136,7 +141,7 @@ def estimate(spec: RunSpec, env: FlexEnv, *, device: torch.device | None = None)
         "features": _features(largest, work),
         "update": _update(config, largest, work, where.type),
     }
-    return Estimate(where, held, phases)
+    return Estimate(where, held, phases, work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +218,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class Work:
     """Counts the rows and tokens to compute."""
 
     prompt: int
@@ -232,7 +237,7 @@ class _Work:
     fewer: str
 
     @classmethod
-    def of(cls, spec: RunSpec, env: FlexEnv, context: int) -> _Work:
+    def of(cls, spec: RunSpec, env: FlexEnv, context: int) -> Work:
         config = spec.config
         base, new = env.unwrapped, config.max_new_tokens
         method = algorithms.get(config.algo)(config.algorithm)
@@ -309,7 +314,7 @@ def _kept(config: TrainConfig, starts: Sequence[Shape]) -> tuple[MemoryItem, ...
     return (MemoryItem("whole copies of the start", 4 * copies, "--kl-coef 0"),)
 
 
-def _rollout(config: TrainConfig, shape: Shape, work: _Work) -> tuple[MemoryItem, ...]:
+def _rollout(config: TrainConfig, shape: Shape, work: Work) -> tuple[MemoryItem, ...]:
     fewer = f"--engine-batch {max(work.rows // 2, 1)}"
     cache = 2 * shape.layers * shape.keys * shape.element
     merged = shape.element == 4 and shape.parameters <= SMALL_MODEL
@@ -322,12 +327,12 @@ def _rollout(config: TrainConfig, shape: Shape, work: _Work) -> tuple[MemoryItem
     )
 
 
-def _features(shape: Shape, work: _Work) -> tuple[MemoryItem, ...]:
+def _features(shape: Shape, work: Work) -> tuple[MemoryItem, ...]:
     tokens = min(FEATURE_TOKENS, work.turns * (work.prompt + work.new)) if work.features else 0
     return (MemoryItem("a pass of the frozen model", tokens * shape.passing),)
 
 
-def _update(config: TrainConfig, shape: Shape, work: _Work, device: str) -> tuple[MemoryItem, ...]:
+def _update(config: TrainConfig, shape: Shape, work: Work, device: str) -> tuple[MemoryItem, ...]:
     row = work.prompt + work.new
     fewer = f"--micro-tokens {max(work.micro // 2, row)}" if work.micro > row else "a smaller --max-new-tokens"
     pairs = 3 * shape.heads * min(row, work.micro) * shape.element if shape.eager else 0

@@ -19,7 +19,7 @@ from marft_algos.rollout.panel import Problems
 from marft_algos.runs import paths, start
 from marft_algos.runs.loggers import Logger
 from marft_algos.training import hosting, setup
-from marft_algos.training.estimate import estimate
+from marft_algos.training.fit import fitted
 from marft_algos.training.resolve import RunSpec, make_algorithm, resolve
 from marft_algos.training.setup import EnvFactory
 from marft_envs import FlexEnv
@@ -89,7 +89,9 @@ def build(
         algorithm = make_algorithm(spec, setup.sampling(config))
         hosting.reach(spec)
         if config.check_memory and model is None:
-            estimate(spec, first).check()
+            spec, memory = fitted(spec, first)
+            memory.check()
+            algorithm = make_algorithm(spec, setup.sampling(config))
         policies = setup.make_policies(spec, wrap_base(*model, setup.model_settings(config)) if model else None)
         panel = problems.train(config.seed, 0, setup.PROMPTS_CHECKED)
         setup.check_prompts(config, first, policies.renderer, panel)

@@ -21,7 +21,9 @@ from marft_algos.models import weights as weights_module
 from marft_algos.models.loading import ModelSettings
 from marft_algos.models.policy import PolicySet
 from marft_algos.training import estimate, setup, trainer
+from marft_algos.training import fit as fit_module
 from marft_algos.training.estimate import GB, Estimate, Shape
+from marft_algos.training.fit import fitted
 from marft_algos.training.parts import build
 from marft_algos.training.resolve import resolve
 from marft_envs.errors import ConfigError
@@ -94,6 +96,54 @@ def test_a_run_that_cannot_fit_loads_no_weights(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(setup, "make_policies", lambda *_: pytest.fail("weights were loaded"))
     with pytest.raises(ConfigError, match="has 1e-06 GB"):
         trainer.Trainer(build(made))
+
+
+def test_where_memory_is_short_less_is_computed_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A 3B model's 92 GB of an update in 24 GB, as its preset for such a card has it; decoding in half the rows."""
+    made = card("gpu-141gb", tmp_path)
+    env = setup.make_env(made, made.env_kwargs)
+    spec, gpu = resolve(made, env), torch.device("cuda")
+    for room in (48, 30, 24):
+        fit, found = fitted(spec, env, int(room * GB), gpu)
+        assert found.peak <= 0.8 * room * GB and found == of(fit.config, "cuda")
+        said = capsys.readouterr().out
+        assert f"there are {room}" in said and f"--micro-tokens {fit.config.algorithm.micro_tokens}" in said
+        assert ("--gradient-checkpointing" in said) == fit.config.gradient_checkpointing
+        assert dataclasses.replace(fit.config.algorithm, micro_tokens=16384) == made.algorithm, "nothing else changes"
+    assert fit.config.gradient_checkpointing and fit.config.algorithm.micro_tokens >= 4096
+    many = dataclasses.replace(made, engine_batch=4096, episodes_per_iteration=4096)
+    fit, found = fitted(resolve(many, env), env, 60 * 10**9, gpu)
+    assert fit.config.engine_batch < 4096 and found.peak <= 48 * GB
+    assert f"--engine-batch {fit.config.engine_batch}" in capsys.readouterr().out
+
+
+def test_a_run_that_fits_or_that_nothing_helps_stays_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = card("gpu-141gb", tmp_path)
+    env = setup.make_env(made, made.env_kwargs)
+    spec, gpu = resolve(made, env), torch.device("cuda")
+    needed = of(made, "cuda").peak
+    assert fitted(spec, env, needed, gpu)[0] is spec
+    assert fitted(spec, env, 4 * 10**9, gpu)[0] is spec, "the weights alone are 6 GB"
+    strict = dataclasses.replace(made, fit_memory=False)
+    fit, found = fitted(resolve(strict, env), env, needed - 1, gpu)
+    assert fit.config == strict and found.peak == needed
+    assert not capsys.readouterr().out
+
+
+def test_a_run_takes_the_pieces_that_fit_and_writes_them_into_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = runs.settings("embedded", tmp_path, episodes_per_iteration=512, name="short")
+    needed = of(made).peak
+    monkeypatch.setattr(fit_module, "capacity", lambda _: needed - 1)
+    monkeypatch.setattr(fit_module, "SHARE", 0.99)
+    run = runs.train(dataclasses.replace(made, iterations=0, eval_episodes=1))[1]
+    written = config.load(run.config_file)
+    assert of(written).peak < needed
+    assert (written.engine_batch, written.algorithm.micro_tokens) != (made.engine_batch, made.algorithm.micro_tokens)
+    assert "memory: " in capsys.readouterr().out
 
 
 def test_a_dry_run_prints_the_estimate_and_writes_nothing(
