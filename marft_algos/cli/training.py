@@ -52,7 +52,16 @@ def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mappi
                 f"A run that goes on has begun. To begin another one with its weights: {typed('train', '--start')}"
                 f" {run.root}"
             )
-        return paths.of_run(run, first)
+        before = paths.of_run(run, first)
+        for key in ("algo", "env"):
+            if first.get(key, getattr(before, key)) != getattr(before, key):
+                given = [first["algo"]] if "algo" in first else []
+                env = ["--env", first["env"]] if "env" in first else []
+                raise ConfigError(
+                    f"'{run.root}' has trained with {before.algo} on {before.env}, and goes on so. To begin another run"
+                    f" with its weights: {typed('train', *given, '--start', run.root, *env)}"
+                )
+        return before
     origin = first.get("start") or (start.named_in(files["config"]) if "config" in files else "")
     # Without a word about the model it is the embedded one, and the preset is one made for it.
     if origin:

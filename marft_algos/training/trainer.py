@@ -77,10 +77,11 @@ class Trainer:
     def resume(self, run: RunFolder) -> None:
         """Takes over the last checkpoint; what the run wrote after it is forgotten, and will be written again.
 
-        Settings may differ from those the run was started with (more iterations, say): config.toml follows.
+        Settings may differ from those the run was started with (more iterations, say): config.toml follows, once it is
+        certain that the checkpoint fits them.
         """
-        run.write_config(self.config.to_toml())
         if not checkpoint.steps(run.checkpoints):
+            run.write_config(self.config.to_toml())
             run.rewind(-1, 0)
             return
         path = checkpoint.pick(run.checkpoints)
@@ -91,6 +92,7 @@ class Trainer:
         if self.critics is not None:
             self.critics.load_state_dict(state["critics"])
         self.policies.version = self.progress.version
+        run.write_config(self.config.to_toml())
         run.rewind(self.progress.iteration, self.progress.metrics_bytes)
 
     def train(self, run: RunFolder, display: loggers.Display) -> None:

@@ -301,6 +301,28 @@ def test_names_are_checked_before_anything_is_played(
     assert "untrained" not in before and "sees:" not in before and "seed" not in before
 
 
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (["--lora-r", "4", "--iterations", "3"], "do not fit"),
+        (["--policies", "shared", "--iterations", "3"], "has no policy 'shared'"),
+        (["grpo"], "marft train grpo --start"),
+        (["--env", "xor-v0"], "--env xor-v0"),
+        (["--start", "runs/other"], "A run that goes on has begun"),
+    ],
+)
+def test_a_resume_that_cannot_be_leaves_the_run_as_it_was(
+    typed: list[str], message: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunFolder.open(NAME)
+    before = {path: path.read_bytes() for path in run.root.rglob("*") if path.is_file() and path.name != ".lock"}
+    algo = [word for word in typed[:1] if not word.startswith("-")]
+    _, told = fails(["train", *algo, "--resume", NAME, *typed[len(algo) :]], capsys)
+    assert message in told
+    assert before == {path: path.read_bytes() for path in before}
+    assert main(["eval", NAME, "--episodes", "2"]) == 0
+
+
 # Disks and files --------------------------------------------------------------------------------------
 
 
