@@ -83,15 +83,46 @@ class Chat:
         probe = [{"role": "system", "content": profile}, {"role": "user", "content": task}]
         shown = self._text(probe)
         self.system = shown is not None and profile in shown and task in shown
-        if task not in (self._text(self._folded(probe)) or task):
+        self._check_renders(self._folded(probe))
+        if task not in (self._text(self._folded(probe)) or ""):
             raise ConfigError(
                 f"The chat template of '{self.spec}' leaves out what messages say: it takes lists of parts (text,"
                 " images). Expected one that takes plain text. Choose a text model."
             )
+        self._check_opens(self._folded(probe))
         if self.tools:
             self.dialect = dialect_of(self.spec, self._text, self._folded(probe))
             own = {mark for mark in (*self.dialect.marks, *self.dialect.also) if not self.dialect.frames}
             self.profile_breaker = markers.Breaker(self.tokenizer, (special | framing) - own, lines)
+
+    def _check_renders(self, chat: list[dict[str, str]]) -> None:
+        """Refuses a template that is no template, or takes no profile and task at all."""
+        try:
+            self._apply(chat, tokenize=False)
+        except _CANNOT_RENDER as error:
+            raise ConfigError(
+                f"The chat template of '{self.spec}' cannot write a conversation of"
+                f" {' and '.join(message['role'] for message in chat)}: {type(error).__name__}: {error}. Expected a"
+                " Jinja template that takes user and assistant messages by turns. Mend tokenizer.chat_template, or"
+                " choose an instruction model."
+            ) from error
+
+    def _check_opens(self, chat: list[dict[str, str]]) -> None:
+        """Refuses a template that leaves out of prompts what it writes before a reply: others would speak next."""
+        last, reply = chat[-1]["content"], _MARK.format(4)
+        prompt, bare = self._text(chat) or "", self._text(chat, add_generation_prompt=False) or ""
+        whole = self._text([*chat, {"role": "assistant", "content": reply}], add_generation_prompt=False) or ""
+        if prompt != bare or last not in prompt or last not in whole or reply not in whole:
+            return
+        tail, before = prompt.rpartition(last)[2], whole.rpartition(last)[2].partition(reply)[0]
+        if tail.startswith(before.rstrip()):
+            return  # such as [/INST], which closes the task and opens the reply
+        raise ConfigError(
+            f"The chat template of '{self.spec}' does not open the reply: a prompt ends with {tail!r}, and a reply"
+            f" begins behind {before!r}. Expected at the template's end: {{% if add_generation_prompt %}}"
+            f"{{{{ {before.removeprefix(tail)!r} }}}}{{% endif %}}. Add that to tokenizer.chat_template and save it"
+            " (tokenizer.save_pretrained), or choose an instruction model."
+        )
 
     def render(
         self, conversations: Sequence[Sequence[Mapping[str, str]]], tools: Sequence[Tools] | None = None

@@ -13,12 +13,15 @@ import importlib.util
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from marft_algos.terminal import say
-from marft_envs.errors import ConfigError, MissingExtraError
+from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
 
 MAGIC = b"GGUF"
 _SAMPLES, _SAMPLE = 64, 1 << 16
@@ -60,7 +63,7 @@ def file_of(spec: str) -> Path | None:
     """Returns the GGUF file that a model's name stands for; None where it stands for no such file.
 
     Args:
-        spec: a name in ``PACKAGED``, or a path that ends with ``.gguf``.
+        spec: a name in ``PACKAGED``, or the path of a file that ends with ``.gguf`` or begins as such files do.
 
     Raises:
         ConfigError: the package is not installed, or there is no such file.
@@ -74,12 +77,19 @@ def file_of(spec: str) -> Path | None:
         if not file.is_file():
             raise ConfigError(f"The package '{packaged.package}' holds no {packaged.file}. Type: {packaged.install}")
         return file
-    if not spec.endswith(".gguf"):
+    file, named = Path(spec).expanduser(), spec.lower().endswith(".gguf")
+    if file.is_file():
+        return file if named or _begins(file) else None
+    if not named:
         return None
-    file = Path(spec).expanduser()
-    if not file.is_file():
-        raise ConfigError(f"There is no file '{spec}'. Expected a model in GGUF format.")
-    return file
+    near = did_you_mean(spec, [str(other) for other in file.parent.glob("*.gguf") if other.is_file()])
+    raise ConfigError(f"There is no file '{spec}'. Expected a model in GGUF format. {near}")
+
+
+def _begins(file: Path) -> bool:
+    """Whether a file begins as those in GGUF format do."""
+    with file.open("rb") as start:
+        return start.read(len(MAGIC)) == MAGIC
 
 
 def cache_folder() -> Path:
@@ -97,38 +107,61 @@ def converted(file: Path) -> Path:
         ConfigError: it is no GGUF file, is damaged, or of an architecture that transformers does not read.
         MissingExtraError: the package ``gguf`` is not installed.
     """
-    with file.open("rb") as start:
-        if start.read(len(MAGIC)) != MAGIC:
-            raise ConfigError(f"'{file}' is no GGUF file: it does not begin with {MAGIC.decode()}. Download it again?")
+    if not _begins(file):
+        raise ConfigError(
+            f"'{file}' is no GGUF file: it does not begin with {MAGIC.decode()}. Download it again, or name the model"
+            " in Hugging Face format."
+        )
     folder = cache_folder() / f"{file.stem}-{_digest(file)[:12]}"
     if (folder / "config.json").is_file():
         return folder
     if importlib.util.find_spec("gguf") is None:
         raise MissingExtraError("Models in GGUF files (package 'gguf')", "smollm2")
     say(f"converting {file.name} once, into {folder}", error=True)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{file.stem}-", dir=folder.parent))
-    try:
+    with _making(folder) as work:
         _convert(file, work)
         with contextlib.suppress(OSError):  # somebody else's is there already, and is the same
             work.rename(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return folder
+
+
+@contextlib.contextmanager
+def _making(folder: Path) -> Iterator[Path]:
+    """Lends a folder beside the one that is to be; what is left of it is taken away."""
+    work = folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        yield work
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(
+            f"The converted model cannot be written into {folder.parent}: {error}. Make room there, or name another"
+            " place: export XDG_CACHE_HOME=FOLDER"
+        ) from error
+    finally:
+        if work != folder:
+            shutil.rmtree(work, ignore_errors=True)
 
 
 def _convert(file: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    source: dict[str, Any] = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    place = file
+    if file.suffix != ".gguf":  # transformers goes by the name
+        place = folder / "model.gguf"
+        place.symlink_to(file.absolute())
+    source: dict[str, Any] = {"pretrained_model_name_or_path": str(place.parent), "gguf_file": place.name}
     try:
         tokenizer = AutoTokenizer.from_pretrained(**source)
-        dequantised = AutoModelForCausalLM.from_pretrained(**source)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(**source, output_loading_info=True)
+        dequantised, found = loaded
+        if missing := sorted(found["missing_keys"]):
+            raise ValueError(f"{len(missing)} of the model's weights are not in it (the first: {missing[0]})")
     except Exception as error:  # gguf and transformers raise whatever a broken file leads them to
         raise ConfigError(
-            f"'{file}' could not be read: {type(error).__name__}: {error}. Expected a whole GGUF file of a family"
-            " that transformers dequantises (Llama, Qwen, Mistral, Gemma, Phi, …). Download it again, or give the"
-            " model in Hugging Face format."
+            f"'{file}' could not be read: {type(error).__name__}: {str(error).rstrip('.')}. Expected a whole GGUF file"
+            " of a family that transformers dequantises (Llama, Qwen, Mistral, Gemma, Phi, …). Download it again, or"
+            " give the model in Hugging Face format."
         ) from error
     # The dequantised model refuses to be saved; one of its configuration with its weights does not.
     if hasattr(dequantised.config, "quantization_config"):
@@ -139,6 +172,8 @@ def _convert(file: Path, folder: Path) -> None:
         model.generation_config = GenerationConfig.from_model_config(dequantised.config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    if place != file:
+        place.unlink()
 
 
 def _digest(file: Path) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import importlib.util
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import constants
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -28,10 +30,17 @@ from transformers.utils import logging
 from marft_algos.models import EMBEDDED, embedded_path, gguf
 from marft_algos.models.chat import Chat
 from marft_algos.models.scoring import head_of, logits, softcap_of
-from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
+from marft_envs.errors import ConfigError, MarftError, MissingExtraError, did_you_mean
 
 _GENERIC_TOKENIZERS = {"PreTrainedTokenizerFast", "TokenizersBackend"}
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_REASON = 300
+"""Most characters that an error quotes of another library's."""
+_WAYS = (
+    "A model is 'embedded' (tiny, works offline), 'smollm2-135m' (in a package of its own, works offline), a folder"
+    " that model.save_pretrained and tokenizer.save_pretrained wrote, a file in GGUF format, or an id of the Hugging"
+    " Face hub."
+)
 
 
 @dataclass(frozen=True)
@@ -105,21 +114,45 @@ def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
 
 def locate(spec: str) -> str:
     """Returns the folder or hub id behind a model's name; a missing folder is an error that lists its neighbours."""
+    if not spec.strip():
+        raise ConfigError(f"A model has an empty name. {_WAYS}")
     if (file := gguf.file_of(spec)) is not None:
         return str(gguf.converted(file))
     path = embedded_path(spec) if spec in EMBEDDED else Path(spec).expanduser()
     if (path / "config.json").is_file():
         return str(path)
+    if path.is_file():
+        raise ConfigError(f"'{spec}' is a file, and no model in GGUF format. {_WAYS}")
     if path.is_dir():
-        raise ConfigError(
-            f"The folder '{spec}' holds no config.json, so it is no model in Hugging Face format. Expected what"
-            " model.save_pretrained(folder) and tokenizer.save_pretrained(folder) write."
-        )
+        raise ConfigError(_no_model(spec, path))
     if _HUB_ID.fullmatch(spec) and not spec.startswith("."):
         return spec
+    raise ConfigError(f"There is no model folder '{spec}'. {did_you_mean(spec, _near(path))}")
+
+
+def _near(path: Path) -> list[str]:
+    """Returns the names of models that may have been meant: folders beside this one, and those that need none."""
     siblings = [str(entry) for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
-    known = [*siblings, *EMBEDDED, *gguf.PACKAGED]
-    raise ConfigError(f"There is no model folder '{spec}'. {did_you_mean(spec, known)}")
+    return [*siblings, *EMBEDDED, *gguf.PACKAGED]
+
+
+def _no_model(spec: str, path: Path) -> str:
+    """Says what a folder is that is no model, and what to type."""
+    if (path / "config.toml").is_file():
+        made = f"exports/{path.resolve().name}/POLICY-merged"
+        return (
+            f"'{spec}' is a run, and no model. To score its team: marft eval {shlex.quote(spec)}. To begin with its"
+            f" weights: --start. As a model, by the name {made}: marft export {shlex.quote(spec)} --merged"
+        )
+    if (path / "adapter_config.json").is_file():
+        return (
+            f"'{spec}' is an adapter, and no model. Expected its base model (--adapters POLICY={spec} puts it on), or"
+            " both added up: marft export RUN --merged"
+        )
+    return (
+        f"The folder '{spec}' holds no config.json, so it is no model in Hugging Face format. Expected what"
+        " model.save_pretrained(folder) and tokenizer.save_pretrained(folder) write."
+    )
 
 
 def load_tokenizer(location: str) -> Any:
@@ -144,11 +177,14 @@ def load_chat(spec: str, settings: ModelSettings | None = None) -> Chat:
         ConfigError: not found, hub out of reach, no chat template or an unsuitable one.
     """
     location, settings = locate(spec), settings or ModelSettings()
-    try:
+    with read(spec):
         tokenizer, described = load_tokenizer(location), AutoConfig.from_pretrained(location, trust_remote_code=False)
         generation = _generation(location, described)
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(_unreachable(spec, error)) from error
+    if not tokenizer.encode("a 1", add_special_tokens=False):
+        raise ConfigError(
+            f"The model '{spec}' has no tokenizer: there is none in tokenizer.json or tokenizer.model. Expected what"
+            " tokenizer.save_pretrained(folder) writes beside the weights."
+        )
     chat = _chat(spec, tokenizer, settings)
     _describe(chat, generation, described)
     return chat
@@ -195,13 +231,14 @@ def load_base(
     location, settings = locate(spec), settings or ModelSettings()
     options = {} if settings.quantize == "none" else _four_bits(settings.quantize, dtype, device)
     chat = load_chat(spec, settings)
-    try:
-        with _without_bars():
-            model = AutoModelForCausalLM.from_pretrained(
-                location, dtype=torch.float32 if trainable else dtype, trust_remote_code=False, **options
-            )
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(_unreachable(spec, error)) from error
+    told: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # _check_whole tells of both
+    stored = torch.float32 if trainable else dtype
+    with read(spec), _without_bars():
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            location, dtype=stored, trust_remote_code=False, **options, **told
+        )
+    model, found = loaded
+    _check_whole(spec, found)
     model.requires_grad_(False).eval()
     if not options:
         nn.Module.to(model, device)  # transformers' own wrapper is typed wrongly
@@ -254,13 +291,52 @@ def _without_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _unreachable(spec: str, error: Exception) -> str:
+@contextmanager
+def read(spec: str) -> Iterator[None]:
+    """Wraps what reads a model's files: an error says whether they are damaged or not there, and what to type.
+
+    Raises:
+        ConfigError: Something in them cannot be read; a hub cannot be reached, or does not have them.
+    """
+    try:
+        yield
+    except (MarftError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # transformers, safetensors and pickle raise whatever a broken file leads them to
+        raise ConfigError(_unloadable(spec, error)) from error
+
+
+def _unloadable(spec: str, error: Exception) -> str:
+    reason = str(error).strip().partition("\n")[0][:_REASON].rstrip(".") or type(error).__name__
+    if (file := gguf.file_of(spec)) is not None:
+        return (
+            f"The model '{spec}', converted, cannot be loaded: {reason}. Delete {gguf.converted(file)}, and it is"
+            " converted again; if that does not help, download the file again."
+        )
+    if Path(spec).expanduser().is_dir() or spec in EMBEDDED:
+        return (
+            f"The model '{spec}' cannot be loaded: {reason}. Expected a causal language model as model.save_pretrained"
+            " and tokenizer.save_pretrained write it. Save or download it again, or choose another: --models"
+        )
+    near = did_you_mean(spec, _near(Path(spec)))
+    meant = f" {near}" if near.startswith("Did") else ""
+    offline = " The hub is switched off here: unset HF_HUB_OFFLINE." if constants.HF_HUB_OFFLINE else ""
     return (
-        f"Could not load the model '{spec}': {error}\nThere are these ways to give a model: 'embedded' (the tiny one"
-        " in the package, works offline), 'smollm2-135m' (in a package of its own, works offline), a folder that"
-        " model.save_pretrained and tokenizer.save_pretrained wrote, a file FILE.gguf, or a Hugging Face hub id, which"
-        f" needs the network or an earlier download. {did_you_mean(spec, [*EMBEDDED, *gguf.PACKAGED])}"
+        f"Could not load the model '{spec}': there is no such folder here, and from the hub: {reason}.{meant}{offline}"
+        f" Where there is a network: hf download {spec} (gated models: hf auth login, first), then the same command"
+        f" again; a copy of its folder goes by its path, --models FOLDER. {_WAYS}"
     )
+
+
+def _check_whole(spec: str, found: Mapping[str, Any]) -> None:
+    """Checks that a checkpoint had all of its model's weights: others would be drawn at random."""
+    missing, other = sorted(found["missing_keys"]), sorted(str(key[0]) for key in found["mismatched_keys"])
+    if missing or other:
+        raise ConfigError(
+            f"The weights of the model '{spec}' are not those that its config.json describes: {len(missing)} are"
+            f" missing, {len(other)} have another shape (the first: {[*missing, *other][0]}). Expected all of a causal"
+            " language model's. Save or download it again, or choose another: --models"
+        )
 
 
 def _chat(spec: str, tokenizer: Any, settings: ModelSettings) -> Chat:
@@ -278,6 +354,11 @@ def _check_head(spec: str, model: PreTrainedModel) -> None:
     """Scoring applies the output head to chosen positions: it must be all there is between trunk and logits."""
     ids = torch.tensor([[0, 1]], device=model.device)
     expected = model(input_ids=ids).logits
+    if not bool(torch.isfinite(expected).all()):
+        raise ConfigError(
+            f"The model '{spec}' gives infinity or NaN: its weights are damaged, or too large for {expected.dtype}."
+            " Download it again, or type --dtype fp32."
+        )
     scored = logits(head_of(model), model.base_model(input_ids=ids).last_hidden_state, softcap_of(model))
     close = 1e-3 if expected.dtype == torch.float32 else 0.03  # theirs round on the way through a cap
     if not torch.allclose(scored, expected.float(), rtol=close, atol=close):

@@ -10,7 +10,7 @@ from typing import Any
 
 from marft_algos.config import settings as configs
 from marft_algos.config.settings import TrainConfig
-from marft_algos.models import EMBEDDED
+from marft_algos.models import EMBEDDED, gguf
 from marft_algos.runs.folder import RunFolder
 from marft_envs.errors import ConfigError
 
@@ -68,12 +68,14 @@ def _mapped(config: TrainConfig, path: Callable[[str], str], data: Callable[[Any
 def _here(spec: str) -> str | None:
     """Finds the folder of that name, seen from the current one."""
     path = Path(spec).expanduser()
-    return os.path.abspath(path) if spec not in EMBEDDED and _is_model(path) else None
+    return (
+        os.path.abspath(path) if spec.strip() and spec not in (*EMBEDDED, *gguf.PACKAGED) and _is_model(path) else None
+    )
 
 
 def _is_model(path: Path) -> bool:
     """Whether a model's folder, or its GGUF file, lies there."""
-    return path.is_dir() or (path.suffix == ".gguf" and path.is_file())
+    return path.is_dir() or (path.is_file() and gguf.file_of(str(path)) is not None)
 
 
 def _data(value: Any) -> Any:
@@ -88,7 +90,7 @@ def _data(value: Any) -> Any:
 def _located(spec: str, config: TrainConfig, run: RunFolder) -> str:
     """Finds where the folder is now, or returns the name of a model that is none."""
     path = Path(spec).expanduser()
-    if spec in EMBEDDED or (path.is_absolute() and _is_model(path)):
+    if spec in (*EMBEDDED, *gguf.PACKAGED) or (path.is_absolute() and _is_model(path)):
         return spec
     candidates = [_seen_from(run, path)] if path.is_absolute() else [_started_in(run, config) / path, path]
     for folder in candidates:

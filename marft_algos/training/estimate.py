@@ -20,7 +20,7 @@ from marft_algos.algorithms import base as algorithms
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models import scoring
 from marft_algos.models.kernels.fused import FAMILIES
-from marft_algos.models.loading import locate, pick_device, pick_dtype
+from marft_algos.models.loading import locate, pick_device, pick_dtype, read
 from marft_algos.models.policy import FEATURE_TOKENS
 from marft_algos.models.weights import SMALL_MODEL
 from marft_algos.training.resolve import RunSpec
@@ -174,12 +174,10 @@ class Shape:
     @classmethod
     def of(cls, spec: str, config: TrainConfig, dtype: torch.dtype, device: str) -> Shape:
         """Reads a model's configuration and builds it without storage."""
-        try:
+        with read(spec):
             model_config = AutoConfig.from_pretrained(locate(spec), trust_remote_code=False)
             with torch.device("meta"):
                 model = AutoModelForCausalLM.from_config(model_config, dtype=dtype)
-        except (OSError, ValueError, KeyError) as error:
-            raise ConfigError(f"Could not read the configuration of the model '{spec}': {error}") from error
         text = model.config.get_text_config()
         head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads

@@ -34,8 +34,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache/marft/models"
 
 
-def write(file: Path) -> Path:
-    """A Llama of two blocks with random weights and a vocabulary of bytes."""
+def write(file: Path, leave_out: str = "") -> Path:
+    """A Llama of two blocks with random weights and a vocabulary of bytes; one tensor may be missing."""
     tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *bytes_to_unicode().values(), "he"]
     writer, rng = GGUFWriter(file, "llama"), np.random.default_rng(0)
     writer.add_name("tiny")
@@ -65,6 +65,7 @@ def write(file: Path) -> Path:
         shapes |= {f"blk.{i}.attn_norm": (HIDDEN,), f"blk.{i}.ffn_norm": (HIDDEN,)}
         shapes |= {f"blk.{i}.ffn_gate": (MIDDLE, HIDDEN), f"blk.{i}.ffn_up": (MIDDLE, HIDDEN)}
         shapes |= {f"blk.{i}.ffn_down": (HIDDEN, MIDDLE)}
+    shapes.pop(leave_out, None)
     for name, shape in shapes.items():
         writer.add_tensor(f"{name}.weight", rng.normal(1.0 if len(shape) == 1 else 0.0, 0.1, shape).astype(np.float32))
     writer.write_header_to_file()
@@ -121,7 +122,18 @@ def test_what_is_no_whole_gguf_file_is_said(tmp_path: Path, cache: Path) -> None
         cut.write_bytes(whole[:size])
         with pytest.raises(ConfigError, match="could not be read"):
             loading.locate(str(cut))
+    less = write(tmp_path / "less.gguf", leave_out="blk.1.ffn_up")
+    with pytest.raises(ConfigError, match=r"1 of the model's weights are not in it \(the first: model.layers.1.mlp.up"):
+        loading.locate(str(less))
     assert not list(cache.iterdir()), "a failed conversion leaves nothing"
+
+
+@pytest.mark.parametrize("name", ["TINY.GGUF", "blob"])
+def test_a_file_is_known_by_how_it_begins(name: str, tmp_path: Path, cache: Path) -> None:
+    base = loading.load_base(str(write(tmp_path / name)), **CPU)
+    assert base.chat.end_ids == (2,)
+    (folder,) = cache.iterdir()
+    assert not [file for file in folder.iterdir() if file.suffix == ".gguf"], "the folder is an ordinary model"
 
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
