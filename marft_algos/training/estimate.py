@@ -30,7 +30,8 @@ from marft_envs.errors import ConfigError
 CHARS_PER_TOKEN = 3
 """Of prompts, which are not tokenised here; English and mathematics have three to four."""
 PROCESS = {"cpu": 420 << 20, "cuda": 0}
-"""Python, torch, transformers and a tokenizer, where they share the device's memory: measured on Linux."""
+"""Python, torch, transformers and a tokenizer, where they share the device's memory: on Linux; chosen when two of the
+peaks in docs/results.md had been seen."""
 CUDA_CONTEXT = 700 << 20
 """What a process takes on a GPU before its first tensor: kernels, workspaces of matrix products."""
 SLACK = {"cuda": 1.08, "cpu": 1.0}
