@@ -322,8 +322,8 @@ def test_what_changes_prompts_or_replies_makes_another_evaluation(changes: dict[
 
 def test_the_machine_and_the_settings_of_training_may_change() -> None:
     evaluation().open()
-    algorithm = {"lr": 1e-3}
-    evaluation(algo="grpo", algorithm=algorithm, device="cpu", num_envs=3, threads=2, max_lost=0.5, overlap=True).open()
+    machine = {"device": "cpu", "num_envs": 3, "threads": 2, "fit_memory": False, "max_lost": 0.5, "overlap": True}
+    evaluation(algo="grpo", algorithm={"lr": 1e-3}, **machine).open()
 
 
 def test_other_problems_or_profiles_make_another_evaluation() -> None:
