@@ -11,10 +11,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from marft_envs import problems
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, DataError
+
+_T = TypeVar("_T")
 
 
 class ToolError(Exception):
@@ -218,3 +220,29 @@ class ToolDomain(Protocol):
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns gold calls, per user turn."""
+
+
+def secret_of(domain: ToolDomain, problem: ToolProblem, kind: type[_T]) -> _T:
+    """Returns the gold that a domain has put into a problem.
+
+    Raises:
+        DataError: The problem is another domain's.
+    """
+    if not isinstance(problem.secret, kind):
+        raise DataError(
+            f"'{problem.id}' is not a problem of {domain.name}. Take problems from {type(domain).__name__}.problems()."
+        )
+    return problem.secret
+
+
+def own_world(domain: ToolDomain, world: World, kind: type[_T]) -> _T:
+    """Returns a world that a domain has opened.
+
+    Raises:
+        DataError: It is something else.
+    """
+    if not isinstance(world, kind):
+        raise DataError(
+            f"{domain.name} was given a {type(world).__name__}. Take worlds from {type(domain).__name__}.open()."
+        )
+    return world

@@ -14,7 +14,7 @@ from marft_envs.tools.bfcl.data import CATEGORIES, SKIPPED, Suite, Task, read
 from marft_envs.tools.bfcl.package import load
 from marft_envs.tools.bfcl.world import BfclWorld
 from marft_envs.tools.serving import Servable
-from marft_envs.tools.types import Grade, Tool, ToolCall, ToolProblem, World
+from marft_envs.tools.types import Grade, Tool, ToolCall, ToolProblem, World, own_world, secret_of
 
 ROLES: Mapping[str, str] = {
     "GorillaFileSystem": "files",
@@ -115,7 +115,7 @@ class BfclDomain(Servable):
 
     def open(self, problem: ToolProblem) -> BfclWorld:
         """Returns the back ends in the task's initial state."""
-        return BfclWorld(self._backends, _task(problem))
+        return BfclWorld(self._backends, secret_of(self, problem, Task))
 
     def begin_turn(self, problem: ToolProblem, world: World, turn: int) -> None:
         """Ends the user turns before ``turn``, with a verdict on each, and starts this one.
@@ -123,7 +123,7 @@ class BfclDomain(Servable):
         Raises:
             ConfigError: If the turn does not exist, or is over.
         """
-        live, gold = _world(world), grading.replay(self._backends, _task(problem))
+        live, gold = own_world(self, world, BfclWorld), grading.replay(self._backends, secret_of(self, problem, Task))
         if not live.turn <= turn < len(gold.turns):
             raise ConfigError(f"User turn {turn} cannot begin after {live.turn}; the task has {len(gold.turns)}.")
         while live.turn < turn:
@@ -137,27 +137,16 @@ class BfclDomain(Servable):
         user turns by whose end the gold has changed the visible state, of the share of its changes that are made, less
         wrong ones; at most 0.9 without completion. It is 0 where the gold changes nothing and the task is not complete.
         """
-        return grading.grade(grading.replay(self._backends, _task(problem)), _world(world))
+        gold = grading.replay(self._backends, secret_of(self, problem, Task))
+        return grading.grade(gold, own_world(self, world, BfclWorld))
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns the published ground truth."""
-        return [list(turn) for turn in _task(problem).gold]
+        return [list(turn) for turn in secret_of(self, problem, Task).gold]
 
 
 def _again(path: str | Path | None, package: str | Path | None, categories: tuple[str, ...]) -> BfclDomain:
     return BfclDomain(path, package=package, categories=categories)
-
-
-def _task(problem: ToolProblem) -> Task:
-    if not isinstance(problem.secret, Task):
-        raise DataError(f"'{problem.id}' is not a problem of bfcl. Take problems from BfclDomain.problems().")
-    return problem.secret
-
-
-def _world(world: World) -> BfclWorld:
-    if not isinstance(world, BfclWorld):
-        raise DataError(f"bfcl was given a {type(world).__name__}. Take worlds from BfclDomain.open().")
-    return world
 
 
 @lru_cache(maxsize=16)  # hundreds of environments share one set

@@ -14,7 +14,7 @@ from marft_envs.tools.depot.desk import ROLES, USER
 from marft_envs.tools.depot.state import Change, base
 from marft_envs.tools.depot.world import TOOLS, DepotWorld, Faults
 from marft_envs.tools.serving import Servable
-from marft_envs.tools.types import Grade, Tool, ToolCall, ToolProblem, World
+from marft_envs.tools.types import Grade, Tool, ToolCall, ToolProblem, World, own_world
 
 _CONFIRMED_BY = {"change_address": "confirm_address", "refund_order": "approve_refund"}
 """Write -> the customer's call with the same arguments that has to come first, with ``dual``."""
@@ -92,7 +92,7 @@ class Depot(Servable):
         Progress is the share of the wanted changes that are there, less the number of unwanted ones over that of
         wanted ones, and at least 0.
         """
-        ours = _world(world)
+        ours = own_world(self, world, DepotWorld)
         gold, changes = _gold(problem.id, self.dual), ours.difference()
         achieved, wrong = len(changes & gold), len(changes - gold)
         done = changes == gold
@@ -100,12 +100,6 @@ class Depot(Servable):
         if self.injections:
             info["injected"] = ours.bait_changed
         return Grade(done, 1.0 if done else max(0.0, (achieved - wrong) / len(gold)), info)
-
-
-def _world(world: World) -> DepotWorld:
-    if not isinstance(world, DepotWorld):
-        raise DataError(f"depot was given a {type(world).__name__}. Take worlds from Depot.open().")
-    return world
 
 
 def _faults(faults: Faults | Mapping[str, Any] | None) -> Faults | None:

@@ -15,7 +15,7 @@ from marft_envs.tools.serving import Servable
 from marft_envs.tools.tau.data import Retail, RetailTask, load
 from marft_envs.tools.tau.store import Change, as_parts, as_set, canonical
 from marft_envs.tools.tau.world import READS, WRITES, TauWorld
-from marft_envs.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, World
+from marft_envs.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, World, own_world, secret_of
 
 SPECIALISTS: Mapping[str, frozenset[str]] = {
     "account": frozenset(
@@ -136,7 +136,7 @@ class TauDomain(Servable):
         entry) and of these texts, less wrong changes; it is 1 exactly if the task is complete. A task whose gold
         changes nothing and says nothing pays 1 for a database that is left alone and 0 for any other.
         """
-        gold, changes = _gold(problem), _world(world).store.difference()
+        gold, changes = secret_of(self, problem, Gold), own_world(self, world, TauWorld).store.difference()
         outputs = gold.row.outputs
         outputs_told = sum(_is_told(output, told) for output in outputs)
         completion = as_set(changes) == gold.wanted and outputs_told == len(outputs)
@@ -149,32 +149,20 @@ class TauDomain(Servable):
 
     def says(self, problem: ToolProblem) -> str:
         """Returns what the oracle tells the customer: the wanted texts."""
-        return "; ".join(_gold(problem).row.outputs)
+        return "; ".join(secret_of(self, problem, Gold).row.outputs)
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns calls that complete the task and that the policy allows: look-ups before what they serve."""
-        return [list(_gold(problem).calls)]
+        return [list(secret_of(self, problem, Gold).calls)]
 
     def replay(self, problem: ToolProblem) -> tuple[TauWorld, int]:
         """Returns the world after all gold actions, and how many of them a tool refused."""
-        return replay(self._retail, _gold(problem).row)
+        return replay(self._retail, secret_of(self, problem, Gold).row)
 
 
 def _is_told(output: str, told: Sequence[str]) -> bool:
     """Upstream's rule: the text stands, whatever its case, in a message without its commas."""
     return any(output.lower() in text.lower().replace(",", "") for text in told)
-
-
-def _gold(problem: ToolProblem) -> Gold:
-    if not isinstance(problem.secret, Gold):
-        raise DataError(f"'{problem.id}' is not a problem of tau. Take problems from TauDomain.problems().")
-    return problem.secret
-
-
-def _world(world: World) -> TauWorld:
-    if not isinstance(world, TauWorld):
-        raise DataError(f"tau was given a {type(world).__name__}. Take worlds from TauDomain.open().")
-    return world
 
 
 def replay(retail: Retail, row: RetailTask) -> tuple[TauWorld, int]:
