@@ -52,21 +52,20 @@ class Setting:
     """Held-out problems."""
     adviser: str
     """Whose messages are exchanged between problems."""
-    models: tuple[str, ...] = ("smollm2-135m",)
-    """Of all, or agent=model."""
+    words: tuple[str, ...] = ()
+    """Further ones of the command."""
 
 
 _MATH = ("math-dual-v0", "math-solo-v0")
 # Names and a policy that is left out: schemas and policy are 2,000 tokens of each prompt, ten times the rest.
 _DEPOT = ("levels=[0]", "show_policy=False", "show_tools=names", "max_turns=4")
+_TWO_BASES = ("--models", "reasoner_0=embedded", "actor_0=smollm2-135m")
 SETTINGS = {
     "level0": Setting(*_MATH, ("levels=[0]",), 32, 2, 24, 500, "reasoner_0"),
     "level1": Setting(*_MATH, ("levels=[1]",), 48, 6, 24, 500, "reasoner_0"),
     "code": Setting("code-dual-v0", "code-solo-v0", ("levels=[0]",), 48, 2, 16, 200, "planner_0"),
-    "mixed": Setting(
-        *_MATH, ("levels=[0]",), 32, 2, 12, 200, "reasoner_0", ("reasoner_0=embedded", "actor_0=smollm2-135m")
-    ),
-    "tools": Setting("tools-dual-v0", "tools-solo-v0", _DEPOT, 48, 1, 12, 200, "planner_0"),
+    "mixed": Setting(*_MATH, ("levels=[0]",), 32, 2, 12, 200, "reasoner_0", _TWO_BASES),
+    "tools": Setting("tools-dual-v0", "tools-solo-v0", _DEPOT, 48, 1, 12, 200, "planner_0", ("--engine-batch", "64")),
 }
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "marft": ("marft",),
@@ -123,16 +122,8 @@ def _job(setting: str, seed: int, job: str, out: Path) -> Job:
     s, single = SETTINGS[setting], job.startswith("single-")
     kind, episodes = job.removeprefix("single-"), 128 if single else 64
     env = ("--env", s.single if single else s.team, "--env-kwargs", *s.arguments)
-    models = ("--models", *s.models)
-    common: tuple[str, ...] = (
-        "--preset",
-        "smollm2",
-        *models,
-        "--max-new-tokens",
-        str(s.max_new_tokens),
-        "--seed",
-        str(seed),
-    )
+    common: tuple[str, ...] = ("--preset", "smollm2", *s.words, "--max-new-tokens", str(s.max_new_tokens))
+    common += ("--seed", str(seed))
     common += ("--eval-episodes", str(s.evaluated), "--episodes-per-iteration", str(episodes))
     name = f"{setting}-{job}-{seed}"
     if kind == "shots":

@@ -90,6 +90,15 @@ def test_what_does_not_fit_is_refused_with_the_settings_that_help(tmp_path: Path
         of(card("gpu-24gb", tmp_path, full_finetune=True), "cuda").check(small)
 
 
+def test_an_evaluation_of_more_episodes_than_an_iteration_has_counts(tmp_path: Path) -> None:
+    few = runs.settings("embedded", tmp_path, episodes_per_iteration=8, eval_episodes=8)
+    many = dataclasses.replace(few, eval_episodes=200)
+    keys = part(of(few), "keys and values")
+    assert part(of(many), "keys and values") == 25 * keys
+    assert part(of(dataclasses.replace(many, engine_batch=64)), "keys and values") == 8 * keys
+    assert part(of(dataclasses.replace(many, num_envs=16)), "keys and values") == 2 * keys
+
+
 def test_a_run_that_cannot_fit_loads_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = runs.settings(families.save(tmp_path / "model", "qwen2.5"), tmp_path)
     monkeypatch.setattr(estimate, "capacity", lambda device: 1000)
