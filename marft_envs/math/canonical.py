@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from functools import lru_cache
 
 from marft_envs.math.notation import COMMANDS, UNICODE, UNITS
@@ -107,15 +108,23 @@ def closing(text: str, start: int) -> int:
     return -1
 
 
-def split(text: str, separators: str) -> list[str]:
-    """Splits at any of the one-character ``separators`` outside brackets, and strips the parts."""
-    parts, depth, start = [], 0, 0
+def outside(text: str) -> Iterator[tuple[int, str]]:
+    """Yields place and character of what stands outside brackets, the brackets themselves left out."""
+    depth = 0
     for index, char in enumerate(text):
         if char in "([{⦃":
             depth += 1
         elif char in ")]}⦄":
             depth -= 1
-        elif depth == 0 and char in separators:
+        elif depth == 0:
+            yield index, char
+
+
+def split(text: str, separators: str) -> list[str]:
+    """Splits at any of the one-character ``separators`` outside brackets, and strips the parts."""
+    parts, start = [], 0
+    for index, char in outside(text):
+        if char in separators:
             parts.append(text[start:index].strip())
             start = index + 1
     parts.append(text[start:].strip())

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Union
 
 from marft_envs.math import exact, finished
-from marft_envs.math.canonical import closing, key, split, split_unit
+from marft_envs.math.canonical import closing, key, outside, split, split_unit
 from marft_envs.math.evaluation import TooBig
 from marft_envs.math.parse import ParseError, has_words
 
@@ -192,7 +192,7 @@ def _relation(text: str, depth: int) -> Tree | None:
     sides = split(text, _RELATIONS)
     if len(sides) < 2 or not all(sides):
         return None
-    operators = _operators(text)
+    operators = [char for _, char in outside(text) if char in _RELATIONS]
     if len(operators) != len(sides) - 1:
         return None
     if "=" in operators and "≈" in operators:
@@ -240,18 +240,6 @@ def _is_system(sides: list[str]) -> bool:
         return bool(last) and any(exact.same_value(side, sides[-1]) is False for side in sides[1:-1])
     except (ParseError, TooBig):
         return False
-
-
-def _operators(text: str) -> list[str]:
-    operators, depth = [], 0
-    for char in text:
-        if char in "([{⦃":
-            depth += 1
-        elif char in ")]}⦄":
-            depth -= 1
-        elif depth == 0 and char in _RELATIONS:
-            operators.append(char)
-    return operators
 
 
 def _inequality(sides: list[str], bare: list[str], operators: list[str]) -> Tree | None:
