@@ -29,10 +29,16 @@ MIN_PREFIX = 8
 """Shared tokens from which a pass of their own pays."""
 
 
-def first_column(wanted: Tensor) -> int:
-    """Returns the first column of [B, T] in which anything is wanted; 0 where nothing is."""
+def shared_columns(ids: Tensor, wanted: Tensor) -> tuple[int, int]:
+    """Returns the first column in which anything is wanted, 0 where nothing is, and how many before it all rows share.
+
+    Args:
+        ids: [B, T].
+        wanted: bool [B, T].
+    """
     columns = wanted.any(0).nonzero()
-    return int(columns[0]) if len(columns) else 0
+    first = int(columns[0]) if len(columns) else 0
+    return first, prefix_length(ids[:, : first or 1].tolist(), limit=first)
 
 
 def prefix_length(rows: Sequence[list[int]], limit: int) -> int:
@@ -106,8 +112,7 @@ class FusedForward(FusedModel):
             weights: whose adapter; None: the base model.
         """
         batch, length = ids.shape
-        first = first_column(wanted)
-        shared = prefix_length(ids[:, : first or 1].tolist(), limit=first)
+        first, shared = shared_columns(ids, wanted)
         rest, keep, first = ids[:, shared:], wanted[:, shared:], first - shared
         steps = torch.arange(length, device=ids.device)
         positions = torch.cat([steps[:shared], steps[shared:].repeat(batch)])

@@ -25,9 +25,8 @@ from marft_algos.models.kernels.check import agrees
 from marft_algos.models.kernels.fused import (
     FusedModel,
     attention,
-    first_column,
-    prefix_length,
     rms_inverse,
+    shared_columns,
 )
 from marft_algos.models.kernels.linears import SAME_INPUT, FusedLinear, Unsupported, fuse
 from marft_algos.models.weights import Weights
@@ -99,8 +98,7 @@ class PackedForward(FusedModel):
     def _lay_out(self, ids: Tensor, wanted: Tensor) -> tuple[Tensor, _Layout]:
         """Returns the tokens to compute and where they are."""
         batch, length = ids.shape
-        first = first_column(wanted)
-        shared = prefix_length(ids[:, : first or 1].tolist(), limit=first)
+        _, shared = shared_columns(ids, wanted)
         steps = torch.arange(length, device=ids.device)
         ends = torch.where(wanted, steps + 1, 0).amax(1)  # nothing is read behind a row's last wanted position
         width = max(int(ends.max()) - shared, 1)

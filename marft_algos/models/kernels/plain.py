@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from marft_algos.models.kernels.fused import first_column, prefix_length
+from marft_algos.models.kernels.fused import prefix_length, shared_columns
 from marft_algos.models.weights import Trunk
 
 
@@ -29,9 +29,8 @@ def hidden_states(
         wanted: bool [B, T], n of them true.
         share_prefix: False under gradient checkpointing, which cannot add to a cache twice.
     """
-    first = first_column(wanted)
     may_share = share_prefix or not torch.is_grad_enabled()
-    shared = prefix_length(ids[:, : first or 1].tolist(), limit=first) if may_share else 0
+    shared = shared_columns(ids, wanted)[1] if may_share else 0
     if not shared:
         return trunk(input_ids=ids, use_cache=False).last_hidden_state[wanted]
     cache = DynamicCache(config=model.config)
