@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
 from marft_algos.terminal import say
 from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
 
@@ -128,6 +126,8 @@ def converted(file: Path) -> Path:
 @contextlib.contextmanager
 def _making(folder: Path) -> Iterator[Path]:
     """Lends a folder beside the one that is to be; what is left of it is taken away."""
+    from safetensors import SafetensorError
+
     work = folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
