@@ -16,6 +16,7 @@ from marft_algos.lazy import check_packages, require_training
 from marft_algos.runs import start
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import clean, say
+from marft_envs import experts
 from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -120,9 +121,20 @@ def _dry_run(argv: list[str]) -> int:
 
     trust.check_dry(config.table())
     env = setup.make_env(config, config.env_kwargs)
+    held_out = setup.make_env(config, setup.eval_kwargs(config))
+    problems = setup.problems(config, env, held_out)
     spec = resolve(config, env)
     make_algorithm(spec, setup.sampling(config))
     _, memory = fitted(spec, env)
+    renderer = setup.make_renderer(spec)
+    setup.check_spoken(config, env, held_out, renderer, problems)
+    shown = setup.demonstrations(config, setup.env_factory(config, config.env_kwargs), renderer, problems)
+    if shown is not None:
+        if words := shown.news():
+            say(words)
+        shown.close()
+    elif config.warm_start and not config.start:
+        experts.of(env)
     say(f"{config.env} · {config.algo}, memory at most:\n{memory.table()}")
     say(f"  {capacity(memory.device) / 1e9:8.2f} GB  there is")
     memory.check()

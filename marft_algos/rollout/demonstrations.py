@@ -26,7 +26,8 @@ SHOWN = 3
 class _Demonstration:
     """An episode to imitate, or why it is none."""
 
-    task_id: str
+    name: str
+    """For messages."""
     reason: str
     """Why it is left out; empty if it is not."""
     episode: Episode | None = None
@@ -63,19 +64,41 @@ class Demonstrations:
         self._env, self._renderer, self._most, self._seed = make_env(), renderer, max_new_tokens, seed
         self.rejected: Counter[str] = Counter()
         """Reason -> demonstrations that were left out for it since the run began."""
+        self._named: dict[str, list[str]] = {}
+        self._told: set[str] = set()
+        self._first: list[Trajectory] | None = None
+        self._recorded: list[tuple[str, Episode]] | None = None
         self._open(source)
 
     def _open(self, source: str) -> None:
         """Reads what is recorded."""
-        self._recorded: list[Episode] | None = None
         if source == "expert":
+            experts.of(self._env)
             return
-        episodes = self._read(source)
-        self._recorded = [episode for episode in episodes if episode.success and not episode.failed]
+        self._recorded, episodes = [], self._read(source)
+        for name, episode in episodes:
+            if episode.success and not episode.failed:
+                self._recorded.append((name, episode))
+            else:
+                self._leave_out("no success", name)
         if not self._recorded:
             raise DataError(
-                f"None of the {len(episodes)} episodes at '{source}' succeeded: there is nothing to imitate."
+                f"None of the {len(episodes)} episodes at '{source}' succeeded: there is nothing to imitate. Name"
+                " others (--demonstrations), such as the task's own expert's (expert), or those of a run that records"
+                " more of its own (--record-every 1 --record-episodes 64)."
             )
+
+    def check(self, panel: Panel) -> None:
+        """Draws the demonstrations of the first iteration, and keeps them: what nobody can learn from shows at once.
+
+        Args:
+            panel: Of the first iteration.
+
+        Raises:
+            ConfigError: As ``draw``.
+            DataError: As ``draw``.
+        """
+        self._first = self.draw(panel, 0, 0)
 
     def draw(self, panel: Panel, iteration: int, version: int) -> list[Trajectory]:
         """Returns demonstrations to learn from in an iteration: at most one for each start of the panel.
@@ -88,6 +111,8 @@ class Demonstrations:
         Raises:
             DataError: None of them can be learnt from; the message says why.
         """
+        if iteration == 0 and (first := self._checked()):
+            return first
         trajectories: list[Trajectory] = []
         why: dict[str, list[str]] = {}
         size = len(panel)
@@ -98,13 +123,37 @@ class Demonstrations:
             if episode is not None and not turns:
                 turns = self._transitions(episode, demonstration.heard, version)
             if episode is None or isinstance(turns, str):
-                self.rejected[str(turns)] += 1
-                why.setdefault(str(turns), []).append(demonstration.task_id)
+                self._leave_out(str(turns), demonstration.name)
+                why.setdefault(str(turns), []).append(demonstration.name)
             else:
                 trajectories.append(Trajectory(episode, turns, number=number, group=number))
         if not trajectories:
             raise none_left(size, "demonstrations", why)
         return trajectories
+
+    def _checked(self) -> list[Trajectory]:
+        """Returns, once, what ``check`` has drawn; empty if it was not asked."""
+        first, self._first = self._first, None
+        return first or []
+
+    def _leave_out(self, reason: str, name: str) -> None:
+        """Counts a demonstration that is left out, a recorded one once, and notes its name."""
+        if self._recorded is not None and name in self._named.get(reason, ()):
+            return
+        self.rejected[reason] += 1
+        self._named.setdefault(reason, []).append(name)
+
+    def news(self) -> str:
+        """Says what was left out for reasons that have not been told yet, by name; empty if nothing was."""
+        fresh = {reason: names for reason, names in self._named.items() if reason not in self._told}
+        self._told |= fresh.keys()
+        return f"left out of what is learnt from: {reasons(fresh)}" if fresh else ""
+
+    def summary(self) -> str:
+        """Says how many were left out since the run began, by reason; empty if none was."""
+        if not self.rejected:
+            return ""
+        return f"left out in all: {', '.join(f'{reason} ({n})' for reason, n in self.rejected.most_common())}"
 
     def metrics(self) -> dict[str, float]:
         """Counts what was left out since the run began, by reason."""
@@ -125,38 +174,67 @@ class Demonstrations:
                 continue
             yield _Demonstration(episode.task_id, self._unfit(episode), episode, heard)
 
-    def _again(self, episodes: Sequence[Episode]) -> Iterator[_Demonstration]:
+    def _again(self, episodes: Sequence[tuple[str, Episode]]) -> Iterator[_Demonstration]:
         """Plays recorded episodes again."""
-        for episode in episodes:
+        for name, episode in episodes:
             reason, heard = self._unfit(episode), list[Told]()
             if not reason:
-                try:
-                    heard = told(episode, self._env)
-                except ReplayError:
-                    reason = "played again it is another episode"
-            yield _Demonstration(episode.task_id, reason, episode, heard)
+                found = self._heard(episode)
+                reason, heard = (found, heard) if isinstance(found, str) else ("", found)
+            yield _Demonstration(name, reason, episode, heard)
 
-    def _from(self, position: int, n: int) -> list[Episode]:
+    def _heard(self, episode: Episode) -> list[Told] | str:
+        """Plays a recorded episode again; returns what the agent of each turn is told, or why it cannot be."""
+        if episode.seed is None:
+            return "recorded without a seed, it cannot be played again"
+        try:
+            return told(episode, self._env)
+        except (ReplayError, ConfigError, DataError):  # the last two: of a start that this environment does not know
+            again = self._env.unwrapped.episode
+        if episode.env_id != again.env_id:
+            return f"an episode of {episode.env_id}"
+        alike = [turn.text for turn in again.turns] == [turn.text for turn in episode.turns]
+        if alike and episode.success and again.success is False:
+            return "the grader rejects it"
+        return "played again it is another episode"
+
+    def _from(self, position: int, n: int) -> list[tuple[str, Episode]]:
         """Returns n recorded episodes from a position on; each pass through them has an order of its own."""
         assert self._recorded is not None
-        size, episodes = len(self._recorded), list[Episode]()
+        size, episodes = len(self._recorded), list[tuple[str, Episode]]()
         for through in range(position // size, (position + n - 1) // size + 1):
             order = seeds.generator(seeds.demonstrations(self._seed, through)).permutation(size)
             first, last = position - through * size, position + n - through * size
             episodes += [self._recorded[int(i)] for i in order[max(first, 0) : last]]
         return episodes
 
-    def _read(self, source: str) -> list[Episode]:
-        """Reads the episodes of a file, or everything that a run has recorded while training."""
+    def _read(self, source: str) -> list[tuple[str, Episode]]:
+        """Reads the episodes of a file, or everything that a run has recorded while training, each with a name."""
         path = Path(source)
         # Evaluations are of held-out problems.
         files = sorted((path / "episodes").glob("train-*.jsonl")) if path.is_dir() else [path]
         if not files or not files[0].is_file():
+            run = Path("runs") / source
+            meant = f" Did you mean '{run}'?" if (run / "episodes").is_dir() else ""
             raise ConfigError(
                 f"There are no demonstrations at '{source}'. Expected 'expert', a JSONL file of episodes, or the folder"
-                " of a run that recorded some."
+                f" of a run that recorded some.{meant}"
             )
-        return [episode for file in files for episode in read(file)]
+        form = (
+            "one recorded episode a line, as a run writes them (runs/NAME/episodes), marft eval --out, and"
+            " marft_envs.trajectory.write"
+        )
+        try:
+            found = [
+                (f"{episode.task_id} (no. {number} of {file.name})", episode)
+                for file in files
+                for number, episode in enumerate(read(file), 1)
+            ]
+        except DataError as error:
+            raise DataError(f"{str(error).rstrip('.')}. Expected {form}.") from error
+        if not found:
+            raise DataError(f"'{source}' holds no episode. Expected {form}.")
+        return found
 
     def _unfit(self, episode: Episode) -> str:
         """Says why an episode is nothing to imitate, if so."""
@@ -209,8 +287,14 @@ def none_left(n: int, what: str, why: Mapping[str, Sequence[str]]) -> DataError:
         what: What they are.
         why: Reason -> task ids of those that were left out for it.
     """
-    reasons = "; ".join(f"{key} ({len(ids)}, such as {', '.join(ids[:SHOWN])})" for key, ids in why.items())
     return DataError(
-        f"None of {n} {what} can be learnt from: {reasons}. Expected episodes of this environment, with replies within"
-        " max_new_tokens and prompts within the model's context; what is imitated has to succeed."
+        f"None of {n} {what} can be learnt from: {reasons(why)}. Expected episodes of this environment, with replies"
+        " within --max-new-tokens and prompts within the model's context; what is imitated has to succeed."
+    )
+
+
+def reasons(why: Mapping[str, Sequence[str]]) -> str:
+    """Says what was left out: how many for each reason, and the names of the first."""
+    return "; ".join(
+        f"{key} ({len(names)}, such as {', '.join([*dict.fromkeys(names)][:SHOWN])})" for key, names in why.items()
     )

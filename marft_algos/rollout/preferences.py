@@ -16,7 +16,7 @@ from marft_algos.rollout.panel import Panel
 from marft_algos.runs.folder import outcome
 from marft_algos.types import Trajectory, Transition
 from marft_envs.errors import ConfigError, DataError
-from marft_envs.trajectory import ReplayError, Told, told
+from marft_envs.trajectory import Told
 from marft_envs.types import Episode
 
 _Pair = tuple[Episode, Episode]
@@ -36,7 +36,7 @@ class Preferences(Demonstrations):
                 "Preferences are learnt from recorded episodes, good and bad. Name them: --demonstrations runs/NAME, or"
                 " a JSONL file."
             )
-        episodes = self._read(source)
+        episodes = [episode for _, episode in self._read(source)]
         starts: dict[str, list[Episode]] = {}
         for episode in episodes:
             if not episode.infra:
@@ -66,12 +66,14 @@ class Preferences(Demonstrations):
         size = len(panel) // 2
         if not size:
             raise ConfigError("A pair is two episodes. Raise --episodes-per-iteration to 2 or more.")
+        if iteration == 0 and (first := self._checked()):
+            return first
         trajectories: list[Trajectory] = []
         why: dict[str, list[str]] = {}
         for better, worse in self._matched(iteration * size, size):
             found = self._pair(better, worse, len(trajectories) // 2, version)
             if isinstance(found, str):
-                self.rejected[found] += 1
+                self._leave_out(found, better.task_id)
                 why.setdefault(found, []).append(better.task_id)
             else:
                 trajectories += found
@@ -104,10 +106,9 @@ class Preferences(Demonstrations):
                 return "a held-out problem"
             if episode is better and episode.invalid:
                 return "words that route nobody"
-            try:
-                heard = told(episode, self._env)
-            except ReplayError:
-                return "played again it is another episode"
+            heard = self._heard(episode)
+            if isinstance(heard, str):
+                return heard
             turns = self._transitions(episode, heard, version)
             if isinstance(turns, str):
                 return turns

@@ -144,12 +144,7 @@ class RunFolder:
             RunError: It cannot be written.
         """
         root = Path(runs_dir) / (name or f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}")
-        top = os.path.abspath(runs_dir)
-        if os.path.commonpath([top, os.path.abspath(root)]) != top or os.path.abspath(root) == top:
-            raise ConfigError(
-                f"A run named '{name}' would lie outside {runs_dir}. Expected a name such as 'first', or 'study/first'."
-                " For another place: --runs-dir FOLDER"
-            )
+        _check_inside(root, runs_dir, name)
         number = 2
         while not name and root.exists():  # two runs in one second
             root = root.with_name(f"{root.name.removesuffix(f'-{number - 1}')}-{number}")
@@ -165,6 +160,18 @@ class RunFolder:
                 (root / "episodes").mkdir()
                 run.checkpoints.mkdir()
         return run
+
+    @classmethod
+    def check_free(cls, runs_dir: str | Path, name: str) -> None:
+        """Checks that a new run can have this name, before anything is done for it.
+
+        Raises:
+            ConfigError: It would lie elsewhere, or there is something.
+        """
+        root = Path(runs_dir) / name
+        _check_inside(root, runs_dir, name)
+        if root.is_dir():
+            cls(root)._check_new()
 
     def _check_new(self) -> None:
         if any(path.name != disk.FILE for path in self.root.iterdir()):
@@ -330,3 +337,13 @@ def compare(before: Sequence[EvalRecord], after: Sequence[EvalRecord]) -> tuple[
     pairs = [(a.outcome, b.outcome) for a, b in known]
     difference = intervals.paired([a for a, _ in pairs], [b for _, b in pairs])
     return estimate(before), estimate(after), dataclasses.replace(difference, infra=len(before) - len(pairs))
+
+
+def _check_inside(root: Path, runs_dir: str | Path, name: str) -> None:
+    """Checks that a run's folder lies below that of all runs."""
+    top = os.path.abspath(runs_dir)
+    if os.path.commonpath([top, os.path.abspath(root)]) != top or os.path.abspath(root) == top:
+        raise ConfigError(
+            f"A run named '{name}' would lie outside {runs_dir}. Expected a name such as 'first', or 'study/first'."
+            " For another place: --runs-dir FOLDER"
+        )

@@ -22,7 +22,7 @@ from marft_envs.errors import ConfigError
 _MODEL = ("full_finetune", "lora_r", "lora_alpha", "lora_targets")
 """Settings that decide what weights fit."""
 _TASK = ("env_kwargs", "eval_kwargs")
-_TEAM = (
+TEAM = (
     *("env", *_TASK, "models", "policies", *_MODEL, "quantize", "thinking", "template_tools", "dtype"),
     *("gradient_checkpointing", "critic_hidden", "max_new_tokens", "context"),
 )
@@ -103,7 +103,7 @@ def defaults(start: str, preset: str = "", env: str = "") -> TrainConfig:
     origin = locate(start)
     config = origin.config
     base = configs.build(presets.get(preset or (config.preset if config.preset in presets.PRESETS else "default")))
-    team = {key: getattr(config, key) for key in _TEAM}
+    team = {key: getattr(config, key) for key in TEAM}
     if env and env != config.env:
         team |= {key: presets.keep_accepted(env, team[key]) for key in _TASK}
         team = {k: v for k, v in team.items() if k not in ("models", "policies") or isinstance(v, str)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from marft_algos.engines.base import RolloutEngine
 from marft_algos.lazy import torch
 from marft_algos.models.loading import wrap_base
 from marft_algos.models.policy import PolicySet
+from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import Problems
 from marft_algos.runs import paths, start
 from marft_algos.runs.loggers import Logger
@@ -43,6 +44,8 @@ class Parts:
     engine: RolloutEngine
     loggers: Sequence[Logger] = ()
     """Beside those that the settings name; they are handed every line of metrics, and closed at the end."""
+    demonstrations: Demonstrations | None = None
+    """What an algorithm learns from that does not learn from its own policies."""
 
     @property
     def config(self) -> TrainConfig:
@@ -83,6 +86,7 @@ def build(
     with (
         closing(setup.started(config.env, make_env)) as first,
         closing(setup.started(config.env, make_eval_env)) as held_out,
+        ExitStack() as undo,
     ):
         problems = setup.problems(config, first, held_out)
         spec = resolve(config, first)
@@ -92,14 +96,18 @@ def build(
             spec, memory = fitted(spec, first)
             memory.check()
             algorithm = make_algorithm(spec, setup.sampling(config))
-        policies = setup.make_policies(spec, wrap_base(*model, setup.model_settings(config)) if model else None)
-        panel = problems.train(config.seed, 0, setup.PROMPTS_CHECKED)
-        setup.check_prompts(config, first, policies.renderer, panel)
-        setup.check_dialects(first, policies.renderer)
-        setup.check_dialects(held_out, policies.renderer, "--eval-kwargs")
-    return Parts(
-        spec, make_env, make_eval_env, problems, algorithm, policies, _engine(spec, policies, engine), tuple(loggers)
-    )
+        base = wrap_base(*model, setup.model_settings(config)) if model else None
+        renderer = setup.make_renderer(spec, base)
+        setup.check_spoken(config, first, held_out, renderer, problems)
+        shown = setup.demonstrations(config, make_env, renderer, problems)
+        if shown is not None:
+            undo.callback(shown.close)
+            if config.iterations:
+                shown.check(problems.train(config.seed, 0, config.episodes_per_iteration))
+        policies = setup.make_policies(spec, base)
+        made = _engine(spec, policies, engine)
+        undo.pop_all()
+    return Parts(spec, make_env, make_eval_env, problems, algorithm, policies, made, tuple(loggers), shown)
 
 
 def _engine(

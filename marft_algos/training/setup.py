@@ -15,9 +15,9 @@ from marft_algos import seeds
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config.presets import accepts
 from marft_algos.config.settings import TrainConfig
-from marft_algos.models.chat import Renderer
+from marft_algos.models.chat import Chat, Renderer
 from marft_algos.models.critic import Critics
-from marft_algos.models.loading import BaseModel, ModelSettings
+from marft_algos.models.loading import BaseModel, ModelSettings, load_chat
 from marft_algos.models.policy import LoraSettings, PolicySet
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import OutageError, Panel, Problems, TaskError
@@ -168,11 +168,32 @@ def make_policies(spec: RunSpec, loaded: BaseModel | None = None) -> PolicySet:
         if policy in (*begun, *config.adapters):
             policies.weights(past).copy_from(policies.weights(policy).tensors, f"policy '{policy}'")
     policies.keep_starts()
-    if config.context is not None:
-        for policy in policies.policies:
-            chat = policies.renderer.chat(policy)
-            chat.context = min(chat.context, config.context)
+    for policy in policies.policies:
+        _limit(policies.renderer.chat(policy), config)
     return policies
+
+
+def make_renderer(spec: RunSpec, loaded: BaseModel | None = None) -> Renderer:
+    """Loads how the policies are spoken to, and no weights.
+
+    Args:
+        spec: The run's settings, resolved.
+        loaded: A base model that is loaded already, instead of those that the settings name.
+
+    Raises:
+        ConfigError: A model that is not there, or cannot be spoken to.
+    """
+    settings, chats = model_settings(spec.config), dict[str, Chat]()
+    for model in (spec.models[policy] for policy in spec.local):
+        if model not in chats:
+            chats[model] = load_chat(model, settings) if loaded is None else loaded.chat
+            _limit(chats[model], spec.config)
+    return Renderer({policy: chats[spec.models[policy]] for policy in spec.local}, spec.agents, spec.trained)
+
+
+def _limit(chat: Chat, config: TrainConfig) -> None:
+    """Makes a context no longer than the settings say."""
+    chat.context = min(chat.context, config.context or chat.context)
 
 
 def take_values(spec: RunSpec, critics: Critics | None) -> None:
@@ -202,17 +223,30 @@ def take_values(spec: RunSpec, critics: Critics | None) -> None:
 
 
 def demonstrations(
-    config: TrainConfig, make_env: EnvFactory, policies: PolicySet, problems: Problems
-) -> Demonstrations:
-    """Opens the demonstrations that an algorithm imitates.
+    config: TrainConfig, make_env: EnvFactory, renderer: Renderer, problems: Problems
+) -> Demonstrations | None:
+    """Opens the demonstrations that an algorithm imitates, if it imitates any.
 
     Raises:
         ConfigError: There are none.
     """
+    if not algorithms.get(config.algo).imitates:
+        return None
     kind = Preferences if algorithms.get(config.algo).prefers else Demonstrations
     held_out = {str(options.get("task_id")) for options in problems.held_out.options} if problems.apart else ()
     source = config.algorithm.demonstrations
-    return kind(source, make_env, policies.renderer, config.max_new_tokens, config.seed, held_out)
+    return kind(source, make_env, renderer, config.max_new_tokens, config.seed, held_out)
+
+
+def check_spoken(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv, renderer: Renderer, problems: Problems) -> None:
+    """Checks how the policies are spoken to, before their weights are loaded: room for prompts, and form of calls.
+
+    Raises:
+        ConfigError: As ``check_prompts`` and ``check_dialects``.
+    """
+    check_prompts(config, env, renderer, problems.train(config.seed, 0, PROMPTS_CHECKED))
+    check_dialects(env, renderer)
+    check_dialects(eval_env, renderer, "--eval-kwargs")
 
 
 def sampling(config: TrainConfig, *, evaluation: bool = False) -> SamplingParams:

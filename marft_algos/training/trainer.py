@@ -55,9 +55,7 @@ class Trainer:
             start=StartEngine(self.engine, self.policies) if "start" in algorithm.rule.needs else None,
             assignment=self._assignment,
         )
-        self._demonstrations = None  # what an algorithm learns from that does not learn from its own policies
-        if algorithm.imitates:
-            self._demonstrations = setup.demonstrations(config, parts.make_env, self.policies, parts.problems)
+        self._demonstrations = parts.demonstrations
         self.publisher = Publisher(self.engine, self.policies, config.adapter_dir or None)
         self.progress = Progress()
         self._variety = Variety(algorithm.group_size)
@@ -113,6 +111,7 @@ class Trainer:
             with self._guarded(session):
                 self.publisher.publish(self.policies.policies, self.policies.version)
                 with session.interrupt.installed():
+                    self._tell(session)
                     if not checkpoint.steps(run.checkpoints) or self.progress.unevaluated:
                         self._catch_up(session)
                     collector = self._collector(vec, display)
@@ -121,7 +120,9 @@ class Trainer:
                         with session.interrupt.allowed():
                             display.phase("playing")
                             collected = self._collect(collector, self.progress.iteration)
+                        self._tell(session)
                         self._learn(session, collected, started)
+                    self._tell(session, last=True)
         finally:
             vec.close()
             if self._demonstrations is not None:
@@ -130,6 +131,13 @@ class Trainer:
             self.publisher.close()
             for sink in sinks:
                 sink.close()
+
+    def _tell(self, session: _Session, last: bool = False) -> None:
+        """Says which demonstrations were left out, and why; at the end, how many in all."""
+        if self._demonstrations is not None:
+            words = self._demonstrations.summary() if last else self._demonstrations.news()
+            if words:
+                session.display.note(words)
 
     @contextmanager
     def _guarded(self, session: _Session) -> Iterator[None]:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config.arguments import typed
 from marft_algos.config.settings import TrainConfig
+from marft_algos.runs import paths, start
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import say
+from marft_algos.training import setup
 from marft_algos.training.parts import build
+from marft_algos.training.resolve import make_algorithm, resolve
 from marft_algos.training.trainer import Trainer, train_and_report
+from marft_envs.errors import ConfigError
 
 
 def warmed(config: TrainConfig, command: str = "") -> TrainConfig:
@@ -32,9 +36,12 @@ def warmed(config: TrainConfig, command: str = "") -> TrainConfig:
     """
     if not config.warm_start or config.start or algorithms.get(config.algo).imitates:
         return config
+    _check_later(config)
     settings = supervised(config)
     root = Path(config.runs_dir) / settings.name
     there = bool(settings.name) and (root / "config.toml").is_file()
+    if there:
+        _check_same(RunFolder.open(root), settings)
     trainer = Trainer(build(settings))
     with ExitStack() as lock:
         run = RunFolder.open(root) if there else trainer.start()
@@ -60,6 +67,26 @@ def supervised(config: TrainConfig) -> TrainConfig:
     when: dict[str, Any] = {"iterations": config.warm_start, "save_every": config.warm_start, "eval_every": 0}
     name = f"{config.name}-warm" if config.name else ""
     return dataclasses.replace(config, algo="sft", algorithm=learns, name=name, **off, **when)
+
+
+def _check_later(config: TrainConfig) -> None:
+    """Checks what would stop the run itself once its warm start is trained."""
+    if config.name:
+        RunFolder.check_free(config.runs_dir, config.name)
+    with closing(setup.make_env(config, config.env_kwargs)) as env:
+        make_algorithm(resolve(config, env), setup.sampling(config))
+
+
+def _check_same(run: RunFolder, settings: TrainConfig) -> None:
+    """Checks that a run is the warm start that is wanted, and no other that has its name."""
+    before, now = paths.of_run(run), paths.absolute(settings)
+    for key in ("algo", *start.TEAM):
+        there, here = getattr(before, key), getattr(now, key)
+        if there != here:
+            raise ConfigError(
+                f"The warm start would be the run '{run.root}', which is there and has another '{key}' ({there!r};"
+                f" wanted {here!r}). Choose another --name, or begin with it as it is: --start {run.root}"
+            )
 
 
 def _train(trainer: Trainer, run: RunFolder) -> None:

@@ -82,7 +82,7 @@ def test_what_cannot_be_learnt_is_named_and_counted(policies: PolicySet, tmp_pat
         team = PolicySet.build("embedded", {"reasoner_0": "r", "actor_0": "a"}, device="cpu")
         demonstrations(team, env="math-dual-v0", most=2).draw(panel(2), 0, 0)
     trajectory.write(tmp_path / "other.jsonl", [experts.play(marft_envs.make("xor-v0"), 0)])
-    with pytest.raises(DataError, match="another episode"):
+    with pytest.raises(DataError, match="an episode of xor-v0"):
         demonstrations(policies, str(tmp_path / "other.jsonl")).draw(panel(1), 0, 0)
 
 
