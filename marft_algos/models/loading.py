@@ -239,7 +239,7 @@ def load_base(
         )
     model, found = loaded
     _check_whole(spec, found)
-    model.requires_grad_(False).eval()
+    _freed(model)
     if not options:
         nn.Module.to(model, device)  # transformers' own wrapper is typed wrongly
     _check_head(spec, model)
@@ -260,9 +260,19 @@ def wrap_base(model: PreTrainedModel, tokenizer: Any, settings: ModelSettings | 
     spec = str(getattr(model, "name_or_path", "") or type(model).__name__)
     chat = _chat(spec, tokenizer, settings or ModelSettings())
     _describe(chat, model.generation_config or GenerationConfig.from_model_config(model.config), model.config)
-    model.requires_grad_(False).eval()
+    _freed(model)
     _check_head(spec, model)
     return BaseModel(spec=spec, model=model, dtype=model.dtype, device=model.device, chat=chat)
+
+
+def _freed(model: PreTrainedModel) -> None:
+    """Freezes a model, and lets its pad token be a token like others: of many it is one that ends replies, too.
+
+    Padding is left out by its place. By its id, the embedding of the end would get no gradient in a full fine-tune.
+    """
+    model.requires_grad_(False).eval()
+    embeddings: Any = model.get_input_embeddings()
+    embeddings.padding_idx = None
 
 
 def _four_bits(quantize: str, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
