@@ -56,6 +56,7 @@ def run_export(argv: list[str]) -> int:
     config = paths.of_run(run)
     require_training()
     from marft_algos.export import bases, folder, gguf, hub
+    from marft_algos.models.weights import LoraSettings, check_saved
     from marft_algos.runs import checkpoint
     from marft_algos.training import setup
     from marft_algos.training.resolve import resolve
@@ -68,6 +69,11 @@ def run_export(argv: list[str]) -> int:
     spec = resolve(config, env)
     exported = {p: spec.models[p] for p in spec.local if p in spec.trained or not config.full_finetune}
     checkpoint.check_policies(source, list(exported))
+    for policy in exported:
+        check_saved(
+            source / "policies" / policy,
+            None if config.full_finetune else LoraSettings(config.lora_r, config.lora_alpha),
+        )
     found = bases.find(exported.values())
     wanted = folder.Wanted(
         {policy: found[model] for policy, model in exported.items()},

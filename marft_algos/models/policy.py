@@ -125,7 +125,7 @@ class PolicySet:
         """
         names = list(dict.fromkeys([*policies.values(), *spare]))
         specs = dict.fromkeys(names, loaded.spec) if loaded else base_specs(models, names)
-        frozen = _known(frozen, names, "frozen")
+        frozen = check_known(frozen, names, "frozen")
         where = pick_device(device)
         compute = pick_dtype(dtype, where)
         settings = settings or ModelSettings()
@@ -322,7 +322,7 @@ def base_specs(models: str | Mapping[str, str], names: Sequence[str]) -> dict[st
             raise ConfigError(f"'{name}' cannot be a policy id. Use letters, digits, '_' and '-'.")
     if isinstance(models, str):
         return dict.fromkeys(names, models)
-    _known(models, names, "models")
+    check_known(models, names, "models")
     missing = [name for name in names if name not in models]
     if missing:
         raise ConfigError(
@@ -331,7 +331,8 @@ def base_specs(models: str | Mapping[str, str], names: Sequence[str]) -> dict[st
     return dict(models)
 
 
-def _known(policies: Iterable[str], names: Sequence[str], setting: str) -> frozenset[str]:
+def check_known(policies: Iterable[str], names: Sequence[str], setting: str) -> frozenset[str]:
+    """Returns the policies that a setting names; an unknown one is an error."""
     for name in policies:
         if name not in names:
             raise ConfigError(f"'{setting}' names an unknown policy '{name}'. {did_you_mean(name, names)}")

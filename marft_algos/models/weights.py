@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Annotated, Any
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -35,7 +37,7 @@ FUSED = "MARFT_KERNELS"
 FUSED_PASSES = ("forward", "decode", "merge")
 """Scoring and training of small models; decoding; adapters added to the weights before decoding and before
 transformers' forward pass."""
-_FILE = "adapter_model.safetensors"
+_FILE, _SETTINGS = "adapter_model.safetensors", "adapter_config.json"
 
 
 @dataclass(frozen=True)
@@ -112,11 +114,12 @@ class Weights:
 
     def load(self, folder: Path) -> None:
         """Reads what ``save`` or peft wrote."""
-        file = folder / (_FILE if self.peft is not None else "model.safetensors")
-        if not file.is_file():
-            near = [str(other.parent) for other in folder.parent.glob(f"*/{file.name}")]
-            raise ConfigError(f"There is no {file.name} in '{folder}'. {did_you_mean(str(folder), near)}")
-        self.copy_from(load_file(file), f"'{folder}'")
+        if self.peft is None:
+            self.copy_from(_tensors(folder, "model.safetensors"), f"'{folder}'")
+            return
+        lora: Any = self.peft.peft_config[self.adapter]
+        base = check_adapter(folder, LoraSettings(lora.r, lora.lora_alpha))
+        self.copy_from(_tensors(folder, _FILE), f"'{folder}'{f' (an adapter of {base!r})' if base else ''}")
 
     def copy_from(self, saved: Mapping[str, Tensor], source: str) -> None:
         """Overwrites the tensors in place: they stay trainable, and optimisers keep hold of them."""
@@ -131,6 +134,74 @@ class Weights:
         with torch.no_grad():
             for name, tensor in tensors.items():
                 tensor.copy_(saved[name])
+
+
+def check_adapter(folder: Path, lora: LoraSettings) -> str:
+    """Checks that a saved adapter is there, and counts as much here as where it was trained; no weights are read.
+
+    Returns:
+        The name of its base model; empty if it is not known.
+
+    Raises:
+        ConfigError: There is none, or one of another rank or scale.
+    """
+    _file(folder, _FILE)
+    if not (folder / _SETTINGS).is_file():
+        return ""
+    try:
+        described = dict(json.loads((folder / _SETTINGS).read_text(encoding="utf-8")))
+        r, alpha = int(described["r"]), float(described["lora_alpha"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"'{folder / _SETTINGS}' cannot be read: {error!r}. Expected what peft writes.") from error
+    if kind := next((kind for kind in ("use_dora", "use_rslora") if described.get(kind)), ""):
+        raise ConfigError(
+            f"The adapter in '{folder}' has {kind}, which is not supported. Expected a plain LoRA adapter."
+        )
+    if (r, alpha) != (lora.r, lora.alpha):
+        raise ConfigError(
+            f"The adapter in '{folder}' has rank {r} and alpha {alpha:g}; here they are {lora.r} and {lora.alpha}."
+            f" Type: --lora-r {r} --lora-alpha {alpha:g}"
+        )
+    return str(described.get("base_model_name_or_path") or "")
+
+
+def check_saved(folder: Path, lora: LoraSettings | None) -> None:
+    """Checks that a saved policy can be read whole.
+
+    Args:
+        folder: Of the policy.
+        lora: The adapter's shape; None for one that is a whole model.
+
+    Raises:
+        ConfigError: It cannot, or is another adapter.
+    """
+    if lora is not None:
+        check_adapter(folder, lora)
+    _tensors(folder, "model.safetensors" if lora is None else _FILE)
+
+
+def _file(folder: Path, name: str) -> Path:
+    """Returns a file of saved weights, or says where some are."""
+    if not (folder / name).is_file():
+        places = ("../*", "policies/*", "checkpoints/*/policies/*")
+        near = [str(Path(os.path.normpath(file.parent))) for at in places for file in folder.glob(f"{at}/{name}")]
+        raise ConfigError(
+            f"There is no {name} in '{folder}'. Expected the folder of one saved policy."
+            f" {did_you_mean(str(folder), near)}"
+        )
+    return folder / name
+
+
+def _tensors(folder: Path, name: str) -> dict[str, Tensor]:
+    """Reads saved weights."""
+    file = _file(folder, name)
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(
+            f"The weights in '{file}' cannot be read: {error}. The file is damaged, or cut: copy it again, or choose"
+            " another checkpoint."
+        ) from error
 
 
 class _MergedLora:

@@ -188,6 +188,12 @@ class RunFolder:
         for root in (Path(path), Path("runs") / path):
             if (root / "config.toml").is_file():
                 return cls(root)
+        for inside in (up for root in (Path(path), Path("runs") / path) for up in root.parents):
+            if (inside / "config.toml").is_file():
+                raise ConfigError(
+                    f"'{path}' is no run, but lies in one: '{inside}'. Type that, and which checkpoint where it"
+                    " matters: --checkpoint last, best or a number."
+                )
         near = [str(config.parent) for top in (Path(path).parent, Path("runs")) for config in top.glob("*/config.toml")]
         raise ConfigError(
             f"'{path}' is no run: there is no config.toml in it. {did_you_mean(str(path), near)} Start one: marft train"

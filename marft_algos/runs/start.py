@@ -70,12 +70,23 @@ def locate(start: str) -> Origin:
                 f" one. Weights alone: --adapters POLICY={path / 'policies'}/POLICY"
             )
         weights = path
+    elif path.parent.name == "policies" and path.is_dir():
+        raise ConfigError(
+            f"'{start}' is one policy of a checkpoint. All of its policies: --start {path.parents[1]}. This one alone:"
+            f" --adapters {path.name}={path}"
+        )
     else:
-        which = path.name if path.name in ("last", "best") or path.name.isdecimal() else ""
-        named = which and not _is_run(path)
-        run = RunFolder.open(path.parent if named else path)
-        weights = checkpoint.pick(run.checkpoints, which if named else "last")
+        inside = path.parents[1] if path.parent.name == "checkpoints" else path.parent
+        named = not _is_run(path) and _is_run(inside)
+        run = RunFolder.open(inside if named else path)
+        weights = checkpoint.pick(run.checkpoints, _which(path) if named else "last")
     return Origin(weights.absolute(), run, paths.of_run(run, {"adapters": {}, "start": ""}))
+
+
+def _which(path: Path) -> str:
+    """Returns which checkpoint the last part of a path names."""
+    number = path.name.removeprefix("step_")
+    return str(int(number)) if number.isdecimal() else path.name
 
 
 def _is_run(path: Path) -> bool:
@@ -159,12 +170,12 @@ def _is_bare(config: TrainConfig, policy: str) -> bool:
 
 def _absent(origin: Origin, policy: str, agents: Mapping[str, str]) -> str:
     there, first = origin.policies, origin.policies[0]
-    shares = [f"{agent}={first if name == policy else name}" for agent, name in agents.items()]
+    shares = [f"{agent}={name if name in there else first}" for agent, name in agents.items()]
     rest = [f"{name}={origin.weights / 'policies' / name}" for name in there if name in agents.values()]
-    fresh = f"--adapters {' '.join(rest)}" if rest else "leave --start out"
+    fresh = f"with --adapters {' '.join(rest)} instead of --start" if rest else "without --start"
     return (
         f"{origin} has no policy '{policy}'; it has {', '.join(there)}. Say whose weights it begins with, such as"
-        f" --policies {' '.join(shares)}; or begin it from its base model, with {fresh} instead of --start."
+        f" --policies {' '.join(shares)}; or begin it from its base model, {fresh}."
     )
 
 

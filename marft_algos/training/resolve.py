@@ -9,12 +9,14 @@ import copy
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from marft_algos.algorithms import base as algorithms
 from marft_algos.algorithms.base import Algorithm, Facts, Need
 from marft_algos.config.endpoints import Endpoint
 from marft_algos.config.settings import TrainConfig
-from marft_algos.models.policy import assign, base_specs
+from marft_algos.models.policy import LoraSettings, assign, base_specs, check_known
+from marft_algos.models.weights import check_adapter
 from marft_algos.rollout import selfplay
 from marft_algos.runs import start
 from marft_algos.types import SamplingParams
@@ -84,7 +86,12 @@ def resolve(config: TrainConfig, env: FlexEnv, *, training: bool = True) -> RunS
         if policy not in known:
             raise ConfigError(f"'engines' names an unknown policy '{policy}'. {did_you_mean(policy, known)}")
     endpoints = {policy: named.get(policy, NATIVE) for policy in known}
+    check_known(config.frozen, known, "frozen")
+    check_known(config.adapters, known, "adapters")
     _check_hosted(config, endpoints, training)
+    if not config.full_finetune:
+        for folder in config.adapters.values():
+            check_adapter(Path(folder), LoraSettings(config.lora_r, config.lora_alpha))
     local = [policy for policy in known if not endpoints[policy].hosted]
     past = selfplay.past(sorted(p for p in local if p not in config.frozen), config.pool)
     models = base_specs(config.models, local) if local else {}
@@ -158,6 +165,8 @@ def check_training(spec: RunSpec) -> None:
     if config.iterations == 0:
         return
     lr = getattr(config.algorithm, "lr", 1.0)
+    if isinstance(lr, Mapping):
+        check_known(lr, names, "lr")
     still = {p for p in names if (lr.get(p, 1.0) if isinstance(lr, Mapping) else lr) == 0.0}
     if not set(spec.trained) - still:
         why = "frozen or hosted, or has lr = 0" if spec.trained else "frozen or hosted"

@@ -304,7 +304,7 @@ def test_names_are_checked_before_anything_is_played(
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        (["--lora-r", "4", "--iterations", "3"], "do not fit"),
+        (["--lora-r", "4", "--iterations", "3"], "Type: --lora-r 2"),
         (["--policies", "shared", "--iterations", "3"], "has no policy 'shared'"),
         (["grpo"], "marft train grpo --start"),
         (["--env", "xor-v0"], "--env xor-v0"),
