@@ -153,13 +153,23 @@ LEFT_OVER = {
 }
 
 
+# Some must be faster than their judge: a daemon has to leave its group before the judge kills that. On a busy machine
+# it may come too late; a mechanism that is missing lets it through sometimes, one that is there never does.
+ATTEMPTS = 10
+
+
 @pytest.mark.parametrize("left", [*LEFT_OVER])
 def test_each_mechanism_stops_programs_that_win_without_it(
     left: str, folder: Path, programs: dict[str, Attack]
 ) -> None:
     need(left)
-    done = attack_judge.run_layer(folder, "unsafe", only=LEFT_OVER[left], mechanisms=left)
-    lost = [finding for finding in done.findings if not {*finding.signs} & {*programs[finding.name].breach_signs}]
-    assert done.layer == "unsafe"
-    assert len(done.findings) == len(LEFT_OVER[left])
-    assert lost == []
+    lost = [*LEFT_OVER[left]]
+    for _ in range(ATTEMPTS):
+        done = attack_judge.run_layer(folder, "unsafe", only=lost, mechanisms=left)
+        assert done.layer == "unsafe"
+        assert len(done.findings) == len(lost)
+        losers = [finding for finding in done.findings if not {*finding.signs} & {*programs[finding.name].breach_signs}]
+        lost = [finding.name.partition("_")[0] for finding in losers]
+        if not lost:
+            return
+    pytest.fail(f"{ATTEMPTS} times in vain: {losers}")
