@@ -186,8 +186,7 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
         unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if unknown is None or unknown[1] not in kwargs:
             raise
-        known = {*inspect.signature(fn).parameters, *inspect.signature(FlexEnv).parameters} - {"kwargs"}
-        raise ConfigError(f"'{id}' takes no '{unknown[1]}'. {did_you_mean(unknown[1], known)}") from error
+        raise ConfigError(f"'{id}' takes no '{unknown[1]}'. {did_you_mean(unknown[1], _keywords(fn))}") from error
     env.unwrapped.env_id = env_spec.id
     env.unwrapped.env_kwargs = dict(kwargs)
     env.unwrapped.metadata["name"] = env_spec.id
@@ -195,13 +194,20 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
 
 
 def _check_keywords(id: str, fn: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
-    parameters = dict(inspect.signature(fn).parameters)
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        # A factory's **kwargs are FlexEnv's settings.
-        parameters.update(inspect.signature(FlexEnv).parameters)
+    known = _keywords(fn)
     for name in arguments:
-        if name not in parameters:
-            raise ConfigError(f"'{id}' takes no '{name}'. {did_you_mean(name, parameters)}")
+        if name not in known:
+            raise ConfigError(f"'{id}' takes no '{name}'. {did_you_mean(name, known)}")
+
+
+def _keywords(fn: Callable[..., Any]) -> set[str]:
+    """Returns what can be said to a factory; its ``**kwargs`` are FlexEnv's settings, without team, task and id."""
+    own = inspect.signature(fn).parameters.values()
+    names = {p.name for p in own if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    if any(p.kind is p.VAR_KEYWORD for p in own):
+        flex = inspect.signature(FlexEnv).parameters.values()
+        names |= {p.name for p in flex if p.kind is p.KEYWORD_ONLY} - {"env_id"}
+    return names
 
 
 def make_vec(id: str, num_envs: int = 1, **kwargs: Any) -> Any:

@@ -62,6 +62,8 @@ class Team:
         team, where = self, "profiles"
         if isinstance(profiles, str | Path):
             where, profiles = str(profiles), _read(profiles)
+            if profiles == {}:
+                raise ConfigError(f"{where} holds no profile. Expected an object of agent or role -> profile.")
         if isinstance(profiles, Mapping):
             team = replace(team, agents=_told(team.agents, profiles, where))
         elif profiles is not None:
@@ -105,6 +107,8 @@ def numbered(*members: tuple[str, str, bool]) -> tuple[AgentSpec, ...]:
     return tuple(out)
 
 
+_LISTED = ("role", "prompt", "with_answer", "examples", "count")
+"""Fields of a profile in a list."""
 _CHATML = re.compile(r"^<\|im_start\|>\s*system\s*:?\s*|\s*<\|im_end\|>\s*$")
 
 
@@ -142,11 +146,9 @@ def _told(agents: Sequence[AgentSpec], profiles: Mapping[str, Profile], where: s
     for name, profile in profiles.items():
         if name not in known:
             raise ConfigError(f"There is no agent or role '{name}' to have a profile. {did_you_mean(name, known)}")
-        fields = set(profile) if isinstance(profile, Mapping) else set()
-        if not isinstance(profile, str | Mapping) or not fields <= {"prompt", "examples"}:
-            raise ConfigError(
-                f"{where}, {name}: expected text, or an object of prompt and examples, and no other fields."
-            )
+        if not isinstance(profile, str | Mapping):
+            raise ConfigError(f"{where}, {name}: expected text, or an object of prompt and examples.")
+        _check_fields(profile if isinstance(profile, Mapping) else {}, ("prompt", "examples"), f"{where}, {name}")
     told = []
     for agent in agents:
         profile = profiles.get(agent.name, profiles.get(agent.role, {}))
@@ -159,6 +161,12 @@ def _told(agents: Sequence[AgentSpec], profiles: Mapping[str, Profile], where: s
         examples = _examples(profile["examples"], f"{where}, {agent.name}") if "examples" in profile else agent.examples
         told.append(replace(agent, prompt=prompt, examples=examples))
     return tuple(told)
+
+
+def _check_fields(entry: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    """Refuses a field that nobody reads: it is a known one, mistyped."""
+    if unknown := [field for field in entry if field not in known]:
+        raise ConfigError(f"{where}: there is no field '{unknown[0]}'. {did_you_mean(str(unknown[0]), known)}")
 
 
 def _examples(entries: Any, where: str) -> tuple[Example, ...]:
@@ -175,7 +183,10 @@ def _examples(entries: Any, where: str) -> tuple[Example, ...]:
 def _listed(entries: Any, where: str) -> tuple[AgentSpec, ...]:
     """Returns the agents of a list of profiles; see :func:`load_profiles`."""
     if not isinstance(entries, Sequence) or isinstance(entries, str) or not entries:
-        raise ConfigError(f'{where}: expected a list of {{"role", "prompt", "with_answer"}}.')
+        raise ConfigError(
+            f'{where}: expected a list of {{"role", "prompt", "with_answer"}}, or an object of agent or role ->'
+            " profile."
+        )
     agents, seen = list[AgentSpec](), Counter[str]()
     for i, entry in enumerate(entries):
         if (
@@ -186,6 +197,11 @@ def _listed(entries: Any, where: str) -> tuple[AgentSpec, ...]:
             raise ConfigError(
                 f'{where}, entry {i}: expected {{"role": text, "prompt": text, "with_answer": true or false}}.'
             )
+        _check_fields(entry, _LISTED, f"{where}, entry {i}")
+        if not isinstance(entry.get("with_answer", False), bool):
+            raise ConfigError(
+                f"{where}, entry {i}: with_answer is {entry['with_answer']!r}; expected true or false, without quotes."
+            )
         count = entry.get("count", 1)
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise ConfigError(f"{where}, entry {i}: count is {count!r}; expected how many agents, 1 or more.")
@@ -193,7 +209,7 @@ def _listed(entries: Any, where: str) -> tuple[AgentSpec, ...]:
         prompt = _CHATML.sub("", entry["prompt"]).replace("{{", "{").replace("}}", "}").strip()
         examples = _examples(entry.get("examples", ()), f"{where}, entry {i}")
         for _ in range(count):
-            agents.append(replace(member(role, prompt, bool(entry.get("with_answer")), seen[role]), examples=examples))
+            agents.append(replace(member(role, prompt, entry.get("with_answer", False), seen[role]), examples=examples))
             seen[role] += 1
     check_answerer(agents, where)
     return tuple(agents)

@@ -110,11 +110,21 @@ def _dispatch(words: list[str]) -> int:
         return 0
     command, rest = words[0], words[1:]
     if command not in COMMANDS:
-        say(f"error: there is no command '{command}'. {did_you_mean(command, COMMANDS)}", error=True)
+        say(f"error: {_meant(words)}", error=True)
         return 2
     module = importlib.import_module(f"marft_algos.{_WHERE.get(command, 'cli.app')}")
     code: int = getattr(module, f"run_{command}")(rest)
     return code
+
+
+def _meant(words: list[str]) -> str:
+    """Says what to type instead of words that do not begin with a command."""
+    first, later = words[0], next((i for i, word in enumerate(words) if word in COMMANDS), None)
+    if first.startswith("-") and later is not None:
+        return f"the command comes first: {shlex.join(['marft', words[later], *words[:later], *words[later + 1 :]])}"
+    if first in importlib.import_module("marft_algos.algorithms.base").names():
+        return f"there is no command '{first}'; as an algorithm: {shlex.join(['marft', 'train', *words])}"
+    return f"there is no command '{first}'. {did_you_mean(first, COMMANDS)}"
 
 
 # marft envs -----------------------------------------------------------------------------------------
@@ -199,10 +209,16 @@ def run_profiles(argv: list[str]) -> int:
     import json
 
     import marft_envs
-    from marft_algos.config import arguments
+    from marft_algos.config import arguments, presets
     from marft_envs import experts
+    from marft_envs.errors import ConfigError
 
     options = arguments.parse(ProfilesArguments, argv, prog="marft profiles")
+    if not presets.accepts(options.id, "profiles"):
+        raise ConfigError(
+            f"'{options.id}' takes no profiles, so nobody could be told these. Expected an environment with that"
+            " argument, such as those of mathematics, code and tools: marft envs"
+        )
     env = marft_envs.make(options.id, **options.env_kwargs)
     profiles = experts.few_shot(env, options.shots, options.seed)
     env.close()

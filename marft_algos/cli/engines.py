@@ -16,7 +16,7 @@ from marft_algos.config.arguments import typed
 from marft_algos.config.endpoints import Endpoint
 from marft_algos.lazy import require_training
 from marft_algos.terminal import say
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from marft_algos.config.settings import TrainConfig
@@ -113,14 +113,22 @@ def _who(options: EvalArguments, names: list[str]) -> tuple[dict[str, Endpoint],
         ConfigError: Somebody is played by nobody, or a setting cannot be read.
     """
     given = options.engines
+    _check_written(given)
     who = dict(given) if isinstance(given, Mapping) and not {"kind", "model", "url"} & given.keys() else {}
     who = who or dict.fromkeys(names, given)
+    if unknown := [policy for policy in who if policy not in names]:
+        raise ConfigError(f"--engines names an unknown agent '{unknown[0]}'. {did_you_mean(unknown[0], names)}")
     local = {p: str(engine) for p, engine in who.items() if isinstance(engine, str) and not _is_engine(engine)}
     named = options.models if isinstance(options.models, Mapping) else dict.fromkeys(names, options.models)
     remote = endpoints.parse_all({policy: engine for policy, engine in who.items() if policy not in local})
     hosted = {policy for policy, endpoint in remote.items() if endpoint.hosted}
     models = {p: model for p, model in {**named, **local}.items() if model and p not in hosted}
     for policy in names:
+        if policy not in models and policy in remote and remote[policy].kind == "vllm":
+            raise ConfigError(
+                f"The server that plays {policy} gets weights from here. Name its model, too: --models {policy}=MODEL;"
+                ' or play what the server has: kind = "openai", with model and url.'
+            )
         if policy not in models and policy not in hosted:
             raise ConfigError(
                 f"Nobody plays {policy}. Expected --engines {policy}=MODEL (embedded, smollm2-135m, a folder, an id),"
@@ -132,6 +140,19 @@ def _who(options: EvalArguments, names: list[str]) -> tuple[dict[str, Endpoint],
         price_in, price_out = own if price is None or any(own) else price
         remote[policy] = dataclasses.replace(endpoint, concurrency=options.jobs, price_in=price_in, price_out=price_out)
     return remote, models
+
+
+def _check_written(given: Mapping[str, Any] | str) -> None:
+    """Refuses a table that a shell took apart, or that is no table: it would be taken for the name of a model."""
+    texts = (
+        [*given, *(text for text in given.values() if isinstance(text, str))] if isinstance(given, Mapping) else [given]
+    )
+    for text in texts:
+        if text.startswith("{"):
+            raise ConfigError(
+                f"--engines {text} … cannot be read as a table. Expected one in TOML or JSON, in quotes that keep the"
+                """ shell from it: --engines '{kind = "openai", model = "…", url = "…"}'"""
+            )
 
 
 def _is_engine(text: str) -> bool:

@@ -22,6 +22,8 @@ def run_eval(argv: list[str]) -> int:
     """``marft eval RUN …``."""
     check_packages()
     options: EvalArguments = arguments.parse(EvalArguments, argv, prog="marft eval")
+    if options.engines == {}:
+        raise ConfigError("--engines needs a value: a model, AGENT=MODEL …, or a table (docs/evaluation.md).")
     if options.engines:
         from marft_algos.cli import engines
 

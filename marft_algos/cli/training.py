@@ -10,6 +10,7 @@ from marft_algos.config import arguments, presets
 from marft_algos.config.arguments import typed
 from marft_algos.runs import paths, start
 from marft_algos.runs.folder import RunFolder
+from marft_algos.terminal import say
 from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,10 +37,31 @@ def typed_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
         "  --dry-run: check the settings and estimate the memory; load no weights, start no program, send nothing\n"
         "  --trust: let a file's settings execute and send, after showing them (docs/trust.md)"
     )
-    config = arguments.parse_in_sections(base, SECTIONS, words, prog="marft train", description=help_text)
+    try:
+        config = arguments.parse_in_sections(base, SECTIONS, words, prog="marft train", description=help_text)
+    except SystemExit as refused:
+        if refused.code:
+            say(*_hints(argv, base), sep="\n", error=True)
+        raise
     # A key given here replaces that key, and leaves the others of the preset.
     merged = arguments.over(base.env_kwargs, config.env_kwargs, preset=run is None and "config" not in files)
     return dataclasses.replace(config, env_kwargs=merged), run
+
+
+def _hints(argv: list[str], base: TrainConfig) -> list[str]:
+    """Says what to type where an algorithm stands behind options, or an environment's argument among them."""
+    from marft_algos.algorithms import base as algorithms
+
+    known = {field.name for settings in (base, base.algorithm) for field in dataclasses.fields(settings)}
+    hints = []
+    for i, word in enumerate(argv):
+        option, _, value = word.removeprefix("--").partition("=")
+        name = option.replace("-", "_")
+        if i and word in algorithms.names() and not argv[i - 1].startswith("--algo"):
+            hints.append(f"The algorithm comes first: {typed('train', word, *argv[:i], *argv[i + 1 :])}")
+        elif word.startswith("--") and name not in known and presets.accepts(base.env, name):
+            hints.append(f"{name} is an argument of {base.env}: --env-kwargs {name}={value or '…'}")
+    return hints
 
 
 def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mapping[str, str]) -> TrainConfig:

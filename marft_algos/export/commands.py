@@ -52,6 +52,8 @@ def run_export(argv: list[str]) -> int:
     options: ExportArguments = arguments.parse(ExportArguments, argv, prog="marft export")
     if (options.private or options.dry_run) and not options.push:
         raise ConfigError("--private and --dry-run are about --push USER/NAME. Leave them out, or say where to push.")
+    if not options.gguf and (options.llama_cpp or options.gguf_type != ExportArguments.gguf_type):
+        raise ConfigError("--gguf-type and --llama-cpp are about --gguf. Add it, or leave them out.")
     run, which = _chosen(options)
     config = paths.of_run(run)
     require_training()
@@ -86,6 +88,8 @@ def run_export(argv: list[str]) -> int:
     )
     out = Path(options.out or f"exports/{run.root.resolve().name}")
     folder.check(wanted, out)
+    if options.push:
+        hub.check_names(options.push, folder.planned(wanted))
     for policy in (p for p in spec.endpoints if p not in exported):
         why = "is hosted" if spec.endpoints[policy].hosted else "is the bare base model"
         say(f"note:    {policy} {why}: there is nothing to export")

@@ -67,6 +67,13 @@ def check(wanted: Wanted, out: Path) -> None:
         )
 
 
+def planned(wanted: Wanted) -> list[str]:
+    """Returns the names of the folders that an export will have, base models first."""
+    bases_ = [] if wanted.whole else dict.fromkeys(base.folder for base in wanted.policies.values() if base.folder)
+    kinds = ["", *(["-merged"] if wanted.merged and not wanted.whole else []), *(["-gguf"] if wanted.gguf else [])]
+    return [*bases_, *(f"{policy}{kind}" for policy in wanted.policies for kind in kinds)]
+
+
 def write(wanted: Wanted, out: Path) -> list[str]:
     """Writes the export aside and puts it in its place when it is whole.
 

@@ -47,6 +47,22 @@ def check(prefix: str, dry: bool) -> None:
         )
 
 
+def check_names(prefix: str, folders: Sequence[str]) -> None:
+    """Checks that the hub takes the name of every repository.
+
+    Raises:
+        ConfigError: One is too long, or has letters that names there have not.
+    """
+    for name in folders:
+        try:
+            validate_repo_id(f"{prefix}-{name}")
+        except HFValidationError as error:
+            raise ConfigError(
+                f"--push {prefix} makes the repository '{prefix}-{name}': {error} Expected a shorter NAME, and policies"
+                " named in letters, digits, '-' and '_'."
+            ) from error
+
+
 def listed(out: Path, folders: Sequence[str], prefix: str) -> list[str]:
     """Returns, line by line, which files go into which repository."""
     lines = []

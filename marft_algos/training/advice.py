@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
+from marft_algos.config import presets
 from marft_algos.config.settings import TrainConfig
 
 HALF = 0.5
@@ -29,11 +30,15 @@ def advice(numbers: Mapping[str, float], config: TrainConfig) -> str:
         seen.append(f"nothing could be read from {unread:.0%} of {_what(numbers)}")
     if not seen:
         return ""
-    env = shlex.quote(config.env)
+    examples = ""
+    if presets.accepts(config.env, "profiles"):
+        examples = (
+            f"give the model examples (marft profiles {shlex.quote(config.env)} > profiles.json, then --env-kwargs"
+            " profiles=profiles.json), "
+        )
     return (
-        f"note: {'; '.join(seen)}. Little can be learnt from that. Next: give the model examples (marft profiles {env}"
-        " > profiles.json, then --env-kwargs profiles=profiles.json), start from demonstrations (marft sft, with the"
-        " same options), or, if its replies are good but long, raise --max-new-tokens."
+        f"note: {'; '.join(seen)}. Little can be learnt from that. Next: {examples}start from demonstrations (marft"
+        " sft, with the same options), or, if its replies are good but long, raise --max-new-tokens."
     )
 
 

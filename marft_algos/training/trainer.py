@@ -296,7 +296,8 @@ class Trainer:
         if estimate.mean > self.progress.best_score:
             self.progress.best_score, self.progress.best_iteration = estimate.mean, iteration
         counted = summary(played)
-        if not self._advised and (words := advice(counted, self.config)):
+        taught = self._demonstrations is not None and iteration == UNTRAINED  # it learns from others' replies
+        if not self._advised and not taught and (words := advice(counted, self.config)):
             self._advised = True  # once is enough
             session.display.note(words)
         measured = evaluate.numbers(estimate, gain, facts, counted)

@@ -119,3 +119,12 @@ def test_the_import_is_light() -> None:
         "assert not heavy and not families, (heavy, families)\nassert took < 1.0, took\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", ["agents", "task", "env_id", "flex", "profiles"])
+def test_what_an_environment_decides_itself_is_no_argument_and_no_suggestion(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"takes no '{name}'") as refused:
+        marft_envs.make("relay-v0", **{name: "x"})
+    suggested = str(refused.value).partition("takes no")[2].partition(".")[2]
+    assert not {"'flex'", "'agents'", "agents,", "flex,", "env_id"} & set(suggested.split())
+    assert "max_rounds" in suggested or "Did you mean" in suggested

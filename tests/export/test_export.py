@@ -195,7 +195,10 @@ def test_what_is_refused_leaves_nothing(
 
     assert "is not on the PATH" in fails("--gguf") and "--llama-cpp DIR" in fails("--gguf")
     assert "There is no convert_hf_to_gguf.py in" in fails("--gguf", "--llama-cpp", str(tmp_path))
-    assert "--push USER/NAME" in fails("--dry-run")
+    assert "--push USER/NAME" in fails("--dry-run") and "--push USER/NAME" in fails("--private")
+    assert "are about --gguf" in fails("--gguf-type", "q8_0") and "are about --gguf" in fails("--llama-cpp", ".")
+    for which in ("7", "bset", "-1"):
+        assert f"no checkpoint '{which}'" in fails(f"--checkpoint={which}")
     config = run.config_file.read_text()
     try:
         run.config_file.write_text(config.replace('quantize = "none"', 'quantize = "nf4"'))

@@ -110,12 +110,24 @@ def test_what_cannot_be_pushed_is_said_before_anything_is_written(
 
     assert "names no account. Expected USER/NAME" in fails("--push", "team")
     assert "Expected USER/NAME" in fails("--push", "me/te am")
+    assert "Expected USER/NAME" in fails("--push", "https://huggingface.co/me/team")
+    assert "Expected a shorter NAME" in fails("--push", f"me/{'a' * 92}", "--dry-run")
     monkeypatch.setattr(pushing.constants, "HF_HUB_OFFLINE", True)
     assert "unset HF_HUB_OFFLINE" in fails("--push", "me/team")
     monkeypatch.setattr(pushing.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(pushing, "get_token", lambda: None)
     assert "Type: hf auth login" in fails("--push", "me/team")
     assert not hub.repositories
+
+
+def test_the_names_that_are_checked_are_those_of_the_folders(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[str] = []
+    monkeypatch.setattr(pushing, "check_names", lambda prefix, folders: checked.extend(folders))
+    assert main(command(run, tmp_path / "out", "--dry-run", "--merged")) == 0
+    assert checked == ["base", "planner_0", "planner_0-merged", "solver_0", "solver_0-merged"]
+    assert set(checked) == {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()}
 
 
 @pytest.mark.slow

@@ -22,6 +22,13 @@ def test_cut_replies_are_named_by_agent_with_what_to_type():
         assert command in words
 
 
+def test_profiles_are_advised_where_the_environment_takes_some(capsys):
+    words = advice({**FINE, "task/parsed": 0.1}, build({"env": "relay-v0"}))
+    assert "marft sft" in words and "profiles" not in words
+    assert main(["profiles", "relay-v0"]) == 1
+    assert "'relay-v0' takes no profiles" in capsys.readouterr().err
+
+
 def test_answers_programs_and_calls_that_nobody_can_read_are_named():
     assert "nothing could be read from 80% of answers" in advice({**FINE, "task/parsed": 0.2}, CONFIG)
     assert "from 75% of answers" in advice({"task/verdict/no_code": 0.75, "turns": 3.0}, CONFIG)
