@@ -40,8 +40,8 @@ def typed_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
     try:
         config = arguments.parse_in_sections(base, SECTIONS, words, prog="marft train", description=help_text)
     except SystemExit as refused:
-        if refused.code:
-            say(*_hints(argv, base), sep="\n", error=True)
+        for hint in _hints(argv, base) if refused.code else []:
+            say(hint, error=True)
         raise
     # A key given here replaces that key, and leaves the others of the preset.
     merged = arguments.over(base.env_kwargs, config.env_kwargs, preset=run is None and "config" not in files)

@@ -342,6 +342,7 @@ class Renderer:
         if length + max_new_tokens > chat.context:
             raise ConfigError(
                 f"A prompt of policy '{policy}' has {length} tokens and its reply may have {max_new_tokens}, but"
-                f" '{chat.spec}' has a context of {chat.context}. Lower --max-new-tokens, shorten the profiles, cut"
-                " long inputs with the environment's max_chars, or choose a model with a longer context."
+                f" '{chat.spec}' has a context of {chat.context}. Lower --max-new-tokens, shorten the profiles (or"
+                " show fewer examples in them), cut long inputs with the environment's max_chars, or choose a model"
+                " with a longer context."
             )

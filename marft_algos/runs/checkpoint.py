@@ -165,7 +165,9 @@ def read_progress(path: Path) -> Progress:
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"The checkpoint {path} cannot be read: {error}. Choose another: --checkpoint") from error
+        raise ConfigError(
+            f"The checkpoint {path} cannot be read: {error}. Move it away, or choose another: --checkpoint"
+        ) from error
 
 
 def check_policies(path: Path, names: Sequence[str]) -> None:
@@ -216,7 +218,11 @@ def _read_state(path: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise ConfigError(f"The checkpoint {path} cannot be read: {error}") from error
+        why = str(error).partition(".")[0]
+        raise ConfigError(
+            f"The checkpoint {path} cannot be read: {why}. Its files are damaged, or cut. Move it away, and the same"
+            f" command takes the one before; or begin another run with its weights: marft train --start {path}"
+        ) from error
     return state
 
 

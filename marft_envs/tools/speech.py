@@ -24,6 +24,12 @@ def by_agent(named: Named, team: Team) -> dict[str, str]:
         ConfigError: An agent, a role or a dialect that there is not.
     """
     known = {name for agent in team.agents for name in (agent.name, agent.role)}
+    names = named.values() if isinstance(named, Mapping) else [named]
+    if not all(isinstance(name, str) for name in names):
+        raise ConfigError(
+            f"dialect is {named!r}; expected a name, or a table of agent or role = name. What there is:"
+            " docs/dialects.md."
+        )
     table = dict.fromkeys(known, named) if isinstance(named, str) else dict(named)
     for who, name in table.items():
         if who not in known:

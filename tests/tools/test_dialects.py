@@ -294,7 +294,13 @@ def test_agents_of_one_team_may_differ() -> None:
 
 @pytest.mark.parametrize(
     ("dialect", "said"),
-    [("hermess", "hermes"), ({"nobody": "glm"}, "no agent or role 'nobody'"), ({"agent": "gml"}, "glm")],
+    [
+        ("hermess", "hermes"),
+        ({"nobody": "glm"}, "no agent or role 'nobody'"),
+        ({"agent": "gml"}, "glm"),
+        (["hermes"], "expected a name, or a table"),
+        ({"agent": 3}, "expected a name, or a table"),
+    ],
 )
 def test_unknown_names_are_refused_with_the_nearest(dialect: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
