@@ -112,7 +112,7 @@ class A2PO(PPO):
         moves = {p: [ratio for t, ratio in moved.items() if t.policy == p] for p in block}
         return {f"policy/{p}/trace": float(np.mean([F.trace(x) for x in m])) for p, m in moves.items() if m}
 
-    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float | Tensor]]:
         """Returns −min(wA, clip(w, 1 ± ε_i)A), w = ρ times the outer factor."""
         outer = self.per_turn([self.outer.get(t, 1.0) for t in batch.transitions], batch)
         loss, stats = self.clipped(self.ratio(logprobs, batch) * outer, batch.advantages, batch, scale=self.scale)

@@ -180,7 +180,7 @@ class Algorithm:
         """
         return [list(rows)]
 
-    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, Mapping[str, float | Tensor]]:
         """Hook 4. Returns one batch's share of the minibatch's loss (``batch.mean``), and numbers to log.
 
         Args:
@@ -188,7 +188,8 @@ class Algorithm:
             batch: The packed turns.
 
         Returns:
-            A scalar, and numbers that are summed over a minibatch's batches (maximised if their key ends in ``_max``).
+            A scalar, and numbers that are summed over a minibatch's batches (maximised if their key ends in ``_max``);
+            as tensors with one element they wait on the device until the minibatch is done.
         """
         raise NotImplementedError
 
@@ -220,7 +221,7 @@ class Algorithm:
         *,
         scale: float = 1.0,
         mean: Callable[[Tensor], Tensor] | None = None,
-    ) -> tuple[Tensor, dict[str, float]]:
+    ) -> tuple[Tensor, dict[str, float | Tensor]]:
         """Returns PPO's clipped surrogate and its numbers, for algorithms with the settings ``clip`` and ``clip_high``.
 
         Args:
@@ -238,7 +239,7 @@ class Algorithm:
         terms = F.clipped_surrogate(ratio, advantages, low, high)
         bound = F.clip_binds(ratio.detach(), advantages, low, high)
         loss = self.reduce(terms, batch) if mean is None else mean(terms)
-        return loss, {"clip_share": float(batch.mean(bound.float())), "ratio_max": float(ratio.detach().max())}
+        return loss, {"clip_share": batch.mean(bound.float()), "ratio_max": ratio.detach().max()}
 
     def after_block(
         self, block: Sequence[str], trajectories: Sequence[Trajectory], estimates: Estimates, rescore: Rescore

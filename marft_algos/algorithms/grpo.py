@@ -67,7 +67,7 @@ class GRPO(Algorithm):
         """Returns one score an episode."""
         return np.array([credit.team_score(d, credit.broadcast(d), estimates) for d in trajectories])
 
-    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float | Tensor]]:
         """Returns the clipped surrogate on tokens, averaged as ``reduce`` says."""
         return self.clipped(F.ratio(logprobs, batch.old_logprobs), batch.advantages[:, None], batch)
 

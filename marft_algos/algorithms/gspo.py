@@ -44,7 +44,7 @@ class GSPO(GRPO):
 
     Config: ClassVar[type[GroupConfig]] = GSPOConfig
 
-    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float | Tensor]]:
         """Returns the clipped surrogate on replies."""
         new = F.action_logprobs(logprobs, batch.mask, "token", batch.n_words)
         old = F.action_logprobs(batch.old_logprobs, batch.mask, "token", batch.n_words)

@@ -126,7 +126,7 @@ class HAPPO(PPO):
         factors = {p: np.array([self.factors.get(t, 1.0) for t in left if t.policy == p]) for p in names}
         return {f"policy/{p}/factor_ess": F.effective_samples(m) for p, m in sorted(factors.items())}
 
-    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float | Tensor]]:
         """Returns M·min(ρA, clip(ρ)A): M > 0, so it may stand inside, as a factor on A."""
         factor = self.per_turn([self.factors.get(t, 1.0) for t in batch.transitions], batch)
         loss, stats = self.clipped(self.ratio(logprobs, batch), factor * batch.advantages, batch)

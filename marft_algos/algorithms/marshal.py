@@ -79,6 +79,6 @@ class MARSHAL(Algorithm):
             estimates.advantages[t] = np.array([a], dtype=np.float32)
         return {f"player_std/{p}": float(stats.std[players.index(p)]) for p in sorted(set(players))}
 
-    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float | Tensor]]:
         """Returns the clipped surrogate on tokens."""
         return self.clipped(F.ratio(logprobs, batch.old_logprobs), batch.advantages[:, None], batch)

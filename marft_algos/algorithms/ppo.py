@@ -119,7 +119,7 @@ class PPO(Algorithm):
             for t, part in zip(turns, np.split(flat, np.cumsum([len(p) for p in parts])[:-1]), strict=True):
                 estimates.advantages[t] = part.astype(np.float32)
 
-    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float | Tensor]]:
         """Returns the clipped surrogate on the ratio of tokens or of actions."""
         return self.clipped(self.ratio(logprobs, batch), batch.advantages, batch)
 

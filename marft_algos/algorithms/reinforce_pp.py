@@ -80,6 +80,6 @@ class REINFORCEPP(Algorithm):
             estimates.advantages[t] = part.astype(np.float32)
         return {"return_std": float(flat.std())}
 
-    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float | Tensor]]:
         """Returns the clipped surrogate on tokens."""
         return self.clipped(F.ratio(logprobs, batch.old_logprobs), batch.advantages, batch)

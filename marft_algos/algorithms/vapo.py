@@ -103,7 +103,7 @@ class VAPO(PPO):
         for t, correct in rows:
             self.weights[t] = tokens[t.policy][0] / tokens[t.policy][1] if correct else 0.0
 
-    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float | Tensor]]:
         """Returns the clipped surrogate, and the NLL of what was right."""
         loss, stats = self.clipped(self.ratio(logprobs, batch), batch.advantages, batch)
         nll = batch.mean(-logprobs * self.per_turn([self.weights[t] for t in batch.transitions], batch))

@@ -21,6 +21,9 @@ from marft_algos.types import FloatArray, Generation, GenerationRequest, Samplin
 
 BLOCK = 64
 """Tokens in a block of long rows of probabilities."""
+CHECK_EVERY = {"cpu": 1, "cuda": 8}
+"""Tokens between two looks at which rows are done, by kind of device: on a GPU each look makes the host wait for all
+that it has asked for, and a few tokens behind the end of the last row cost less than that."""
 COMPACT_BELOW = 0.75
 """Share of rows still alive at which finished rows are dropped from the batch."""
 
@@ -148,6 +151,7 @@ class _Sampler:
         ids = torch.zeros(total, steps, dtype=torch.long, device=hidden.device)
         logprobs = torch.zeros(total, steps, device=hidden.device)
         alive = torch.ones(total, dtype=torch.bool, device=hidden.device)
+        every = CHECK_EVERY[hidden.device.type]
         for step in range(steps):
             token, logprob = self._sample(hidden, uniforms[:, step])
             if len(rows) == total:
@@ -156,13 +160,16 @@ class _Sampler:
                 ids[rows, step], logprobs[rows, step] = token, logprob
             for end in self._end_ids:
                 alive &= token != end
-            left = int(alive.sum())
-            if left == 0 or step == steps - 1:
+            if step == steps - 1:
                 break
-            if left <= COMPACT_BELOW * len(rows):
-                keep = alive.nonzero()[:, 0]
-                cache.compact(keep)
-                rows, alive, token, uniforms = rows[keep], alive[keep], token[keep], uniforms[keep]
+            if (step + 1) % every == 0:
+                left = [i for i, goes_on in enumerate(alive.tolist()) if goes_on]
+                if not left:
+                    break
+                if len(left) <= COMPACT_BELOW * len(rows):
+                    keep = torch.tensor(left, device=hidden.device)
+                    cache.compact(keep)
+                    rows, alive, token, uniforms = rows[keep], alive[keep], token[keep], uniforms[keep]
             hidden = cache.decode(token)
         scores, replies = logprobs.cpu().numpy(), []
         for row in ids.tolist():

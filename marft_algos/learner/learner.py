@@ -32,6 +32,7 @@ from marft_algos.batching import (
     unpack,
 )
 from marft_algos.functional import effective_samples, explained_variance, kl_k3, ratio, value_loss
+from marft_algos.learner.numbers import Numbers
 from marft_algos.learner.value_norm import NormalisedCritics
 from marft_algos.memory import Budget
 from marft_algos.types import Estimates, Trajectory, Transition
@@ -240,10 +241,8 @@ class Learner:
     ) -> dict[str, float]:
         """Accumulates the gradient of one minibatch, piece by piece; returns its numbers."""
         self.optimizers[policy].zero_grad(set_to_none=True)
-        stats = {"loss": 0.0, "kl": 0.0, "entropy": 0.0}
-        ratios: list[Tensor] = []
-        if first:
-            stats["sampler_gap"] = 0.0
+        numbers = Numbers(("loss", "kl", "entropy", *(["sampler_gap"] if first else [])))
+        ratios, masks = list[Tensor](), list[Tensor]()
         for piece in micro_batches(part, tokens):
             batch = pack(piece, self.estimates, self.algorithm.level, self.policies.device, size)
             logprobs, entropy = self._score(batch)
@@ -251,25 +250,27 @@ class Learner:
             if self.config.tis_cap is not None:
                 weight = truncated_weights(batch.old_logprobs, batch.sampler_logprobs, self.config.tis_cap)
                 weighted = scale_gradient(logprobs, weight)
-                stats["tis_weight"] = stats.get("tis_weight", 0.0) + float(batch.mean(weight))
+                numbers.add("tis_weight", batch.mean(weight))
             loss, extra = self.algorithm.surrogate(weighted, batch)
             if self.config.entropy_coef:
                 loss = loss - self.config.entropy_coef * self.algorithm.reduce(entropy, batch)
             if self.config.kl_coef:
                 drift = kl_k3(batch.reference_logprobs, logprobs)
                 loss = loss + self.config.kl_coef * self.algorithm.reduce(drift, batch)
-                stats["kl_reference"] = stats.get("kl_reference", 0.0) + float(batch.mean(drift.detach()))
+                numbers.add("kl_reference", batch.mean(drift.detach()))
             loss.backward()
             fixed = logprobs.detach()
-            stats["loss"] += float(loss.detach())
+            numbers.add("loss", loss)
             if not self.algorithm.imitates:
-                stats["kl"] += float(batch.mean(kl_k3(fixed, batch.old_logprobs)))
-                ratios.append(ratio(fixed, batch.old_logprobs)[batch.mask])
-            stats["entropy"] += float(batch.mean(entropy.detach()))
+                numbers.add("kl", batch.mean(kl_k3(fixed, batch.old_logprobs)))
+                ratios.append(ratio(fixed, batch.old_logprobs).flatten())
+                masks.append(batch.mask.flatten())
+            numbers.add("entropy", batch.mean(entropy.detach()))
             if first:
-                stats["sampler_gap"] += _sampler_gap(fixed, batch)
+                numbers.add("sampler_gap", _sampler_gap(fixed, batch))
             for key, value in extra.items():
-                stats[key] = max(stats.get(key, value), value) if key.endswith("_max") else stats.get(key, 0.0) + value
+                numbers.add(key, value)
+        stats = numbers.read()
         if not math.isfinite(stats["loss"]):
             raise UpdateError(
                 f"The loss of policy '{policy}' is {stats['loss']}; lower lr, or look for inf in the rewards."
@@ -278,7 +279,7 @@ class Learner:
             return {"loss": stats["loss"], "entropy": stats["entropy"], "kl": 0.0}
         if first:
             self._assert_on_policy(policy, stats["sampler_gap"])
-        stats["ess"] = effective_samples(torch.cat(ratios).cpu().numpy())
+        stats["ess"] = effective_samples(torch.cat(ratios).cpu().numpy()[torch.cat(masks).cpu().numpy()])
         return stats
 
     def _assert_on_policy(self, policy: str, gap: float) -> None:
@@ -322,7 +323,7 @@ class Learner:
         rows = [t for t in turns if t.policy == policy and t in self.estimates.features]
         if not rows or self.critics is None:
             return {}
-        log: list[dict[str, float]] = []
+        losses: list[Tensor] = []
         optimizer, config = self.value_optimizers[policy], self.config
         targets = np.concatenate([self.estimates.returns[t] for t in rows])
         if isinstance(self.critics, NormalisedCritics):
@@ -339,9 +340,10 @@ class Learner:
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 self._step(optimizer, f"{policy} (value head)")
-                log.append({"value_loss": float(loss.detach())})
+                losses.append(loss.detach())
         predicted = np.concatenate([self.estimates.values[t] for t in rows])
         explained = explained_variance(targets, predicted)
+        log = [{"value_loss": loss} for loss in torch.stack(losses).tolist()]
         return _average(log) | ({} if math.isnan(explained) else {"explained_variance": explained})
 
 

@@ -25,13 +25,26 @@ def check(state: Any, what: str) -> None:
     Raises:
         NotFiniteError: Some hold infinity or NaN.
     """
-    names = [name for name, tensor in _tensors(state, "") if not bool(torch.isfinite(tensor).all())]
+    names = _not_finite(dict(_tensors(state, "")))
     if names:
         raise NotFiniteError(
             f"{what} hold infinity or NaN ({len(names)} tensors; the first: {names[0]}), so they are not saved; "
             "earlier checkpoints are as they were. Go on from the last one, with smaller steps: "
             "marft train --resume RUN --lr …"
         )
+
+
+def _not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Returns the names of those that hold infinity or NaN; the host waits once a device, not once a tensor."""
+    flags: dict[torch.device, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        flags.setdefault(tensor.device, {})[name] = torch.isfinite(tensor).all()
+    fine = {
+        name: good
+        for group in flags.values()
+        for name, good in zip(group, torch.stack(list(group.values())).tolist(), strict=True)
+    }
+    return [name for name in tensors if not fine[name]]
 
 
 def _tensors(state: Any, name: str) -> Iterator[tuple[str, Tensor]]:

@@ -190,7 +190,7 @@ class FusedCache:
         if len(prompts) == 1:
             return self._prefill(prompts[0])
         width = max(len(row) for rows in prompts for row in rows)
-        hidden, first, numbers = [], 0, []
+        hidden, first, numbers, padded = [], 0, list[int](), False
         mask = self._blocks[0].kv.new_zeros(self._rows, 1, 1, self._blocks[0].kv.shape[2])
         for number, (policy, its_prompts) in enumerate(zip(self._policies, prompts, strict=True)):
             longest, rows = max(map(len, its_prompts)), slice(first, first + len(its_prompts))
@@ -202,11 +202,12 @@ class FusedCache:
             mask[rows, ..., : width - longest] = -torch.inf
             if part._mask is not None:
                 mask[rows, ..., columns] = part._mask
+            padded |= longest < width or part._mask is not None
             self._position[rows] = part._position
             numbers += [number] * len(its_prompts)
             first = rows.stop
         self._column = width
-        self._mask = mask if bool(mask.any()) else None
+        self._mask = mask if padded else None
         one_hot = F.one_hot(torch.tensor(numbers, device=self._decoder.device), len(prompts))
         self._policy_of_row = one_hot.to(self._decoder.dtype)
         return torch.cat(hidden)
@@ -231,7 +232,7 @@ class FusedCache:
         steps = torch.arange(width, device=device)
         real = steps >= pads
         causal = torch.ones(width, width, dtype=torch.bool, device=device).tril()[None]
-        ragged = not bool(real.all())
+        ragged = len(set(map(len, rest))) > 1
         if ragged:
             self._mask = self._blocks[0].kv.new_zeros(len(rest), 1, 1, self._blocks[0].kv.shape[2])
             self._mask[:, 0, 0, shared : shared + width].masked_fill_(~real, -torch.inf)

@@ -76,7 +76,7 @@ class PlainCache:
         mask = torch.cat([real.new_ones(len(rest), shared), real], dim=1)
         positions = (mask.long().cumsum(1) - 1).clamp(min=0)
         self._mask, self._position = mask.long(), positions[:, -1:]
-        self._ragged = not bool(real.all())
+        self._ragged = len(set(map(len, rest))) > 1
         return self._run(ids, positions[:, shared:])
 
     def decode(self, token: Tensor) -> Tensor:
