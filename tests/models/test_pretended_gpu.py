@@ -101,7 +101,11 @@ def test_a_run_on_the_pretended_gpu_is_the_cpus(
     if not small:
         monkeypatch.setattr(weights, "SMALL_MODEL", 0)
     changes: dict[str, Any] = {"dtype": "fp32", "iterations": 2, "algorithm": {"kl_coef": 0.1, "entropy_coef": 0.01}}
-    with pretend_gpu():
+    with pretend_gpu(), counting() as waits:
         _, run = runs.train(runs.settings(qwen, tmp_path / "gpu", device="cuda", **changes))
+    # Two policies, two iterations of two epochs of two minibatches, whatever the pieces.
+    assert waits.by_line["learner/numbers.py:read tolist"] == 16
+    assert not any(line.startswith("algorithms/base.py:clipped") for line in waits.by_line)
+    assert waits.by_line["models/finite.py:_not_finite tolist"] <= 16
     _, expected = runs.train(runs.settings(qwen, tmp_path / "cpu", device="cpu", **changes))
     near(run, expected)

@@ -9,7 +9,7 @@ model before it is used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -262,25 +262,102 @@ class FusedCache:
         cos, sin = (table[places].unsqueeze(-2) for table in self._angles)
         x = decoder.module.embed_tokens(ids.flatten()).to(decoder.dtype)
         for block, module in zip(self._blocks, decoder.module.layers, strict=True):
-            qkv = block.qkv(decoder.norm(x, block.norms[0]), policy_of_row).view(b, w, -1, decoder.head_dim)
-            qk = qkv[:, :, : decoder.heads + decoder.kv_heads]
-            if block.head_norms is not None:
-                parts = qk.split([decoder.heads, decoder.kv_heads], dim=2)
-                for part, scale in zip(parts, block.head_norms, strict=True):
-                    part.copy_(decoder.norm(part, scale))
-            rolled = qk.roll(decoder.head_dim // 2, -1)
-            qk.mul_(cos).addcmul_(rolled, sin)
-            heads = qkv.transpose(1, 2)
+            heads = _rotated(decoder, block, x, (b, w), (cos, sin), policy_of_row)
             block.kv[:, :, end - w : end] = heads[:, decoder.heads :]
             queries = heads[:, : decoder.heads]
             if block is self._blocks[-1]:
                 queries, x = queries[:, :, -1:], x.view(b, w, -1)[:, -1]
                 mask = None if mask is None else mask[:, :, -1:]
             attended = _attend(queries, block.kv[:, :, :end], mask).reshape(len(x), -1)
-            x = block.out(attended, policy_of_row, x)
-            gate, up = block.gate_up(decoder.norm(x, block.norms[1]), policy_of_row).chunk(2, dim=-1)
-            x = block.down(module.mlp.act_fn(gate).mul_(up), policy_of_row, x)
+            x = _feed_forward(decoder, block, module.mlp.act_fn, attended, x, policy_of_row)
         return decoder.norm(x, self._last_norm)
+
+    def static_step(self) -> StaticStep:
+        """Returns how the cache goes on with tensors of fixed shape, in place of ``decode`` and ``compact``."""
+        shape = (self._rows, 1, 1, self._blocks[0].kv.shape[2])
+        mask = self._blocks[0].kv.new_zeros(shape) if self._mask is None else self._mask.clone()
+        mask[..., self._column :] = -torch.inf
+        column = torch.tensor([self._column], device=mask.device)
+        return StaticStep(
+            self._decoder,
+            self._blocks,
+            self._angles,
+            self._last_norm,
+            self._policy_of_row,
+            mask,
+            self._position.clone(),
+            column,
+        )
+
+
+@dataclass(slots=True)
+class StaticStep:
+    """A step of decoding without a shape or a branch that depends on how far it has got.
+
+    Keys and values are attended to in their whole capacity, under a mask; places are tensors that the step moves on
+    itself. That is what capturing a CUDA graph, or compiling without breaks, wants.
+    """
+
+    decoder: FusedDecoder
+    blocks: list[_Block]
+    angles: tuple[Tensor, Tensor]
+    last_norm: Tensor
+    policy_of_row: Tensor | None
+    mask: Tensor
+    """[b, 1, 1, capacity], -inf at pads and at what is not decoded yet."""
+    position: Tensor
+    """[b, 1] of the last token."""
+    column: Tensor
+    """[1], where the next token's keys go."""
+
+    def __call__(self, token: Tensor) -> Tensor:
+        """Returns the final hidden states [b, d] after one more token [b] a row."""
+        decoder, rows = self.decoder, self.policy_of_row
+        self.position.add_(1)
+        self.mask.index_fill_(3, self.column, 0.0)
+        rotary = (self.angles[0][self.position].unsqueeze(-2), self.angles[1][self.position].unsqueeze(-2))
+        x = decoder.module.embed_tokens(token).to(decoder.dtype)
+        for block, module in zip(self.blocks, decoder.module.layers, strict=True):
+            heads = _rotated(decoder, block, x, (len(token), 1), rotary, rows)
+            block.kv.index_copy_(2, self.column, heads[:, decoder.heads :])
+            attended = _attend(heads[:, : decoder.heads], block.kv, self.mask).reshape(len(x), -1)
+            x = _feed_forward(decoder, block, module.mlp.act_fn, attended, x, rows)
+        self.column.add_(1)
+        return decoder.norm(x, self.last_norm)
+
+
+def _rotated(
+    decoder: FusedDecoder,
+    block: _Block,
+    x: Tensor,
+    shape: tuple[int, int],
+    rotary: tuple[Tensor, Tensor],
+    policy_of_row: Tensor | None,
+) -> Tensor:
+    """Returns rotated queries and keys, and values: [b, heads + 2 * kv_heads, w, head_dim], from [b * w, d]."""
+    qkv = block.qkv(decoder.norm(x, block.norms[0]), policy_of_row).view(*shape, -1, decoder.head_dim)
+    qk = qkv[:, :, : decoder.heads + decoder.kv_heads]
+    if block.head_norms is not None:
+        parts = qk.split([decoder.heads, decoder.kv_heads], dim=2)
+        for part, scale in zip(parts, block.head_norms, strict=True):
+            part.copy_(decoder.norm(part, scale))
+    rolled = qk.roll(decoder.head_dim // 2, -1)
+    qk.mul_(rotary[0]).addcmul_(rolled, rotary[1])
+    return qkv.transpose(1, 2)
+
+
+def _feed_forward(
+    decoder: FusedDecoder,
+    block: _Block,
+    act: Callable[[Tensor], Tensor],
+    attended: Tensor,
+    x: Tensor,
+    policy_of_row: Tensor | None,
+) -> Tensor:
+    """Returns what follows attention in a block."""
+    x = block.out(attended, policy_of_row, x)
+    gate, up = block.gate_up(decoder.norm(x, block.norms[1]), policy_of_row).chunk(2, dim=-1)
+    return block.down(act(gate).mul_(up), policy_of_row, x)
 
 
 def _attend(queries: Tensor, kv: Tensor, mask: Tensor | None) -> Tensor:
