@@ -108,7 +108,7 @@ MUTATIONS = [
     ),
     Mutation(
         "sampler's and trainer's log-probs agree",
-        "marft_algos/engines/native.py",
+        "marft_algos/engines/sampler.py",
         "logprobs = torch.log_softmax(raw / self._params.temperature, dim=-1)",
         "logprobs = torch.log_softmax(raw, dim=-1)",
         "algorithms/test_defects.py::test_sampler_and_trainer_agree_and_the_first_ratio_is_1",

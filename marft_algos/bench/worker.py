@@ -238,7 +238,7 @@ class _Evaluation:
 
     def play(self, config: TrainConfig) -> list[Trajectory]:
         """Plays the panel with these settings of sampling."""
-        engine = NativeEngine(self.policies, config.engine_batch)
+        engine = NativeEngine(self.policies, config.engine_batch, config.decode_graph)
         return evaluate.play(config, self.make_env, self.panel, self.policies.renderer, engine)
 
     @staticmethod

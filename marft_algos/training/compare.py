@@ -64,7 +64,7 @@ def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: st
     policies = setup.make_policies(resolve(config, env))
     names = setup.saved_policies(config, policies)
     old, new = (checkpoint.pick(run.checkpoints, which) for run in (a, b))
-    engine = NativeEngine(policies, config.engine_batch)
+    engine = NativeEngine(policies, config.engine_batch, config.decode_graph)
 
     def play() -> list[Trajectory]:
         return evaluate.play(config, make_held_out, panel, policies.renderer, engine)

@@ -12,9 +12,9 @@ import torch
 from helpers.sampling import AGENTS, PARAMS, disturb, requests, rescore
 from helpers.tiny import save_tiny
 from marft_algos.engines import EngineError, NativeEngine, ScriptedEngine, row_seed
-from marft_algos.engines import native as native_module
+from marft_algos.engines import sampler as sampler_module
 from marft_algos.engines.base import uniforms
-from marft_algos.engines.native import BLOCK, sample_inverse_cdf
+from marft_algos.engines.sampler import BLOCK, sample_inverse_cdf
 from marft_algos.models.policy import PolicySet
 from marft_algos.models.scoring import head_of
 from marft_algos.types import GenerationRequest, SamplingParams, StopReason
@@ -97,7 +97,7 @@ def test_rows_sample_the_same_in_any_batch(policies: PolicySet, monkeypatch: pyt
     alone = [engine.generate([request], PARAMS)[0] for request in asked]
     shuffled = engine.generate(asked[::-1], PARAMS)[::-1]
     small = NativeEngine(policies, max_batch=3).generate(asked, PARAMS)
-    monkeypatch.setattr(native_module, "COMPACT_BELOW", 0.0)
+    monkeypatch.setattr(sampler_module, "COMPACT_BELOW", 0.0)
     uncompacted = engine.generate(asked, PARAMS)
     assert len({len(reply.action_ids) for reply in together}) > 1  # ragged, so that rows were dropped on the way
     for others in (alone, shuffled, small, uncompacted):

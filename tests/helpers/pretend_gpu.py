@@ -21,6 +21,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_flatten, tree_map
 
+from helpers import pretend_graph
+
 CUDA = torch.device("cuda:0")
 CPU = torch.device("cpu")
 OURS = str(Path(__file__).parents[2] / "marft_algos")
@@ -31,6 +33,10 @@ BETWEEN = {aten.copy_, aten._to_copy}
 """Operations on tensors of two devices."""
 MASKED = {aten.index, aten.index_put_, aten.index_put, aten._index_put_impl_}
 """Operations that a mask is turned into places for; their indices may be the CPU's."""
+
+
+FILLED = {torch.arange, torch.empty, torch.zeros, torch.ones, torch.full, torch.eye}
+"""Functions that fill a tensor where it is made."""
 
 
 class Waits:
@@ -46,6 +52,7 @@ class Waits:
 
     def note(self, what: str) -> None:
         """Counts one, at the innermost line of ``marft_algos``."""
+        pretend_graph.forbid(what)
         ours = [frame for frame in traceback.extract_stack() if frame.filename.startswith(OURS)]
         where = f"{Path(ours[-1].filename).relative_to(OURS)}:{ours[-1].name}" if ours else "outside"
         self.by_line[f"{where} {what}"] += 1
@@ -123,7 +130,9 @@ class PretendCuda(Tensor):
         if op in WAITS:
             _waits.note(str(op).removeprefix("aten."))
         unwrap = lambda part: part.inner if isinstance(part, PretendCuda) else part  # noqa: E731
-        result = func(*tree_map(unwrap, args), **tree_map(unwrap, kwargs))
+        inside = tree_map(unwrap, args), tree_map(unwrap, kwargs)
+        graph = pretend_graph.capturing
+        result = func(*inside[0], **inside[1]) if graph is None else graph.record(func, *inside)
         result = tree_map(lambda part: PretendCuda(part) if isinstance(part, Tensor) else part, result)
         return return_and_correct_aliasing(func, args, kwargs, result)
 
@@ -152,6 +161,8 @@ class _Devices(TorchFunctionMode):
             return self._moved(args[0], where, kinds[0] if kinds else args[0].dtype)
         if where.type != "cuda":
             return func(*args, **kwargs)
+        if func not in FILLED:  # from the host's memory
+            pretend_graph.forbid(func.__name__)
         return _sent(func(*args, **{**kwargs, "device": CPU}))
 
     def _moved(self, tensor: Tensor, where: torch.device, dtype: torch.dtype) -> Tensor:
@@ -195,6 +206,8 @@ def pretend_gpu() -> Iterator[None]:
         for name in ("__enter__", "__exit__"):  # tensors with values inside cannot be inference tensors
             patch.setattr(torch.inference_mode, name, getattr(torch.no_grad, name))
         patch.setattr(torch.cuda, "get_rng_state_all", lambda: [])
+        for name, stands_in in pretend_graph.STANDS_IN.items():
+            patch.setattr(torch.cuda, name, stands_in)
         patch.setattr(torch.cuda, "mem_get_info", lambda _: (80 << 30, 80 << 30))
         before = torch.__future__.get_swap_module_params_on_conversion()
         torch.__future__.set_swap_module_params_on_conversion(True)

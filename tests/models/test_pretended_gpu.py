@@ -14,12 +14,14 @@ from helpers.pretend_gpu import Waits, counting, pretend_gpu
 from helpers.sampling import AGENTS, disturb, requests
 from helpers.tiny import save_tiny
 from marft_algos import batching
-from marft_algos.engines import NativeEngine
+from marft_algos.engines import EngineError, NativeEngine, captured
+from marft_algos.engines.sampler import Sampler
 from marft_algos.models import weights
 from marft_algos.models.kernels.fused import FusedModel
 from marft_algos.models.policy import PolicySet
 from marft_algos.runs.folder import RunFolder
 from marft_algos.types import Generation, SamplingParams
+from marft_envs.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(torch.backends.cuda.is_built(), reason="pretends what this build of torch has")
 
@@ -29,7 +31,9 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny(tmp_path_factory.mktemp("models") / "qwen")
 
 
-def sample(model: Path, device: str, tokens: int, endless: bool = False) -> tuple[list[Generation], Waits]:
+def sample(
+    model: Path, device: str, tokens: int, endless: bool = False, graph: bool = False
+) -> tuple[list[Generation], Waits]:
     disturbed = PolicySet.build(str(model), AGENTS, device="cpu", dtype="fp32")
     policies = PolicySet.build(str(model), AGENTS, device=device, dtype="fp32")
     for i, policy in enumerate(policies.policies):
@@ -37,7 +41,7 @@ def sample(model: Path, device: str, tokens: int, endless: bool = False) -> tupl
         if endless:
             policies.base(policy).chat.end_ids = ()
     policies.load_state_dict(disturbed.state_dict())
-    engine = NativeEngine(policies)
+    engine = NativeEngine(policies, decode_graph=graph)
     with counting() as waits:
         return engine.generate(requests(policies), SamplingParams(tokens)), waits
 
@@ -49,15 +53,91 @@ def test_the_pretended_gpu_samples_what_the_cpu_does(arch: str, tmp_path: Path) 
         sampled, _ = sample(model, "cuda", 20)
     expected, _ = sample(model, "cpu", 20)
     assert len({len(reply.action_ids) for reply in sampled}) > 1  # rows are dropped on the way
+    equal(sampled, expected)
+
+
+@pytest.mark.parametrize(("graph", "loop"), [(False, "sampler"), (True, "captured")])
+def test_decoding_waits_less_than_once_in_eight_tokens(graph: bool, loop: str, qwen: Path) -> None:
+    with pretend_gpu():
+        _, waits = sample(qwen, "cuda", 40, endless=True, graph=graph)
+    assert waits.by_line == {
+        f"engines/{loop}.py:run tolist": 4,
+        "engines/sampler.py:replies tolist": 1,
+        "engines/sampler.py:replies to cpu": 1,
+    }
+
+
+def equal(sampled: list[Generation], expected: list[Generation]) -> None:
     for a, b in zip(sampled, expected, strict=True):
-        assert a.action_ids == b.action_ids
+        assert a.action_ids == b.action_ids and a.stop_reason == b.stop_reason
         np.testing.assert_allclose(a.logprobs, b.logprobs, rtol=0, atol=1e-5)
 
 
-def test_decoding_waits_less_than_once_in_eight_tokens(qwen: Path) -> None:
+@pytest.mark.parametrize("tokens", [1, 8, 45])
+def test_a_captured_step_samples_what_the_cpu_does(tokens: int, qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured, "COMPACT_BELOW", 0.9)
+    graphs = list[Any]()
+    capture = captured.capture
+
+    def listed(step: Any) -> Any:
+        replay = capture(step)
+        graphs.append(replay.__self__)
+        return replay
+
+    monkeypatch.setattr(captured, "capture", listed)
     with pretend_gpu():
-        _, waits = sample(qwen, "cuda", 40, endless=True)
-    assert waits.by_line == {"engines/native.py:run tolist": 5, "engines/native.py:run to cpu": 1}  # 4 looks, 2 results
+        sampled, waits = sample(qwen, "cuda", tokens, graph=True)
+    expected, _ = sample(qwen, "cpu", tokens)
+    equal(sampled, expected)
+    if tokens == 45:
+        assert len(graphs) > 1  # rows were dropped on the way, and other shapes captured
+        assert len({len(reply.action_ids) for reply in sampled}) > 2
+        looks = waits.by_line["engines/captured.py:run tolist"]
+        assert sum(graph.replays for graph in graphs) + len(graphs) in range(8 * looks, 8 * looks + 8)
+
+
+def test_a_captured_step_is_the_step_uncaptured(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretend_gpu():
+        sampled, _ = sample(qwen, "cuda", 20, graph=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(captured, "capture", lambda step: (step(), step)[1])
+            uncaptured, _ = sample(qwen, "cuda", 20, graph=True)
+    equal(sampled, uncaptured)
+
+
+def test_a_step_that_the_host_looks_at_cannot_be_captured(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def curious(self: Sampler, hidden: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        token, logprob = pick(self, hidden, uniform)
+        return token if bool((token >= 0).all()) else token - 1, logprob
+
+    pick = Sampler.sample
+    monkeypatch.setattr(Sampler, "sample", curious)
+    with pretend_gpu(), pytest.raises(EngineError, match=r"could not be captured .* leave out --decode-graph"):
+        sample(qwen, "cuda", 4, graph=True)
+
+
+def test_memory_that_runs_out_in_a_capture_halves_the_batch(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken_off(*_: Any, **__: Any) -> Any:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        finally:  # as the end of a capture does
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+    with pretend_gpu(), pytest.warns(UserWarning, match="going on with 6"):
+        capture = torch.cuda.graph
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.cuda, "graph", lambda *a, **k: (patch.undo(), broken_off())[1])
+            sampled, _ = sample(qwen, "cuda", 12, graph=True)
+        assert torch.cuda.graph is capture
+    equal(sampled, sample(qwen, "cpu", 12)[0])
+
+
+def test_a_graph_wants_a_gpu_and_the_fused_decoder(qwen: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="policy 'reasoner' is on the CPU"):
+        sample(qwen, "cpu", 4, graph=True)
+    gpt2 = save_tiny(tmp_path / "gpt2", "gpt2")
+    with pretend_gpu(), pytest.warns(UserWarning), pytest.raises(ConfigError, match="transformers' own forward pass"):
+        sample(gpt2, "cuda", 4, graph=True)
 
 
 def test_a_tensor_on_the_cpu_is_found_in_decoding(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:

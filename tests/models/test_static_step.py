@@ -1,46 +1,57 @@
-"""A step of decoding with tensors of fixed shape: the same samples, compiled without a break."""
+"""A step of decoding with tensors of fixed shape: what the engine captures compiles whole, and samples the same."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from helpers.sampling import AGENTS, disturb
-from helpers.tiny import save_tiny
+from helpers.sampling import CONFIGS, build, requests, save
+from marft_algos.engines.base import uniforms
+from marft_algos.engines.captured import TokenStep
+from marft_algos.engines.sampler import Sampler
 from marft_algos.models.kernels.decode import FusedCache
 from marft_algos.models.policy import PolicySet
-from marft_algos.models.scoring import head_of, logits
+from marft_algos.types import SamplingParams
+
+TOKENS = 10
 
 
-@pytest.mark.parametrize("policies_in_batch", [1, 2])
-def test_a_static_step_compiles_whole_and_samples_the_same(policies_in_batch: int, tmp_path: Path) -> None:
-    policies = PolicySet.build(str(save_tiny(tmp_path / "qwen")), AGENTS, device="cpu", dtype="fp32")
-    names = policies.policies[:policies_in_batch]
-    for i, name in enumerate(names):
-        disturb(policies, name, seed=i)
-    prompts = [[[5, 6, 7, 8], [9, 10], [11, 12, 13]]] * policies_in_batch  # ragged: there are pads
-    kernel, head = policies.kernel(names[0]), head_of(policies.base(names[0]).model)
+class Start:
+    """A batch of ragged prompts, behind its first pass."""
 
-    def start() -> tuple[FusedCache, torch.Tensor]:
-        cache = kernel.cache([policies.weights(name) for name in names], 3 * len(names), 16)
+    def __init__(self, policies: PolicySet, n: int) -> None:
+        names = policies.policies[:n]
+        prompts = [[r.prompt_ids for r in requests(policies, 8) if r.policy == name] for name in names]
+        rows = sum(map(len, prompts))
+        assert len({len(row) for row in prompts[0]}) > 1  # there are pads
+        capacity = max(len(row) for part in prompts for row in part) + TOKENS
+        cache = policies.kernel(names[0]).cache([policies.weights(name) for name in names], rows, capacity)
         assert isinstance(cache, FusedCache)
-        return cache, cache.prefill(prompts)
+        self.cache, self.hidden = cache, cache.prefill(prompts)
+        base = policies.base(names[0])
+        self.sampler = Sampler(base.model, SamplingParams(TOKENS, 0.7), base.chat.end_ids)
+        self.uniforms = torch.from_numpy(uniforms(list(range(rows)), TOKENS))
 
-    with torch.no_grad():
-        cache, hidden = start()
-        expected = []
-        for _ in range(8):
-            token = logits(head, hidden, None).argmax(-1)
-            hidden = cache.decode(token)
-            expected.append((token, hidden))
-        cache, hidden = start()
-        step = cache.static_step()
-        compiled = torch.compile(lambda token: step(token), fullgraph=True, backend="eager")
-        torch.compiler.reset()
-        for token, states in expected:
-            sampled = logits(head, hidden, None).argmax(-1)
-            assert torch.equal(sampled, token)
-            hidden = compiled(sampled)
-            torch.testing.assert_close(hidden, states, rtol=1e-4, atol=1e-4)
+    def step(self) -> TokenStep:
+        return TokenStep(self.sampler, self.cache.static_step(), self.hidden, self.uniforms)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("family", CONFIGS)
+@torch.no_grad()
+def test_what_the_engine_captures_compiles_whole_and_samples_the_same(family: str, n: int, tmp_path: Path) -> None:
+    policies = build(save(tmp_path / family, CONFIGS[family]))
+    start = Start(policies, n)
+    expected = start.sampler.run(start.cache, start.hidden, start.uniforms)
+    step = Start(policies, n).step()
+    torch.compiler.reset()
+    compiled = torch.compile(lambda: step(), fullgraph=True, backend="eager")
+    for _ in range(TOKENS):
+        compiled()
+    ids, logprobs = start.sampler.replies(step.ids, step.logprobs)
+    assert ids == expected[0]
+    for a, b in zip(logprobs, expected[1], strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)

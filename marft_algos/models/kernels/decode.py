@@ -9,61 +9,22 @@ model before it is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from marft_algos.models.kernels.blocks import AdaptedLinear, Block, BlockModel, attend
 from marft_algos.models.kernels.check import agrees
-from marft_algos.models.kernels.fused import (
-    FusedModel,
-    prefix_length,
-    residual_linear,
-    rms_inverse,
-)
+from marft_algos.models.kernels.fused import prefix_length
 from marft_algos.models.kernels.linears import SAME_INPUT, FusedLinear, fuse
+from marft_algos.models.kernels.static import StaticStep
 from marft_algos.models.weights import Weights
 
 
-@dataclass(slots=True)
-class _AdaptedLinear:
-    """The same with the adapters of some policies."""
-
-    weight: Tensor
-    bias: Tensor | None
-    down: Tensor | None = None
-    """[P * r, in], the adapters' first factors."""
-    up: Tensor | None = None
-    """[out, P * r], the second ones, scaled."""
-
-    def __call__(self, x: Tensor, policy_of_row: Tensor | None, residual: Tensor | None = None) -> Tensor:
-        """[n, in] -> [n, out], added to ``residual`` if there is one."""
-        y = residual_linear(x, self.weight, self.bias, residual)
-        if self.down is None or self.up is None:
-            return y
-        thin = F.linear(x, self.down)
-        if policy_of_row is not None:  # products with other policies' adapters are dropped
-            thin = (thin.unflatten(-1, (policy_of_row.shape[-1], -1)) * policy_of_row[..., None]).flatten(-2)
-        return y + F.linear(thin, self.up)
-
-
-@dataclass(slots=True)
-class _Block:
-    norms: tuple[Tensor, Tensor]
-    head_norms: tuple[Tensor, Tensor] | None
-    """Of queries and keys, before the rotation (Qwen3)."""
-    kv: Tensor
-    """[b, 2 * kv_heads, capacity, head_dim]: keys, then values."""
-    qkv: _AdaptedLinear
-    out: _AdaptedLinear
-    gate_up: _AdaptedLinear
-    down: _AdaptedLinear
-
-
-class FusedDecoder(FusedModel):
+class FusedDecoder(BlockModel):
     """What all caches over one model share.
 
     The weights of linear layers that read the same input are laid end to end once; the modules keep views of them, so
@@ -81,7 +42,6 @@ class FusedDecoder(FusedModel):
     @torch.no_grad()
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
         super().__init__(model, dtype)
-        self._eps = float(self.eps)
         self._linears = [
             [fuse(f"layers.{i}", block, parts) for parts in SAME_INPUT] for i, block in enumerate(self.module.layers)
         ]
@@ -93,7 +53,7 @@ class FusedDecoder(FusedModel):
         states = [cache.prefill([[ids[0, :length].tolist()]])]
         return torch.cat([*states, *(cache.decode(ids[:, i]) for i in range(length, ids.shape[1]))])
 
-    def blocks(self, policies: Sequence[Weights], rows: int, capacity: int) -> list[_Block]:
+    def blocks(self, policies: Sequence[Weights], rows: int, capacity: int) -> list[Block]:
         """Returns the blocks at the policies' present weights, with memory for keys and values (zeros)."""
         shape = (rows, 2 * self.kv_heads, capacity, self.head_dim)
         blocks = []
@@ -105,16 +65,10 @@ class FusedDecoder(FusedModel):
                 adapted.append(self._adapted(linear, policies))
             norms = (self.scale(block.input_layernorm), self.scale(block.post_attention_layernorm))
             kv = torch.zeros(shape, dtype=self.dtype, device=self.device)
-            blocks.append(_Block(norms, head_norms, kv, *adapted))
+            blocks.append(Block(norms, head_norms, kv, *adapted))
         return blocks
 
-    def norm(self, x: Tensor, scale: Tensor) -> Tensor:
-        """Returns the RMS norm over the last dimension."""
-        if x.dtype == torch.float32 and not x.is_cuda:  # torch's own takes a dozen steps on a CPU
-            return (x * rms_inverse(x, self.eps)).mul_(scale)
-        return F.rms_norm(x, (x.shape[-1],), scale, self._eps)
-
-    def _adapted(self, linear: FusedLinear, policies: Sequence[Weights]) -> _AdaptedLinear:
+    def _adapted(self, linear: FusedLinear, policies: Sequence[Weights]) -> AdaptedLinear:
         """Adds the adapter to the weights where scoring does, if the batch has one policy; else puts it beside them."""
         bias = None if linear.bias is None else linear.bias.to(self.dtype)
         parts, downs, ups = [], [], []
@@ -125,21 +79,19 @@ class FusedDecoder(FusedModel):
                     downs.append(factors[0].detach())
                     ups.append(factors[1].detach() * factors[2])
         if not parts:
-            return _AdaptedLinear(linear.weight.to(self.dtype), bias)
+            return AdaptedLinear(linear.weight.to(self.dtype), bias)
         if len(policies) == 1 and policies[0].merged:
             weight = linear.weight.clone()
             rows = weight.split(linear.sizes)
             for part, down, up in zip(parts, downs, ups, strict=True):
                 rows[part].addmm_(up, down)
-            return _AdaptedLinear(weight, bias)
+            return AdaptedLinear(weight, bias)
         beside = torch.zeros(len(linear.weight), sum(map(len, downs)), device=self.device)
         column = 0
         for part, down, up in zip(parts, downs, ups, strict=True):
             beside.split(linear.sizes)[part][:, column : column + len(down)] = up
             column += len(down)
-        return _AdaptedLinear(
-            linear.weight.to(self.dtype), bias, torch.cat(downs).to(self.dtype), beside.to(self.dtype)
-        )
+        return AdaptedLinear(linear.weight.to(self.dtype), bias, torch.cat(downs).to(self.dtype), beside.to(self.dtype))
 
 
 class FusedCache:
@@ -262,14 +214,14 @@ class FusedCache:
         cos, sin = (table[places].unsqueeze(-2) for table in self._angles)
         x = decoder.module.embed_tokens(ids.flatten()).to(decoder.dtype)
         for block, module in zip(self._blocks, decoder.module.layers, strict=True):
-            heads = _rotated(decoder, block, x, (b, w), (cos, sin), policy_of_row)
+            heads = decoder.rotated(block, x, (b, w), (cos, sin), policy_of_row)
             block.kv[:, :, end - w : end] = heads[:, decoder.heads :]
             queries = heads[:, : decoder.heads]
             if block is self._blocks[-1]:
                 queries, x = queries[:, :, -1:], x.view(b, w, -1)[:, -1]
                 mask = None if mask is None else mask[:, :, -1:]
-            attended = _attend(queries, block.kv[:, :, :end], mask).reshape(len(x), -1)
-            x = _feed_forward(decoder, block, module.mlp.act_fn, attended, x, policy_of_row)
+            attended = attend(queries, block.kv[:, :, :end], mask).reshape(len(x), -1)
+            x = decoder.feed_forward(block, module, attended, x, policy_of_row)
         return decoder.norm(x, self._last_norm)
 
     def static_step(self) -> StaticStep:
@@ -288,88 +240,3 @@ class FusedCache:
             self._position.clone(),
             column,
         )
-
-
-@dataclass(slots=True)
-class StaticStep:
-    """A step of decoding without a shape or a branch that depends on how far it has got.
-
-    Keys and values are attended to in their whole capacity, under a mask; places are tensors that the step moves on
-    itself. That is what capturing a CUDA graph, or compiling without breaks, wants.
-    """
-
-    decoder: FusedDecoder
-    blocks: list[_Block]
-    angles: tuple[Tensor, Tensor]
-    last_norm: Tensor
-    policy_of_row: Tensor | None
-    mask: Tensor
-    """[b, 1, 1, capacity], -inf at pads and at what is not decoded yet."""
-    position: Tensor
-    """[b, 1] of the last token."""
-    column: Tensor
-    """[1], where the next token's keys go."""
-
-    def __call__(self, token: Tensor) -> Tensor:
-        """Returns the final hidden states [b, d] after one more token [b] a row."""
-        decoder, rows = self.decoder, self.policy_of_row
-        self.position.add_(1)
-        self.mask.index_fill_(3, self.column, 0.0)
-        rotary = (self.angles[0][self.position].unsqueeze(-2), self.angles[1][self.position].unsqueeze(-2))
-        x = decoder.module.embed_tokens(token).to(decoder.dtype)
-        for block, module in zip(self.blocks, decoder.module.layers, strict=True):
-            heads = _rotated(decoder, block, x, (len(token), 1), rotary, rows)
-            block.kv.index_copy_(2, self.column, heads[:, decoder.heads :])
-            attended = _attend(heads[:, : decoder.heads], block.kv, self.mask).reshape(len(x), -1)
-            x = _feed_forward(decoder, block, module.mlp.act_fn, attended, x, rows)
-        self.column.add_(1)
-        return decoder.norm(x, self.last_norm)
-
-
-def _rotated(
-    decoder: FusedDecoder,
-    block: _Block,
-    x: Tensor,
-    shape: tuple[int, int],
-    rotary: tuple[Tensor, Tensor],
-    policy_of_row: Tensor | None,
-) -> Tensor:
-    """Returns rotated queries and keys, and values: [b, heads + 2 * kv_heads, w, head_dim], from [b * w, d]."""
-    qkv = block.qkv(decoder.norm(x, block.norms[0]), policy_of_row).view(*shape, -1, decoder.head_dim)
-    qk = qkv[:, :, : decoder.heads + decoder.kv_heads]
-    if block.head_norms is not None:
-        parts = qk.split([decoder.heads, decoder.kv_heads], dim=2)
-        for part, scale in zip(parts, block.head_norms, strict=True):
-            part.copy_(decoder.norm(part, scale))
-    rolled = qk.roll(decoder.head_dim // 2, -1)
-    qk.mul_(rotary[0]).addcmul_(rolled, rotary[1])
-    return qkv.transpose(1, 2)
-
-
-def _feed_forward(
-    decoder: FusedDecoder,
-    block: _Block,
-    act: Callable[[Tensor], Tensor],
-    attended: Tensor,
-    x: Tensor,
-    policy_of_row: Tensor | None,
-) -> Tensor:
-    """Returns what follows attention in a block."""
-    x = block.out(attended, policy_of_row, x)
-    gate, up = block.gate_up(decoder.norm(x, block.norms[1]), policy_of_row).chunk(2, dim=-1)
-    return block.down(act(gate).mul_(up), policy_of_row, x)
-
-
-def _attend(queries: Tensor, kv: Tensor, mask: Tensor | None) -> Tensor:
-    """[b, heads, w, head_dim] -> [b, w, heads, head_dim]."""
-    b, heads, w, d = queries.shape
-    keys, values = kv.chunk(2, dim=1)
-    if w == 1:  # queries that share a key head, as if they were a sequence: keys are not repeated
-        grouped = queries.reshape(b, keys.shape[1], -1, d)
-        return F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
-    if mask is not None and keys.is_cuda:  # masks and groups together have no fast kernel there
-        keys, values = (t.repeat_interleave(heads // keys.shape[1], dim=1) for t in (keys, values))
-    attended = F.scaled_dot_product_attention(
-        queries, keys, values, attn_mask=mask, is_causal=mask is None, enable_gqa=keys.shape[1] < heads
-    )
-    return attended.transpose(1, 2)
