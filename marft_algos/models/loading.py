@@ -27,9 +27,10 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging
 
-from marft_algos.models import EMBEDDED, embedded_path, gguf
+from marft_algos.models import EMBEDDED, attention, embedded_path, gguf
 from marft_algos.models.chat import Chat
 from marft_algos.models.scoring import head_of, logits, softcap_of
+from marft_algos.models.switches import fused_passes
 from marft_envs.errors import ConfigError, MarftError, MissingExtraError, did_you_mean
 
 _GENERIC_TOKENIZERS = {"PreTrainedTokenizerFast", "TokenizersBackend"}
@@ -242,6 +243,8 @@ def load_base(
     _freed(model)
     if not options:
         nn.Module.to(model, device)  # transformers' own wrapper is typed wrongly
+    if device.type == "cuda" and "attention" in fused_passes():
+        attention.use(model)
     _check_head(spec, model)
     return BaseModel(spec=spec, model=model, dtype=dtype, device=device, chat=chat)
 

@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 from marft_algos import seeds
 from marft_algos.models.loading import BaseModel, load_base, share
 from marft_algos.models.scoring import head_of
+from marft_algos.models.switches import fused_passes
 from marft_algos.ranges import COUNT, Checked
 from marft_envs.errors import ConfigError, did_you_mean
 
@@ -32,11 +33,6 @@ Trunk = Callable[..., Any]
 SMALL_MODEL = 20_000_000
 """Parameters up to which float32 adapters are added to the weights before the forward pass: LoRA's thin products
 cost a small model more than they save (prefill 1.9 times faster without them), and in float32 nothing is lost."""
-FUSED = "MARFT_KERNELS"
-"""Environment variable: which of ``FUSED_PASSES`` may be used, with commas between; ``none``: no one."""
-FUSED_PASSES = ("forward", "decode", "merge")
-"""Scoring and training of small models; decoding; adapters added to the weights before decoding and before
-transformers' forward pass."""
 _FILE, _SETTINGS = "adapter_model.safetensors", "adapter_config.json"
 
 
@@ -224,18 +220,6 @@ def is_small(base: BaseModel) -> bool:
     """Returns whether adapters are added to the weights of this model; see ``SMALL_MODEL``."""
     size = sum(p.numel() for p in base.model.parameters())
     return size <= SMALL_MODEL and base.dtype == torch.float32 and not base.quantized
-
-
-def fused_passes() -> frozenset[str]:
-    """Returns which passes of our own may be used: all, or those that the environment variable ``FUSED`` lists.
-
-    Raises:
-        ConfigError: it lists an unknown one.
-    """
-    passes, known = os.environ.get(FUSED, ",".join(FUSED_PASSES)).split(","), (*FUSED_PASSES, "none")
-    if unknown := [word for word in passes if word not in known]:
-        raise ConfigError(f"{FUSED} lists an unknown pass '{unknown[0]}'. {did_you_mean(unknown[0], known)}")
-    return frozenset(passes)
 
 
 def adapters(

@@ -16,7 +16,8 @@ from marft_algos.models.kernels.decode import FusedCache, FusedDecoder
 from marft_algos.models.kernels.fused import FusedForward
 from marft_algos.models.kernels.linears import Unsupported
 from marft_algos.models.kernels.packed import PackedForward
-from marft_algos.models.weights import Weights, fused_passes
+from marft_algos.models.switches import fused_passes
+from marft_algos.models.weights import Weights
 
 Pass = TypeVar("Pass")
 _USES = {"forward": "scored and trained", "decode": "decoded"}

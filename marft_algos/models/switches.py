@@ -1,0 +1,25 @@
+"""Which forward passes of our own are used: an environment variable leaves some out, where one is suspected."""
+
+from __future__ import annotations
+
+import os
+
+from marft_envs.errors import ConfigError, did_you_mean
+
+FUSED = "MARFT_KERNELS"
+"""Environment variable: which of ``FUSED_PASSES`` may be used, with commas between; ``none``: no one."""
+FUSED_PASSES = ("forward", "decode", "merge", "attention")
+"""Scoring and training of small models; decoding; adapters added to the weights before decoding and before
+transformers' forward pass; attention without a mask behind shared prefixes, on a GPU."""
+
+
+def fused_passes() -> frozenset[str]:
+    """Returns which passes of our own may be used: all, or those that the environment variable ``FUSED`` lists.
+
+    Raises:
+        ConfigError: it lists an unknown one.
+    """
+    passes, known = os.environ.get(FUSED, ",".join(FUSED_PASSES)).split(","), (*FUSED_PASSES, "none")
+    if unknown := [word for word in passes if word not in known]:
+        raise ConfigError(f"{FUSED} lists an unknown pass '{unknown[0]}'. {did_you_mean(unknown[0], known)}")
+    return frozenset(passes)
