@@ -8,7 +8,7 @@ the pieces' losses gives the minibatch's mean, exactly.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Level = Literal["action", "token"]
+VALUE_ROWS = 1 << 16
+"""Features that a value head reads at once, as float32: .5 GB at a width of 2,048."""
 PAD_ID = 0
 """Any id would do: nothing ever looks for it."""
 
@@ -295,6 +297,23 @@ def pack_values(rows: Sequence[Transition], estimates: Estimates, device: torch.
         returns=send(estimates.returns),
         values=send(estimates.values),
     )
+
+
+def value_batches(
+    rows: Sequence[Transition], estimates: Estimates, device: torch.device | str = "cpu"
+) -> Iterator[tuple[ValueBatch, float]]:
+    """Packs turns as ``pack_values`` does, in pieces of at most ``VALUE_ROWS`` decision points (but at least one turn).
+
+    Yields:
+        A piece, and its share of all decision points.
+    """
+    sizes = [len(estimates.returns[t]) for t in rows]
+    first = size = 0
+    for i, count in enumerate(sizes):
+        size += count
+        if i + 1 == len(rows) or size + sizes[i + 1] > VALUE_ROWS:
+            yield pack_values(rows[first : i + 1], estimates, device), size / sum(sizes)
+            first, size = i + 1, 0
 
 
 def _length(t: Transition) -> int:

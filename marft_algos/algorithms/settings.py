@@ -33,7 +33,8 @@ class UpdateConfig(Checked):
     critic_lr: Annotated[float, RATE] = 5e-4
     """Adam step size of the value heads: they are small, start from nothing, and see only cached features."""
     adam_eps: Annotated[float, Range(0.0, 1.0, open_low=True)] = 1e-5
-    """Adam's epsilon; 1e-5 as in the paper."""
+    """Adam's epsilon; 1e-5 as in the paper. 1e-8 in presets for models of billions, where most of a gradient's numbers
+    are smaller than 1e-5."""
     epochs: Annotated[int, COUNT] = 1
     """Passes of the policies over an iteration's episodes. The paper: 1."""
     minibatches: Annotated[int, COUNT] = 1
@@ -76,7 +77,8 @@ class UpdateConfig(Checked):
     tis_cap: Annotated[float | None, POSITIVE] = None
     """Cap of the truncated importance weights min(π_learner/π_sampler, cap) on every token's gradient, for a sampler
     that computes in other arithmetic; needs ``old_logprobs='learner'``, as the ratio against the sampler holds the
-    same correction already. none: off; 2 is usual."""
+    same correction already. none: off; 2 is usual, and in every preset for bf16. Of no effect on demonstrations, which
+    no policy sampled."""
     ratio_tolerance: Annotated[float, POSITIVE] = 0.02
     """Largest allowed mean |log π_learner − log π_sampler| per token before the first step: beyond it, what is scored
     is not what was sampled, and the run stops. fp32 gives 1e-6, bf16 about 1e-2: raise it for off-policy data."""

@@ -14,8 +14,13 @@ import marft_envs
 from marft_envs.errors import ConfigError, did_you_mean
 
 # In bf16 the sampler and the learner differ by up to a few hundredths a token, which adds up over a text: the learner
-# computes the old log-probs itself, and the check that the ratio is 1 allows for it. fp32 is far inside either way.
-_BF16: dict[str, Any] = {"old_logprobs": "learner", "ratio_tolerance": 0.1}
+# computes the old log-probs itself, and the check that the ratio is 1 allows for it. Truncated importance weights
+# correct for what remains: other probabilities were sampled from. fp32 is far inside either way.
+_BF16: dict[str, Any] = {"old_logprobs": "learner", "ratio_tolerance": 0.1, "tis_cap": 2.0}
+
+# An adapter of a model of billions has tens of millions of numbers: at a gradient norm of .5 their mean size is 1e-4 at
+# most, and most are below the paper's epsilon, which would take a step of lr down to a fraction of it.
+_LARGE: dict[str, Any] = {**_BF16, "adam_eps": 1e-8}
 
 QUICKSTART: dict[str, Any] = {
     # Level 0 is what the embedded model was warm-started on: 35 to 55 % greedy, so there is something to learn.
@@ -189,7 +194,7 @@ def _card(
         "engine_batch": 64,
         "gradient_checkpointing": gradient_checkpointing,
         "quantize": quantize,
-        "algorithm": {**_BF16, "micro_tokens": micro_tokens},
+        "algorithm": {**_LARGE, "micro_tokens": micro_tokens},
     }
 
 
@@ -211,7 +216,7 @@ _CARDS: dict[str, dict[str, Any]] = {
 }
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "default": {"algorithm": _BF16},
+    "default": {"algorithm": _LARGE},
     "quickstart": QUICKSTART,
     "toy": TOY,
     "code": CODE,

@@ -99,6 +99,9 @@ class TrainConfig(Checked):
     """``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``."""
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic of the forward passes: ``auto`` is bf16 on a GPU, fp32 on a CPU. Trained weights stay fp32."""
+    head_dtype: Literal["auto", "fp32"] = "auto"
+    """Arithmetic of the output head: as ``dtype``, or fp32. Logits rounded to bf16 are a third or so of what sampler
+    and learner differ by (docs/models.md); a head in fp32 takes 4 bytes a weight, and a slower product."""
     max_new_tokens: Annotated[int, COUNT] = 512
     """Longest reply; 512 as in the paper."""
     tell_budget: bool = False

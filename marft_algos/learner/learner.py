@@ -27,9 +27,9 @@ from marft_algos.batching import (
     micro_batches,
     minibatches,
     pack,
-    pack_values,
     totals,
     unpack,
+    value_batches,
 )
 from marft_algos.functional import effective_samples, explained_variance, kl_k3, ratio, value_loss
 from marft_algos.learner.numbers import Numbers
@@ -247,7 +247,7 @@ class Learner:
             batch = pack(piece, self.estimates, self.algorithm.level, self.policies.device, size)
             logprobs, entropy = self._score(batch)
             weighted = logprobs
-            if self.config.tis_cap is not None:
+            if self.config.tis_cap is not None and not self.algorithm.imitates:  # nobody sampled demonstrations
                 weight = truncated_weights(batch.old_logprobs, batch.sampler_logprobs, self.config.tis_cap)
                 weighted = scale_gradient(logprobs, weight)
                 numbers.add("tis_weight", batch.mean(weight))
@@ -334,13 +334,15 @@ class Learner:
                 config.critic_minibatches,
                 seeds.generator(seeds.minibatches(self.seed, policy, iteration, epoch, critic=True)),
             ):
-                batch = pack_values(part, self.estimates, self.critics.device)
-                values = self.critics.values(policy, batch.features)
-                loss = value_loss(values, batch.returns, batch.values, config.value_clip, config.huber_delta).mean()
                 optimizer.zero_grad(set_to_none=True)
-                loss.backward()
+                pieces = list[Tensor]()
+                for batch, share in value_batches(part, self.estimates, self.critics.device):
+                    values = self.critics.values(policy, batch.features)
+                    loss = value_loss(values, batch.returns, batch.values, config.value_clip, config.huber_delta).mean()
+                    (loss * share).backward()
+                    pieces.append(loss.detach() * share)
                 self._step(optimizer, f"{policy} (value head)")
-                losses.append(loss.detach())
+                losses.append(torch.stack(pieces).sum())
         predicted = np.concatenate([self.estimates.values[t] for t in rows])
         explained = explained_variance(targets, predicted)
         log = [{"value_loss": loss} for loss in torch.stack(losses).tolist()]

@@ -29,7 +29,7 @@ from transformers.utils import logging
 
 from marft_algos.models import EMBEDDED, attention, embedded_path, gguf
 from marft_algos.models.chat import Chat
-from marft_algos.models.scoring import head_of, logits, softcap_of
+from marft_algos.models.scoring import Fp32Head, head_of, logits, softcap_of, widen_head
 from marft_algos.models.switches import fused_passes
 from marft_envs.errors import ConfigError, MarftError, MissingExtraError, did_you_mean
 
@@ -56,6 +56,8 @@ class ModelSettings:
     """See ``Chat``."""
     template_tools: bool = False
     """See ``Chat``."""
+    head_dtype: str = "auto"
+    """``fp32``: the output head computes in float32, whatever the rest does."""
 
 
 @dataclass(slots=True)
@@ -79,6 +81,11 @@ class BaseModel:
     def quantized(self) -> bool:
         """Whether weights are kept in 4 bits."""
         return getattr(self.model, "is_quantized", False)
+
+    @property
+    def fp32_head(self) -> bool:
+        """Whether the output head computes in float32, whatever the rest does."""
+        return isinstance(head_of(self.model), Fp32Head)
 
     @property
     def softcap(self) -> float | None:
@@ -245,6 +252,8 @@ def load_base(
         nn.Module.to(model, device)  # transformers' own wrapper is typed wrongly
     if device.type == "cuda" and "attention" in fused_passes():
         attention.use(model)
+    if settings.head_dtype == "fp32":
+        widen_head(model)
     _check_head(spec, model)
     return BaseModel(spec=spec, model=model, dtype=dtype, device=device, chat=chat)
 
@@ -255,17 +264,20 @@ def wrap_base(model: PreTrainedModel, tokenizer: Any, settings: ModelSettings | 
     Args:
         model: A causal language model of ``transformers``; its weights are frozen.
         tokenizer: Its tokenizer, with a chat template.
-        settings: how it is spoken to.
+        settings: how it is spoken to; a head in float32 is put into the caller's model.
 
     Raises:
         ConfigError: no chat template or an unsuitable one, unsupported output head.
     """
+    settings, dtype = settings or ModelSettings(), model.dtype
     spec = str(getattr(model, "name_or_path", "") or type(model).__name__)
-    chat = _chat(spec, tokenizer, settings or ModelSettings())
+    chat = _chat(spec, tokenizer, settings)
     _describe(chat, model.generation_config or GenerationConfig.from_model_config(model.config), model.config)
     _freed(model)
+    if settings.head_dtype == "fp32":
+        widen_head(model)
     _check_head(spec, model)
-    return BaseModel(spec=spec, model=model, dtype=model.dtype, device=model.device, chat=chat)
+    return BaseModel(spec=spec, model=model, dtype=dtype, device=model.device, chat=chat)
 
 
 def _freed(model: PreTrainedModel) -> None:

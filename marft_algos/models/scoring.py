@@ -16,6 +16,29 @@ ROWS = 96
 (SmolLM2's 49,152 tokens on a CPU: 1.7 times as long with 21)."""
 
 
+class Fp32Head(nn.Linear):
+    """An output head that computes in float32, whatever the rest of the model computes in."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Returns logits [..., V] of final hidden states [..., d]."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            return nn.functional.linear(hidden.float(), self.weight, self.bias)
+
+
+def widen_head(model: PreTrainedModel) -> None:
+    """Lets a model's output head compute in float32.
+
+    Weights that are float32 already stay the same tensors; of others there is a copy, and embeddings that were tied to
+    them stay as they are.
+    """
+    head = head_of(model)
+    wide = Fp32Head(head.in_features, head.out_features, bias=head.bias is not None, device="meta")
+    for name, tensor in head.named_parameters():
+        copy = nn.Parameter(tensor.detach().float(), tensor.requires_grad)
+        setattr(wide, name, tensor if tensor.dtype == torch.float32 else copy)
+    model.set_output_embeddings(wide)
+
+
 def head_of(model: PreTrainedModel) -> nn.Linear:
     """Returns the output head: hidden states [..., d] to logits [..., V]."""
     return model.get_output_embeddings()
@@ -54,13 +77,17 @@ def score(
         entropy_grad: let gradients through the entropy.
         softcap: logits z count as c tanh(z / c), before the temperature (Gemma 2).
     """
-    dtype = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else None
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    if isinstance(head, Fp32Head):
+        dtype = torch.float32
     weight: Tensor = head.weight
     bias: Tensor | None = head.bias
     if dtype is not None:
         hidden, weight = hidden.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
-    scores: tuple[Tensor, Tensor] = _Score.apply(hidden, weight, bias, targets, temperature, entropy_grad, softcap)
+    with torch.autocast(device, enabled=False):
+        scores: tuple[Tensor, Tensor] = _Score.apply(hidden, weight, bias, targets, temperature, entropy_grad, softcap)
     return scores if entropy_grad else (scores[0], scores[1].detach())
 
 

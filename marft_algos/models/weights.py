@@ -21,7 +21,7 @@ from torch.func import functional_call
 from transformers import PreTrainedModel
 
 from marft_algos import seeds
-from marft_algos.models.loading import BaseModel, load_base, share
+from marft_algos.models.loading import BaseModel, ModelSettings, load_base, share
 from marft_algos.models.scoring import head_of
 from marft_algos.models.switches import fused_passes
 from marft_algos.ranges import COUNT, Checked
@@ -290,7 +290,9 @@ def full_weights(base: BaseModel, *, trainable: bool, checkpointing: bool) -> We
     """Gives a policy all weights: a float32 copy of the base to train, or the base itself if frozen."""
     if not trainable:
         return Weights(base, base.model, {}, trainable=False)
-    model = load_base(base.spec, dtype=base.dtype, device=base.device, trainable=True).model.requires_grad_(True)
+    settings = ModelSettings(head_dtype="fp32" if base.fp32_head else "auto")
+    loaded = load_base(base.spec, dtype=base.dtype, device=base.device, trainable=True, settings=settings)
+    model = loaded.model.requires_grad_(True)
     blocks = _checkpointed(model) if checkpointing else ()
     return Weights(base, model, dict(model.named_parameters()), trainable=True, blocks=blocks)
 

@@ -168,6 +168,8 @@ class Shape:
     """Bytes of the base model."""
     adapter: int
     """Parameters of one adapter."""
+    head_element: int
+    """Bytes of a number in the output head."""
     eager: bool
     """Whether attention holds all pairs of tokens."""
     packed: bool
@@ -192,8 +194,9 @@ class Shape:
             hidden=text.hidden_size, inner=wide, heads=text.num_attention_heads,
             queries=text.num_attention_heads * head_dim, keys=kv_heads * head_dim, layers=text.num_hidden_layers,
             vocabulary=text.vocab_size, context=_context(text, config), element=dtype.itemsize, parameters=total,
-            weights=int((total - packed) * dtype.itemsize + packed * NF4_BYTES),
+            weights=int((total - packed) * dtype.itemsize + packed * NF4_BYTES) + _wider_head(model, config, dtype),
             adapter=_adapter(model, config), eager=text._attn_implementation == "eager",
+            head_element=4 if config.head_dtype == "fp32" else dtype.itemsize,
             packed=known and plain and total > SMALL_MODEL,
         )  # fmt: skip
 
@@ -295,6 +298,15 @@ def _adapter(model: PreTrainedModel, config: TrainConfig) -> int:
     return config.lora_r * sum(sum(m.weight.shape) for m in chosen)
 
 
+def _wider_head(model: PreTrainedModel, config: TrainConfig, dtype: torch.dtype) -> int:
+    """Returns the bytes by which a head in fp32 is larger; one that is tied to the embeddings is a copy of them."""
+    if config.head_dtype == "auto" or dtype == torch.float32:
+        return 0
+    weight = scoring.head_of(model).weight
+    tied = weight is model.get_input_embeddings().weight
+    return weight.numel() * (4 if tied else 4 - dtype.itemsize)
+
+
 def _context(text: Any, config: TrainConfig) -> int:
     longest = getattr(text, "max_position_embeddings", None) or 1 << 30
     return min(longest, config.context or longest)
@@ -349,5 +361,5 @@ def _update(config: TrainConfig, shape: Shape, work: Work, device: str) -> tuple
     return (
         MemoryItem("what the layers keep of a micro-batch", tokens * kept + kv, advice),
         MemoryItem("gradients on their way through a layer", tokens * 2 * shape.passing, fewer),
-        MemoryItem("a chunk of logits", chosen * shape.vocabulary * (12 + 2 * shape.element)),
+        MemoryItem("a chunk of logits", chosen * shape.vocabulary * (12 + 2 * shape.head_element)),
     )

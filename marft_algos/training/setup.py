@@ -131,7 +131,9 @@ def eval_panel(n: int, ids: Sequence[str] | None) -> Panel:
 
 def model_settings(config: TrainConfig) -> ModelSettings:
     """Returns how base models are stored, run and prompted."""
-    return ModelSettings(config.quantize, config.gradient_checkpointing, config.thinking, config.template_tools)
+    return ModelSettings(
+        config.quantize, config.gradient_checkpointing, config.thinking, config.template_tools, config.head_dtype
+    )
 
 
 def make_policies(spec: RunSpec, loaded: BaseModel | None = None) -> PolicySet:

@@ -20,6 +20,7 @@ from marft_algos.algorithms import base as algorithm
 from marft_algos.algorithms import groups
 from marft_algos.algorithms.base import Algorithm, Facts, GroupConfig, UpdateConfig, check
 from marft_algos.algorithms.reinforce import REINFORCE, REINFORCEConfig
+from marft_algos.algorithms.sft import SFT, SFTConfig
 from marft_algos.batching import Batch, learnable, micro_batches, pack, totals
 from marft_algos.learner.learner import Learner, add_kl_penalty
 from marft_algos.training import setup
@@ -222,6 +223,21 @@ def test_the_update_weighs_by_the_gap_between_learner_and_sampler() -> None:
     gap(team_data())
     with pytest.raises(ConfigError, match="old_logprobs='learner'"):
         check(REINFORCE(REINFORCEConfig(tis_cap=2.0)), Facts(frozenset(), 8))
+
+
+def test_demonstrations_weigh_one_whatever_the_cap() -> None:
+    """Nobody sampled them: their log-probs are zeros, and the weight would be π itself."""
+    learnt = []
+    for cap in (None, 2.0):
+        policies, data = Tabular(["one"]), team_data()
+        policies.play(data)
+        for t in (t for d in data for t in d.transitions):
+            say(t, logprobs=np.zeros(len(t.reply.action_ids), np.float32))
+        config = SFTConfig(lr=0.1, minibatches=1, old_logprobs="learner", tis_cap=cap)
+        stats = Learner(SFT(config), policies).update(data, 0)
+        assert "policy/one/tis_weight" not in stats
+        learnt.append(policies.tables["one"].detach().clone())
+    assert torch.equal(*learnt) and not torch.equal(learnt[0], Tabular(["one"]).tables["one"])
 
 
 # --- KL as reward -------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from helpers.teams import Heads, Tabular, episode, put, random_team, say
+from marft_algos import batching
 from marft_algos import functional as F
 from marft_algos.algorithms.marft import MARFT, MARFTConfig
 from marft_algos.batching import has_loss, pack
@@ -87,6 +88,23 @@ def test_micro_batches_do_not_change_the_update(level: str, norm: str) -> None:
         assert torch.allclose(results[0][0][p], results[1][0][p], atol=1e-4)
     for key, value in results[0][1].items():
         assert results[1][1][key] == pytest.approx(value, abs=1e-4), key
+
+
+def test_pieces_of_features_do_not_change_the_value_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for rows in (1 << 16, 5):
+        monkeypatch.setattr(batching, "VALUE_ROWS", rows)
+        policies, heads, data = Tabular(["a", "b"]), Heads(["a", "b"]), team()
+        policies.play(data)
+        stats = learner(
+            policies, heads, level="token", critic_lr=0.1, critic_epochs=2, critic_minibatches=2, value_norm=0.9
+        ).update(data, 0)
+        results.append((heads.weights, stats))
+    for p in ("a", "b"):
+        assert results[0][0][p].abs().sum() > 0
+        assert torch.allclose(results[0][0][p], results[1][0][p], atol=1e-5)
+        key = f"policy/{p}/value_loss"
+        assert results[1][1][key] == pytest.approx(results[0][1][key], rel=1e-5)
 
 
 @pytest.mark.parametrize(

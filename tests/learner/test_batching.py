@@ -135,6 +135,21 @@ def test_value_batches_lay_decision_points_end_to_end() -> None:
     assert batch.returns.tolist() == [0.5, 1.5, 0.5, 1.5, 2.5] and batch.returns.dtype == torch.float32
 
 
+def test_value_batches_come_in_pieces_of_whole_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = turns([2, 3, 1, 9, 2])
+    estimates = Estimates()
+    for t in rows:
+        n = len(t.reply.action_ids)
+        estimates.features[t] = torch.full((n, 4), float(t.index))
+        estimates.returns[t], estimates.values[t] = np.arange(n) + 0.5, np.zeros(n, np.float32)
+    ((whole, share),) = B.value_batches(rows, estimates)
+    assert share == 1.0 and torch.equal(whole.features, B.pack_values(rows, estimates).features)
+    monkeypatch.setattr(B, "VALUE_ROWS", 6)
+    pieces = list(B.value_batches(rows, estimates))
+    assert [(len(piece.returns), share) for piece, share in pieces] == [(6, 6 / 17), (9, 9 / 17), (2, 2 / 17)]
+    assert torch.equal(torch.cat([piece.returns for piece, _ in pieces]), whole.returns)
+
+
 def test_learner_logprobs_win_over_the_samplers() -> None:
     (row,) = turns([2])
     estimates = Estimates(old_logprobs={row: np.array([-1.0, -2.0], np.float32)})
