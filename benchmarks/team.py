@@ -14,6 +14,7 @@ import numpy as np
 
 from marft_algos.engines import NativeEngine
 from marft_algos.engines.base import RolloutEngine
+from marft_algos.models.loading import ModelSettings
 from marft_algos.models.policy import PolicySet
 from marft_algos.rollout.collector import Collector
 from marft_algos.types import SamplingParams, Trajectory
@@ -61,9 +62,9 @@ def team(agents: int) -> dict[str, str]:
     return {f"reader_{i}": f"reader_{i}" for i in range(agents)}
 
 
-def build(model: str, agents: int, device: str = "cpu") -> PolicySet:
+def build(model: str, agents: int, device: str = "cpu", settings: ModelSettings | None = None) -> PolicySet:
     """Returns a policy for each agent, whose replies have no end."""
-    policies = PolicySet.build(model, team(agents), device=device)
+    policies = PolicySet.build(model, team(agents), device=device, settings=settings)
     for policy in policies.policies:
         policies.base(policy).chat.end_ids = ()
     return policies

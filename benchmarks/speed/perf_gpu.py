@@ -1,14 +1,16 @@
-"""Decoding, the update, a whole iteration and memory on one GPU, against the aims of this project.
+"""What one GPU makes of it: speed, memory, and what could only be guessed without; a table to paste into an issue.
 
 ::
 
     python -m benchmarks gpu
 
-A randomly initialised model with Qwen2.5-3B's shape, a dual team with an adapter each, 64 episodes, some 400 prompt and
+Some ten minutes, 8 GB of disk for a moment, nothing downloaded: a random model with Qwen2.5-3B's shape, a dual team
+with an adapter each, 64 episodes (16 on a card under 40 GB, which also computes activations again), some 400 prompt and
 512 new tokens an agent; the second agent reads the first one's reply, too. Environment, chat prompts and Collector are
 those of a run, so prompts share their profile. Decoding and update as in ``perf_throughput``; an iteration is rollout,
-old log-probs, features, credit, one epoch of policies and value heads.
-Without a GPU a tiny shape runs through the same code, on a CPU thread: that shows that it runs, and nothing of a GPU.
+old log-probs, features, credit, one epoch of policies and value heads. A part that fails says so in the table, its
+traceback beside it, and the others go on. Without a GPU a tiny shape runs through the same code on a CPU thread: that
+shows that it runs, and nothing of a GPU.
 """
 
 from __future__ import annotations
@@ -16,20 +18,33 @@ from __future__ import annotations
 import argparse
 import resource
 import statistics
-from collections.abc import Sequence
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
+import marft_algos
 from benchmarks.paired import publish
 from benchmarks.speed.perf_throughput import Bench
+from benchmarks.team import Stage
 from marft_algos.algorithms.marft import MARFT, MARFTConfig
+from marft_algos.batching import micro_batches, pack
+from marft_algos.engines import NativeEngine
 from marft_algos.learner.learner import Learner
+from marft_algos.models import attention
+from marft_algos.models.scoring import head_of, widen_head
+from marft_algos.types import Estimates
 
 SIZES = {
-    "cuda": {"shape": "qwen2.5-3b", "episodes": 64, "prompt": 400, "new": 512, "repeats": 3},
+    "cuda": {"shape": "qwen2.5-3b", "episodes": 64, "prompt": 400, "new": 512, "repeats": 2},
+    "small cuda": {"shape": "qwen2.5-3b", "episodes": 16, "prompt": 400, "new": 512, "repeats": 2},
     "cpu": {"shape": "tiny", "episodes": 4, "prompt": 24, "new": 16, "repeats": 1},
 }
 AIMS = {
@@ -38,7 +53,15 @@ AIMS = {
     "iteration, s": (22.0, 12.0),
 }
 """What must be reached, and what is aimed at, on an H200 and the sizes for a GPU; of the last, less is better."""
-OWED = "No GPU here: a tiny shape on the CPU. The figures of a GPU are owed."
+OWED = "No GPU here: a tiny shape on the CPU. The figures of a GPU are not measured."
+KERNELS = {
+    "flash": ("_flash_attention_forward", "_scaled_dot_product_flash_attention_for_cpu"),
+    "cudnn": ("_cudnn_attention_forward",),
+    "memory-efficient": ("_efficient_attention_forward",),
+    "plain": ("_scaled_dot_product_attention_math",),
+}
+"""Kind of attention -> operators that compute it."""
+Rows = dict[str, Any]
 
 
 def micro_tokens(device: str) -> int:
@@ -47,19 +70,127 @@ def micro_tokens(device: str) -> int:
     return 16384 if large else 8192
 
 
-def iterations(bench: Bench) -> list[float]:
-    """Seconds of whole iterations, the first left out."""
-    args, policies = bench.args, bench.policies
-    config = MARFTConfig(lr=1e-5, old_logprobs="learner", ratio_tolerance=0.2, micro_tokens=args.micro)
-    learner = Learner(MARFT(config), policies, bench.critics)
-
-    def one(iteration: int) -> None:
-        learner.update(bench.stage.play(iteration), iteration)
-
-    return [bench.seconds(partial(one, i)) for i in range(args.repeats + 1)][1:]
+def sizes(device: str) -> dict[str, Any]:
+    """The sizes for a device, and whether activations are computed again."""
+    kind = "cuda" if device.startswith("cuda") else "cpu"
+    small = kind == "cuda" and torch.cuda.get_device_properties(0).total_memory < 40e9
+    return {**SIZES["small cuda" if small else kind], "micro": micro_tokens(kind), "checkpointing": small}
 
 
-def verdict(name: str, value: float) -> str:
+class Iterations:
+    """Whole iterations of MARFT; what the last one logged stays."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench, self.logged = bench, dict[str, float]()
+        self._config = MARFTConfig(
+            lr=1e-5, old_logprobs="learner", tis_cap=2.0, adam_eps=1e-8, ratio_tolerance=100.0,
+            micro_tokens=bench.args.micro,
+        )  # fmt: skip
+
+    def run(self, number: int) -> list[float]:
+        """Seconds of so many iterations, one before them left out."""
+        learner = Learner(MARFT(self._config), self.bench.policies, self.bench.critics)
+
+        def one(iteration: int) -> None:
+            self.logged = learner.update(self.bench.stage.play(iteration), iteration)
+
+        return [self.bench.seconds(partial(one, i)) for i in range(number + 1)][1:]
+
+    def mean(self, name: str) -> float:
+        """A number that every policy logs, over policies."""
+        return statistics.mean(v for key, v in self.logged.items() if key.endswith(f"/{name}"))
+
+
+def machine(device: str) -> Rows:
+    """What it runs on."""
+    rows: Rows = {"marft": marft_algos.__version__, "torch": torch.__version__}
+    if not device.startswith("cuda"):
+        return rows
+    card = torch.cuda.get_device_properties(0)
+    return rows | {
+        "CUDA": torch.version.cuda,
+        "capability": f"{card.major}.{card.minor}",
+        "memory of the card, GB": card.total_memory / 1e9,
+    }
+
+
+def speed(bench: Bench) -> Rows:
+    """The phases, and whole iterations; how far the learner is from the sampler."""
+    rows = bench.measure()
+    iterations = Iterations(bench)
+    rows["iteration, s"] = statistics.median(iterations.run(bench.args.repeats))
+    rows["gap of sampler and learner, a token"] = iterations.mean("sampler_gap")
+    rows["truncated importance weight, mean"] = iterations.mean("tis_weight")
+    if bench.cuda:
+        rows["most memory, GB"] = torch.cuda.max_memory_allocated() / 1e9
+    else:
+        rows["most memory, GB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    return {name: value for name, value in rows.items() if name != "times"}
+
+
+def graph(bench: Bench) -> Rows:
+    """Rollouts whose step of decoding is captured (``--decode-graph``), and how many replies are the same."""
+    if not bench.cuda:
+        return {"rollout tokens/s, --decode-graph": "not measured: a graph wants a GPU"}
+    args, played = bench.args, list[Any]()
+    engine = NativeEngine(bench.policies, max_batch=args.episodes, decode_graph=True)
+    stage = Stage(bench.policies, args.episodes, args.prompt, args.new, engine)
+    seconds = [bench.seconds(lambda: played.append(stage.play(0))) for _ in range(args.repeats + 1)][1:]
+    stage.close()
+    captured = [t.reply.action_ids for d in played[-1] for t in d.transitions]
+    plain = [t.reply.action_ids for d in bench.stage.play(0) for t in d.transitions]
+    same = [sum(x == y for x, y in zip(a, b, strict=True)) / len(a) for a, b in zip(captured, plain, strict=True)]
+    return {
+        "rollout tokens/s, --decode-graph": sum(map(len, captured)) / statistics.median(seconds),
+        "tokens the same as without (bf16 rounds otherwise)": statistics.mean(same),
+    }
+
+
+def flash(bench: Bench) -> Rows:
+    """Which kernels attend in the update, and whether they compute what transformers' masked attention does."""
+    policy = bench.policies.policies[0]
+    piece = micro_batches([t for t in bench.turns if t.policy == policy], bench.args.micro)[0]
+    batch = pack(piece, Estimates(), "token", bench.policies.device)
+    model = bench.policies.weights(policy).model
+
+    def score() -> torch.Tensor:
+        return bench.policies.logprobs(policy, batch.input_ids, batch.action_mask, batch.temperature)[0]
+
+    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if bench.cuda else [])]
+    with profile(activities=kinds) as profiled:
+        named = score()
+        named.sum().backward()
+    calls = Counter(event.key.removeprefix("aten::") for event in profiled.key_averages() for _ in range(event.count))
+    used = {kind: sum(calls[name] for name in names) for kind, names in KERNELS.items()}
+    before = model.config._attn_implementation
+    model.set_attn_implementation("sdpa")
+    with torch.no_grad():
+        gap = (score() - named.detach()).abs()[batch.mask]
+    model.set_attn_implementation(before)
+    return {
+        "attention of an update's pass": ", ".join(f"{kind} {n}" for kind, n in used.items() if n),
+        "gap to attention under a mask, a token": float(gap.mean()),
+        "gap to attention under a mask, largest": float(gap.max()),
+        "attends by": "the pattern's name" if before == attention.NAME else before,
+    }
+
+
+def wide_head(bench: Bench) -> Rows:
+    """An iteration whose output head computes in fp32 (``--head-dtype fp32``)."""
+    policies = bench.policies
+    base = policies.base(policies.policies[0]).model
+    widen_head(base)
+    for model in {id(m): m for m in (policies.weights(p).model for p in policies.policies)}.values():
+        model.set_output_embeddings(head_of(base))
+    iterations = Iterations(bench)
+    seconds = iterations.run(1)
+    return {
+        "iteration, s, --head-dtype fp32": seconds[0],
+        "gap of sampler and learner, a token, --head-dtype fp32": iterations.mean("sampler_gap"),
+    }
+
+
+def verdict(name: str, value: Any) -> str:
     """What a figure means against its aims."""
     if name not in AIMS:
         return ""
@@ -69,43 +200,54 @@ def verdict(name: str, value: float) -> str:
     return f"{word} (at {'most' if sign < 0 else 'least'} {must:g}, aim {aim:g})"
 
 
-def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The rows of the table."""
+def measure(args: argparse.Namespace) -> tuple[list[dict[str, Any]], int]:
+    """The rows of the table, and how many parts failed."""
+    judged = args.device.startswith("cuda") and all(
+        getattr(args, key) == value for key, value in SIZES["cuda"].items() if key != "repeats"
+    )
+    start, rows, failed = time.monotonic(), list[dict[str, Any]](), 0
     bench = Bench(args)
-    measured = bench.measure()
-    seconds = iterations(bench)
-    measured["iteration, s"] = statistics.median(seconds)
-    if bench.cuda:
-        measured["most memory, GB"] = torch.cuda.max_memory_allocated() / 1e9
-    else:
-        measured["most memory, GB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    judged = bench.cuda and all(getattr(args, key) == value for key, value in SIZES["cuda"].items() if key != "repeats")
-    return [
-        {"what": name, "value": value, "verdict": verdict(name, value) if judged else ""}
-        for name, value in measured.items()
-        if name != "times"
-    ]
+    parts: tuple[Callable[[], Rows], ...] = (
+        partial(machine, args.device),
+        *(partial(part, bench) for part in (speed, graph, flash, wide_head)),
+    )
+    for part in parts:
+        try:
+            found = part()
+        except Exception as error:  # whatever a card makes of it belongs into the table
+            traceback.print_exc()
+            failed += 1
+            said = str(error).strip().split("\n")[0][:120]
+            found = {getattr(part, "func", part).__name__: f"FAILED: {type(error).__name__}: {said}"}
+        for name, value in found.items():
+            rows.append({"what": name, "value": value, "verdict": verdict(name, value) if judged else ""})
+    rows.append({"what": "all of this, minutes", "value": (time.monotonic() - start) / 60, "verdict": ""})
+    return rows, failed
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Prints the table and writes perf_gpu.json."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the table and writes perf_gpu.json; returns 1 if a part failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     for name, what in (("shape", "tiny or qwen2.5-3b"), ("episodes", ""), ("prompt", "tokens"), ("new", "tokens")):
         parser.add_argument(f"--{name}", type=str if name == "shape" else int, help=what or None)
     parser.add_argument("--micro", type=int, help="tokens of one pass of the update")
     parser.add_argument("--repeats", type=int)
+    parser.add_argument(
+        "--checkpointing", action=argparse.BooleanOptionalAction, default=None, help="compute activations again"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/perf"))
     args = parser.parse_args(argv)
-    kind = "cuda" if args.device.startswith("cuda") else "cpu"
-    for key, value in {**SIZES[kind], "micro": None}.items():
+    for key, value in sizes(args.device).items():
         if getattr(args, key) is None:
-            setattr(args, key, micro_tokens(kind) if key == "micro" else value)
+            setattr(args, key, value)
     torch.set_num_threads(1)
-    publish("perf_gpu", measure(args), ["what", "value", "verdict"], args.out)
-    if kind == "cpu":
+    rows, failed = measure(args)
+    publish("perf_gpu", rows, ["what", "value", "verdict"], args.out)
+    if not args.device.startswith("cuda"):
         print(OWED)
+    return int(failed > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

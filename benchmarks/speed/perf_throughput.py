@@ -37,6 +37,7 @@ from benchmarks.paired import publish, ratios
 from benchmarks.team import Stage, build
 from marft_algos.batching import micro_batches, pack
 from marft_algos.models.critic import Critics
+from marft_algos.models.loading import ModelSettings
 from marft_algos.types import Estimates, Transition
 
 SHAPES = {"tiny": shapes.tiny(64), "qwen2.5-3b": shapes.QWEN_3B}
@@ -55,7 +56,8 @@ class Bench:
         dtype = torch.bfloat16 if self.cuda else torch.float32
         with tempfile.TemporaryDirectory() as folder:
             model = str(shapes.save(Path(folder), SHAPES[args.shape], dtype, args.device))
-            self.policies = build(model, 2, args.device)
+            settings = ModelSettings(gradient_checkpointing=getattr(args, "checkpointing", False))
+            self.policies = build(model, 2, args.device, settings)
         self.stage = Stage(self.policies, args.episodes, args.prompt, args.new)
         self.critics = Critics(self.policies)
         self.turns: list[Transition] = []

@@ -101,7 +101,7 @@ class PretendCuda(Tensor):
             return args[0].inner.untyped_storage()
         if func is Tensor.data_ptr:
             return args[0].inner.data_ptr()
-        if func is Tensor.data.__set__:  # type: ignore[attr-defined]
+        if func == Tensor.data.__set__:  # type: ignore[attr-defined]
             if not isinstance(args[1], PretendCuda):
                 raise RuntimeError("a tensor on cuda:0 was given data on cpu")
             args[0].inner = args[1].inner
@@ -197,15 +197,26 @@ def counting() -> Iterator[Waits]:
         _waits = before
 
 
+def _on_the_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function with a CPU's device type for a GPU's."""
+
+    def call(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        return function("cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+
+    return call
+
+
 @contextmanager
 def pretend_gpu() -> Iterator[None]:
-    """Lets torch pretend to have a GPU, for models that are built in here; arithmetic is float32's only."""
+    """Lets torch pretend to have a GPU, for models that are built in here."""
     with pytest.MonkeyPatch.context() as patch, _Devices():
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(torch.cuda, "device_count", lambda: 1)
         for name in ("__enter__", "__exit__"):  # tensors with values inside cannot be inference tensors
             patch.setattr(torch.inference_mode, name, getattr(torch.no_grad, name))
         patch.setattr(torch.cuda, "get_rng_state_all", lambda: [])
+        for name in ("autocast", "is_autocast_enabled", "get_autocast_dtype"):  # autograd takes these for a CPU's
+            patch.setattr(torch, name, _on_the_cpu(getattr(torch, name)))
         for name, stands_in in pretend_graph.STANDS_IN.items():
             patch.setattr(torch.cuda, name, stands_in)
         patch.setattr(torch.cuda, "mem_get_info", lambda _: (80 << 30, 80 << 30))
