@@ -39,7 +39,8 @@ MEMBER_SEEDS = 1000
 _ELSEWHERE = ("runs_dir", "name", "threads", "device", "fit_memory", "max_lost", "on_task_error")
 """Settings that say where a run is made and what stops it, not what it is."""
 _LATER = {
-    name: getattr(TrainConfig, name) for name in ("start", "start_values", "warm_start", "tell_budget", "decode_graph")
+    name: getattr(TrainConfig, name)
+    for name in ("start", "start_values", "warm_start", "tell_budget", "decode_graph", "head_dtype")
 }
 """Settings that came later, and their defaults: at them a run is what it was, and so its results count."""
 _LATER_OF_ALGORITHMS = {"lr_warmup": UpdateConfig.lr_warmup}
