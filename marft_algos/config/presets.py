@@ -18,8 +18,8 @@ from marft_envs.errors import ConfigError, did_you_mean
 # correct for what remains: other probabilities were sampled from. fp32 is far inside either way.
 _BF16: dict[str, Any] = {"old_logprobs": "learner", "ratio_tolerance": 0.1, "tis_cap": 2.0}
 
-# Of the gradient of SmolLM2's adapter, 2.4 M numbers, up to half are below the paper's epsilon, 1e-5, and a step is half
-# of lr (python -m benchmarks arithmetic); adapters of models of billions have ten times as many, and so smaller ones.
+# Of the gradient of SmolLM2's adapter, 2.4 M numbers, up to half are below the paper's epsilon, 1e-5, and a step is
+# half of lr (python -m benchmarks arithmetic); adapters of models of billions have ten times as many, smaller ones.
 _LARGE: dict[str, Any] = {**_BF16, "adam_eps": 1e-8}
 
 QUICKSTART: dict[str, Any] = {

@@ -4,13 +4,38 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from benchmarks import shapes
 from benchmarks.speed import perf_gpu, perf_iteration
 from benchmarks.team import Stage, build
+from helpers.pretend_gpu import pretend_gpu
 from marft_envs import ConfigError
+
+
+def rows_of(folder: Path) -> dict[str, dict[str, Any]]:
+    return {row["what"]: row for row in json.loads((folder / "perf_gpu.json").read_text())["rows"]}
+
+
+class Unprofiled:
+    """Stands in for torch's profiler, which cannot look into pretended tensors."""
+
+    def __init__(self, activities: object) -> None:
+        pass
+
+    def __enter__(self) -> Unprofiled:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def key_averages(self) -> list[Any]:
+        """No operator."""
+        return []
 
 
 def test_prompts_are_those_of_a_run(tmp_path: Path) -> None:
@@ -37,9 +62,55 @@ def test_the_reference_is_named_where_it_is_missing(tmp_path: Path) -> None:
 def test_it_runs_on_a_cpu_and_says_what_is_owed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     perf_gpu.main(["--device", "cpu", "--episodes", "2", "--new", "4", "--out", str(tmp_path)])
     assert perf_gpu.OWED in capsys.readouterr().out
-    rows = {row["what"]: row for row in json.loads((tmp_path / "perf_gpu.json").read_text())["rows"]}
-    for name in ("rollout tokens/s", *perf_gpu.AIMS, "most memory, GB"):
+    rows = rows_of(tmp_path)
+    for name in ("rollout tokens/s", *perf_gpu.AIMS, "most memory, GB", "iteration, s, --head-dtype fp32"):
         assert rows[name]["value"] > 0 and rows[name]["verdict"] == ""
+    assert rows["gap of sampler and learner, a token"]["value"] < 1e-5  # fp32
+    assert "not measured" in rows["rollout tokens/s, --decode-graph"]["value"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="pretends what this build of torch has")
+def test_what_only_a_gpu_measures_runs_on_a_pretended_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = SimpleNamespace(total_memory=24e9, major=9, minor=0)
+    for name, answer in {
+        "get_device_properties": card,
+        "get_device_name": "pretended",
+        "max_memory_allocated": 2e9,
+        "synchronize": None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    monkeypatch.setattr(perf_gpu, "profile", Unprofiled)
+    small = ["--shape", "tiny", "--episodes", "3", "--prompt", "24", "--new", "12", "--repeats", "1"]
+    with pretend_gpu():
+        assert perf_gpu.main(["--device", "cuda", *small, "--out", str(tmp_path)]) == 0
+    rows = rows_of(tmp_path)
+    assert not [row for row in rows.values() if "FAILED" in str(row["value"])]
+    assert rows["device"]["value"] == "pretended" and rows["attends by"]["value"] == "the pattern's name"
+    assert rows["rollout tokens/s, --decode-graph"]["value"] > 0
+    assert rows["tokens the same as without (bf16 rounds otherwise)"]["value"] > 0.5
+    assert 0 < rows["gap of sampler and learner, a token"]["value"] < 0.1  # bf16
+    assert 0 < rows["gap of sampler and learner, a token, --head-dtype fp32"]["value"] < 0.1
+
+
+def test_a_part_that_fails_says_so_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: object) -> None:
+        raise RuntimeError("CUDA error: no kernel image is available\nand more")
+
+    def fine(_: object) -> dict[str, float]:
+        return {"fine": 1.0}
+
+    monkeypatch.setattr(perf_gpu, "Bench", lambda _: None)
+    monkeypatch.setattr(perf_gpu, "speed", broken)
+    for name in ("graph", "flash", "wide_head"):
+        monkeypatch.setattr(perf_gpu, name, fine)
+    assert perf_gpu.main(["--device", "cpu", "--out", str(tmp_path)]) == 1
+    rows = rows_of(tmp_path)
+    assert rows["broken"]["value"] == "FAILED: RuntimeError: CUDA error: no kernel image is available"
+    assert rows["fine"]["value"] == 1.0
+    assert "Traceback" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
