@@ -217,6 +217,7 @@ def pretend_gpu() -> Iterator[None]:
         patch.setattr(torch.cuda, "get_rng_state_all", lambda: [])
         for name in ("autocast", "is_autocast_enabled", "get_autocast_dtype"):  # autograd takes these for a CPU's
             patch.setattr(torch, name, _on_the_cpu(getattr(torch, name)))
+        patch.setattr(torch.amp, "autocast", torch.autocast)
         for name, stands_in in pretend_graph.STANDS_IN.items():
             patch.setattr(torch.cuda, name, stands_in)
         patch.setattr(torch.cuda, "mem_get_info", lambda _: (80 << 30, 80 << 30))

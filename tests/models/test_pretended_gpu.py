@@ -161,10 +161,12 @@ def test_a_batch_on_the_cpu_is_found_in_the_update(qwen: Path, tmp_path: Path, m
         runs.train(runs.settings(qwen, tmp_path, device="cuda", dtype="fp32", iterations=1))
 
 
-def test_a_run_in_bf16_with_all_that_a_gpu_has(qwen: Path, tmp_path: Path) -> None:
-    """As the presets for bf16, with a captured step and the head in fp32."""
+@pytest.mark.parametrize("again", [False, True])
+def test_a_run_in_bf16_with_all_that_a_gpu_has(again: bool, qwen: Path, tmp_path: Path) -> None:
+    """As the presets for bf16, with a captured step and the head in fp32; activations kept, or computed again."""
     learns = {"old_logprobs": "learner", "ratio_tolerance": 0.1, "tis_cap": 2.0, "adam_eps": 1e-8}
     settings: dict[str, Any] = {"dtype": "bf16", "head_dtype": "fp32", "decode_graph": True, "iterations": 2}
+    settings["gradient_checkpointing"] = again
     with pretend_gpu():
         _, run = runs.train(runs.settings(qwen, tmp_path, device="cuda", algorithm=learns, **settings))
     lines = [line for line in run.metrics() if "policy/planner_0/sampler_gap" in line]
