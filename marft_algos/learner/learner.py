@@ -32,7 +32,7 @@ from marft_algos.batching import (
     value_batches,
 )
 from marft_algos.functional import effective_samples, explained_variance, kl_k3, ratio, value_loss
-from marft_algos.learner.numbers import Numbers
+from marft_algos.learner.numbers import Numbers, average
 from marft_algos.learner.value_norm import NormalisedCritics
 from marft_algos.memory import Budget
 from marft_algos.types import Estimates, Trajectory, Transition
@@ -222,7 +222,7 @@ class Learner:
                 break
         self.optimizers[policy].zero_grad(set_to_none=True)
         size = totals(rows, self.estimates)
-        return _average(log) | {
+        return average(log) | {
             "rows": float(size.rows),
             "tokens": float(size.tokens),
             "steps": float(len(log) - stopped),
@@ -346,7 +346,7 @@ class Learner:
         predicted = np.concatenate([self.estimates.values[t] for t in rows])
         explained = explained_variance(targets, predicted)
         log = [{"value_loss": loss} for loss in torch.stack(losses).tolist()]
-        return _average(log) | ({} if math.isnan(explained) else {"explained_variance": explained})
+        return average(log) | ({} if math.isnan(explained) else {"explained_variance": explained})
 
 
 def add_kl_penalty(rows: Sequence[Transition], estimates: Estimates, coef: float) -> float:
@@ -396,9 +396,3 @@ def _sampler_gap(logprobs: Tensor, batch: Any) -> float:
     now = unpack(logprobs, batch)
     gaps = [np.abs(x - t.reply.logprobs).sum() for x, t in zip(now, batch.transitions, strict=True)]
     return float(sum(gaps)) / max(batch.totals.tokens, 1)
-
-
-def _average(log: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Returns the mean over minibatches of each number (maximum for ``…_max``)."""
-    keys = {key: [entry[key] for entry in log if key in entry] for entry in log for key in entry}
-    return {key: max(v) if key.endswith("_max") else sum(v) / len(v) for key, v in keys.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -32,3 +32,9 @@ class Numbers:
             value: float = next(known) if isinstance(added, Tensor) else added
             sums[name] = max(sums.get(name, value), value) if name.endswith("_max") else sums.get(name, 0.0) + value
         return sums
+
+
+def average(log: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the mean over minibatches of each number (maximum for ``…_max``)."""
+    keys = {key: [entry[key] for entry in log if key in entry] for entry in log for key in entry}
+    return {key: max(v) if key.endswith("_max") else sum(v) / len(v) for key, v in keys.items()}
