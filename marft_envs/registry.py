@@ -201,12 +201,14 @@ def _check_keywords(id: str, fn: Callable[..., Any], arguments: Mapping[str, Any
 
 
 def _keywords(fn: Callable[..., Any]) -> set[str]:
-    """Returns what can be said to a factory; its ``**kwargs`` are FlexEnv's settings, without team, task and id."""
+    """Returns what can be said to a factory; its ``**kwargs`` are FlexEnv's settings, without team, task and id.
+
+    The dependency function is among them: a factory that sets one may let its caller choose another.
+    """
     own = inspect.signature(fn).parameters.values()
     names = {p.name for p in own if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
     if any(p.kind is p.VAR_KEYWORD for p in own):
-        flex = inspect.signature(FlexEnv).parameters.values()
-        names |= {p.name for p in flex if p.kind is p.KEYWORD_ONLY} - {"env_id"}
+        names |= {*inspect.signature(FlexEnv).parameters} - {"agents", "task", "env_id"}
     return names
 
 
