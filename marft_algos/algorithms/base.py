@@ -73,6 +73,17 @@ class ValueHeads(Protocol):
         """Predicts values: [N, d] -> [N] fp32."""
 
 
+class Reader(Protocol):
+    """Reads V of turns with the value heads; the Learner has one for ``Algorithm.values``."""
+
+    @property
+    def policies(self) -> list[str]:
+        """Returns the policies that have a head."""
+
+    def read(self, turns: Sequence[Transition], estimates: Estimates, *, view: Any, level: Level) -> None:
+        """Fills ``values`` of these turns: [1] at action level or for turns without a loss, else one per token."""
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What a run offers, known before a model is loaded; see ``setup.facts``."""
@@ -153,7 +164,7 @@ class Algorithm:
         """
         raise NotImplementedError
 
-    def values(self, trajectories: Sequence[Trajectory], critics: ValueHeads | None, estimates: Estimates) -> None:
+    def values(self, trajectories: Sequence[Trajectory], critics: Reader | None, estimates: Estimates) -> None:
         """Hook 1. Fills ``values`` (of turns that a critic looks at) and ``bootstraps`` of the estimates."""
         fill_values(trajectories, critics, self.view, self.level, estimates)
 
@@ -256,7 +267,7 @@ class Algorithm:
 
 
 def fill_values(
-    trajectories: Sequence[Trajectory], critics: ValueHeads | None, view: View, level: Level, estimates: Estimates
+    trajectories: Sequence[Trajectory], critics: Reader | None, view: View, level: Level, estimates: Estimates
 ) -> None:
     """Reads V for every turn that a critic can see, and for the layer that a truncated episode would have run."""
     if view == "none":
@@ -265,16 +276,7 @@ def fill_values(
         raise ConfigError(f"The algorithm's critic sees '{view}', but there are no value heads; use critic='none'.")
     nodes = [t for trajectory in trajectories for t in (*trajectory.transitions, *trajectory.planned)]
     seen = [t for t in nodes if t.request.prompt_ids and t.policy in critics.policies]
-    features = critics.featurise(seen, view=view, level=level)
-    estimates.features |= features
-    for policy in critics.policies:
-        rows = [t for t in seen if t.policy == policy]
-        if not rows:
-            continue
-        with torch.no_grad():
-            flat = critics.values(policy, torch.cat([torch.as_tensor(features[t]) for t in rows]).to(critics.device))
-        parts = torch.split(flat.float().cpu(), [len(features[t]) for t in rows])
-        estimates.values |= {t: part.numpy().astype(np.float32) for t, part in zip(rows, parts, strict=True)}
+    critics.read(seen, estimates, view=view, level=level)
     for trajectory in trajectories:
         beyond = [float(estimates.values[t][0]) for t in trajectory.planned if t in estimates.values]
         if trajectory.truncated and beyond:

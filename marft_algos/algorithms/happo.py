@@ -29,7 +29,7 @@ import numpy as np
 
 from marft_algos import credit, seeds
 from marft_algos import functional as F
-from marft_algos.algorithms.base import Need, Rescore, ValueHeads, View, fill_values, register
+from marft_algos.algorithms.base import Need, Reader, Rescore, View, fill_values, register
 from marft_algos.algorithms.ppo import PPO, PPOConfig, log_ratios, waiting
 from marft_algos.batching import Batch, decision_points
 from marft_algos.lazy import torch
@@ -64,7 +64,7 @@ class HAPPO(PPO):
         self.factors: dict[Transition, float] = {}
         """M of the turn's round; elsewhere 1."""
 
-    def values(self, trajectories: Sequence[Trajectory], critics: ValueHeads | None, estimates: Estimates) -> None:
+    def values(self, trajectories: Sequence[Trajectory], critics: Reader | None, estimates: Estimates) -> None:
         """Fills one V per turn at either level: a round has one joint advantage."""
         fill_values(trajectories, critics, self.view, "action", estimates)
 

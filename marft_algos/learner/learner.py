@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from marft_algos import credit, seeds
 from marft_algos.algorithms.base import Algorithm, UpdateConfig, ValueHeads
 from marft_algos.algorithms.groups import scale_gradient, truncated_weights
 from marft_algos.batching import (
+    Batch,
     Totals,
     UpdateError,
     check_versions,
@@ -29,12 +31,13 @@ from marft_algos.batching import (
     pack,
     totals,
     unpack,
-    value_batches,
 )
-from marft_algos.functional import effective_samples, explained_variance, kl_k3, ratio, value_loss
-from marft_algos.learner.numbers import Numbers, average
-from marft_algos.learner.value_norm import NormalisedCritics
+from marft_algos.functional import kl_k3, ratio
+from marft_algos.learner.heads import Heads
+from marft_algos.learner.numbers import Added, average, read, summed
+from marft_algos.learner.steps import step
 from marft_algos.memory import Budget
+from marft_algos.ranks.lanes import Lanes
 from marft_algos.types import Estimates, Trajectory, Transition
 from marft_envs.errors import ConfigError, did_you_mean
 
@@ -82,20 +85,25 @@ class Learner:
         policies: What is trained.
         critics: Value heads, or None for algorithms without.
         seed: Of the run: minibatches depend on it, the iteration, and nothing else.
+        lanes: Who computes what, where several processes train; every one of them makes the same calls.
     """
 
     max_staleness = 0
     """How many updates may lie between the weights that sampled a turn and those that learn from it."""
 
     def __init__(
-        self, algorithm: Algorithm, policies: Policies, critics: ValueHeads | None = None, seed: int = 0
+        self,
+        algorithm: Algorithm,
+        policies: Policies,
+        critics: ValueHeads | None = None,
+        seed: int = 0,
+        lanes: Lanes | None = None,
     ) -> None:
-        self.algorithm, self.policies, self.critics, self.seed = algorithm, policies, critics, seed
+        self.algorithm, self.policies, self.seed = algorithm, policies, seed
+        self.lanes = lanes or Lanes()
         self.estimates = Estimates()
         """Of the last update."""
         algorithm.seed = seed
-        if critics is not None and algorithm.config.value_norm is not None:
-            self.critics = NormalisedCritics(critics, algorithm.config.value_norm)
         self.config: UpdateConfig = algorithm.config
         self.pieces = Budget(self.config.micro_tokens, "tokens", "--micro-tokens")
         self.trainable = [p for p in policies.policies if policies.trainable(p)]
@@ -104,12 +112,7 @@ class Learner:
         self.optimizers = {
             p: Adam(policies.parameters(p), lr=rate, eps=eps, fused=True) for p, rate in self.rates.items()
         }
-        heads = critics.policies if critics is not None and algorithm.view != "none" else []
-        self.value_optimizers = {
-            p: Adam(critics.parameters(p), lr=self.config.critic_lr, eps=eps, fused=True)
-            for p in heads
-            if critics is not None
-        }
+        self.heads = Heads(critics, self.config, seed, self.lanes) if critics and algorithm.view != "none" else None
 
     def update(self, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, float]:
         """Runs one iteration's update. What it finds out about the turns stands in ``estimates`` afterwards.
@@ -143,7 +146,7 @@ class Learner:
             learnt = [t for turns in rows.values() for t in turns]
             metrics["kl_reward"] = add_kl_penalty(learnt, estimates, self.config.kl_reward_coef)
         metrics |= self.algorithm.rule.prepare(trajectories)
-        self.algorithm.values(trajectories, self.critics, estimates)
+        self.algorithm.values(trajectories, self.heads, estimates)
         metrics |= self.algorithm.credit(trajectories, estimates)
         if iteration >= self.config.value_warmup:
             for block in self.algorithm.order(rows, estimates, iteration - self.config.value_warmup):
@@ -151,9 +154,10 @@ class Learner:
                     for key, value in self._fit_policy(policy, rows[policy], iteration, len(trajectories)).items():
                         metrics[f"policy/{policy}/{key}"] = value
                 metrics |= self.algorithm.after_block(block, trajectories, estimates, self.rescore)
-        for policy in self.value_optimizers:
-            for key, value in self._fit_critic(policy, trajectories, iteration).items():
-                metrics[f"policy/{policy}/{key}"] = value
+        if self.heads is not None:
+            for policy in self.heads.policies:
+                for key, value in self.heads.fit(policy, trajectories, estimates, iteration).items():
+                    metrics[f"policy/{policy}/{key}"] = value
         estimates.features.clear()  # the largest of them, and of no use to anybody afterwards
         return metrics
 
@@ -165,27 +169,39 @@ class Learner:
         return scored
 
     def _rescore(self, rows: Sequence[Transition], reference: bool, tokens: int) -> list[np.ndarray]:
-        scored: dict[Transition, np.ndarray] = {}
-        for piece in micro_batches(rows, tokens):
+        pieces = self._pieces(rows, tokens)
+
+        def score(piece: Sequence[Transition]) -> list[np.ndarray]:
             batch = pack(piece, self.estimates, self.algorithm.level, self.policies.device)
             with torch.no_grad():
                 logprobs = self._reference(batch) if reference else self._score(batch)[0]
-            scored.update(zip(piece, unpack(logprobs, batch), strict=True))
+            return unpack(logprobs, batch)
+
+        found = chain.from_iterable(self.lanes.spread(pieces, score))
+        scored = dict(zip(chain.from_iterable(pieces), found, strict=True))
         return [scored[t] for t in rows]
+
+    def _pieces(self, rows: Sequence[Transition], tokens: int) -> list[list[Transition]]:
+        """Cuts turns into pieces of at most so many tokens, and into no fewer than there are lanes."""
+        pieces = micro_batches(rows, tokens)
+        while len(pieces) < min(self.lanes.count, len(rows)):
+            tokens = min(tokens, context_tokens(rows)) * 3 // 4
+            pieces = micro_batches(rows, tokens)
+        return pieces
 
     def state_dict(self) -> dict[str, Any]:
         """Optimisers and what the algorithm keeps."""
         return {
             "policies": {p: o.state_dict() for p, o in self.optimizers.items()},
-            "critics": {p: o.state_dict() for p, o in self.value_optimizers.items()},
+            "critics": {p: o.state_dict() for p, o in self._value_optimizers.items()},
             "algorithm": self.algorithm.state_dict(),
             "credit": self.algorithm.rule.state_dict(),
-            "value_norm": self.critics.state_dict() if isinstance(self.critics, NormalisedCritics) else {},
+            "value_norm": self.heads.state_dict() if self.heads is not None else {},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores ``state_dict``; the policies must be the same."""
-        for kind, optimizers in (("policies", self.optimizers), ("critics", self.value_optimizers)):
+        for kind, optimizers in (("policies", self.optimizers), ("critics", self._value_optimizers)):
             if set(state[kind]) != set(optimizers):
                 raise ConfigError(
                     f"The checkpoint has optimisers for {kind} {sorted(state[kind])}, this run for {sorted(optimizers)}"
@@ -196,8 +212,12 @@ class Learner:
         self.algorithm.load_state_dict(state["algorithm"])
         if state.get("credit"):
             self.algorithm.rule.load_state_dict(state["credit"])
-        if isinstance(self.critics, NormalisedCritics):
-            self.critics.load_state_dict(state["value_norm"])
+        if self.heads is not None:
+            self.heads.load_state_dict(state["value_norm"])
+
+    @property
+    def _value_optimizers(self) -> Mapping[str, Adam]:
+        return {} if self.heads is None else self.heads.optimizers
 
     # --- policies ---
 
@@ -241,36 +261,13 @@ class Learner:
     ) -> dict[str, float]:
         """Accumulates the gradient of one minibatch, piece by piece; returns its numbers."""
         self.optimizers[policy].zero_grad(set_to_none=True)
-        numbers = Numbers(("loss", "kl", "entropy", *(["sampler_gap"] if first else [])))
-        ratios, masks = list[Tensor](), list[Tensor]()
-        for piece in micro_batches(part, tokens):
-            batch = pack(piece, self.estimates, self.algorithm.level, self.policies.device, size)
-            logprobs, entropy = self._score(batch)
-            weighted = logprobs
-            if self.config.tis_cap is not None and not self.algorithm.imitates:  # nobody sampled demonstrations
-                weight = truncated_weights(batch.old_logprobs, batch.sampler_logprobs, self.config.tis_cap)
-                weighted = scale_gradient(logprobs, weight)
-                numbers.add("tis_weight", batch.mean(weight))
-            loss, extra = self.algorithm.surrogate(weighted, batch)
-            if self.config.entropy_coef:
-                loss = loss - self.config.entropy_coef * self.algorithm.reduce(entropy, batch)
-            if self.config.kl_coef:
-                drift = kl_k3(batch.reference_logprobs, logprobs)
-                loss = loss + self.config.kl_coef * self.algorithm.reduce(drift, batch)
-                numbers.add("kl_reference", batch.mean(drift.detach()))
-            loss.backward()
-            fixed = logprobs.detach()
-            numbers.add("loss", loss)
-            if not self.algorithm.imitates:
-                numbers.add("kl", batch.mean(kl_k3(fixed, batch.old_logprobs)))
-                ratios.append(ratio(fixed, batch.old_logprobs).flatten())
-                masks.append(batch.mask.flatten())
-            numbers.add("entropy", batch.mean(entropy.detach()))
-            if first:
-                numbers.add("sampler_gap", _sampler_gap(fixed, batch))
-            for key, value in extra.items():
-                numbers.add(key, value)
-        stats = numbers.read()
+
+        def work(piece: Sequence[Transition]) -> Added:
+            return self._backward(pack(piece, self.estimates, self.algorithm.level, self.policies.device, size), first)
+
+        parameters = self.policies.parameters(policy)
+        done = self.lanes.gradient(parameters, self._pieces(part, tokens), work)
+        stats = summed(self.lanes.merged(read(done)))
         if not math.isfinite(stats["loss"]):
             raise UpdateError(
                 f"The loss of policy '{policy}' is {stats['loss']}; lower lr, or look for inf in the rewards."
@@ -279,8 +276,34 @@ class Learner:
             return {"loss": stats["loss"], "entropy": stats["entropy"], "kl": 0.0}
         if first:
             self._assert_on_policy(policy, stats["sampler_gap"])
-        stats["ess"] = effective_samples(torch.cat(ratios).cpu().numpy()[torch.cat(masks).cpu().numpy()])
-        return stats
+        weights, squares = stats.pop("ratios"), stats.pop("squared_ratios")
+        return stats | {"ess": weights**2 / (size.tokens * squares)}
+
+    def _backward(self, batch: Batch, first: bool) -> Added:
+        """Adds a piece's gradient; returns its shares of the minibatch's numbers."""
+        logprobs, entropy = self._score(batch)
+        weighted, added = logprobs, dict[str, float | Tensor]()
+        if self.config.tis_cap is not None and not self.algorithm.imitates:  # nobody sampled demonstrations
+            weight = truncated_weights(batch.old_logprobs, batch.sampler_logprobs, self.config.tis_cap)
+            weighted = scale_gradient(logprobs, weight)
+            added["tis_weight"] = batch.mean(weight)
+        loss, extra = self.algorithm.surrogate(weighted, batch)
+        if self.config.entropy_coef:
+            loss = loss - self.config.entropy_coef * self.algorithm.reduce(entropy, batch)
+        if self.config.kl_coef:
+            drift = kl_k3(batch.reference_logprobs, logprobs)
+            loss = loss + self.config.kl_coef * self.algorithm.reduce(drift, batch)
+            added["kl_reference"] = batch.mean(drift.detach())
+        loss.backward()
+        fixed = logprobs.detach()
+        added |= {"loss": loss, "entropy": batch.mean(entropy.detach())}
+        if not self.algorithm.imitates:
+            added["kl"] = batch.mean(kl_k3(fixed, batch.old_logprobs))
+            moved = torch.where(batch.mask, ratio(fixed, batch.old_logprobs), 0.0).double()
+            added |= {"ratios": moved.sum(), "squared_ratios": moved.square().sum()}
+        if first:
+            added["sampler_gap"] = _sampler_gap(fixed, batch)
+        return {**added, **extra}
 
     def _assert_on_policy(self, policy: str, gap: float) -> None:
         """Checks that the ratio is 1 before the first step, while π_θ is π_old."""
@@ -305,48 +328,7 @@ class Learner:
         return self.policies.reference_logprobs(batch.policy, batch.input_ids, batch.action_mask, batch.temperature)
 
     def _step(self, optimizer: Adam, name: str) -> float:
-        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        limit = math.inf if self.config.max_grad_norm is None else self.config.max_grad_norm
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit))
-        if not math.isfinite(norm):
-            raise UpdateError(
-                f"The gradient of '{name}' has norm {norm}; lower its learning rate or the reward's scale."
-            )
-        optimizer.step()
-        return norm
-
-    # --- value heads ---
-
-    def _fit_critic(self, policy: str, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, float]:
-        """Fits one head to the returns of its policy's turns: frozen agents' too, whose values others build on."""
-        turns = (t for trajectory in trajectories for t in trajectory.transitions)
-        rows = [t for t in turns if t.policy == policy and t in self.estimates.features]
-        if not rows or self.critics is None:
-            return {}
-        losses: list[Tensor] = []
-        optimizer, config = self.value_optimizers[policy], self.config
-        targets = np.concatenate([self.estimates.returns[t] for t in rows])
-        if isinstance(self.critics, NormalisedCritics):
-            self.critics.update(policy, targets)
-        for epoch in range(config.critic_epochs):
-            for part in minibatches(
-                rows,
-                config.critic_minibatches,
-                seeds.generator(seeds.minibatches(self.seed, policy, iteration, epoch, critic=True)),
-            ):
-                optimizer.zero_grad(set_to_none=True)
-                pieces = list[Tensor]()
-                for batch, share in value_batches(part, self.estimates, self.critics.device):
-                    values = self.critics.values(policy, batch.features)
-                    loss = value_loss(values, batch.returns, batch.values, config.value_clip, config.huber_delta).mean()
-                    (loss * share).backward()
-                    pieces.append(loss.detach() * share)
-                self._step(optimizer, f"{policy} (value head)")
-                losses.append(torch.stack(pieces).sum())
-        predicted = np.concatenate([self.estimates.values[t] for t in rows])
-        explained = explained_variance(targets, predicted)
-        log = [{"value_loss": loss} for loss in torch.stack(losses).tolist()]
-        return average(log) | ({} if math.isnan(explained) else {"explained_variance": explained})
+        return step(optimizer, name, self.config.max_grad_norm)
 
 
 def add_kl_penalty(rows: Sequence[Transition], estimates: Estimates, coef: float) -> float:

@@ -1,0 +1,144 @@
+"""The value heads in an update: what they see of turns, and their fit to the returns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Adam
+
+from marft_algos import seeds
+from marft_algos.algorithms.base import UpdateConfig, ValueHeads
+from marft_algos.batching import minibatches, value_batches
+from marft_algos.functional import explained_variance, value_loss
+from marft_algos.learner.numbers import average
+from marft_algos.learner.steps import step
+from marft_algos.learner.value_norm import NormalisedCritics
+from marft_algos.ranks.lanes import Lanes
+from marft_algos.types import Estimates, FloatArray, Trajectory, Transition
+
+
+class Heads:
+    """Reads V of turns, and fits the heads.
+
+    A turn stays in one lane from its features to the gradient: features, the largest of all, stay on the rank that
+    computed them.
+
+    Args:
+        critics: The value heads.
+        config: Settings of the update.
+        seed: Of the run: minibatches depend on it.
+        lanes: Who computes what.
+    """
+
+    def __init__(self, critics: ValueHeads, config: UpdateConfig, seed: int, lanes: Lanes) -> None:
+        self._critics = NormalisedCritics(critics, config.value_norm) if config.value_norm is not None else critics
+        self._config, self._seed, self._lanes = config, seed, lanes
+        self.optimizers = {
+            p: Adam(critics.parameters(p), lr=config.critic_lr, eps=config.adam_eps, fused=True)
+            for p in critics.policies
+        }
+        self._lane: dict[Transition, int] = {}
+
+    @property
+    def policies(self) -> list[str]:
+        """Policies that have a head."""
+        return self._critics.policies
+
+    def read(self, turns: Sequence[Transition], estimates: Estimates, *, view: Any, level: Any) -> None:
+        """Fills ``values`` of turns at their decision points, and ``features``, of those that this rank has read.
+
+        Args:
+            turns: Of policies that have a head; each with a prompt.
+            estimates: Of the update.
+            view: Which observation the critic sees.
+            level: Of the values.
+        """
+        places = {t: i for i, t in enumerate(turns)}
+        self._lane = {t: self._lanes.of(i) for t, i in places.items()}
+        values: dict[int, FloatArray] = {}
+        for lane in self._lanes.mine:
+            mine = [t for t in turns if self._lane[t] == lane]
+            if not mine:
+                continue
+            estimates.features |= self._critics.featurise(mine, view=view, level=level)
+            for policy in self.policies:
+                rows = [t for t in mine if t.policy == policy]
+                values |= zip((places[t] for t in rows), self._values(policy, rows, estimates), strict=True)
+        estimates.values |= zip(turns, self._lanes.merged(values), strict=True)
+
+    def fit(
+        self, policy: str, trajectories: Sequence[Trajectory], estimates: Estimates, iteration: int
+    ) -> dict[str, float]:
+        """Fits one head to the returns of its policy's turns: frozen agents' too, whose values others build on."""
+        turns = chain.from_iterable(trajectory.transitions for trajectory in trajectories)
+        rows = [t for t in turns if t.policy == policy and t in self._lane]
+        if not rows:
+            return {}
+        config, losses = self._config, list[dict[int, Tensor]]()
+        targets = np.concatenate([estimates.returns[t] for t in rows])
+        if isinstance(self._critics, NormalisedCritics):
+            self._critics.update(policy, targets)
+        for epoch in range(config.critic_epochs):
+            draws = seeds.generator(seeds.minibatches(self._seed, policy, iteration, epoch, critic=True))
+            for part in minibatches(rows, config.critic_minibatches, draws):
+                losses.append(self._step(policy, part, estimates))
+        predicted = np.concatenate([estimates.values[t] for t in rows])
+        explained = explained_variance(targets, predicted)
+        log = [{"value_loss": loss} for loss in self._summed(losses)]
+        return average(log) | ({} if math.isnan(explained) else {"explained_variance": explained})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the running statistics of normalised targets."""
+        return self._critics.state_dict() if isinstance(self._critics, NormalisedCritics) else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores ``state_dict``."""
+        if isinstance(self._critics, NormalisedCritics):
+            self._critics.load_state_dict(state)
+
+    def _values(self, policy: str, rows: Sequence[Transition], estimates: Estimates) -> list[FloatArray]:
+        if not rows:
+            return []
+        features = [torch.as_tensor(estimates.features[t]) for t in rows]
+        with torch.no_grad():
+            flat = self._critics.values(policy, torch.cat(features).to(self._critics.device))
+        parts = torch.split(flat.float().cpu(), [len(x) for x in features])
+        return [part.numpy().astype(np.float32) for part in parts]
+
+    def _step(self, policy: str, part: Sequence[Transition], estimates: Estimates) -> dict[int, Tensor]:
+        """Takes one step; returns the shares of its loss, by lane."""
+        points = sum(len(estimates.returns[t]) for t in part)
+
+        def work(turns: Sequence[Transition]) -> Tensor:
+            losses, own = list[Tensor](), sum(len(estimates.returns[t]) for t in turns)
+            for batch, share in value_batches(turns, estimates, self._critics.device):
+                values, config = self._critics.values(policy, batch.features), self._config
+                loss = value_loss(values, batch.returns, batch.values, config.value_clip, config.huber_delta).mean()
+                weight = share * (own / points)
+                (loss * weight).backward()
+                losses.append(loss.detach() * weight)
+            return torch.stack(losses).sum()
+
+        # One piece a lane, at the number that leads there: turns are where their features are.
+        pieces = [[t for t in part if self._lane[t] == self._lanes.of(i)] for i in range(self._lanes.count)]
+        optimizer, parameters = self.optimizers[policy], self._critics.parameters(policy)
+        optimizer.zero_grad(set_to_none=True)
+        losses = self._lanes.gradient(parameters, pieces, lambda turns: work(turns) if turns else None)
+        step(optimizer, f"{policy} (value head)", self._config.max_grad_norm)
+        return {number: loss for number, loss in losses.items() if loss is not None}
+
+    def _summed(self, steps: Sequence[Mapping[int, Tensor]]) -> list[float]:
+        """Returns each step's loss, summed over the lanes of all ranks; the host waits once."""
+        places = [(i, number) for i, losses in enumerate(steps) for number in losses]
+        read = torch.stack([steps[i][number] for i, number in places]).tolist() if places else []
+        found = [*chain.from_iterable(self._lanes.group.gather(list(zip(places, read, strict=True))))]
+        sums = [0.0] * len(steps)
+        for (i, _), loss in sorted(found):
+            sums[i] += loss
+        return sums

@@ -1,0 +1,138 @@
+"""The processes that train together, and all that they say to each other; nothing else imports torch.distributed.
+
+Every rank holds the same policies and does the same at the same time, on its own share of episodes and pieces.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from typing import Protocol, TypeVar, cast
+
+from marft_algos.lazy import torch
+from marft_envs.errors import ConfigError
+
+T = TypeVar("T")
+
+
+class Group(Protocol):
+    """Ranks that do the same at the same time; each call is made by all of them."""
+
+    rank: int
+    """Of this process, from 0. Rank 0 decides and writes."""
+    size: int
+    """How many there are: a power of two."""
+
+    def add(self, x: torch.Tensor) -> torch.Tensor:
+        """Adds a tensor over the ranks, in place, as a binary tree with neighbours first: the same bits on each."""
+
+    def gather(self, x: T) -> list[T]:
+        """Returns what every rank gave, in their order; it must be picklable."""
+
+    def agree(self, flag: bool) -> bool:
+        """Returns whether any rank says so."""
+
+    def first(self, x: T) -> T:
+        """Returns what rank 0 gave."""
+
+    def close(self) -> None:
+        """Leaves the others."""
+
+
+class Alone:
+    """One process: nothing is sent."""
+
+    rank, size = 0, 1
+
+    def add(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns it."""
+        return x
+
+    def gather(self, x: T) -> list[T]:
+        """Returns a list of it."""
+        return [x]
+
+    def agree(self, flag: bool) -> bool:
+        """Returns it."""
+        return flag
+
+    def first(self, x: T) -> T:
+        """Returns it."""
+        return x
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+class Ranks:
+    """Processes that a launcher has started: torchrun, SLURM, or ``marft train --nproc``.
+
+    Args:
+        timeout: Seconds after which a call that somebody else does not make is an error.
+        device: Where tensors are added; its kind decides the transport (gloo on a CPU, nccl on a GPU).
+    """
+
+    def __init__(self, timeout: float, device: torch.device) -> None:
+        import torch.distributed as dist
+
+        self._dist = dist
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        if not power_of_two(self.size):
+            raise ConfigError(
+                f"{self.size} ranks cannot train together: sums are added in pairs, so that they do not depend on how"
+                f" many there are. Expected a power of two: --nproc {1 << (self.size.bit_length() - 1)}"
+            )
+
+    def add(self, x: torch.Tensor) -> torch.Tensor:
+        """Adds a tensor over the ranks, in place, as a binary tree with neighbours first: the same bits on each."""
+        theirs, step = torch.empty_like(x), 1
+        while step < self.size:
+            partner = self.rank ^ step
+            sent = self._dist.P2POp(self._dist.isend, x, partner)
+            received = self._dist.P2POp(self._dist.irecv, theirs, partner)
+            # In the order of ranks: the lower one sends first, so that no transport waits for both.
+            for work in self._dist.batch_isend_irecv([sent, received] if self.rank < partner else [received, sent]):
+                work.wait()
+            x.add_(theirs)  # floats add up to the same whichever comes first
+            step *= 2
+        return x
+
+    def gather(self, x: T) -> list[T]:
+        """Returns what every rank gave, in their order; it must be picklable."""
+        found: list[T | None] = [None] * self.size
+        self._dist.all_gather_object(found, x)
+        return cast(list[T], found)
+
+    def agree(self, flag: bool) -> bool:
+        """Returns whether any rank says so."""
+        said = torch.tensor([int(flag)])
+        self._dist.all_reduce(said, op=self._dist.ReduceOp.MAX)
+        return bool(said.item())
+
+    def first(self, x: T) -> T:
+        """Returns what rank 0 gave."""
+        found: list[T | None] = [x if self.rank == 0 else None]
+        self._dist.broadcast_object_list(found, src=0)
+        return cast(T, found[0])
+
+    def close(self) -> None:
+        """Leaves the others."""
+        if self._dist.is_initialized():
+            self._dist.destroy_process_group()
+
+
+def power_of_two(count: int) -> bool:
+    """Returns whether a number is 1, 2, 4 or the like."""
+    return count > 0 and count & (count - 1) == 0
+
+
+def launched() -> int:
+    """Returns how many ranks a launcher has started, this process being one of them; 0: none has."""
+    return int(os.environ["WORLD_SIZE"]) if {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys() else 0
+
+
+def join(timeout: float, device: torch.device) -> Group:
+    """Returns the ranks that a launcher has started, or this process alone."""
+    return Ranks(timeout, device) if launched() else Alone()
