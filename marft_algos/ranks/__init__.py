@@ -1,1 +1,1 @@
-"""Several processes that train one team: what they tell each other, and sums whose bits do not depend on their number."""
+"""Several processes that train one team: what they tell each other, and sums that do not depend on their number."""

@@ -23,9 +23,11 @@ from marft_algos.batching import pack
 from marft_algos.engines.native import NativeEngine
 from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.functional import Discounts, chain
+from marft_algos.learner.heads import Heads
 from marft_algos.learner.learner import Learner
 from marft_algos.models.critic import Critics
 from marft_algos.models.policy import PolicySet, assign
+from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout.collector import Collector
 from marft_algos.types import Estimates, Generation, GenerationRequest, SamplingParams, StopReason, Trajectory
 
@@ -184,6 +186,7 @@ def test_a_successors_value_changes_when_the_predecessors_message_changes(model:
         for p in critics.policies:
             for tensor in critics.parameters(p):
                 torch.nn.init.normal_(tensor, generator=torch.Generator().manual_seed(1))
+    heads = Heads(critics, MARFTConfig(), 0, Lanes())
     links = credit.team_chain(trajectory, credit.broadcast(trajectory), Estimates())
     bootstrapped = []
     for message in ("1", "2"):
@@ -192,7 +195,7 @@ def test_a_successors_value_changes_when_the_predecessors_message_changes(model:
         )
         put(second, prompt_ids=prompt, team_view=f"digit 3\n\n[planner]\n{message}")
         found = Estimates()
-        fill_values([trajectory], critics, view, "action", found)
+        fill_values([trajectory], heads, view, "action", found)
         values = [found.values[t] for t in trajectory.transitions]
         returns = chain(values, [1, 1], links.turns, links.successors, Discounts(lambda_turn=0.0))[1]
         bootstrapped.append(returns[first.index][0])

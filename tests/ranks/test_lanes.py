@@ -1,0 +1,170 @@
+"""Sums over lanes: the same bits for 1, 2 and 4 ranks, for every algorithm; out of memory together."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.teams import VOCABULARY, Heads, Tabular, episode, put, random_team
+from helpers.thread_ranks import ThreadRank, together
+from marft_algos.algorithms import base as algorithm
+from marft_algos.learner.learner import Learner
+from marft_algos.ranks.group import Alone
+from marft_algos.ranks.lanes import Lanes
+from marft_algos.types import SamplingParams, Trajectory
+from marft_envs.errors import ConfigError
+
+ONE_STEP = {"minibatches": 1}
+SETTINGS: dict[str, dict[str, Any]] = {"vapo": {"value_warmup": 0}} | dict.fromkeys(
+    ("magrpo", "reinforce", "rloo", "spiral"), ONE_STEP
+)
+
+
+def data_for(name: str, seed: int) -> list[Trajectory]:
+    """Episodes in which other agents act, and another number of times, in each; four of each start."""
+    rng, data = np.random.default_rng(seed), list[Trajectory]()
+    one = {f"a{i}": "a0" for i in range(4)} if name in ("mat", "reinforce_pp") else None
+    pairs = algorithm.get(name).prefers
+    size = 2 if pairs else 4
+    for i in range(24):
+        team = [["a0", "a1"], ["a2"]] if pairs else random_team(rng)
+        rewards = rng.choice([0.0, 0.5, 1.0], len(team)).tolist()
+        data.append(
+            episode(team, number=i, rewards=rewards, group=i // size, policies=one, success=bool(rewards[-1] > 0))
+        )
+    if name == "at_grpo":
+        data = [with_candidates(d, rng) for d in data]
+    return data
+
+
+def with_candidates(d: Trajectory, rng: np.random.Generator) -> Trajectory:
+    """The episode with two further replies at every turn, and what each is worth."""
+    tried = []
+    for t in d.transitions:
+        put(t, worth=float(rng.normal()))
+        for _ in range(2):
+            ids = [int(x) for x in rng.integers(0, VOCABULARY, len(t.reply.action_ids))]
+            reply = dataclasses.replace(t.reply, action_ids=ids)
+            tried.append(dataclasses.replace(t, reply=reply, worth=float(rng.normal())))
+    return dataclasses.replace(d, candidates=tuple(tried))
+
+
+def scored(policies: Tabular, data: list[Trajectory]) -> list[Trajectory]:
+    for d in policies.play(data):
+        for t in d.candidates:
+            put(t, trainable=True)
+            policies.score(t)
+        for t in (*d.transitions, *d.candidates):
+            put(t.reply, version=policies.version)
+    return data
+
+
+def train(name: str, lanes: Lanes, **settings: Any) -> tuple[dict[str, torch.Tensor], list[dict[str, float]], int]:
+    """Two updates; returns the weights of policies and heads, the metrics, and the forward passes of this rank."""
+    kind = algorithm.get(name)
+    names = ["a0"] if name in ("mat", "reinforce_pp") else ["a0", "a1", "a2", "a3"]
+    config = kind.Config(**{"lr": 0.05, "minibatches": 2, "micro_tokens": 64} | SETTINGS.get(name, {}) | settings)
+    policies, heads = Tabular(names), Heads(names)
+    made = kind(config, SamplingParams(max_new_tokens=8))
+    learner = Learner(made, policies, heads, 3, lanes)
+    metrics = []
+    for iteration in range(2):
+        metrics.append(learner.update(scored(policies, data_for(name, iteration)), iteration))
+        policies.version += 1
+    tables = {f"policy {p}": table.detach().clone() for p, table in policies.tables.items()}
+    return tables | {f"head {p}": w.detach().clone() for p, w in heads.weights.items()}, metrics, policies.forwards
+
+
+@pytest.mark.parametrize("name", algorithm.names())
+def test_weights_and_numbers_are_equal_to_the_bit_for_any_number_of_ranks(name: str) -> None:
+    started = Tabular(["a0", "a1", "a2", "a3"]).tables
+    usual, usual_numbers, passes = train(name, Lanes())
+    assert any(not torch.equal(usual[f"policy {p}"], started[p]) for p in started if f"policy {p}" in usual)
+    weights, numbers, _ = train(name, Lanes(Alone(), 4))
+    for key, tensor in weights.items():
+        torch.testing.assert_close(tensor, usual[key], rtol=1e-5, atol=1e-6)
+    for mine, theirs in zip(numbers, usual_numbers, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-5, nan_ok=True)
+    for size in (2, 4):
+        found = together(size, lambda rank: (*train(name, Lanes(rank, 4)), rank.calls))
+        for theirs, metrics, done, calls in found:
+            assert all(torch.equal(theirs[key], weights[key]) for key in weights)
+            assert json.dumps(metrics) == json.dumps(numbers)
+            assert calls == found[0][3], "a call that another rank does not make is waited for in vain"
+            assert 0 < done < passes * 4, "no rank does all of it"
+
+
+def test_every_piece_is_computed_once_and_ranks_share_evenly() -> None:
+    done: list[list[int]] = together(4, lambda rank: seen(rank, 16))
+    assert sorted(n for numbers in done for n in numbers) == list(range(16))
+    assert [len(numbers) for numbers in done] == [4, 4, 4, 4]
+    assert all(max(b - a for a, b in itertools.pairwise(n)) == 4 for n in done), "pieces side by side go apart"
+
+
+def seen(rank: ThreadRank, pieces: int) -> list[int]:
+    numbers: list[int] = []
+    lanes = Lanes(rank, 8)
+    assert lanes.spread(range(pieces), lambda n: numbers.append(n) or n * n) == [n * n for n in range(pieces)]
+    return numbers
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 8, 21])
+def test_gradients_are_the_sum_of_the_pieces_in_the_order_of_the_tree(pieces: int) -> None:
+    draws = torch.randn(pieces, 5, generator=torch.Generator().manual_seed(0)) * 1e3
+
+    def gradient(lanes: Lanes) -> torch.Tensor:
+        x, y = torch.ones(2, requires_grad=True), torch.ones(3, requires_grad=True)
+
+        def work(number: int) -> None:
+            ((torch.cat([x, y]) * draws[number]).sum()).backward()
+
+        lanes.gradient([x, y], range(pieces), work)
+        return torch.cat([x.grad, y.grad])
+
+    lanes = Lanes(Alone(), 8)
+    sums = [torch.zeros(5) for _ in range(8)]
+    for number in range(pieces):
+        sums[lanes.of(number)] += draws[number]
+    while len(sums) > 1:
+        sums = [a + b for a, b in zip(sums[::2], sums[1::2], strict=True)]
+    assert torch.equal(gradient(lanes), sums[0])
+    torch.testing.assert_close(gradient(Lanes()), draws.sum(0))
+    for size in (2, 4, 8):
+        assert all(torch.equal(found, sums[0]) for found in together(size, lambda rank: gradient(Lanes(rank, 8))))
+
+
+def test_where_memory_runs_out_on_one_rank_all_of_them_take_smaller_pieces() -> None:
+    def work(rank: ThreadRank) -> tuple[dict[str, torch.Tensor], int]:
+        policies = Tabular(["a0", "a1", "a2", "a3"])
+        short = {"left": int(rank.rank == 1)}
+        logprobs = policies.logprobs
+
+        def scarce(*args: Any, **kwargs: Any) -> Any:
+            if torch.is_grad_enabled() and short["left"]:
+                short["left"] = 0
+                raise torch.OutOfMemoryError("none left")
+            return logprobs(*args, **kwargs)
+
+        policies.logprobs = scarce  # type: ignore[method-assign]
+        kind = algorithm.get("grpo")
+        learner = Learner(
+            kind(kind.Config(lr=0.05), SamplingParams(max_new_tokens=8)), policies, None, 3, Lanes(rank, 2)
+        )
+        learner.update(scored(policies, data_for("grpo", 0)), 0)
+        return {p: t.detach() for p, t in policies.tables.items()}, learner.pieces.size
+
+    with pytest.warns(UserWarning, match="Memory ran out"):
+        (one, budget), (other, also) = together(2, work)
+    assert budget == also and all(torch.equal(one[p], other[p]) for p in one)
+
+
+@pytest.mark.parametrize(("size", "count"), [(1, 3), (4, 2), (2, 0)])
+def test_lanes_that_cannot_be_dealt_are_refused(size: int, count: int) -> None:
+    with pytest.raises(ConfigError, match=r"power of two.*--lanes 8"):
+        together(size, lambda rank: Lanes(rank, count))
