@@ -29,7 +29,7 @@ HEAVY = (
 FLOORS = (
     ("started", "lazy", "ranges", "seeds", "terminal", "jsonl"),
     ("types", "functional", "memory"),
-    ("models", "batching"),
+    ("models", "batching", "ranks"),
     ("credit",),
     ("algorithms",),
     ("config", "learner"),
