@@ -30,6 +30,7 @@ COMMANDS = {
     "check": "does an environment keep the rules?",
     "profiles": "write a team's profiles down, with worked examples of the task's expert",
     "train": "train a team",
+    "plan": "what of a run fits on which GPUs, and what it sends",
     "sft": "start a team from demonstrations: an expert's, recorded ones, or a run's successes",
     "dpo": "learn from pairs of recorded episodes, of which one ended better",
     "eval": "score a trained team against the untrained one or another, or any team of hosted and local models",
@@ -42,6 +43,7 @@ COMMANDS = {
 _WHERE = {
     "play": "cli.play",
     "train": "cli.commands",
+    "plan": "cli.plan",
     "sft": "cli.commands",
     "dpo": "cli.commands",
     "eval": "cli.evaluate",

@@ -40,6 +40,7 @@ seen."""
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes a weight: 4 bits, one byte of scale for 64 weights, and one float for 256 scales."""
 GB = 1e9
+BASE = "weights of the base models"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,28 +110,36 @@ def capacity(device: torch.device) -> int:
     return min(physical, int(limit_text)) if limit_text.isdigit() else int(physical)
 
 
-def estimate(spec: RunSpec, env: FlexEnv, *, device: torch.device | None = None) -> Estimate:
-    """Estimates a run's memory; loads configurations, no weights.
+def estimate(
+    spec: RunSpec,
+    env: FlexEnv,
+    *,
+    device: torch.device | None = None,
+    shapes: Mapping[str, Shape] | None = None,
+    processes: int = 1,
+) -> Estimate:
+    """Estimates the memory of a run, or of one of its processes; loads configurations, no weights.
 
     Args:
         spec: the run's settings, resolved.
         env: an environment of the run, reset.
         device: instead of the one that the settings name.
+        shapes: of the models, if they have been read already.
+        processes: processes among which the episodes are shared out, to play and to learn from.
 
     Raises:
         ConfigError: a model that is not there, or settings that cannot work.
     """
     config = spec.config
     where = device or pick_device(config.device)
-    dtype = pick_dtype(config.dtype, where)
-    shapes = {model: Shape.of(model, config, dtype, where.type) for model in dict.fromkeys(spec.models.values())}
-    work = Work.of(spec, env, min(shape.context for shape in shapes.values()))
+    shapes = shapes_of(spec, where) if shapes is None else shapes
+    work = Work.of(spec, env, min(shape.context for shape in shapes.values()), processes)
     trained = [shapes[spec.models[p]] for p in spec.trained]
     copies = len(spec.past) + len(spec.local) - len(trained) + len(spec.kept)
     largest = max(shapes.values(), key=lambda shape: shape.layer_bytes * shape.layers)
     context = CUDA_CONTEXT if where.type == "cuda" else 0
     held = (
-        MemoryItem("weights of the base models", sum(s.weights for s in shapes.values()), _lighter(config)),
+        MemoryItem(BASE, sum(s.weights for s in shapes.values()), _lighter(config)),
         *_trained(config, trained),
         MemoryItem("adapters that are not trained", copies * largest.adapter * 4),
         *_kept(config, [shapes[spec.models[p]] for p in spec.kept]),
@@ -139,11 +148,17 @@ def estimate(spec: RunSpec, env: FlexEnv, *, device: torch.device | None = None)
         MemoryItem("Python and its packages", PROCESS[where.type]),
     )
     phases = {
-        "rollout": _rollout(config, largest, work),
+        "rollout": rollout_items(config, largest, work),
         "features": _features(largest, work),
         "update": _update(config, largest, work, where.type),
     }
     return Estimate(where, held, phases, work)
+
+
+def shapes_of(spec: RunSpec, device: torch.device) -> dict[str, Shape]:
+    """Reads the configurations of a run's base models, each once."""
+    dtype = pick_dtype(spec.config.dtype, device)
+    return {model: Shape.of(model, spec.config, dtype, device.type) for model in dict.fromkeys(spec.models.values())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +181,8 @@ class Shape:
     parameters: int
     weights: int
     """Bytes of the base model."""
+    blocks: int
+    """Those of them in its layers, without embeddings, last norm and head; 0: they are not known apart."""
     adapter: int
     """Parameters of one adapter."""
     head_element: int
@@ -186,6 +203,7 @@ class Shape:
         head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         total = sum(p.numel() for p in model.parameters())
+        blocks = sum(p.numel() for p in _blocks(model).parameters())
         packed = sum(m.weight.numel() for m in _linear(model).values()) if config.quantize != "none" else 0
         wide = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
         known = type(model.base_model).__name__ in FAMILIES and getattr(text, "hidden_act", "") == "silu"
@@ -195,6 +213,7 @@ class Shape:
             queries=text.num_attention_heads * head_dim, keys=kv_heads * head_dim, layers=text.num_hidden_layers,
             vocabulary=text.vocab_size, context=_context(text, config), element=dtype.itemsize, parameters=total,
             weights=int((total - packed) * dtype.itemsize + packed * NF4_BYTES) + _wider_head(model, config, dtype),
+            blocks=int(max(blocks - packed, 0) * dtype.itemsize + packed * NF4_BYTES),
             adapter=_adapter(model, config), eager=text._attn_implementation == "eager",
             head_element=4 if config.head_dtype == "fp32" else dtype.itemsize,
             packed=known and plain and total > SMALL_MODEL,
@@ -240,7 +259,7 @@ class Work:
     fewer: str
 
     @classmethod
-    def of(cls, spec: RunSpec, env: FlexEnv, context: int) -> Work:
+    def of(cls, spec: RunSpec, env: FlexEnv, context: int, processes: int = 1) -> Work:
         config = spec.config
         base, new = env.unwrapped, config.max_new_tokens
         method = algorithms.get(config.algo)(config.algorithm)
@@ -251,11 +270,10 @@ class Work:
         prompt = max(min(characters // CHARS_PER_TOKEN + others, context - new), 1)
         profiles = [len(a.prompt) + sum(len(e.user + e.assistant) for e in a.examples) for a in base.team]
         shared = min(min(profiles) // CHARS_PER_TOKEN, prompt - 1)
-        episodes = config.episodes_per_iteration
+        episodes = -(-config.episodes_per_iteration // processes)
         rows = 0 if method.view == "none" else episodes * most * (new if method.level == "token" else 1)
         micro = max(min(config.algorithm.micro_tokens, episodes * each * (prompt + new)), prompt + new)
-        evaluated = min(config.eval_episodes, config.num_envs or max(episodes, config.engine_batch))
-        flying = min(config.engine_batch, max(min(config.num_envs or episodes, episodes), evaluated))
+        flying = in_flight(config, processes)
         if all(spec.endpoints[p].kind != "native" for p in spec.local):
             flying = 0
         return cls(
@@ -266,8 +284,15 @@ class Work:
             episodes * each,
             rows,
             micro,
-            f"--episodes-per-iteration {max(episodes // 2, 1)}",
+            f"--episodes-per-iteration {max(config.episodes_per_iteration // 2, 1)}",
         )
+
+
+def in_flight(config: TrainConfig, processes: int = 1) -> int:
+    """Returns how many rows a process decodes together at most, in training and in evaluations."""
+    episodes, evaluated = (-(-n // processes) for n in (config.episodes_per_iteration, config.eval_episodes))
+    evaluated = min(evaluated, config.num_envs or max(episodes, config.engine_batch))
+    return min(config.engine_batch, max(min(config.num_envs or episodes, episodes), evaluated))
 
 
 def _sum(parts: Sequence[MemoryItem]) -> int:
@@ -288,6 +313,13 @@ def _linear(model: PreTrainedModel) -> dict[str, Any]:
     """Returns the linear layers, the output head left out."""
     kinds = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"]
     return {name: m for name, m in kinds if m is not scoring.head_of(model)}
+
+
+def _blocks(model: PreTrainedModel) -> nn.ModuleList:
+    """Returns the layers: the list of as many modules as the configuration says; an empty one if there is none."""
+    layers = model.config.get_text_config().num_hidden_layers
+    lists = (m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == layers)
+    return next(lists, nn.ModuleList())
 
 
 def _adapter(model: PreTrainedModel, config: TrainConfig) -> int:
@@ -327,7 +359,8 @@ def _kept(config: TrainConfig, starts: Sequence[Shape]) -> tuple[MemoryItem, ...
     return (MemoryItem("whole copies of the start", 4 * copies, "--kl-coef 0"),)
 
 
-def _rollout(config: TrainConfig, shape: Shape, work: Work) -> tuple[MemoryItem, ...]:
+def rollout_items(config: TrainConfig, shape: Shape, work: Work) -> tuple[MemoryItem, ...]:
+    """Counts what decoding takes beside weights and adapters."""
     fewer = f"--engine-batch {max(work.rows // 2, 1)}"
     cache = 2 * shape.layers * shape.keys * shape.element
     merged = shape.element == 4 and shape.parameters <= SMALL_MODEL

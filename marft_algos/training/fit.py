@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import torch
 
@@ -37,18 +38,34 @@ def fitted(
     config = spec.config
     if now.peak <= room or not config.fit_memory:
         return spec, now
-    while now.peak > SHARE * room:
-        smaller = _smaller(config, now)
-        if smaller is None:
-            return spec, first
-        config = smaller
-        now = estimate(dataclasses.replace(spec, config=config), env, device=device)
-    changed = _changes(spec.config, config)
+    config, now = shrunk(config, now, room, lambda c: estimate(dataclasses.replace(spec, config=c), env, device=device))
+    if now.peak > room:
+        return spec, first
+    changed = changes(spec.config, config)
     say(
         f"memory: {first.peak / GB:.3g} GB would be needed and there are {room / GB:.3g}; taking {changed}"
         f" ({now.peak / GB:.3g} GB; results are the same but for rounding)"
     )
     return dataclasses.replace(spec, config=config), now
+
+
+def shrunk(
+    config: TrainConfig, now: Estimate, room: int, of: Callable[[TrainConfig], Estimate]
+) -> tuple[TrainConfig, Estimate]:
+    """Returns settings with smaller pieces, and their estimate: with room to spare, or the smallest that there are.
+
+    Args:
+        config: What does not fit.
+        now: Its estimate.
+        room: Bytes of the device.
+        of: Estimates settings.
+    """
+    while now.peak > SHARE * room:
+        smaller = _smaller(config, now)
+        if smaller is None:
+            break
+        config, now = smaller, of(smaller)
+    return config, now
 
 
 def _smaller(config: TrainConfig, now: Estimate) -> TrainConfig | None:
@@ -70,7 +87,7 @@ def _cut(config: TrainConfig, micro_tokens: int) -> TrainConfig:
     return dataclasses.replace(config, algorithm=dataclasses.replace(config.algorithm, micro_tokens=micro_tokens))
 
 
-def _changes(before: TrainConfig, after: TrainConfig) -> str:
+def changes(before: TrainConfig, after: TrainConfig) -> str:
     """Returns what one would have typed."""
     said = []
     if after.engine_batch != before.engine_batch:

@@ -37,7 +37,13 @@ def probe(*commands: list[str], code: int, cwd: Path) -> subprocess.CompletedPro
 
 
 def test_help_loads_no_torch(tmp_path: Path) -> None:
-    commands = [["train", "--help"], ["train", "grpo", "--help"], ["eval", "--help"], ["show", "--help"]]
+    commands = [
+        ["train", "--help"],
+        ["train", "grpo", "--help"],
+        ["eval", "--help"],
+        ["show", "--help"],
+        ["plan", "--help"],
+    ]
     shown = probe(*commands, ["bench", "--help"], ["bench", "run", "--help"], code=0, cwd=tmp_path).stdout
     assert "--kl-coef" in shown and "--group-size" in shown and "--swap" in shown
 

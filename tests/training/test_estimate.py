@@ -135,6 +135,13 @@ def test_a_run_that_fits_or_that_nothing_helps_stays_as_it_is(
     needed = of(made, "cuda").peak
     assert fitted(spec, env, needed, gpu)[0] is spec
     assert fitted(spec, env, 4 * 10**9, gpu)[0] is spec, "the weights alone are 6 GB"
+    least = fitted(spec, env, 24 * 10**9, gpu)[1].peak
+    while (smaller := fitted(spec, env, least - 1, gpu)[1].peak) < least:
+        least = smaller
+    capsys.readouterr()
+    assert fitted(spec, env, least, gpu)[1].peak == least, "without room to spare, the smallest pieces are taken"
+    assert fitted(spec, env, least - 1, gpu)[0] is spec
+    capsys.readouterr()
     strict = dataclasses.replace(made, fit_memory=False)
     fit, found = fitted(resolve(strict, env), env, needed - 1, gpu)
     assert fit.config == strict and found.peak == needed
