@@ -76,7 +76,7 @@ def most_workers(gpus: int, ranks: int, worker_gpus: int = 1, per_node: int = 8)
     return len(Layout(gpus, ranks, 0, worker_gpus, per_node)._worker_starts(gpus))
 
 
-def power_of_two(most: int) -> int:
+def largest_power(most: int) -> int:
     """Returns the largest power of two that is at most this number."""
     return 1 << (most.bit_length() - 1)
 
@@ -87,10 +87,10 @@ def _check_counts(gpus: int, ranks: int, worker_gpus: int, per_node: int) -> Non
     if ranks > gpus:
         raise ConfigError(
             f"{ranks} ranks were asked for, and there are {gpus} GPUs: a rank has one of its own. Type: --ranks"
-            f" {power_of_two(gpus)}, or --gpus {ranks}"
+            f" {largest_power(gpus)}, or --gpus {ranks}"
         )
-    if ranks < 1 or ranks != power_of_two(ranks):
-        below = power_of_two(max(ranks, 1))
+    if ranks < 1 or ranks != largest_power(ranks):
+        below = largest_power(max(ranks, 1))
         raise ConfigError(
             f"ranks is {ranks}; expected a power of two, as ranks add up in pairs. Type: --ranks {below}"
             + (f" or --ranks {2 * below}" if 2 * below <= gpus else "")
@@ -98,7 +98,7 @@ def _check_counts(gpus: int, ranks: int, worker_gpus: int, per_node: int) -> Non
     if worker_gpus > per_node:
         raise ConfigError(
             f"A worker of {worker_gpus} GPUs does not fit in a node of {per_node}. Type: --worker-gpus"
-            f" {power_of_two(per_node)}"
+            f" {largest_power(per_node)}"
         )
 
 
@@ -120,12 +120,12 @@ def layouts(
     """
     _check_counts(gpus, 1 if ranks is None else ranks, worker_gpus or 1, per_node)
     sizes = [1 << n for n in range(per_node.bit_length())] if worker_gpus is None else [worker_gpus]
-    chosen = [Layout(gpus, power_of_two(gpus), 0, 1, per_node)] if ranks is None and not workers else []
+    chosen = [Layout(gpus, largest_power(gpus), 0, 1, per_node)] if ranks is None and not workers else []
     if ranks is not None and (workers == 0 or gpus == ranks):
         chosen = [Layout(gpus, ranks, workers or 0, worker_gpus or 1, per_node)]
     for size in sizes if workers != 0 else []:
         counts = [gpus // 2, gpus - size] if workers is None else [gpus - workers * size]
-        for n in dict.fromkeys(power_of_two(n) for n in counts if n > 0) if ranks is None else [ranks]:
+        for n in dict.fromkeys(largest_power(n) for n in counts if n > 0) if ranks is None else [ranks]:
             room = most_workers(gpus, n, size, per_node)
             if room >= (workers or 1):
                 chosen.append(Layout(gpus, n, workers or room, size, per_node))

@@ -254,5 +254,8 @@ def value_heads(spec: RunSpec, shapes: Mapping[str, Shape]) -> int:
 
 
 def lane_sums(ranks: int) -> int:
-    """Counts the sums of gradients that a rank holds at most beside its gradient: one a level, and a partner's."""
-    return int(math.log2(max(LANES, ranks) // ranks)) + 1 if ranks > 1 else 0
+    """Counts the sums of gradients that a rank holds at most beside its gradient.
+
+    They are one of each level of the tree of its lanes, and the lane that is added; at the end its own and a partner's.
+    """
+    return max(int(math.log2(max(LANES, ranks) // ranks)) + 1, 2) if ranks > 1 else 0
