@@ -209,7 +209,8 @@ def _memory(planner: Planner, plan: Plan, memory: float) -> str:
     lines += ["", f"where ({play}):", layout.table()]
     if layout.workers and not planner.staleness:
         lines.append("  Without --staleness ranks and workers wait for each other; with 1, both work at once.")
-    lines += ["", f"choose: ranks = {layout.ranks}, workers = {layout.workers}, shard = {plan.shard}"]
+    if plan.excess(planner.room) <= 0:
+        lines += ["", f"choose: ranks = {layout.ranks}, workers = {layout.workers}, shard = {plan.shard}"]
     return "\n".join(lines)
 
 

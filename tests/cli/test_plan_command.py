@@ -54,6 +54,7 @@ def test_what_does_not_fit_is_printed_and_refused(folder: Path, capsys: pytest.C
     assert cli.main(["plan", "--preset", "default", "--models", "7B", "--memory", "6", "--gpus", "1"]) == 1
     printed = capsys.readouterr()
     assert "does not fit, nor in smaller pieces" in printed.out
+    assert "choose" not in printed.out
     assert "A rank does not fit." in printed.err and "What would hold it: " in printed.err
 
 
