@@ -24,6 +24,7 @@ from marft_algos.bench.commands import RunArguments
 from marft_algos.cli import main
 from marft_algos.cli.app import ProfilesArguments
 from marft_algos.cli.options import EvalArguments
+from marft_algos.cli.plan import PlanArguments
 from marft_algos.cli.play import PlayArguments
 from marft_algos.config import presets, values
 from marft_algos.config import settings as config
@@ -41,7 +42,7 @@ OF_ALGORITHMS = [algorithm.get(name).Config for name in algorithm.names()]
 SETTINGS: list[Any] = [
     TrainConfig, UpdateConfig, GroupConfig, PPOConfig, *OF_ALGORITHMS, SamplingParams, LoraSettings, ModelSettings,
     grid.Grid, grid.EnvEntry, grid.AlgorithmEntry, grid.Sweep, Endpoint, ServerSettings,
-    Local, Counterfactual, Shapley, LeaveOneOut, Priced, EvalArguments, PlayArguments, ProfilesArguments,
+    Local, Counterfactual, Shapley, LeaveOneOut, Priced, EvalArguments, PlayArguments, ProfilesArguments, PlanArguments,
     RunArguments,
 ]  # fmt: skip
 FIELDS = sorted(
