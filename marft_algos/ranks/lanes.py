@@ -16,6 +16,8 @@ from marft_algos.memory import out_of_memory
 from marft_algos.ranks.group import Alone, Group, power_of_two
 from marft_envs.errors import ConfigError
 
+USUAL = 8
+"""Lanes of a run with several ranks, if there are not more ranks."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -37,7 +39,7 @@ class Lanes:
         if not power_of_two(count) or count < self.group.size:
             raise ConfigError(
                 f"{count} lanes cannot be dealt to {self.group.size} ranks. Expected a power of two, at least as many"
-                f" as ranks: --lanes {max(8, self.group.size)}. A run that goes on keeps its lanes."
+                f" as ranks: --lanes {max(USUAL, self.group.size)}. A run that goes on keeps its lanes."
             )
 
     @property

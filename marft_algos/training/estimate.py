@@ -23,6 +23,7 @@ from marft_algos.models.kernels.fused import FAMILIES
 from marft_algos.models.loading import locate, pick_device, pick_dtype, read
 from marft_algos.models.policy import FEATURE_TOKENS
 from marft_algos.models.weights import SMALL_MODEL
+from marft_algos.training.layout import ceil
 from marft_algos.training.resolve import RunSpec
 from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError
@@ -270,7 +271,7 @@ class Work:
         prompt = max(min(characters // CHARS_PER_TOKEN + others, context - new), 1)
         profiles = [len(a.prompt) + sum(len(e.user + e.assistant) for e in a.examples) for a in base.team]
         shared = min(min(profiles) // CHARS_PER_TOKEN, prompt - 1)
-        episodes = -(-config.episodes_per_iteration // processes)
+        episodes = ceil(config.episodes_per_iteration, processes)
         rows = 0 if method.view == "none" else episodes * most * (new if method.level == "token" else 1)
         micro = max(min(config.algorithm.micro_tokens, episodes * each * (prompt + new)), prompt + new)
         flying = in_flight(config, processes)
@@ -290,7 +291,7 @@ class Work:
 
 def in_flight(config: TrainConfig, processes: int = 1) -> int:
     """Returns how many rows a process decodes together at most, in training and in evaluations."""
-    episodes, evaluated = (-(-n // processes) for n in (config.episodes_per_iteration, config.eval_episodes))
+    episodes, evaluated = (ceil(n, processes) for n in (config.episodes_per_iteration, config.eval_episodes))
     evaluated = min(evaluated, config.num_envs or max(episodes, config.engine_batch))
     return min(config.engine_batch, max(min(config.num_envs or episodes, episodes), evaluated))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from marft_algos.ranks.group import power_of_two
 from marft_envs.errors import ConfigError
 
 
@@ -89,7 +90,7 @@ def _check_counts(gpus: int, ranks: int, worker_gpus: int, per_node: int) -> Non
             f"{ranks} ranks were asked for, and there are {gpus} GPUs: a rank has one of its own. Type: --ranks"
             f" {largest_power(gpus)}, or --gpus {ranks}"
         )
-    if ranks < 1 or ranks != largest_power(ranks):
+    if not power_of_two(ranks):
         below = largest_power(max(ranks, 1))
         raise ConfigError(
             f"ranks is {ranks}; expected a power of two, as ranks add up in pairs. Type: --ranks {below}"

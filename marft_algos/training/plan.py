@@ -17,6 +17,7 @@ from typing import Literal
 import torch
 
 from marft_algos.config.settings import TrainConfig
+from marft_algos.ranks import lanes
 from marft_algos.training.estimate import (
     BASE,
     CUDA_CONTEXT,
@@ -36,8 +37,6 @@ from marft_envs.errors import ConfigError
 
 Shard = Literal["whole", "base"]
 GPU = torch.device("cuda")
-LANES = 8
-"""Lanes among which ranks share the pieces of a minibatch, if there are not more ranks."""
 MOST_RANKS = 1024
 """Largest number of ranks that is proposed."""
 
@@ -258,4 +257,4 @@ def lane_sums(ranks: int) -> int:
 
     They are one of each level of the tree of its lanes, and the lane that is added; at the end its own and a partner's.
     """
-    return max(int(math.log2(max(LANES, ranks) // ranks)) + 1, 2) if ranks > 1 else 0
+    return max(int(math.log2(max(lanes.USUAL, ranks) // ranks)) + 1, 2) if ranks > 1 else 0

@@ -20,6 +20,7 @@ from marft_algos.algorithms import base as algorithms
 from marft_algos.config import presets
 from marft_algos.config import settings as config
 from marft_algos.config.settings import TrainConfig
+from marft_algos.ranks.lanes import USUAL
 from marft_algos.rollout.collector import Collector
 from marft_algos.training import setup
 from marft_algos.training.estimate import GB, Shape, shapes_of
@@ -27,7 +28,6 @@ from marft_algos.training.layout import Layout, layouts, most_workers
 from marft_algos.training.parts import build
 from marft_algos.training.plan import (
     GPU,
-    LANES,
     Planner,
     episode_bytes,
     gathered_bytes,
@@ -130,7 +130,7 @@ def test_a_rank_holds_a_sum_for_each_level_of_the_tree_of_its_lanes() -> None:
 
     assert lane_sums(1) == 0, "one process adds pieces into the gradient, as ever"
     for ranks in (2, 4, 8, 16, 64):
-        assert lane_sums(ranks) == max(deepest(max(LANES, ranks) // ranks) + 1, 2), "its own and a partner's, at least"
+        assert lane_sums(ranks) == max(deepest(max(USUAL, ranks) // ranks) + 1, 2), "its own and a partner's, at least"
 
 
 @pytest.mark.parametrize(("env", "preset"), [("math-dual-v0", "quickstart"), ("math-debate-v0", "quickstart"),
