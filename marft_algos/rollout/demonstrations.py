@@ -65,6 +65,7 @@ class Demonstrations:
         self.rejected: Counter[str] = Counter()
         """Reason -> demonstrations that were left out for it since the run began."""
         self._named: dict[str, list[str]] = {}
+        self._counted: set[tuple[str, str]] = set()
         self._told: set[str] = set()
         self._first: list[Trajectory] | None = None
         self._recorded: list[tuple[str, Episode]] | None = None
@@ -138,8 +139,9 @@ class Demonstrations:
 
     def _leave_out(self, reason: str, name: str) -> None:
         """Counts a demonstration that is left out, a recorded one once, and notes its name."""
-        if self._recorded is not None and name in self._named.get(reason, ()):
+        if self._recorded is not None and (reason, name) in self._counted:
             return
+        self._counted.add((reason, name))
         self.rejected[reason] += 1
         self._named.setdefault(reason, []).append(name)
 
