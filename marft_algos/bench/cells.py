@@ -40,7 +40,10 @@ _ELSEWHERE = ("runs_dir", "name", "threads", "device", "fit_memory", "max_lost",
 """Settings that say where a run is made and what stops it, not what it is."""
 _LATER = {
     name: getattr(TrainConfig, name)
-    for name in ("start", "start_values", "warm_start", "tell_budget", "decode_graph", "head_dtype")
+    for name in (
+        *("start", "start_values", "warm_start", "tell_budget", "decode_graph", "head_dtype"),
+        *("lanes", "chunk", "collective_timeout"),
+    )
 }
 """Settings that came later, and their defaults: at them a run is what it was, and so its results count."""
 _LATER_OF_ALGORITHMS = {"lr_warmup": UpdateConfig.lr_warmup}

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from marft_algos.cli import launch
 from marft_algos.cli.training import typed_settings
 from marft_algos.config import arguments, trust
 from marft_algos.config.arguments import typed
 from marft_algos.lazy import check_packages, require_training
-from marft_algos.runs import start
+from marft_algos.ranks.group import launched
+from marft_algos.runs import paths, start
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import clean, say
 from marft_envs import experts
@@ -31,25 +33,31 @@ def run_train(argv: list[str]) -> int:
     check_packages()
     if "--dry-run" in argv:
         return _dry_run([word for word in argv if word != "--dry-run"])
+    argv, nproc = launch.take(argv)
     config, run = typed_settings(argv)
+    if nproc > 1 and not launched():
+        return launch.train(nproc, argv, config, run)
     command = typed("train", *argv)
-    with ExitStack() as lock:
-        if run is not None:
-            lock.enter_context(run.locked(command))
-        require_training()
-        from marft_algos.training.parts import build
-        from marft_algos.training.trainer import Trainer
-        from marft_algos.training.warm import warmed
+    require_training()
+    from marft_algos.training.parts import build
+    from marft_algos.training.trainer import Trainer
+    from marft_algos.training.warm import warmed
 
+    with ExitStack() as lock, closing(launch.joined(config)) as group:
+        if run is None and (again := launch.broken_off(config, group)) is not None:
+            run, config = again, paths.of_run(again)
+        if run is not None and group.rank == 0:
+            lock.enter_context(run.locked(command))
         if run is not None and _is_done(run, config):
             return 0
         if run is None:
-            config = warmed(config, command)
-        trainer, is_new = Trainer(build(config)), run is None
+            config = warmed(config, command, group)
+        trainer, is_new = Trainer(build(config), group), run is None
         if run is None:
             run = trainer.start()
             lock.enter_context(run.locked(command))
         else:
+            run = trainer.seen(run)
             trainer.resume(run)
         run.add_command(command, trainer.progress.iteration, made=is_new)
         return _train(trainer, run)

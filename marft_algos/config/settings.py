@@ -149,6 +149,13 @@ class TrainConfig(Checked):
     """Beside metrics.jsonl, which is always written."""
     threads: Annotated[int, COUNT] = 1
     """CPU threads of torch. 1: small models lose time with more, and 16 to 55 fold beside another busy process."""
+    lanes: Annotated[int, NOT_NEGATIVE] = 0
+    """Lanes in which an update's sums are made, a power of two: on as many ranks or fewer, the bits are the same. 0: one
+    lane on one rank, else 8, or as many as there are ranks; fixed when a run starts (docs/scale.md)."""
+    chunk: Annotated[int, COUNT] = 8
+    """Episodes that are batched together on one rank, where there is more than one lane; rounded up to whole groups."""
+    collective_timeout: Annotated[float, POSITIVE] = 600.0
+    """Seconds after which a rank that keeps the others waiting is an error."""
     check_memory: bool = True
     """Refuse to start where a rough estimate for the longest prompts and replies exceeds the device's memory."""
     fit_memory: bool = True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import os
+from collections.abc import Callable
 from typing import Protocol, TypeVar, cast
 
 from marft_algos.lazy import torch
@@ -121,6 +122,21 @@ class Ranks:
         """Leaves the others."""
         if self._dist.is_initialized():
             self._dist.destroy_process_group()
+
+
+def lead(group: Group, work: Callable[[], T]) -> T:
+    """Does something on rank 0, and returns what it returned, or raises what it raised, on all of them."""
+    done: tuple[T | None, Exception | None] = (None, None)
+    if group.rank == 0:
+        try:
+            done = (work(), None)
+        except Exception as error:
+            group.first((None, error))
+            raise
+    result, raised = group.first(done)
+    if raised is not None:
+        raise raised
+    return cast(T, result)
 
 
 def power_of_two(count: int) -> bool:

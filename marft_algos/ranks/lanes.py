@@ -36,11 +36,7 @@ class Lanes:
     def __init__(self, group: Group | None = None, count: int = 1) -> None:
         self.group: Group = group or Alone()
         self.count = count
-        if not power_of_two(count) or count < self.group.size:
-            raise ConfigError(
-                f"{count} lanes cannot be dealt to {self.group.size} ranks. Expected a power of two, at least as many"
-                f" as ranks: --lanes {max(USUAL, self.group.size)}. A run that goes on keeps its lanes."
-            )
+        check(count, self.group.size)
 
     @property
     def mine(self) -> range:
@@ -126,6 +122,25 @@ class Lanes:
             failed = error
         if self.group.agree(failed is not None):
             raise failed or MemoryError("memory ran out on another rank")
+
+
+def check(count: int, ranks: int) -> None:
+    """Checks that lanes can be dealt to so many ranks.
+
+    Raises:
+        ConfigError: They cannot.
+    """
+    if not power_of_two(count) or count < ranks:
+        raise ConfigError(
+            f"{count} lanes cannot be dealt to {ranks} ranks. Expected a power of two, at least as many as ranks:"
+            f" --lanes {max(USUAL, ranks)}. (A run that goes on with other lanes differs in the last bits.)"
+        )
+
+
+def usual(group: Group | None = None) -> int:
+    """Returns how many lanes a run has that says nothing: one on one rank, else 8, or as many as there are ranks."""
+    size = 1 if group is None else group.size
+    return 1 if size == 1 else max(USUAL, size)
 
 
 class _Tree:

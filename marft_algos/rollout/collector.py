@@ -88,11 +88,7 @@ class Collector:
                 ``all_may_be_lost``, for those who count what else was played in the iteration, too.
         """
         groups = self.stream(seeds, options, iteration=iteration, first=first, group_size=group_size, keep=keep)
-        played = settle(sorted(chain.from_iterable(groups), key=lambda t: t.number))
-        if played and not all_may_be_lost and all(t.infra for t in played):
-            lost = [t.episode for t in played]
-            raise OutageError(f"All {len(lost)} episodes failed ({blamed(lost)}).")
-        return played
+        return settled(sorted(chain.from_iterable(groups), key=lambda t: t.number), all_may_be_lost)
 
     def stream(
         self,
@@ -347,6 +343,18 @@ class Collector:
                 )
             )
         return planned
+
+
+def settled(played: Sequence[Trajectory], all_may_be_lost: bool) -> list[Trajectory]:
+    """Pays those that a text broke off no more than the lowest of the others; see ``Collector.collect``.
+
+    Raises:
+        OutageError: Every episode was lost; not with ``all_may_be_lost``.
+    """
+    if played and not all_may_be_lost and all(t.infra for t in played):
+        lost = [t.episode for t in played]
+        raise OutageError(f"All {len(lost)} episodes failed ({blamed(lost)}).")
+    return settle(played)
 
 
 def _recorded(request: GenerationRequest, reply: Generation) -> dict[str, Any]:

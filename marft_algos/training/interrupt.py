@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from marft_algos.ranks.group import Alone, Group
+
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM, after the state was saved."""
@@ -16,10 +18,15 @@ class Interrupted(KeyboardInterrupt):
 class Interrupt:
     """Handles Ctrl-C or SIGTERM: at once while nothing that a checkpoint holds changes, else as soon as that is so.
 
-    A second one takes effect at once, and leaves the last checkpoint as it is.
+    A second one takes effect at once, and leaves the last checkpoint as it is. Where several ranks train, all of them
+    stop behind the same iteration.
+
+    Args:
+        group: The ranks.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, group: Group | None = None) -> None:
+        self._group = group or Alone()
         self.whole = False
         """The interruption came where the state can be saved."""
         self._requested = False
@@ -34,6 +41,9 @@ class Interrupt:
     @contextmanager
     def allowed(self) -> Iterator[None]:
         """Marks code in which nothing that a checkpoint holds changes."""
+        if self._group.size > 1:  # the others would wait for this one: see ``agreed``
+            yield
+            return
         if self._requested:
             self.whole = True
             raise KeyboardInterrupt
@@ -42,6 +52,12 @@ class Interrupt:
             yield
         finally:
             self._safe = False
+
+    def agreed(self) -> None:
+        """Stops all ranks, if one is to stop; called behind an iteration."""
+        if self._group.size > 1 and self._group.agree(self._requested):
+            self.whole = True
+            raise KeyboardInterrupt
 
     @contextmanager
     def installed(self) -> Iterator[None]:

@@ -15,14 +15,20 @@ from marft_algos.credit import diagnostics
 from marft_algos.engines.base import Publisher
 from marft_algos.learner.learner import Learner
 from marft_algos.models.critic import Critics
+from marft_algos.ranks import lanes
+from marft_algos.ranks.group import Group, lead
+from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout import selfplay
+from marft_algos.rollout.chunks import Chunks
 from marft_algos.rollout.collector import Collector, Keep
+from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import StoppedError, Variety, check, counts, permute_rewards, summary, whole
 from marft_algos.rollout.replay import Replayer, StartEngine, TreeCollector
 from marft_algos.runs import checkpoint, loggers, records, report
 from marft_algos.runs import folder as runs
 from marft_algos.runs import start as starts
 from marft_algos.runs.folder import UNTRAINED, PanelFacts, Progress, RunFolder
+from marft_algos.runs.onlooker import Onlooker
 from marft_algos.training import evaluate, setup
 from marft_algos.training.advice import advice
 from marft_algos.training.interrupt import Interrupt, Interrupted
@@ -36,14 +42,19 @@ class Trainer:
 
     Args:
         parts: Of the run, see :func:`marft_algos.training.parts.build`.
+        group: The ranks that train together; every one of them makes the same calls.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, group: Group | None = None) -> None:
         self.config = config = parts.config
+        self.lanes = Lanes(group, config.lanes or lanes.usual(group))
+        self.group = self.lanes.group
+        if self.group.size > 1:
+            self.config = config = replace(config, lanes=self.lanes.count)  # it goes on so, on however many ranks
         self.parts, self.policies, self.engine, self.problems = parts, parts.policies, parts.engine, parts.problems
         algorithm = parts.algorithm
         self.critics = Critics(self.policies, config.critic_hidden, config.seed) if algorithm.view != "none" else None
-        self.learner = Learner(algorithm, self.policies, self.critics, config.seed)
+        self.learner = Learner(algorithm, self.policies, self.critics, config.seed, self.lanes)
         self.pool = selfplay.Pool(config, self.policies) if config.pool else None
         self._assignment = self.pool.assign if self.pool is not None else None
         self.replayer = Replayer(
@@ -51,7 +62,7 @@ class Trainer:
             self.engine,
             setup.sampling(config),
             seed=config.seed,
-            slots=_slots(config),
+            slots=_slots(config, self.lanes),
             start=StartEngine(self.engine, self.policies) if "start" in algorithm.rule.needs else None,
             assignment=self._assignment,
         )
@@ -67,10 +78,18 @@ class Trainer:
         config = self.config
         setup.take_values(self.parts.spec, self.critics)
         stem = f"{config.env}-{config.algo}".replace("/", "_").replace(":", "_")
-        run = RunFolder.create(config.runs_dir, config.name, stem)
-        starts.keep(run, config, self.parts.spec.local)
-        run.write_config(config.to_toml())
-        return run
+
+        def make() -> RunFolder:
+            run = RunFolder.create(config.runs_dir, config.name, stem)
+            starts.keep(run, config, self.parts.spec.local)
+            run.write_config(config.to_toml())
+            return run
+
+        return self.seen(lead(self.group, make))
+
+    def seen(self, run: RunFolder) -> RunFolder:
+        """Returns a run's folder as this rank may use it: only the first one writes."""
+        return run if self.group.rank == 0 else Onlooker(run.root)
 
     def resume(self, run: RunFolder) -> None:
         """Takes over the last checkpoint; what the run wrote after it is forgotten, and will be written again.
@@ -102,11 +121,13 @@ class Trainer:
             TaskError: The task's code does not work; the state was saved.
         """
         config = self.config
-        sinks = [loggers.make(name, run, self.progress.iteration) for name in config.loggers]
-        sinks += self.parts.loggers
-        session = _Session(run, display, [display, *sinks], Interrupt())
+        sinks = list[loggers.Logger]()
+        if self.group.rank == 0:
+            sinks += [loggers.make(name, run, self.progress.iteration) for name in config.loggers]
+            sinks += self.parts.loggers
+        session = _Session(run, display, [display, *sinks], Interrupt(self.group))
         seeds.start_global(seeds.tasks(config.seed, -1))
-        vec = VectorEnv([self.parts.make_env] * _slots(config))
+        vec = VectorEnv([self.parts.make_env] * _slots(config, self.lanes))
         try:
             with self._guarded(session):
                 self.publisher.publish(self.policies.policies, self.policies.version)
@@ -197,20 +218,20 @@ class Trainer:
         self._log(session, {"iteration": iteration, **metrics}, started)
         if evaluated or _due(iteration, config.save_every):
             self._save(session.run)
+        session.interrupt.agreed()
 
-    def _collect(self, collector: Collector, iteration: int) -> _Collected:
+    def _collect(self, collector: Chunks, iteration: int) -> _Collected:
         """Plays the iteration's groups; those that the algorithm does not want are replaced by fresh ones."""
         config, algorithm = self.config, self.learner.algorithm
         if self._demonstrations is not None:
-            panel = self.problems.train(config.seed, iteration, config.episodes_per_iteration)
-            drawn = self._demonstrations.draw(panel, iteration, self.policies.version)
-            return _Collected(drawn, summary(drawn) | self._demonstrations.metrics(), [])
+            return self._shown(self._demonstrations, iteration)
         judge = config.credit_diagnostics if _due(iteration + 1, config.record_every) else 0
         keep: Keep = "decisions" if judge else algorithm.rule.keep
         size = algorithm.group_size
         lacking = config.episodes_per_iteration // size
         played: list[Trajectory] = []
         kept: list[Trajectory] = []
+        collector.forget()
         for refill in range(1 + algorithm.refills):
             panel = self.problems.train(config.seed, iteration, lacking, refill).repeated(size)
             seeds.start_global(seeds.tasks(config.seed, iteration, refill))
@@ -232,8 +253,11 @@ class Trainer:
             if not lacking:
                 break
         self._check_lost(played, iteration)
-        replayed = algorithm.rule.replay(whole(kept), self.replayer, iteration)
+        replayed = whole(kept)
+        if algorithm.rule.keep != "nothing":
+            replayed = collector.apart(replayed, lambda part: algorithm.rule.replay(part, self.replayer, iteration))
         judged = diagnostics.judge(replayed[:judge], self.replayer, iteration) if judge else []
+        self.replayer.share(self.group)
         self._check_lost(played, iteration)
         metrics: dict[str, float] = {"branches": self.replayer.branches, "branches_lost": len(self.replayer.lost)}
         if self.replayer.spent or self.replayer.states:
@@ -248,6 +272,17 @@ class Trainer:
         if isinstance(algorithm.config, algorithms.GroupConfig):
             metrics |= {"groups": len(kept) // size, "groups_dropped": (len(played) - len(kept)) // size}
         return _Collected([episodes[t.number] for t in kept], metrics, judged)
+
+    def _shown(self, demonstrations: Demonstrations, iteration: int) -> _Collected:
+        """Returns demonstrations, which rank 0 draws for all."""
+
+        def draw() -> tuple[Sequence[Trajectory], dict[str, float]]:
+            panel = self.problems.train(self.config.seed, iteration, self.config.episodes_per_iteration)
+            drawn = demonstrations.draw(panel, iteration, self.policies.version)
+            return drawn, demonstrations.metrics()
+
+        drawn, metrics = lead(self.group, draw)
+        return _Collected(drawn, summary(drawn) | metrics, [])
 
     def _check_lost(self, played: Sequence[Trajectory], iteration: int) -> None:
         check(played, self.config, f"iteration {iteration + 1}", self.replayer.branches, self.replayer.lost)
@@ -264,7 +299,7 @@ class Trainer:
         self._log(session, {"iteration": iteration, **metrics}, started)
         self._save(session.run, again=True)
 
-    def _collector(self, vec: Any, display: loggers.Display) -> Collector:
+    def _collector(self, vec: Any, display: loggers.Display) -> Chunks:
         def show(done: int, total: int, tokens: int) -> None:
             display.phase(f"playing: {done}/{total} episodes, {tokens} tokens")
 
@@ -272,10 +307,10 @@ class Trainer:
         place = (vec, self.policies.renderer, self.engine, setup.sampling(config))
         kwargs: dict[str, Any] = {"seed": config.seed, "overlap": config.overlap, "on_progress": show}
         kwargs |= {"assignment": self._assignment, "states": self.replayer.states}
-        if algorithm.candidates == 1:
-            return Collector(*place, **kwargs)
-        several = algorithm.candidates
-        return TreeCollector(*place, replayer=self.replayer, candidates=several, worth=algorithm.worth, **kwargs)
+        if algorithm.candidates > 1:
+            kwargs |= {"replayer": self.replayer, "candidates": algorithm.candidates, "worth": algorithm.worth}
+        kind = Collector if algorithm.candidates == 1 else TreeCollector
+        return Chunks(kind(*place, **kwargs), self.lanes, config.chunk)
 
     def _evaluate(self, session: _Session, iteration: int) -> dict[str, float]:
         """Plays the held-out panel; returns its numbers."""
@@ -286,11 +321,12 @@ class Trainer:
         started, run = time.monotonic(), session.run
         panel, renderer = self.problems.held_out, self.policies.renderer
         make_env = self.parts.make_eval_env
-        played = evaluate.play(self.config, make_env, panel, renderer, self.engine, show)
+        played = evaluate.play(self.config, make_env, panel, renderer, self.engine, show, self.lanes)
         run.write_episodes("eval", iteration, [records.row(t) for t in played])
         now = evaluate.records(played)
         estimate = runs.estimate(now)
-        gain = runs.compare(run.evaluation(UNTRAINED), now)[2] if iteration != UNTRAINED else None
+        first = iteration == UNTRAINED or self.group.rank > 0  # who writes nothing has nothing to read, either
+        gain = None if first else runs.compare(run.evaluation(UNTRAINED), now)[2]
         facts = PanelFacts.of([record.task_id for record in now], self.problems.apart)
         session.display.evaluated(iteration, estimate, gain, str(facts))
         if estimate.mean > self.progress.best_score:
@@ -325,6 +361,8 @@ class Trainer:
             sink.log(metrics)
 
     def _save(self, run: RunFolder, again: bool = False) -> None:
+        if self.group.rank > 0:
+            return
         if not again and checkpoint.steps(run.checkpoints)[-1:] == [self.progress.iteration]:
             return
         self.progress.version = self.policies.version
@@ -377,9 +415,12 @@ class _Collected:
     """What replays say about some turns."""
 
 
-def _slots(config: TrainConfig) -> int:
-    """Returns the number of episodes in flight."""
-    return min(config.num_envs or config.episodes_per_iteration, config.episodes_per_iteration)
+def _slots(config: TrainConfig, lanes: Lanes) -> int:
+    """Returns the number of episodes in flight on a rank."""
+    episodes = config.episodes_per_iteration
+    if lanes.count > 1:
+        episodes = min(episodes, config.chunk)
+    return min(config.num_envs or episodes, episodes)
 
 
 def _due(iteration: int, every: int) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config.arguments import typed
 from marft_algos.config.settings import TrainConfig
+from marft_algos.ranks.group import Alone, Group, lead
 from marft_algos.runs import paths, start
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import say
@@ -21,7 +22,7 @@ from marft_algos.training.trainer import Trainer, train_and_report
 from marft_envs.errors import ConfigError
 
 
-def warmed(config: TrainConfig, command: str = "") -> TrainConfig:
+def warmed(config: TrainConfig, command: str = "", group: Group | None = None) -> TrainConfig:
     """Trains the warm start that the settings ask for, a run of its own, and returns settings that begin with it.
 
     It is there already if a run of that name was broken off: then it is finished, or taken as it is.
@@ -29,22 +30,24 @@ def warmed(config: TrainConfig, command: str = "") -> TrainConfig:
     Args:
         config: Of the run that is to begin.
         command: What was typed, for whoever finds the folder.
+        group: The ranks that train together.
 
     Raises:
         ConfigError: The task has no expert, or a setting cannot work.
         Interrupted: Ctrl-C or SIGTERM; what the warm start has learnt was saved.
     """
+    group = group or Alone()
     if not config.warm_start or config.start or algorithms.get(config.algo).imitates:
         return config
     _check_later(config)
     settings = supervised(config)
     root = Path(config.runs_dir) / settings.name
-    there = bool(settings.name) and (root / "config.toml").is_file()
+    there = lead(group, lambda: bool(settings.name) and (root / "config.toml").is_file())
     if there:
         _check_same(RunFolder.open(root), settings)
-    trainer = Trainer(build(settings))
+    trainer = Trainer(build(settings), group)
     with ExitStack() as lock:
-        run = RunFolder.open(root) if there else trainer.start()
+        run = trainer.seen(RunFolder.open(root)) if there else trainer.start()
         lock.enter_context(run.locked(command))
         if there:
             trainer.resume(run)

@@ -1,0 +1,128 @@
+"""``marft train --nproc N``: ranks of one machine, started again where one of them dies."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from marft_algos.config import arguments
+from marft_algos.config.arguments import typed
+from marft_algos.lazy import require_training
+from marft_algos.ranks import group as ranks
+from marft_algos.ranks import lanes
+from marft_algos.runs.folder import RunFolder
+from marft_envs.errors import ConfigError, MarftError
+
+if TYPE_CHECKING:
+    from marft_algos.config.settings import TrainConfig
+
+ENDED = "MARFT_ENDED"
+"""Environment variable: a file into which a rank writes its exit code if it ended as it should, or by an error that
+would come again. Other ends are a death, after which the launcher starts all ranks again."""
+RESTARTS = 3
+
+
+def take(argv: list[str]) -> tuple[list[str], int]:
+    """Splits ``--nproc`` off; 0 where it is not given.
+
+    Raises:
+        ConfigError: No number of ranks.
+    """
+    words, given = arguments.take(argv, "nproc")
+    text = given.get("nproc", "0")
+    if not text.isdecimal() or ("nproc" in given and not ranks.power_of_two(int(text))):
+        raise ConfigError(f"--nproc {text}: expected how many processes train together: 1, 2, 4, 8, …")
+    return words, int(text)
+
+
+def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | None) -> int:
+    """Starts ranks that do what the command line says, and waits for them; returns the first one's exit code.
+
+    Raises:
+        ConfigError: The run's lanes cannot be dealt to so many ranks, or its name is taken.
+        RanksError: Ranks died, again and again.
+    """
+    lanes.check(config.lanes or max(8, nproc), nproc)
+    words = list(argv)
+    if run is None and not config.name:  # all of them, and those that are started again, must mean one folder
+        stem = f"{config.env}-{config.algo}".replace("/", "_").replace(":", "_")
+        words += ["--name", f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"]
+    elif run is None:
+        RunFolder.check_free(config.runs_dir, config.name)
+    require_training()
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    with tempfile.TemporaryDirectory(prefix="marft-ranks-") as folder:
+        ended = Path(folder) / "ended"
+        os.environ[ENDED] = str(ended)
+        settings = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=nproc,
+            rdzv_backend="c10d",
+            rdzv_endpoint="127.0.0.1:0",
+            local_addr="127.0.0.1",
+            max_restarts=RESTARTS,
+            monitor_interval=0.5,
+        )
+        try:
+            elastic_launch(settings, sys.executable)("-m", "marft_algos.cli.launch", "train", *words)
+        except ChildFailedError as error:
+            raise RanksError(
+                f"Ranks died {RESTARTS + 1} times; the first of the last ones: {error.get_first_failure()[1].message}"
+                f" What was saved is whole. Go on: {typed('train', '--resume', 'RUN', '--nproc', nproc)}"
+            ) from error
+        finally:
+            del os.environ[ENDED]
+        return int(ended.read_text()) if ended.is_file() else 0
+
+
+class RanksError(MarftError, RuntimeError):
+    """Ranks died, again and again."""
+
+
+def joined(config: TrainConfig) -> ranks.Group:
+    """Returns the ranks that a launcher has started, or this process alone.
+
+    Raises:
+        ConfigError: Settings that several ranks cannot have.
+    """
+    if not ranks.launched():
+        return ranks.Alone()
+    from marft_algos.models.loading import pick_device
+
+    return ranks.join(config.collective_timeout, pick_device(config.device))
+
+
+def broken_off(config: TrainConfig, group: ranks.Group) -> RunFolder | None:
+    """Returns the run that the ranks had begun when one of them died; None where they begin."""
+    if not int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
+        return None
+    root = Path(config.runs_dir) / config.name
+    there = ranks.lead(group, lambda: bool(config.name) and (root / "config.toml").is_file())
+    return RunFolder.open(root) if there else None
+
+
+def main() -> int:
+    """Runs one rank; returns 0 unless it died."""
+    from marft_algos import cli
+
+    ended = Path(os.environ[ENDED])
+    if ended.is_file():  # another rank's end is not to be repeated
+        return 0
+    rank = int(os.environ["RANK"])
+    if rank:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
+    code = cli.main(sys.argv[1:])
+    if code:
+        ended.write_text(str(code), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
