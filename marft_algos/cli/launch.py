@@ -6,6 +6,8 @@ import os
 import sys
 import tempfile
 import time
+import uuid
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ from marft_algos.lazy import require_training
 from marft_algos.ranks import group as ranks
 from marft_algos.ranks import lanes
 from marft_algos.runs.folder import RunFolder
+from marft_algos.terminal import say
 from marft_envs.errors import ConfigError, MarftError
 
 if TYPE_CHECKING:
@@ -47,6 +50,7 @@ def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | Non
         RanksError: Ranks died, again and again.
     """
     lanes.check(config.lanes or max(8, nproc), nproc)
+    _check(config)
     words = list(argv)
     if run is None and not config.name:  # all of them, and those that are started again, must mean one folder
         stem = f"{config.env}-{config.algo}".replace("/", "_").replace(":", "_")
@@ -54,6 +58,7 @@ def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | Non
     elif run is None:
         RunFolder.check_free(config.runs_dir, config.name)
     require_training()
+    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -64,6 +69,7 @@ def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | Non
             min_nodes=1,
             max_nodes=1,
             nproc_per_node=nproc,
+            run_id=uuid.uuid4().hex,
             rdzv_backend="c10d",
             rdzv_endpoint="127.0.0.1:0",
             local_addr="127.0.0.1",
@@ -77,6 +83,9 @@ def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | Non
                 f"Ranks died {RESTARTS + 1} times; the first of the last ones: {error.get_first_failure()[1].message}"
                 f" What was saved is whole. Go on: {typed('train', '--resume', 'RUN', '--nproc', nproc)}"
             ) from error
+        except SignalException:
+            say("stopped; what is saved is whole")
+            return 130
         finally:
             del os.environ[ENDED]
         return int(ended.read_text()) if ended.is_file() else 0
@@ -94,9 +103,22 @@ def joined(config: TrainConfig) -> ranks.Group:
     """
     if not ranks.launched():
         return ranks.Alone()
+    _check(config)
     from marft_algos.models.loading import pick_device
 
     return ranks.join(config.collective_timeout, pick_device(config.device))
+
+
+def _check(config: TrainConfig) -> None:
+    """Refuses settings that several ranks cannot have."""
+    if config.credit_diagnostics:
+        raise ConfigError("credit_diagnostics compares replays on one rank. Type: --credit-diagnostics 0")
+    for policy, endpoint in config.engines.items():
+        if not endpoint.hosted:
+            raise ConfigError(
+                f"The server that plays {policy} gets its weights from one process, and several train. Sample on the"
+                " ranks themselves (leave out --engines), or train with one rank."
+            )
 
 
 def broken_off(config: TrainConfig, group: ranks.Group) -> RunFolder | None:
@@ -118,6 +140,7 @@ def main() -> int:
     rank = int(os.environ["RANK"])
     if rank:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
+        warnings.simplefilter("ignore")  # rank 0 says it, too
     code = cli.main(sys.argv[1:])
     if code:
         ended.write_text(str(code), encoding="utf-8")

@@ -150,8 +150,8 @@ class TrainConfig(Checked):
     threads: Annotated[int, COUNT] = 1
     """CPU threads of torch. 1: small models lose time with more, and 16 to 55 fold beside another busy process."""
     lanes: Annotated[int, NOT_NEGATIVE] = 0
-    """Lanes in which an update's sums are made, a power of two: on as many ranks or fewer, the bits are the same. 0: one
-    lane on one rank, else 8, or as many as there are ranks; fixed when a run starts (docs/scale.md)."""
+    """Lanes in which an update's sums are made, a power of two: on as many ranks or fewer, the bits are the same. 0:
+    one lane on one rank, else 8, or as many as there are ranks; fixed when a run starts (docs/scale.md)."""
     chunk: Annotated[int, COUNT] = 8
     """Episodes that are batched together on one rank, where there is more than one lane; rounded up to whole groups."""
     collective_timeout: Annotated[float, POSITIVE] = 600.0

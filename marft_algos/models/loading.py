@@ -31,6 +31,7 @@ from marft_algos.models import EMBEDDED, attention, embedded_path, gguf
 from marft_algos.models.chat import Chat
 from marft_algos.models.scoring import Fp32Head, head_of, logits, softcap_of, widen_head
 from marft_algos.models.switches import fused_passes
+from marft_algos.ranks.group import local_rank
 from marft_envs.errors import ConfigError, MarftError, MissingExtraError, did_you_mean
 
 _GENERIC_TOKENIZERS = {"PreTrainedTokenizerFast", "TokenizersBackend"}
@@ -101,7 +102,9 @@ def share(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def pick_device(device: str) -> torch.device:
-    """Resolves ``auto | cpu | cuda[:n]``."""
+    """Resolves ``auto | cpu | cuda[:n]``; each of several ranks of a machine has a GPU of its own."""
+    if device in ("auto", "cuda") and torch.cuda.is_available() and (place := local_rank()) is not None:
+        return torch.device(f"cuda:{place}")
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):

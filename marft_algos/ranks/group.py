@@ -149,6 +149,16 @@ def launched() -> int:
     return int(os.environ["WORLD_SIZE"]) if {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys() else 0
 
 
+def local_rank() -> int | None:
+    """Returns the number of this rank on its machine; None where no launcher has started it."""
+    return int(os.environ.get("LOCAL_RANK", "0")) if launched() else None
+
+
+def local_size() -> int:
+    """Returns how many ranks share this machine, this one being one of them."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if launched() else 1
+
+
 def join(timeout: float, device: torch.device) -> Group:
     """Returns the ranks that a launcher has started, or this process alone."""
     return Ranks(timeout, device) if launched() else Alone()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 from marft_algos.config.settings import TrainConfig
+from marft_algos.ranks.group import local_size
 from marft_algos.terminal import say
 from marft_algos.training.estimate import GB, Estimate, capacity, estimate
 from marft_algos.training.resolve import RunSpec
@@ -34,7 +35,7 @@ def fitted(
         device: Instead of the one that the settings name.
     """
     first = now = estimate(spec, env, device=device)
-    room = capacity(now.device) if room is None else room
+    room = share(now.device) if room is None else room
     config = spec.config
     if now.peak <= room or not config.fit_memory:
         return spec, now
@@ -47,6 +48,11 @@ def fitted(
         f" ({now.peak / GB:.3g} GB; results are the same but for rounding)"
     )
     return dataclasses.replace(spec, config=config), now
+
+
+def share(device: torch.device) -> int:
+    """Returns the bytes that this process can use; ranks of one machine share its memory."""
+    return capacity(device) // (local_size() if device.type == "cpu" else 1)
 
 
 def shrunk(

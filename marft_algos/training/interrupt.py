@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from marft_algos.ranks.group import Alone, Group
+
+SAME_S = 2.0
+"""Seconds within which two signals to one of several ranks are one."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -30,10 +35,13 @@ class Interrupt:
         self.whole = False
         """The interruption came where the state can be saved."""
         self._requested = False
+        self._when = -math.inf
         self._safe = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        again, self._requested = self._requested, True
+        # A terminal's Ctrl-C reaches every rank, and then the launcher sends each of them a SIGTERM.
+        same = self._group.size > 1 and time.monotonic() - self._when < SAME_S
+        again, self._requested, self._when = self._requested and not same, True, time.monotonic()
         if self._safe or again:
             self.whole = self._safe
             raise KeyboardInterrupt

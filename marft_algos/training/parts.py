@@ -20,7 +20,7 @@ from marft_algos.rollout.panel import Problems
 from marft_algos.runs import paths, start
 from marft_algos.runs.loggers import Logger
 from marft_algos.training import hosting, setup
-from marft_algos.training.fit import fitted
+from marft_algos.training.fit import fitted, share
 from marft_algos.training.resolve import RunSpec, make_algorithm, resolve
 from marft_algos.training.setup import EnvFactory
 from marft_envs import FlexEnv
@@ -94,7 +94,7 @@ def build(
         hosting.reach(spec)
         if config.check_memory and model is None:
             spec, memory = fitted(spec, first)
-            memory.check()
+            memory.check(share(memory.device))
             algorithm = make_algorithm(spec, setup.sampling(config))
         base = wrap_base(*model, setup.model_settings(config)) if model else None
         renderer = setup.make_renderer(spec, base)

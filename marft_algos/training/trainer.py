@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rich.console import Console
+
 from marft_algos import seeds
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config.settings import TrainConfig
@@ -385,12 +387,13 @@ def train_and_report(trainer: Trainer, run: RunFolder, what: str = "") -> None:
     Raises:
         Interrupted, OutageError, TaskError: As ``Trainer.train``; then there is no report.
     """
-    config = trainer.config
-    with loggers.Display(
-        config.iterations, trainer.progress.iteration, f"{config.env} · {what or config.algo}"
-    ) as display:
+    config, first = trainer.config, trainer.group.rank == 0
+    title = f"{config.env} · {what or config.algo}"
+    console = None if first else Console(quiet=True)
+    with loggers.Display(config.iterations, trainer.progress.iteration, title, console) as display:
         trainer.train(run, display)
-    report.finish(run)
+    if first:
+        report.finish(run)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,8 @@ HEAVY = (
 FLOORS = (
     ("started", "lazy", "ranges", "seeds", "terminal", "jsonl"),
     ("types", "functional", "memory"),
-    ("models", "batching", "ranks"),
+    ("ranks",),
+    ("models", "batching"),
     ("credit",),
     ("algorithms",),
     ("config", "learner"),

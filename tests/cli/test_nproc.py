@@ -1,0 +1,140 @@
+"""``marft train --nproc``: the weights of one process, whatever dies on the way, and on however many ranks it goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from marft_algos.cli import main
+
+SMALL = (
+    *("--episodes-per-iteration", "16", "--eval-episodes", "8", "--eval-every", "2"),
+    *("--save-every", "1", "--keep", "all"),
+)
+
+
+def weights(run: Path, iteration: int) -> str:
+    """The sha256 of a checkpoint's adapters, value heads and optimisers."""
+    folder, found = run / "checkpoints" / f"step_{iteration:06d}", hashlib.sha256()
+    files = sorted(folder.rglob("*.safetensors"))
+    assert len(files) == 2
+    for file in files:
+        found.update(file.read_bytes())
+    state = torch.load(folder / "state.pt", weights_only=True)
+    assert state["critics"] and state["learner"]["policies"]
+    for name, value in sorted(flat(state["critics"]) + flat(state["learner"])):
+        found.update(f"{name}: {value.tolist() if isinstance(value, torch.Tensor) else value}".encode())
+    return found.hexdigest()
+
+
+def flat(value: Any, name: str = "") -> list[tuple[str, Any]]:
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    return [(name, value)] if parts is None else [leaf for key, part in parts for leaf in flat(part, f"{name}/{key}")]
+
+
+def numbers(run: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if not k.startswith("time_")} for line in lines]
+
+
+def launcher(*words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "marft_algos", "train", *words]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+
+
+def ranks_of(process: subprocess.Popen[str]) -> dict[int, int]:
+    """Rank -> process id, of the launcher's children."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal():
+            continue
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            words = (folder / "environ").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            continue  # it has ended meanwhile
+        if parent == process.pid and (rank := next((w for w in words if w.startswith(b"RANK=")), None)):
+            found[int(rank.partition(b"=")[2])] = int(folder.name)
+    return found
+
+
+def wait_for(iteration: int, run: Path, process: subprocess.Popen[str]) -> None:
+    for _ in range(2400):
+        if process.poll() is not None:
+            raise AssertionError(process.communicate())
+        if (run / "metrics.jsonl").is_file() and len(numbers(run)) > iteration:
+            return
+        time.sleep(0.05)
+    raise AssertionError("nothing happens")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one process, in eight lanes."""
+    where = ("--runs-dir", str(tmp_path_factory.mktemp("alone")), *SMALL)
+    assert main(["train", *where, "--iterations", "4", "--lanes", "8", "--name", "alone"]) == 0
+    return Path(where[1]) / "alone"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_run_whose_rank_is_killed_and_that_one_process_finishes_is_the_undisturbed_run(
+    killed: int, alone: Path, tmp_path: Path
+) -> None:
+    where = ("--runs-dir", str(tmp_path), *SMALL)
+    process = launcher(*where, "--iterations", "3", "--nproc", "2", "--name", "ranks")
+    wait_for(1, tmp_path / "ranks", process)
+    os.kill(ranks_of(process)[killed], signal.SIGKILL)
+    said, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+    assert said.count("gain:") == 1, "the first rank speaks for all"
+    assert numbers(tmp_path / "ranks")[:3] == numbers(alone)[:3]
+    assert weights(tmp_path / "ranks", 3) == weights(alone, 3)
+    assert main(["train", "--resume", str(tmp_path / "ranks"), "--iterations", "4"]) == 0
+    assert weights(tmp_path / "ranks", 4) == weights(alone, 4)
+
+
+def test_a_ctrl_c_stops_all_ranks_behind_an_iteration(tmp_path: Path) -> None:
+    process = launcher("--runs-dir", str(tmp_path), *SMALL, "--iterations", "500", "--nproc", "2", "--name", "ranks")
+    wait_for(1, tmp_path / "ranks", process)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 130, errors
+    steps = sorted((tmp_path / "ranks" / "checkpoints").iterdir())
+    assert int(steps[-1].name.removeprefix("step_")) == numbers(tmp_path / "ranks")[-1]["iteration"]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--nproc", "3"), "expected how many processes.*1, 2, 4"),
+        (("--nproc", "two"), "--nproc two: expected"),
+        (("--nproc", "4", "--lanes", "2"), "2 lanes cannot be dealt to 4 ranks.*--lanes 8"),
+        (("--nproc", "2", "--lanes", "6"), "6 lanes cannot be dealt.*power of two"),
+        (("--nproc", "2", "--credit-diagnostics", "4"), "--credit-diagnostics 0"),
+        (
+            ("--nproc", "2", "--engines", 'actor_0={kind = "vllm", url = "http://127.0.0.1:9"}'),
+            "several train.*leave out --engines",
+        ),
+    ],
+)
+def test_what_ranks_cannot_do_is_refused_before_one_is_started(
+    words: tuple[str, ...], error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--runs-dir", str(tmp_path), *words]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert re.search(error, said), said
+    assert not [*tmp_path.iterdir()]
