@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from marft_algos.config.settings import TrainConfig
 
 ENDED = "MARFT_ENDED"
-"""Environment variable: a file into which a rank writes its exit code if it ended as it should, or by an error that
-would come again. Other ends are a death, after which the launcher starts all ranks again."""
+"""Environment variable: a folder in which a rank leaves its exit code if it ended by an error that would come again,
+and a mark if it was stopped. Other ends are a death, after which the launcher starts all ranks again."""
 RESTARTS = 3
 
 
@@ -63,8 +63,8 @@ def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | Non
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     with tempfile.TemporaryDirectory(prefix="marft-ranks-") as folder:
-        ended = Path(folder) / "ended"
-        os.environ[ENDED] = str(ended)
+        os.environ[ENDED] = folder
+        ended = Path(folder) / "code"
         settings = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -88,6 +88,8 @@ def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | Non
             return 130
         finally:
             del os.environ[ENDED]
+        if any(Path(folder).glob("stopped-*")):
+            return 130
         return int(ended.read_text()) if ended.is_file() else 0
 
 
@@ -134,16 +136,19 @@ def main() -> int:
     """Runs one rank; returns 0 unless it died."""
     from marft_algos import cli
 
-    ended = Path(os.environ[ENDED])
-    if ended.is_file():  # another rank's end is not to be repeated
+    ended, rank = Path(os.environ[ENDED]), int(os.environ["RANK"])
+    if (ended / "code").is_file():  # another rank's end is not to be repeated
         return 0
-    rank = int(os.environ["RANK"])
+    stopped = ended / f"stopped-{rank}"
+    stopped.unlink(missing_ok=True)  # by the launcher, before it started this rank again
     if rank:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
         warnings.simplefilter("ignore")  # rank 0 says it, too
     code = cli.main(sys.argv[1:])
-    if code:
-        ended.write_text(str(code), encoding="utf-8")
+    if code == 130:
+        stopped.touch()
+    elif code:
+        (ended / "code").write_text(str(code), encoding="utf-8")
     return 0
 
 
