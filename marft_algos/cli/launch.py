@@ -49,7 +49,7 @@ def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | Non
         ConfigError: The run's lanes cannot be dealt to so many ranks, or its name is taken.
         RanksError: Ranks died, again and again.
     """
-    lanes.check(config.lanes or max(8, nproc), nproc)
+    lanes.check(config.lanes or max(lanes.USUAL, nproc), nproc)
     _check(config)
     words = list(argv)
     if run is None and not config.name:  # all of them, and those that are started again, must mean one folder
