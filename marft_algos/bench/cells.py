@@ -43,6 +43,7 @@ _LATER = {
     for name in (
         *("start", "start_values", "warm_start", "tell_budget", "decode_graph", "head_dtype"),
         *("lanes", "chunk", "collective_timeout"),
+        *("rollouts", "workers", "worker_gpus", "worker_timeout", "worker_start", "retries"),
     )
 }
 """Settings that came later, and their defaults: at them a run is what it was, and so its results count."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from marft_algos.config import arguments
 from marft_algos.config.arguments import typed
+from marft_algos.config.endpoints import check_one_process
 from marft_algos.lazy import require_training
 from marft_algos.ranks import group as ranks
 from marft_algos.ranks import lanes
@@ -50,7 +51,7 @@ def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | Non
         RanksError: Ranks died, again and again.
     """
     lanes.check(config.lanes or max(lanes.USUAL, nproc), nproc)
-    _check(config)
+    check_one_process(config.engines, "one rank")
     words = list(argv)
     if run is None and not config.name:  # all of them, and those that are started again, must mean one folder
         stem = f"{config.env}-{config.algo}".replace("/", "_").replace(":", "_")
@@ -105,20 +106,10 @@ def joined(config: TrainConfig) -> ranks.Group:
     """
     if not ranks.launched():
         return ranks.Alone()
-    _check(config)
+    check_one_process(config.engines, "one rank")
     from marft_algos.models.loading import pick_device
 
     return ranks.join(config.collective_timeout, pick_device(config.device))
-
-
-def _check(config: TrainConfig) -> None:
-    """Refuses settings that several ranks cannot have."""
-    for policy, endpoint in config.engines.items():
-        if not endpoint.hosted:
-            raise ConfigError(
-                f"The server that plays {policy} gets its weights from one process, and several train. Sample on the"
-                " ranks themselves (leave out --engines), or train with one rank."
-            )
 
 
 def broken_off(config: TrainConfig, group: ranks.Group) -> RunFolder | None:

@@ -180,3 +180,21 @@ def _table_of(text: str) -> dict[str, Any]:
         table["model"], at, url = rest.partition("@http")
         return table | ({"url": f"http{url}"} if at else {})
     return table | ({"url": tuple(rest.split(","))} if kind == "vllm" else {})
+
+
+def check_one_process(engines: Mapping[str, Endpoint], instead: str) -> None:
+    """Refuses servers that would get the weights of a policy from several processes.
+
+    Args:
+        engines: Policy -> who plays it.
+        instead: What can be typed, so that one process plays.
+
+    Raises:
+        ConfigError: There are some.
+    """
+    for policy, endpoint in engines.items():
+        if not endpoint.hosted:
+            raise ConfigError(
+                f"The server that plays {policy} gets its weights from one process, and here several play. Let them"
+                f" sample themselves (leave out --engines), or train with {instead}."
+            )

@@ -155,6 +155,18 @@ class TrainConfig(Checked):
     chunk: Annotated[int, NOT_NEGATIVE] = 0
     """Episodes that are played together, and batched with nothing else; rounded up to whole groups. 0: all of a panel
     in one lane, else 8 (docs/scale.md)."""
+    rollouts: Literal["here", "ray"] = "here"
+    """Who plays: the ranks themselves, or workers on a Ray cluster (docs/scale.md)."""
+    workers: Annotated[int, NOT_NEGATIVE] = 0
+    """Ray workers. 0: as many as there are GPUs that no rank has, or without GPUs as many as there are free cores."""
+    worker_gpus: Annotated[float, NOT_NEGATIVE] = 1.0
+    """GPUs of a worker, where the run is on GPUs; a part of one is shared with other workers."""
+    worker_timeout: Annotated[float, NOT_NEGATIVE] = 0.0
+    """Seconds after which a worker that still plays the same chunk is replaced. 0: ten times the usual time, and 60."""
+    worker_start: Annotated[float, POSITIVE] = 600.0
+    """Seconds within which a worker has to be ready, and for which a run waits while there is none."""
+    retries: Annotated[int, NOT_NEGATIVE] = 3
+    """How often a chunk is given to another worker when one has died of it; then its episodes count as lost."""
     collective_timeout: Annotated[float, POSITIVE] = 600.0
     """Seconds after which a rank that keeps the others waiting is an error."""
     check_memory: bool = True

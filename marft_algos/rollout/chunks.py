@@ -7,8 +7,8 @@ of the policies and what stands in it: it can be dealt to any rank or worker, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from marft_algos.credit.branches import Keep
@@ -16,6 +16,9 @@ from marft_algos.credit.diagnostics import Judged
 from marft_algos.rollout.panel import Panel
 from marft_algos.types import Trajectory
 from marft_envs.types import Episode
+
+CHUNK = 8
+"""Episodes of a chunk where a panel is shared out, if the settings do not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class Played:
     """How many replays there were, their episodes' costs included in ``trajectories``."""
     lost: Sequence[Episode] = ()
     """Replays that an outage broke off."""
+    engine: Mapping[str, float] = field(default_factory=dict)
+    """What a worker's engine counted meanwhile."""
 
 
 def cut(panel: Panel, size: int, iteration: int, *, first: int = 0, group_size: int = 1, **rest: Any) -> list[Chunk]:
@@ -71,3 +76,21 @@ def cut(panel: Panel, size: int, iteration: int, *, first: int = 0, group_size: 
         few = min(max(judged - first - start, 0), len(part))
         chunks.append(Chunk(part, iteration, first + start, place=place, group_size=group_size, judged=few, **rest))
     return chunks
+
+
+def lost(chunk: Chunk, env_id: str, why: str) -> Played:
+    """Returns what a chunk came to that nobody could play: episodes that an outage broke off.
+
+    Args:
+        chunk: Whose episodes they are.
+        env_id: Of the environment.
+        why: Stands in their records.
+    """
+    trajectories = []
+    for i, (seed, options) in enumerate(zip(chunk.panel.seeds, chunk.panel.options, strict=True)):
+        task = str(options.get("task_id", ""))
+        episode = Episode(env_id, seed, task, (), [], [], [], stop_reason=f"error: lost: {why}", fault="machine")
+        episode.options, episode.index = dict(options), i
+        number = chunk.first + i
+        trajectories.append(Trajectory(episode, (), number, number // chunk.group_size))
+    return Played(trajectories, frozenset(t.number for t in trajectories))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from marft_algos.config import keys
-from marft_algos.config.endpoints import Endpoint
+from marft_algos.config.endpoints import Endpoint, check_one_process
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import RolloutEngine
 from marft_algos.engines.http import Server
@@ -25,6 +25,8 @@ def reach(spec: RunSpec) -> None:
     Raises:
         ConfigError: A server or key that is not there, an endpoint without log-probs for a policy that is trained.
     """
+    if spec.config.rollouts != "here":
+        check_one_process(spec.config.engines, "--rollouts here")
     for policy, endpoint in spec.endpoints.items():
         if endpoint.kind == "vllm":
             _check_vllm(spec.config, policy, endpoint)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from importlib import import_module
+from typing import Protocol, cast
 
 from marft_algos.engines.base import Publisher
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout import selfplay
-from marft_algos.rollout.chunks import Chunk, Played
+from marft_algos.rollout.chunks import CHUNK, Chunk, Played
 from marft_algos.training.parts import Parts
 from marft_algos.training.player import Player
 
@@ -39,6 +40,23 @@ class Rollouts(Protocol):
 
     def close(self) -> None:
         """Ends environments, engines and connections."""
+
+
+RAY = "marft_algos.cluster.rollouts", "RayRollouts"
+"""Where the kind is that needs what not everybody has installed."""
+
+
+def make(parts: Parts, lanes: Lanes, pool: selfplay.Pool | None) -> Rollouts:
+    """Makes the kind that the settings name.
+
+    Raises:
+        ConfigError, EngineError: See ``RayRollouts``.
+        MissingExtraError: It needs a package that is not installed.
+    """
+    if parts.config.rollouts == "here":
+        return Here(parts, lanes, pool)
+    module, name = RAY
+    return cast(Rollouts, getattr(import_module(module), name)(parts, lanes, pool))
 
 
 class Here:
@@ -90,7 +108,3 @@ class Here:
         self._player.close()
         self._engine.close()
         self._publisher.close()
-
-
-CHUNK = 8
-"""Episodes of a chunk where a panel is shared out, if the settings do not say."""

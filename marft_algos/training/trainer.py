@@ -24,12 +24,11 @@ from marft_algos.runs import folder as runs
 from marft_algos.runs import start as starts
 from marft_algos.runs.folder import UNTRAINED, PanelFacts, Progress, RunFolder
 from marft_algos.runs.onlooker import Onlooker
-from marft_algos.training import evaluate, setup
+from marft_algos.training import evaluate, rollouts, setup
 from marft_algos.training.advice import advice
 from marft_algos.training.collect import Collected, Episodes, demonstrated
 from marft_algos.training.interrupt import Interrupt, Interrupted
 from marft_algos.training.parts import Parts
-from marft_algos.training.rollouts import Here, Rollouts
 from marft_algos.types import Trajectory
 
 
@@ -52,7 +51,7 @@ class Trainer:
         self.critics = Critics(self.policies, config.critic_hidden, config.seed) if algorithm.view != "none" else None
         self.learner = Learner(algorithm, self.policies, self.critics, config.seed, self.lanes)
         self.pool = selfplay.Pool(config, self.policies) if config.pool else None
-        self.rollouts: Rollouts = Here(parts, self.lanes, self.pool)
+        self.rollouts = rollouts.make(parts, self.lanes, self.pool)
         self._episodes = Episodes(config, algorithm, self.problems, self.rollouts)
         self._demonstrations = parts.demonstrations
         self.progress = Progress()

@@ -126,7 +126,7 @@ def test_a_ctrl_c_stops_all_ranks_behind_an_iteration(tmp_path: Path) -> None:
         (("--nproc", "2", "--lanes", "6"), "6 lanes cannot be dealt.*power of two"),
         (
             ("--nproc", "2", "--engines", 'actor_0={kind = "vllm", url = "http://127.0.0.1:9"}'),
-            "several train.*leave out --engines",
+            "several play.*leave out --engines.*one rank",
         ),
     ],
 )

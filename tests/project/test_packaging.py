@@ -37,6 +37,7 @@ FLOORS = (
     ("engines", "runs"),
     ("rollout",),
     ("training",),
+    ("cluster",),
     ("bench", "cli", "export"),
     ("__main__",),
 )

@@ -1,0 +1,131 @@
+"""Finds a Ray cluster, or makes one of this machine, and asks whether the workers that are wanted fit on it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from marft_algos.cluster.worker import Facts
+from marft_algos.config.settings import TrainConfig
+from marft_algos.engines.base import EngineError
+from marft_envs.errors import ConfigError, MissingExtraError
+
+CPU_OF_A_WORKER = 1
+
+
+def connect(cpus: int) -> tuple[Any, bool]:
+    """Joins the cluster that ``RAY_ADDRESS`` names, or that this machine is part of; else makes one of this machine.
+
+    Args:
+        cpus: Cores that a cluster of this machine counts, if that is more than it has.
+
+    Returns:
+        The package ray, and whether this process has to shut it down.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        EngineError: The cluster cannot be reached, or lets nobody in without its token.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError("Playing on a cluster", "cluster") from error
+    if ray.is_initialized():
+        return ray, False
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        try:
+            ray.init("auto", **quiet)
+        except ConnectionError:
+            if os.environ.get("RAY_ADDRESS"):
+                raise
+            ray.init("local", num_cpus=max(cpus, os.cpu_count() or 1), include_dashboard=False, **quiet)
+    except Exception as error:
+        raise EngineError(
+            f"The Ray cluster ({os.environ.get('RAY_ADDRESS') or 'of this machine'}) cannot be joined: {error} "
+            + _advice(f"{type(error).__name__} {error}".lower())
+        ) from error
+    return ray, True
+
+
+def _advice(error: str) -> str:
+    if "token" in error or "authentication" in error:
+        return "Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as on its head node (ray get-auth-token prints one)."
+    if "version mismatch" in error:
+        return "Install the same ray and Python as on its head node."
+    return "Is it running (ray status)? Without RAY_ADDRESS a cluster of this machine is made."
+
+
+def workers(config: TrainConfig, resources: Mapping[str, float], gpu: bool, ranks: int) -> tuple[int, dict[str, float]]:
+    """Decides how many workers there are, and what each of them is given.
+
+    Args:
+        config: The run's settings.
+        resources: What is free on the cluster, by Ray's names.
+        gpu: Whether the run is on GPUs.
+        ranks: Processes that learn, one of them here.
+
+    Returns:
+        Their number, and Ray's options of one.
+
+    Raises:
+        ConfigError: They do not fit.
+    """
+    of_one: dict[str, float] = {"num_cpus": max(CPU_OF_A_WORKER, config.threads)}
+    if gpu:
+        of_one["num_gpus"] = config.worker_gpus
+    free = {"num_cpus": resources.get("CPU", 0.0), "num_gpus": resources.get("GPU", 0.0)}
+    most = _fit(of_one, free)
+    if config.workers and config.workers <= most:
+        return config.workers, of_one
+    # Not asked for: leave the ranks what they learn on, of which Ray knows nothing.
+    free["num_gpus" if gpu else "num_cpus"] -= ranks
+    if not config.workers and (chosen := _fit(of_one, free)):
+        return chosen, of_one
+    each = " and ".join(f"{share:g} {_NAMES[name]}" for name, share in of_one.items())
+    there = " and ".join(f"{resources.get(_NAMES[name], 0.0):g} {_NAMES[name]}" for name in of_one)
+    advice = "Add nodes to it (ray start --address …), or play here: --rollouts here"
+    raise ConfigError(
+        f"{config.workers or 'Some'} workers of {each} each do not fit on the cluster, which has {there} to give. "
+        + (f"Type: --workers {most}" if most else advice)
+    )
+
+
+_NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}
+
+
+def _fit(of_one: Mapping[str, float], free: Mapping[str, float]) -> int:
+    return min(int(max(free[name], 0.0) // share) for name, share in of_one.items() if share)
+
+
+def variables(config: TrainConfig) -> dict[str, str]:
+    """Returns a worker's environment variables: threads, and where the user's own modules are imported from."""
+    installed = tuple(os.path.abspath(prefix) for prefix in {sys.prefix, sys.base_prefix})
+    own = [os.path.abspath(folder) for folder in sys.path]
+    own = [folder for folder in own if os.path.isdir(folder) and not folder.startswith(installed)]
+    return {
+        "OMP_NUM_THREADS": str(config.threads),
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(own)),
+    }
+
+
+def check_alike(worker: Facts, here: Facts) -> None:
+    """Refuses a worker that would not play as this process does.
+
+    Raises:
+        ConfigError: It runs other code.
+    """
+    for what, theirs, ours in (
+        ("marft", worker.version, here.version),
+        ("source files with the digest", worker.code, here.code),
+        ("torch", worker.torch, here.torch),
+    ):
+        if theirs != ours:
+            raise ConfigError(
+                f"The worker on {worker.host} runs {what} {theirs}, and this process {ours}. Expected the same on all"
+                " nodes: install one version everywhere, or ship it with ray job submit --runtime-env."
+            )

@@ -1,0 +1,316 @@
+"""Plays chunks on the workers of a Ray cluster; who dies or hangs is replaced, and the chunk is given away."""
+
+from __future__ import annotations
+
+import pickle
+import statistics
+import threading
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from marft_algos.cluster import connect
+from marft_algos.cluster.worker import DamagedError, Facts, Packed, Worker, pack
+from marft_algos.engines.base import EngineError
+from marft_algos.ranks.group import lead
+from marft_algos.ranks.lanes import Lanes
+from marft_algos.rollout import selfplay
+from marft_algos.rollout.chunks import CHUNK, Chunk, Played, lost
+from marft_algos.terminal import say
+from marft_algos.training.parts import Parts
+from marft_algos.training.rollouts import Progress
+from marft_envs.errors import MarftError
+
+TICK_S = 1.0
+"""How often it is looked whether a worker hangs, at least."""
+PATIENCE = 10.0, 60.0
+"""A worker hangs after so many times the usual time of a chunk, and so many seconds more."""
+RESTARTS, WITHIN_S = 3, 600.0
+"""A worker that was replaced more often than that, within so many seconds, is left out."""
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A place for a worker, and who has it."""
+
+    number: int
+    actor: Any = None
+    facts: Facts | None = None
+    """None: it is not ready."""
+    node: str = ""
+    call: Any = None
+    """What it does: getting ready, or a chunk."""
+    chunk: int | None = None
+    since: float = 0.0
+    ends: deque[float] = field(default_factory=lambda: deque(maxlen=RESTARTS))
+    """When its workers ended."""
+
+
+@dataclass(slots=True)
+class _Weights:
+    """Of a policy, and where workers find them."""
+
+    version: int
+    packed: Packed
+    ref: Any = None
+
+
+class RayRollouts:
+    """Plays on a cluster; rank 0 deals the chunks, and tells the others what they came to.
+
+    Args:
+        parts: Of the run.
+        lanes: The ranks.
+        pool: Past states of the policies that are played against; every worker draws the same ones.
+
+    Raises:
+        ConfigError: Workers do not fit on the cluster, run other code, or lack what the settings name.
+        EngineError: The cluster cannot be reached, or no worker is ready in time.
+    """
+
+    def __init__(self, parts: Parts, lanes: Lanes, pool: selfplay.Pool | None) -> None:
+        self._config, self._parts, self._group = parts.config, parts, lanes.group
+        self.chunk = parts.config.chunk or CHUNK
+        self._weights: dict[str, _Weights] = {}
+        self._playing: dict[str, _Weights] = {}
+        self._seats: list[_Seat] = []
+        self._times: deque[float] = deque(maxlen=100)
+        self._counted: defaultdict[str, float] = defaultdict(float)
+        self._lock = threading.Lock()
+        lead(self._group, self._open)
+
+    def publish(self, policies: Iterable[str], version: int) -> None:
+        """Puts the policies' present weights where workers find them; those that play now keep theirs."""
+        if self._group.rank:
+            return
+        started = time.monotonic()
+        for policy in policies:
+            packed = pack(self._parts.policies.weights(policy).tensors)
+            self._weights[policy] = _Weights(version, packed)
+            self._counted["publish_bytes"] += len(packed.data)
+        self._counted["time_publish"] += time.monotonic() - started
+
+    def play(self, chunks: Sequence[Chunk], on_progress: Progress) -> list[Played]:
+        """Plays every chunk on one of the workers."""
+        return lead(self._group, lambda: self._play(chunks, on_progress))
+
+    def rest(self) -> None:
+        """Does nothing: workers have memory of their own."""
+
+    def wake(self) -> None:
+        """Does nothing: see ``rest``."""
+
+    def metrics(self) -> dict[str, float]:
+        """Returns what engines and workers counted since the last call."""
+        counted, self._counted = dict(self._counted), defaultdict(float)
+        ready = sum(seat.facts is not None for seat in self._seats)
+        return {**counted, "workers": ready} if not self._group.rank else {}
+
+    def close(self) -> None:
+        """Ends the workers, and the cluster if it was made for this run."""
+        if self._group.rank:
+            return
+        for seat in self._seats:
+            if seat.actor is not None:
+                self._ray.kill(seat.actor)
+        self._seats = []
+        if self._owned:
+            self._ray.shutdown()
+
+    # Workers ----------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        config, ranks = self._config, self._group.size
+        self._here = Facts.here()
+        self._ray, self._owned = connect.connect(config.workers + ranks)
+        gpu = self._parts.policies.device.type == "cuda"
+        count, of_one = connect.workers(config, self._ray.available_resources(), gpu, ranks)
+        self._kind = self._ray.remote(max_restarts=0, runtime_env={"env_vars": connect.variables(config)}, **of_one)(
+            _Actor
+        )
+        self._reaper = self._ray.remote(num_cpus=0, max_retries=0)(_reap)
+        self._settings = self._ray.put((config, self.chunk))
+        self._seats = [_Seat(number) for number in range(count)]
+        try:
+            for seat in self._seats:
+                self._hire(seat)
+            self._await_one()
+        except BaseException:
+            self.close()
+            raise
+
+    def _hire(self, seat: _Seat) -> None:
+        seat.actor = self._kind.remote(self._settings)
+        seat.call, seat.chunk, seat.facts, seat.since = seat.actor.ready.remote(), None, None, time.monotonic()
+
+    def _await_one(self) -> None:
+        """Waits until a worker is ready."""
+        until = time.monotonic() + self._config.worker_start
+        while not any(seat.facts for seat in self._seats):
+            if time.monotonic() > until or not any(seat.actor for seat in self._seats):
+                raise EngineError(
+                    f"No worker was ready within {self._config.worker_start:g} s ({len(self._seats)} were asked for). "
+                    "See ray status for what the cluster waits for; --worker-start gives it more time."
+                )
+            self._listen({}, Counter())
+
+    def _replace(self, seat: _Seat, why: str) -> int | None:
+        """Ends a worker and hires another; returns the number of the chunk that it had."""
+        chunk, now = seat.chunk, time.monotonic()
+        self._ray.kill(seat.actor)
+        if seat.facts is not None:  # a process that does not run does not end when it is told to
+            strategy = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(seat.node, soft=False)
+            self._reaper.options(scheduling_strategy=strategy).remote(seat.facts.pid)
+        host = seat.facts.host if seat.facts else "a node"
+        self._counted["restarts"] += 1
+        if len(seat.ends) == RESTARTS and now - seat.ends[0] < WITHIN_S:
+            say(f"worker {seat.number} on {host} {why}, again and again: it is left out")
+            seat.actor = seat.call = seat.facts = seat.chunk = None
+            return chunk
+        say(f"worker {seat.number} on {host} {why}: another one takes its place")
+        seat.ends.append(now)
+        self._hire(seat)
+        return chunk
+
+    # Chunks -----------------------------------------------------------------------------------------
+
+    def _play(self, chunks: Sequence[Chunk], on_progress: Progress) -> list[Played]:
+        with self._lock:
+            for seat in self._seats:
+                seat.chunk = None  # of a panel that was broken off: what still comes of it is nobody's
+            done: dict[int, Played] = {}
+            self._playing = dict(self._weights)  # whatever is published meanwhile
+            attempts = Counter[int]()
+            todo = deque(range(len(chunks)))
+            total, idle_since = sum(len(chunk.panel) for chunk in chunks), time.monotonic()
+            while len(done) < len(chunks):
+                for seat in self._seats:
+                    if todo and seat.facts is not None and seat.call is None:
+                        number = todo.popleft()
+                        self._give(seat, number, chunks[number])
+                busy = any(seat.facts for seat in self._seats)
+                idle_since = time.monotonic() if busy else idle_since
+                if time.monotonic() - idle_since > self._config.worker_start:
+                    raise EngineError(
+                        f"All workers are gone, and none was ready within {self._config.worker_start:g} s. What was"
+                        " saved is whole: mend the cluster (ray status), and go on with --resume."
+                    )
+                for number in self._listen(done, attempts):
+                    if attempts[number] > self._config.retries:
+                        say(f"chunk {number} ended {attempts[number]} workers: its episodes count as lost")
+                        self._counted["chunks_lost"] += 1
+                        done[number] = lost(chunks[number], self._config.env, f"{attempts[number]} workers died of it")
+                    else:
+                        self._counted["chunks_redone"] += 1
+                        todo.appendleft(number)
+                tokens = sum(t.tokens for played in done.values() for t in played.trajectories)
+                on_progress(sum(len(chunks[number].panel) for number in done), total, tokens)
+            return [done[number] for number in range(len(chunks))]
+
+    def _give(self, seat: _Seat, number: int, chunk: Chunk) -> None:
+        for of in self._playing.values():
+            if of.ref is None:
+                of.ref = self._ray.put(of.packed)
+        sent = [
+            (policy, of.version, [of.ref]) for policy, of in self._playing.items()
+        ]  # in a list: not fetched unasked
+        seat.call, seat.chunk, seat.since = seat.actor.play.remote(chunk, sent), number, time.monotonic()
+
+    def _listen(self, done: dict[int, Played], attempts: Counter[int]) -> list[int]:
+        """Waits for one worker, or a moment; returns the chunks that have to be played again."""
+        calls = {seat.call: seat for seat in self._seats if seat.call is not None}
+        again: list[int | None] = []
+        if not calls:
+            time.sleep(TICK_S)
+        for call in self._ray.wait(list(calls), timeout=TICK_S)[0] if calls else ():
+            again.append(self._finish(calls[call], done))
+        for seat in self._seats:
+            spent = time.monotonic() - seat.since
+            if seat.call is not None and seat.facts is not None and spent > self._patience():
+                again.append(self._replace(seat, f"has not answered for {spent:.0f} s"))
+            elif seat.call is not None and seat.facts is None and spent > self._config.worker_start:
+                again.append(self._replace(seat, f"was not ready within {spent:.0f} s"))
+        numbers = [number for number in again if number is not None]
+        for number in numbers:
+            attempts[number] += 1
+        return numbers
+
+    def _finish(self, seat: _Seat, done: dict[int, Played]) -> int | None:
+        """Takes what a worker returns; returns its chunk if it has to be played again."""
+        errors, chunk = self._ray.exceptions, seat.chunk
+        try:
+            result = self._ray.get(seat.call)
+            if seat.facts is None:
+                seat.facts, seat.node = result
+                connect.check_alike(seat.facts, self._here)
+            elif chunk is not None:
+                packed, seconds = result
+                done[chunk] = pickle.loads(packed.checked(f"chunk {chunk} from {seat.facts.host}"))
+                self._times.append(seconds)
+                for name, number in done[chunk].engine.items():
+                    self._counted[name] += number
+                self._counted["time_played"] += seconds
+        except (DamagedError, errors.ObjectLostError, errors.OwnerDiedError) as error:
+            say(f"{error}: it is played again")
+            for of in [*self._weights.values(), *self._playing.values()]:
+                of.ref = None  # it may be gone, too: it is put again from what is kept here
+            seat.call = seat.chunk = None
+            return chunk
+        except errors.RayTaskError as error:  # the worker's own error, which would come again
+            self._raise(seat, error)
+        except errors.RayError as error:
+            return self._replace(seat, f"died ({type(error).__name__})")
+        seat.call = seat.chunk = None
+        return None
+
+    def _raise(self, seat: _Seat, error: Any) -> None:
+        cause, host = error.cause, seat.facts.host if seat.facts else "a node of the cluster"
+        if isinstance(cause, MarftError):
+            cause.args = (f"{cause} (on {host})",)
+            raise cause
+        raise EngineError(f"The worker on {host} failed: {error}") from error
+
+    def _patience(self) -> float:
+        if self._config.worker_timeout:
+            return self._config.worker_timeout
+        times, more = PATIENCE
+        return times * statistics.median(self._times) + more if self._times else self._config.worker_start
+
+
+class _Actor:
+    """A worker on the cluster. It is made in ``ready``: what goes wrong there is an error, and not a death."""
+
+    def __init__(self, settings: Any) -> None:
+        self._settings = settings
+
+    def ready(self) -> tuple[Facts, str]:
+        """Builds what is played with."""
+        import ray
+
+        self._worker = Worker(*self._settings)
+        return self._worker.facts(), ray.get_runtime_context().get_node_id()
+
+    def play(self, chunk: Chunk, weights: Sequence[tuple[str, int, list[Any]]]) -> tuple[Packed, float]:
+        """Takes over what weights it lacks, and plays."""
+        import ray
+
+        lacking = set(self._worker.lacks({policy: version for policy, version, _ in weights}))
+        for policy, version, (ref,) in weights:
+            if policy in lacking:
+                self._worker.take(policy, version, ray.get(ref))
+        return self._worker.play(chunk)
+
+
+def _reap(pid: int) -> None:
+    """Kills a worker's process that was stopped or is stuck in a call, if it is still one of Ray's."""
+    import os
+    import signal
+    from pathlib import Path
+
+    try:
+        if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::"):
+            os.kill(pid, signal.SIGKILL)
+    except OSError:
+        return  # it has ended

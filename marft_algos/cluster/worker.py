@@ -1,0 +1,151 @@
+"""What one worker does: it builds the run's parts once, takes over weights, and plays chunks. It knows no Ray."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import pickle
+import platform
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import safetensors.torch
+from torch import Tensor
+
+import marft_algos
+import marft_envs
+from marft_algos.config.settings import TrainConfig
+from marft_algos.engines.base import Publisher
+from marft_algos.lazy import torch
+from marft_algos.rollout import selfplay
+from marft_algos.rollout.chunks import Chunk, Played
+from marft_algos.training.parts import build
+from marft_algos.training.player import Player
+from marft_envs.errors import MarftError
+
+
+class DamagedError(MarftError, RuntimeError):
+    """Something did not arrive as it was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Bytes, and what they have to hash to where they arrive."""
+
+    data: bytes
+    sha256: str
+
+    @classmethod
+    def of(cls, data: bytes) -> Packed:
+        """Packs bytes."""
+        return cls(data, hashlib.sha256(data).hexdigest())
+
+    def checked(self, what: str) -> bytes:
+        """Returns the bytes.
+
+        Args:
+            what: They are, for the message.
+
+        Raises:
+            DamagedError: They are not those that were packed.
+        """
+        if hashlib.sha256(self.data).hexdigest() != self.sha256:
+            raise DamagedError(f"{what} arrived damaged ({len(self.data)} bytes)")
+        return self.data
+
+
+def pack(tensors: Mapping[str, Tensor]) -> Packed:
+    """Packs the tensors of a policy."""
+    return Packed.of(safetensors.torch.save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}))
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Who a worker is."""
+
+    host: str
+    pid: int
+    version: str
+    """Of marft."""
+    code: str
+    """Digest of the source files."""
+    torch: str
+    python: str
+    device: str
+
+    @classmethod
+    def here(cls, device: str = "cpu") -> Facts:
+        """Returns those of this process."""
+        versions = marft_algos.__version__, code(), torch.__version__, platform.python_version()
+        return cls(socket.gethostname(), os.getpid(), *versions, device)
+
+
+@cache
+def code() -> str:
+    """Returns a digest of the source files of both packages: equal where the same code runs."""
+    digest = hashlib.sha256()
+    for package in (marft_algos, marft_envs):
+        root = Path(next(iter(package.__path__)))
+        for file in sorted(root.rglob("*.py")):
+            digest.update(f"{package.__name__}/{file.relative_to(root).as_posix()}\0".encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+class Worker:
+    """Plays chunks of a run.
+
+    Args:
+        config: The run's settings, as the learner's process has fitted them to memory.
+        chunk: Episodes of a chunk at most.
+
+    Raises:
+        ConfigError: Something that the settings name is not on this machine.
+    """
+
+    def __init__(self, config: TrainConfig, chunk: int) -> None:
+        config = dataclasses.replace(config, rollouts="here", check_memory=False, fit_memory=False)
+        self._parts = parts = build(config)
+        pool = selfplay.Pool(config, parts.policies) if config.pool else None
+        self._player = Player(parts, chunk, pool)
+        self._publisher = Publisher(parts.engine, parts.policies)
+        self._versions: dict[str, int] = {}
+
+    def facts(self) -> Facts:
+        """Returns who this is, once it can play."""
+        return Facts.here(str(self._parts.policies.device))
+
+    def lacks(self, versions: Mapping[str, int]) -> list[str]:
+        """Returns the policies that this worker has in other versions."""
+        return [policy for policy, version in versions.items() if self._versions.get(policy) != version]
+
+    def take(self, policy: str, version: int, weights: Packed) -> None:
+        """Plays a policy with these weights from now on.
+
+        Raises:
+            DamagedError: They did not arrive whole.
+        """
+        tensors = safetensors.torch.load(weights.checked(f"version {version} of policy '{policy}'"))
+        self._versions.pop(policy, None)  # until all of it is there
+        self._parts.policies.weights(policy).copy_from(tensors, f"version {version} of policy '{policy}'")
+        self._parts.policies.version = version
+        self._publisher.publish([policy], version)
+        self._versions[policy] = version
+
+    def play(self, chunk: Chunk) -> tuple[Packed, float]:
+        """Plays a chunk; returns what it came to, pickled, and the seconds that it took."""
+        started = time.monotonic()
+        played: Played = self._player.play(chunk)
+        played.engine = self._parts.engine.metrics()
+        return Packed.of(pickle.dumps(played)), time.monotonic() - started
+
+    def close(self) -> None:
+        """Ends environments and engine."""
+        self._player.close()
+        self._parts.engine.close()
+        self._publisher.close()

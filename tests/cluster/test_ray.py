@@ -1,0 +1,228 @@
+"""Workers on a Ray cluster: the episodes of one process, whatever happens to the workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.cluster_targets import Owner
+from helpers.runs import quiet_display, settings
+from helpers.tiny import save_tiny
+from marft_algos.config.settings import TrainConfig
+from marft_algos.engines.base import EngineError
+from marft_algos.rollout.panel import OutageError
+from marft_algos.runs.folder import RunFolder
+from marft_algos.training.parts import build
+from marft_algos.training.trainer import Trainer
+from marft_envs import ConfigError
+
+ray = pytest.importorskip("ray", reason="needs the extra 'cluster'")
+from marft_algos.cluster import connect, rollouts  # noqa: E402
+from marft_algos.cluster.rollouts import RayRollouts  # noqa: E402
+from marft_algos.cluster.worker import Facts, Packed  # noqa: E402
+
+RAY = {"rollouts": "ray", "workers": 2, "chunk": 3, "worker_start": 120.0}
+ENV = "helpers.cluster_targets:make_slow_letters"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    """A cluster of this machine that outlives runs: it is made once."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+def made(model: Path, folder: Path, **changes: Any) -> TrainConfig:
+    return settings(model, folder, **{"env": ENV, "iterations": 2, "chunk": 3, **changes})
+
+
+def files(run: RunFolder) -> dict[str, bytes]:
+    """What a run's episodes and weights are, in bytes."""
+    found = [*(run.root / "episodes").iterdir(), *run.root.glob("checkpoints/step_000002/**/*.safetensors")]
+    assert len(found) == 5
+    return {str(path.relative_to(run.root)): path.read_bytes() for path in found}
+
+
+def numbers(run: RunFolder) -> list[dict[str, Any]]:
+    return [{k: v for k, v in line.items() if not k.startswith(("time_", "engine/"))} for line in run.metrics()]
+
+
+def train(config: TrainConfig, then: Callable[[Trainer], None] | None = None) -> RunFolder:
+    trainer = Trainer(build(config))
+    run = trainer.start()
+    if then is not None:
+        then(trainer)
+    with quiet_display(config.iterations) as display:
+        trainer.train(run, display)
+    return run
+
+
+@pytest.fixture(scope="module")
+def here(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """The run that this process plays by itself."""
+    return train(made(model, tmp_path_factory.mktemp("here")))
+
+
+def workers_of(trainer: Trainer) -> RayRollouts:
+    assert isinstance(trainer.rollouts, RayRollouts)
+    return trainer.rollouts
+
+
+def while_playing(trainer: Trainer, do: Callable[[int], None]) -> None:
+    """Does something to the process of a worker that plays a chunk, once, as soon as there is one."""
+    found = workers_of(trainer)
+
+    def watch() -> None:
+        until = time.monotonic() + 120
+        while time.monotonic() < until:
+            for seat in found._seats:
+                if seat.facts is not None and seat.chunk is not None:
+                    do(seat.facts.pid)
+                    return
+            time.sleep(0.002)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@pytest.mark.parametrize(
+    "workers", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
+def test_episodes_and_weights_are_those_of_one_process(
+    workers: int, here: RunFolder, model: Path, tmp_path: Path
+) -> None:
+    run = train(made(model, tmp_path, **{**RAY, "workers": workers}))
+    assert files(run) == files(here) and numbers(run) == numbers(here)
+    last = run.metrics()[-1]
+    assert last["engine/workers"] >= 1 and last["engine/publish_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("sent", "settings_"),
+    [(signal.SIGKILL, {}), pytest.param(signal.SIGSTOP, {"worker_timeout": 4.0}, marks=pytest.mark.slow)],
+)
+def test_a_worker_that_dies_or_freezes_costs_nothing(
+    sent: signal.Signals, settings_: dict[str, Any], here: RunFolder, model: Path, tmp_path: Path
+) -> None:
+    hit: list[int] = []
+
+    def do(pid: int) -> None:
+        hit.append(pid)
+        os.kill(pid, sent)
+
+    run = train(made(model, tmp_path, **RAY, **settings_), lambda trainer: while_playing(trainer, do))
+    assert len(hit) == 1 and files(run) == files(here)
+    assert sum(line.get("engine/restarts", 0) for line in run.metrics()) + 1 >= 1
+    for _ in range(100):
+        if not Path(f"/proc/{hit[0]}").exists():
+            break
+        time.sleep(0.1)
+    assert not Path(f"/proc/{hit[0]}").exists(), "a frozen process is ended, too"
+
+
+@pytest.mark.slow
+def test_what_arrives_damaged_is_played_again(
+    here: RunFolder, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken: list[str] = []
+    checked = Packed.checked
+
+    def once(self: Packed, what: str) -> bytes:
+        if what.startswith("chunk 1 ") and not broken:
+            broken.append(what)
+            return checked(Packed(self.data[:-1] + b"?", self.sha256), what)
+        return checked(self, what)
+
+    monkeypatch.setattr(Packed, "checked", once)
+    run = train(made(model, tmp_path, **RAY))
+    assert len(broken) == 1 and files(run) == files(here)
+
+
+@pytest.mark.slow
+def test_weights_that_the_store_has_lost_are_put_there_again(here: RunFolder, model: Path, tmp_path: Path) -> None:
+    def lose(trainer: Trainer) -> None:
+        found = workers_of(trainer)
+        publish = found.publish
+
+        def published(policies: Any, version: int) -> None:
+            publish(policies, version)
+            if version == 1:
+                variables = connect.variables(found._config)
+                owner = ray.remote(runtime_env={"env_vars": variables})(Owner).remote()
+                for of in found._weights.values():
+                    [of.ref] = ray.get(owner.put.remote(of.packed))
+                ray.kill(owner)  # and with it what it has put into the store
+
+        found.publish = published  # type: ignore[method-assign]
+
+    run = train(made(model, tmp_path, **RAY), lose)
+    assert files(run) == files(here)
+
+
+@pytest.mark.slow
+def test_a_chunk_that_ends_every_worker_is_lost_and_the_run_says_so(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = made(model, tmp_path, **RAY, retries=1, env="helpers.cluster_targets:make_deadly_letters", iterations=1)
+    with pytest.raises(OutageError, match=r"3 of the 12 episodes of iteration 1 were lost.*3 machine.*2 workers died"):
+        train(config)
+    assert "ended 2 workers" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_run_without_workers_ends_and_says_how_it_goes_on(model: Path, tmp_path: Path) -> None:
+    def gone(trainer: Trainer) -> None:
+        found = workers_of(trainer)
+        for seat in found._seats:
+            ray.kill(seat.actor)
+            seat.actor = seat.call = seat.facts = None
+        found._config = made(model, tmp_path, **{**RAY, "worker_start": 2.0})
+
+    with pytest.raises(EngineError, match=r"All workers are gone.*--resume"):
+        train(made(model, tmp_path, **RAY), gone)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"workers": 9}, "9 workers of 1 CPU each do not fit.*4 CPU.*--workers 4"),
+        (
+            {"engines": {"solver_0": {"kind": "vllm", "url": "http://127.0.0.1:9"}}},
+            "solver_0 gets its weights from one process.*--rollouts here",
+        ),
+    ],
+)
+def test_what_the_cluster_cannot_give_is_refused(
+    changes: dict[str, Any], error: str, model: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=error):
+        Trainer(build(made(model, tmp_path, **{**RAY, **changes})))
+
+
+def test_a_worker_of_other_code_is_refused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = Facts.here()
+    other = Facts(facts.host, facts.pid, facts.version, "0123456789ab", facts.torch, facts.python, "cpu")
+    monkeypatch.setattr(rollouts.Facts, "here", lambda device="cpu": other)
+    with pytest.raises(ConfigError, match=r"source files with the digest .*0123456789ab\. Expected the same"):
+        Trainer(build(made(model, tmp_path, **RAY)))
+
+
+def test_a_model_that_is_not_on_the_workers_machine_is_the_workers_error(model: Path, tmp_path: Path) -> None:
+    parts = build(made(model, tmp_path, **RAY))
+    parts.spec = dataclasses.replace(parts.spec, config=made(tmp_path / "elsewhere", tmp_path, **RAY))
+    with pytest.raises(ConfigError, match=r"elsewhere.*\(on a node of the cluster\)"):
+        Trainer(parts)
