@@ -157,6 +157,9 @@ class TrainConfig(Checked):
     in one lane, else 8 (docs/scale.md)."""
     collective_timeout: Annotated[float, POSITIVE] = 600.0
     """Seconds after which a rank that keeps the others waiting is an error."""
+    staleness: Annotated[int, NOT_NEGATIVE] = 0
+    """Updates that may lie between the weights that play an episode and those that learn from it: so many iterations
+    are played ahead (docs/scale.md). 0: none; 1 costs little of the learning, more than 2 too much of it."""
     check_memory: bool = True
     """Refuse to start where a rough estimate for the longest prompts and replies exceeds the device's memory."""
     fit_memory: bool = True
@@ -191,6 +194,11 @@ class TrainConfig(Checked):
         super().__post_init__()
         if self.pool and self.full_finetune:
             raise ConfigError("A pool of past policies keeps adapters. Leave out full_finetune, or say --pool 0.")
+        if self.staleness and self.full_finetune:
+            raise ConfigError(
+                "staleness keeps the adapters of past versions, to check what they sampled. Leave out full_finetune, "
+                "or say --staleness 0."
+            )
         object.__setattr__(self, "engines", endpoints.parse_all(self.engines))
 
     def table(self) -> dict[str, Any]:

@@ -31,6 +31,11 @@ class Collected:
     judged: Sequence[Judged] = ()
     """What replays say about some turns."""
 
+    @property
+    def tokens(self) -> int:
+        """Returns how many were sampled for it, whatever became of them."""
+        return int(self.metrics.get("tokens_played", self.metrics["tokens"]))
+
 
 class Episodes:
     """Collects episodes that the policies play.

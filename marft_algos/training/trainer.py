@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -26,6 +27,7 @@ from marft_algos.runs.folder import UNTRAINED, PanelFacts, Progress, RunFolder
 from marft_algos.runs.onlooker import Onlooker
 from marft_algos.training import evaluate, setup
 from marft_algos.training.advice import advice
+from marft_algos.training.ahead import Ahead
 from marft_algos.training.collect import Collected, Episodes, demonstrated
 from marft_algos.training.interrupt import Interrupt, Interrupted
 from marft_algos.training.parts import Parts
@@ -50,10 +52,11 @@ class Trainer:
         self.parts, self.policies, self.problems = parts, parts.policies, parts.problems
         algorithm = parts.algorithm
         self.critics = Critics(self.policies, config.critic_hidden, config.seed) if algorithm.view != "none" else None
-        self.learner = Learner(algorithm, self.policies, self.critics, config.seed, self.lanes)
+        self.learner = Learner(algorithm, self.policies, self.critics, config.seed, self.lanes, config.staleness)
         self.pool = selfplay.Pool(config, self.policies) if config.pool else None
         self.rollouts: Rollouts = Here(parts, self.lanes, self.pool)
         self._episodes = Episodes(config, algorithm, self.problems, self.rollouts)
+        self._ahead = Ahead(config.staleness, config.iterations, config.token_budget)
         self._demonstrations = parts.demonstrations
         self.progress = Progress()
         self._advised, self._cpu = False, time.process_time()
@@ -94,6 +97,7 @@ class Trainer:
         self.learner.load_state_dict(state["learner"])
         if self.critics is not None:
             self.critics.load_state_dict(state["critics"])
+        self._ahead.load_state_dict(state.get("ahead", []), self.progress)
         self.policies.version = self.progress.version
         run.write_config(self.config.to_toml())
         run.rewind(self.progress.iteration, self.progress.metrics_bytes)
@@ -123,9 +127,9 @@ class Trainer:
                         started = time.monotonic()
                         with session.interrupt.allowed():
                             display.phase("playing")
-                            collected = self._collect(display, self.progress.iteration)
+                            self._ahead.fill(partial(self._collect, display), self.progress, self.policies.version)
                         self._tell(session)
-                        self._learn(session, collected, started)
+                        self._learn(session, self._ahead.take(), started)
                     self._tell(session, last=True)
         finally:
             if self._demonstrations is not None:
@@ -182,7 +186,7 @@ class Trainer:
         if self.pool is not None:
             metrics |= self.pool.results(trajectories)
             self.rollouts.publish(self.pool.take(iteration), self.policies.version)
-        self.progress.tokens += int(metrics.get("tokens_played", metrics["tokens"]))
+        self.progress.tokens += collected.tokens
         metrics["tokens_total"] = self.progress.tokens
         last = self._done()
         if config.record_episodes and (last or _due(iteration, config.record_every)):
@@ -283,7 +287,7 @@ class Trainer:
             "learner": self.learner.state_dict(),
             "critics": self.critics.state_dict() if self.critics is not None else {},
         }
-        checkpoint.save(run.checkpoints, self.progress, self.policies, self._saved, state)
+        checkpoint.save(run.checkpoints, self.progress, self.policies, self._saved, state, self._ahead.state_dict())
         checkpoint.prune(run.checkpoints, self.config.keep, self.progress.best_iteration)
 
 

@@ -231,7 +231,7 @@ def test_without_caps_it_is_unbiased_for_the_present_team(tokens: int, level: st
 
 def test_without_the_layer_mates_ratio_it_would_be_biased() -> None:
     """The control of the test above: each turn's own ratio alone gives another return."""
-    coins = Coins(1, seed=3)
+    coins = Coins(1, seed=1)
     alone = 0.0
     for bits in coins.episodes():
         played, found = coins.record(bits, "action")
