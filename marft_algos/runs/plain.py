@@ -84,31 +84,31 @@ def _unpack(value: Any, known: dict[int, Any]) -> Any:
         return tuple(items) if isinstance(value, tuple) else items
     if not isinstance(value, Mapping):
         return value
-    if _CLASS not in value:
-        return {_unpack(k, known): _unpack(v, known) for k, v in value.items()}
+    wrapped = value.get(_CLASS) == "table"  # around a table with a name that looks like ours
+    if wrapped or _CLASS not in value:
+        return {_unpack(k, known): _unpack(v, known) for k, v in (value[_VALUE] if wrapped else value).items()}
     if id(value) not in known:
         known[id(value)] = _made(value[_CLASS], _unpack(value.get(_VALUE), known))
     return known[id(value)]
 
 
 def _made(name: Any, value: Any) -> Any:
-    plain: dict[str, Callable[[Any], Any]] = {
-        "table": dict,
-        "set": set,
-        "frozenset": frozenset,
-        "StopReason": types.StopReason,
-        "array": _array,
-    }
     try:
-        if name in plain:
-            return plain[name](value)
+        if name in _PLAIN:
+            return _PLAIN[name](value)
         return _CLASSES[name](**value)
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"No packed trajectory: {name!r} cannot be made ({error}). Expected what pack wrote."
-        ) from error
+        raise DataError(f"No packed trajectory: {name!r} cannot be made ({error!r}).") from error
 
 
 def _array(value: Sequence[Any]) -> np.ndarray:
     dtype, items = value
     return np.array(items, dtype=np.dtype(str(dtype)))
+
+
+_PLAIN: dict[str, Callable[[Any], Any]] = {
+    "set": set,
+    "frozenset": frozenset,
+    "StopReason": types.StopReason,
+    "array": _array,
+}
