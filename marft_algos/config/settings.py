@@ -117,6 +117,9 @@ class TrainConfig(Checked):
     branches included; none: only ``iterations`` ends it. Equal budgets are what ``marft bench`` compares."""
     episodes_per_iteration: Annotated[int, COUNT] = 64
     """Episodes per cycle. 64: enough rows for whitened advantages and to keep one GPU's decoder busy."""
+    staleness: Annotated[int, NOT_NEGATIVE] = 0
+    """Updates that may lie between the weights that play an episode and those that learn from it: so many iterations
+    are played ahead (docs/scale.md). 0: none; 1 costs little of the learning, more than 2 too much of it."""
     num_envs: Annotated[int | None, COUNT] = None
     """Episodes in flight; none: all of an iteration, the largest batches."""
     engine_batch: Annotated[int, COUNT] = 256
@@ -157,9 +160,6 @@ class TrainConfig(Checked):
     in one lane, else 8 (docs/scale.md)."""
     collective_timeout: Annotated[float, POSITIVE] = 600.0
     """Seconds after which a rank that keeps the others waiting is an error."""
-    staleness: Annotated[int, NOT_NEGATIVE] = 0
-    """Updates that may lie between the weights that play an episode and those that learn from it: so many iterations
-    are played ahead (docs/scale.md). 0: none; 1 costs little of the learning, more than 2 too much of it."""
     check_memory: bool = True
     """Refuse to start where a rough estimate for the longest prompts and replies exceeds the device's memory."""
     fit_memory: bool = True
