@@ -55,6 +55,8 @@ class Totals:
     """Sum of the rows' shares: one for each (episode, agent) that acted."""
     episodes: float | None = None
     """Episodes that were played for it, whoever acted in them; None: nobody has said it, and the rows do not tell."""
+    fresh: int = 0
+    """Those of the tokens that the present weights sampled, as far as versions tell."""
 
 
 @dataclass(slots=True)
@@ -178,30 +180,35 @@ def learnable(
     return rows, shares
 
 
-def check_versions(rows: Iterable[Transition], version: int, max_staleness: int = 0) -> None:
-    """Checks that turns to learn from were sampled by the weights of this version, or few updates before.
+def behind(rows: Iterable[Transition], version: int, max_staleness: int = 0) -> dict[Transition, int]:
+    """Counts the updates between the weights that sampled turns and those of this version that learn from them.
 
-    The ratio's denominator may hide it: recomputed by the learner it is 1 whoever sampled. Turns of another server's
-    fixed weights (``FOREIGN``) belong to no version and are let through: they are known to be off-policy.
+    The ratio's denominator may hide them: recomputed by the learner it is 1 whoever sampled. Turns of another server's
+    fixed weights (``FOREIGN``) belong to no version and count as fresh: they are known to be off-policy.
 
     Raises:
-        StaleError: Some were not.
+        StaleError: Some are of the future, or more than ``max_staleness`` updates old.
     """
+    ages: dict[Transition, int] = {}
     for t in rows:
         sampled = t.reply.version
-        if sampled != FOREIGN and not 0 <= version - sampled <= max_staleness:
+        ages[t] = 0 if sampled == FOREIGN else version - sampled
+        if not 0 <= ages[t] <= max_staleness:
             raise StaleError(
                 f"Turn {t.index} of {t.agent} was sampled by version {sampled} of policy '{t.policy}', which is at "
                 f"version {version} now; expected at most {max_staleness} updates between. Collect new episodes after "
                 "every update, publish the new weights to the engine (Publisher.publish), and give replies the version "
                 "that sampled them."
             )
+    return ages
 
 
 def totals(rows: Sequence[Transition], estimates: Estimates, episodes: float | None = None) -> Totals:
     """Counts rows, sampled tokens and (episode, agent) pairs of a minibatch of so many episodes."""
     acted = sum(estimates.shares.get(t, 1.0) for t in rows)
-    return Totals(len(rows), sum(len(t.reply.action_ids) for t in rows), acted, episodes)
+    tokens = sum(len(t.reply.action_ids) for t in rows)
+    fresh = sum(len(t.reply.action_ids) for t in rows if not estimates.behind.get(t))
+    return Totals(len(rows), tokens, acted, episodes, fresh)
 
 
 def context_tokens(rows: Sequence[Transition]) -> int:

@@ -3,7 +3,7 @@
 Nothing here knows an agent, a policy or a tokenizer. Credit works on numpy arrays in float64 and runs over an
 explicit successor relation; losses work on torch tensors in fp32 and never mask by value.
 Sources: MARFT (arXiv 2504.16129), GAE (1506.02438), PPO (1707.06347), HAPPO (2109.11251), A2PO (2302.06205),
-GSPO (2507.18071), MAPPO (2103.01955), VAPO (2504.05118).
+GSPO (2507.18071), MAPPO (2103.01955), VAPO (2504.05118), V-trace (1802.01561).
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def chain(
     bootstraps: Sequence[float] | None = None,
     traces: Sequence[float] | None = None,
     token_rewards: Sequence[Reals | None] | None = None,
+    truncated: Sequence[tuple[Reals, Reals]] | None = None,
 ) -> tuple[list[Array], list[Array]]:
     """λ-returns over a graph of turns.
 
@@ -66,6 +67,14 @@ def chain(
 
     With one successor each and γ = λ this is GAE over agents, then over steps.
 
+    Where others sampled the turns than are judged, ``truncated`` makes V-trace of it (arXiv 1802.01561, eq. 1, with λ
+    in c as in its remark 2), each decision a step. With G¹ the right side above at λ = 0, and G^λ as it stands there,
+
+        G = V + ρ·(G¹ − V) + c·(G^λ − G¹)        A = G^λ − V
+
+    so that G − V = ρδ + γλc·(G⁺ − V⁺), and A has the weights of later steps only: the decision's own is the loss's.
+    ρ = c makes A = δ + γλc⁺·A⁺, A2PO's trace (arXiv 2302.06205, eq. 3); ρ = c = 1 changes nothing.
+
     Args:
         values: Per turn [lengths[k]], V read before that token is known; None where no critic looked: the return
             then passes through unchanged.
@@ -76,28 +85,35 @@ def chain(
         bootstraps: Per turn the value beyond the end of the chain, used where there is no successor (0 by default).
         traces: Per turn the factor c_j on λ_turn when j is looked back from (A2PO's trace; 1 by default).
         token_rewards: Per turn [lengths[k]] x, what each decision point is paid; None: nothing.
+        truncated: Per turn [lengths[k]] ρ and c of its steps, see ``truncate``; a turn without V ignores them.
 
     Returns:
-        Advantages G − V and returns G, per turn [lengths[k]], float64.
+        Advantages (G − V, or V-trace's A) and returns G, per turn [lengths[k]], float64.
     """
     returns: list[Array] = [np.zeros(n, dtype=np.float64) for n in lengths]
+    targets = returns if truncated is None else [np.zeros(n, dtype=np.float64) for n in lengths]
     floats = [None if v is None else np.asarray(v, dtype=np.float64) for v in values]
     d = discounts
     for k in range(len(lengths) - 1, -1, -1):
-        ahead = bootstraps[k] if bootstraps is not None else 0.0
+        ahead = near = bootstraps[k] if bootstraps is not None else 0.0
         if successors[k]:
             if min(successors[k]) <= k:
                 raise ValueError(f"turn {k} names a successor that is not later than itself: {list(successors[k])}")
-            ahead = 0.0
+            ahead = near = 0.0
             for j in successors[k]:
                 weight = d.lambda_turn * (1.0 if traces is None else traces[j])
                 ahead += _blend(floats[j], returns[j], 0, weight) / len(successors[k])
-        g, paid = returns[k], None if token_rewards is None else token_rewards[k]
+                near += _blend(floats[j], returns[j], 0, 0.0) / len(successors[k])
+        g, goal, v, paid = returns[k], targets[k], floats[k], None if token_rewards is None else token_rewards[k]
         x = np.zeros(lengths[k]) if paid is None else np.asarray(paid, dtype=np.float64)
-        g[-1] = x[-1] + rewards[k] + d.gamma_turn * ahead
+        goal[-1] = x[-1] + rewards[k] + d.gamma_turn * ahead
+        if truncated is not None:
+            g[-1] = _corrected(v, goal, x[-1] + rewards[k] + d.gamma_turn * near, lengths[k] - 1, truncated[k])
         for t in range(lengths[k] - 2, -1, -1):
-            g[t] = x[t] + d.gamma_tok * _blend(floats[k], g, t + 1, d.lambda_tok)
-    advantages = [g.copy() if v is None else g - v for g, v in zip(returns, floats, strict=True)]
+            goal[t] = x[t] + d.gamma_tok * _blend(v, g, t + 1, d.lambda_tok)
+            if truncated is not None:
+                g[t] = _corrected(v, goal, x[t] + d.gamma_tok * _blend(v, g, t + 1, 0.0), t, truncated[k])
+    advantages = [y.copy() if v is None else y - v for y, v in zip(targets, floats, strict=True)]
     return advantages, returns
 
 
@@ -105,6 +121,15 @@ def _blend(values: Array | None, returns: Array, t: int, weight: float) -> float
     """(1 − w)·V + w·G at position t; G alone where there is no V."""
     g = float(returns[t])
     return g if values is None else (1.0 - weight) * float(values[t]) + weight * g
+
+
+def _corrected(values: Array | None, goals: Array, one_step: float, t: int, weights: tuple[Reals, Reals]) -> float:
+    """V + ρ·(G¹ − V) + c·(G^λ − G¹) at position t; G^λ where there is no V."""
+    goal = float(goals[t])
+    if values is None:
+        return goal
+    v, rho, c = float(values[t]), float(weights[0][t]), float(weights[1][t])
+    return v + rho * (one_step - v) + c * (goal - one_step)
 
 
 def gae(
@@ -154,6 +179,11 @@ def whiten(x: Reals, mask: NDArray[np.bool_] | None = None) -> Array:
 def trace(log_ratio_sum: float) -> float:
     """Returns A2PO's c = min(1, ρ) for a turn whose policy was already updated (arXiv 2302.06205, eq. 3)."""
     return math.exp(min(0.0, log_ratio_sum))
+
+
+def truncate(log_ratios: Reals | float, bound: float) -> Array:
+    """Returns V-trace's min(bound, π/μ) of steps with these log-ratios (arXiv 1802.01561, eq. 1)."""
+    return np.minimum(np.exp(np.minimum(np.asarray(log_ratios, dtype=np.float64), LOG_RATIO_LIMIT)), bound)
 
 
 def outer_factor(log_ratio_sum: float, eps: float) -> float:

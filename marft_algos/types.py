@@ -243,9 +243,17 @@ class Estimates:
     """[L] recomputed by the learner; they win over the sampler's."""
     reference_logprobs: dict[Transition, FloatArray] = field(default_factory=dict)
     """[L] under the model that the policy started from."""
+    current_logprobs: dict[Transition, FloatArray] = field(default_factory=dict)
+    """[L] under the weights that the update began with, of turns that others sampled; where V-trace asks for them."""
+    behind: dict[Transition, int] = field(default_factory=dict)
+    """Updates between the weights that sampled a turn and those that learn from it; not there: none."""
     bootstraps: dict[Trajectory, float] = field(default_factory=dict)
     """Value of the layer that would have run, of truncated episodes that a critic looked at."""
 
     def behaviour(self, t: Transition) -> FloatArray:
         """[L] log-probs in the ratio's denominator."""
         return self.old_logprobs.get(t, t.reply.logprobs)
+
+    def current(self, t: Transition) -> FloatArray:
+        """[L] log-probs under the weights that the update began with, as far as anybody asked."""
+        return self.current_logprobs.get(t, self.behaviour(t))

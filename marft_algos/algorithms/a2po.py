@@ -61,19 +61,27 @@ class A2PO(PPO):
     def __init__(self, config: A2POConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
         self.updated: list[str] = []
+        self.moves: dict[Transition, np.ndarray] = {}
+        """[L] log-ratios of the turns whose policy was updated in this iteration."""
         self.moved: dict[Transition, float] = {}
-        """Summed log-ratios of the turns whose policy was updated in this iteration."""
+        """Their sums."""
         self.outer: dict[Transition, float] = {}
         """Clipped ratio of the updated policies' turns of the round, up to the turn's layer; elsewhere 1."""
         self.scale = 1.0
 
-    def traces(self, trajectory: Trajectory) -> list[float]:
-        """Returns the trace c = min(1, ρ) of turns whose policy has moved, 1 elsewhere."""
+    def moved_since(self, t: Transition) -> np.ndarray | float:
+        """Returns [L] how far a turn's policy has moved, if its block was updated."""
+        return self.moves.get(t, 0.0)
+
+    def traces(self, trajectory: Trajectory) -> list[float] | None:
+        """Returns the trace c = min(1, ρ) of turns whose policy has moved, 1 elsewhere; V-trace has it in its own c."""
+        if self.config.vtrace:
+            return None
         return [F.trace(self.moved.get(t, 0.0)) for t in trajectory.transitions]
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Assigns advantages before the first block, when no policy has moved."""
-        self.updated, self.moved, self.outer = [], {}, {}
+        self.updated, self.moves, self.moved, self.outer = [], {}, {}, {}
         return super().credit(trajectories, estimates)
 
     def order(
@@ -97,7 +105,9 @@ class A2PO(PPO):
         self.updated += block
         if not any(waiting(trajectory, self.updated) for trajectory in trajectories):
             return {}
-        moved = log_ratios(block, trajectories, estimates, rescore)
+        moves = log_ratios(block, trajectories, estimates, rescore)
+        moved = {t: float(x.sum(dtype=np.float64)) for t, x in moves.items()}
+        self.moves |= moves
         self.moved |= moved
         turns = [t for trajectory in trajectories for t in trajectory.transitions]
         done = [(t, estimates.advantages[t], estimates.returns[t]) for t in turns if t.policy in self.updated]
@@ -109,8 +119,8 @@ class A2PO(PPO):
                 before = [u for u in trajectory.transitions if u.round == t.round and u.layer <= t.layer]
                 total = sum(self.moved.get(u, 0.0) for u in before)
                 self.outer[t] = F.outer_factor(total, self.config.clip_outer)
-        moves = {p: [ratio for t, ratio in moved.items() if t.policy == p] for p in block}
-        return {f"policy/{p}/trace": float(np.mean([F.trace(x) for x in m])) for p, m in moves.items() if m}
+        by_policy = {p: [ratio for t, ratio in moved.items() if t.policy == p] for p in block}
+        return {f"policy/{p}/trace": float(np.mean([F.trace(x) for x in m])) for p, m in by_policy.items() if m}
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float | Tensor]]:
         """Returns −min(wA, clip(w, 1 ± ε_i)A), w = ρ times the outer factor."""

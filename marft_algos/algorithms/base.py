@@ -94,6 +94,8 @@ class Facts:
     """Episodes per iteration."""
     agent_specs: tuple[AgentSpec, ...] = ()
     """The team."""
+    staleness: int = 0
+    """Updates that may lie between who plays and who learns."""
 
 
 class Algorithm:
@@ -313,10 +315,23 @@ def check(algorithm: Algorithm, facts: Facts) -> None:
             f"episodes_per_iteration is {facts.episodes}, which is no multiple of {name}'s group_size {size}; "
             f"try --episodes-per-iteration {max(facts.episodes // size, 1) * size}."
         )
+    if facts.staleness:
+        _check_stale(algorithm, name)
     if config.tis_cap is not None and config.old_logprobs != "learner":
         raise ConfigError(
             "tis_cap corrects for the gap between sampler and learner, and so does the ratio against the sampler's "
             "log-probs: set old_logprobs='learner' beside it."
+        )
+
+
+def _check_stale(algorithm: Algorithm, name: str) -> None:
+    if algorithm.imitates:
+        raise ConfigError(f"{name} learns from demonstrations, which no policy plays ahead: leave out --staleness.")
+    if algorithm.config.one_step and algorithm.config.tis_cap is None:
+        raise ConfigError(
+            f"{name} has no ratio between who sampled a turn and who learns from it, and with staleness they differ. "
+            "Set old_logprobs='learner' and tis_cap=2, leave out --staleness, or use an algorithm with a ratio: marft, "
+            "grpo, mappo."
         )
 
 

@@ -57,6 +57,7 @@ class HAPPO(PPO):
     needs: ClassVar[frozenset[Need]] = frozenset({"critic", "team_state", "blocks"})
     view: View = "team"
     chain: credit.Relation = "round"
+    traced: ClassVar[bool] = False
 
     def __init__(self, config: HAPPOConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
@@ -112,7 +113,8 @@ class HAPPO(PPO):
         left = [t for trajectory in trajectories for t in waiting(trajectory, self.updated)]
         if not left:
             return {}
-        moved = log_ratios(block, trajectories, estimates, rescore)
+        moves = log_ratios(block, trajectories, estimates, rescore)
+        moved = {t: float(x.sum(dtype=np.float64)) for t, x in moves.items()}
         for policy in block:
             for trajectory in trajectories:
                 delta: defaultdict[int, float] = defaultdict(float)

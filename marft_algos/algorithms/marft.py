@@ -26,6 +26,7 @@ from marft_algos.algorithms.base import View, register
 from marft_algos.algorithms.ppo import PPO, PPOConfig
 from marft_algos.ranges import COUNT
 from marft_algos.types import Estimates, SamplingParams, Transition
+from marft_envs.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class MARFT(PPO):
     def __init__(self, config: MARFTConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
         self.view, self.chain = self.config.critic, self.config.chain
+        if self.config.vtrace and self.view == "none":
+            raise ConfigError("vtrace corrects values, and critic='none' has none; use critic='own' or 'team'.")
 
     def order(self, rows: Mapping[str, Sequence[Transition]], estimates: Estimates, iteration: int) -> list[list[str]]:
         """Returns every policy, or the one whose interval it is."""

@@ -6,6 +6,14 @@
 with ρ of a token, or of a whole action: exp of the difference of (1/Z)·Σ_t log π, Z = 1, tokens or words. An
 algorithm says which successors its returns run over and which observation its critic sees, and overrides the rest where
 it differs.
+
+With ``vtrace`` the returns are those of the present policies, though others sampled the turns (V-trace, arXiv
+1802.01561, eq. 1, in ``functional.chain``). What leads from a turn to its successors is a step: the turn itself, and
+every turn that commits before them, those of its own layer first, as a team's move is all that its agents say at once.
+Its ratio is the product of theirs, truncated at ρ̄ where it corrects the step, and at c̄ where it passes later
+corrections back (A2PO's trace, arXiv 2302.06205, eq. 3, for turns that are stale before any policy moves). At token
+level a token is a step, and the others' replies stand beside the last one. The turn's own ratio weighs its loss
+already; the others' weigh its advantage, truncated at ρ̄, after whitening.
 """
 
 from __future__ import annotations
@@ -13,7 +21,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -21,8 +29,10 @@ from marft_algos import credit
 from marft_algos import functional as F
 from marft_algos.algorithms.base import Algorithm, Rescore, UpdateConfig
 from marft_algos.batching import Batch, Level, decision_points, has_loss, learnable
+from marft_algos.credit import Rewards
 from marft_algos.ranges import POSITIVE, SHARE, Range
 from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
+from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,6 +64,34 @@ class PPOConfig(UpdateConfig):
     due, ``last`` (released code) at a round's last layer."""
     whiten: Literal["global", "policy", "off"] = "global"
     """Whose statistics whiten advantages: all trained turns', each policy's own, or none."""
+    vtrace: bool = False
+    """Correct returns for turns that older weights sampled (``staleness``); on fresh turns it changes nothing. Costs a
+    forward pass over stale turns, unless ``old_logprobs='learner'`` makes it anyway."""
+    rho_bar: Annotated[float, POSITIVE] = 1.0
+    """Cap of V-trace's ρ, which decides what values converge to: those of the present policies at infinity, nearer to
+    those of the policies that sampled the lower it is. 1: the original's."""
+    c_bar: Annotated[float, POSITIVE] = 1.0
+    """Cap of V-trace's c, at most ``rho_bar``: how much of later corrections passes back; decides variance, not the
+    limit. 1: the original's."""
+
+    @property
+    def corrects_stale(self) -> bool:
+        """Whether credit asks for the present log-probs of turns that older weights sampled."""
+        return self.vtrace
+
+    def __post_init__(self) -> None:
+        """Raises ``ConfigError`` for caps in the wrong order, and for stale turns that no loss would weigh."""
+        super().__post_init__()
+        if self.c_bar > self.rho_bar:
+            raise ConfigError(
+                f"c_bar is {self.c_bar} and rho_bar {self.rho_bar}; expected c_bar at most rho_bar (V-trace)."
+            )
+        if self.vtrace and self.old_logprobs == "learner" and self.tis_cap is None:
+            raise ConfigError(
+                "vtrace corrects what turns are credited with, and their own ratio to who sampled them is left to the "
+                "loss, which has none at old_logprobs='learner' without tis_cap. Set tis_cap=2 beside it, or "
+                "old_logprobs='sampler'."
+            )
 
 
 class PPO(Algorithm):
@@ -61,10 +99,17 @@ class PPO(Algorithm):
 
     Config = PPOConfig
     config: PPOConfig
+    traced: ClassVar[bool] = True
+    """Whether its returns run from turn to turn, so that V-trace can correct them."""
 
     def __init__(self, config: PPOConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
         self.level = self.config.level
+        if self.config.vtrace and not self.traced:
+            raise ConfigError(
+                f"{self.name or type(self).__name__} has no trace from turn to turn that vtrace could correct. Leave "
+                "it out, or use an algorithm that has one: marft, ippo, mappo, a2po, mat."
+            )
         self.rule = credit.get(self.config.credit)
         self.discounts = F.Discounts(
             self.config.gamma_tok, self.config.gamma_turn, self.config.lambda_tok, self.config.lambda_turn
@@ -81,19 +126,27 @@ class PPO(Algorithm):
         """Returns per turn the factor on λ_turn when it is looked back from; None: 1."""
         return None
 
+    def moved_since(self, t: Transition) -> np.ndarray | float:
+        """Returns [L] how much likelier a turn's tokens have become in this update; here policies move after credit."""
+        return 0.0
+
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Assigns returns, and advantages G − V, whitened over what is trained."""
-        self.run_returns(trajectories, estimates)
+        steps = self.run_returns(trajectories, estimates)
         self.whiten(trajectories, estimates)
-        return {}
+        for step in steps:
+            estimates.advantages[step.turn][-1] *= F.truncate(step.beside, self.config.rho_bar)
+        return _traced(steps, self.config) if steps else {}
 
-    def run_returns(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> None:
-        """Fills returns, and advantages G − V as they are."""
+    def run_returns(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> list[Step]:
+        """Fills returns, and advantages G − V as they are; returns V-trace's steps of the turns that are trained."""
+        taken: list[Step] = []
         for trajectory in trajectories:
             turns, links = trajectory.transitions, self.links(trajectory, estimates)
             if self.view == "own" and self.config.lambda_turn < 1.0:
                 credit.check_own_view(trajectory, links)
             lengths = [decision_points(t, self.level) for t in turns]
+            steps = self._steps(trajectory, links, lengths, estimates) if self.config.vtrace else []
             advantages, returns = F.chain(
                 [estimates.values.get(t) for t in turns],
                 lengths,
@@ -103,9 +156,27 @@ class PPO(Algorithm):
                 bootstraps=links.bootstraps,
                 traces=self.traces(trajectory),
                 token_rewards=links.token_rewards(lengths),
+                truncated=[s.truncated(self.config) for s in steps] if any(s.off for s in steps) else None,
             )
             for t, a, g in zip(turns, advantages, returns, strict=True):
                 estimates.advantages[t], estimates.returns[t] = a.astype(np.float32), g.astype(np.float32)
+            taken += [s for s in steps if has_loss(s.turn)]
+        return taken
+
+    def _steps(
+        self, trajectory: Trajectory, links: Rewards, lengths: Sequence[int], estimates: Estimates
+    ) -> list[Step]:
+        """Finds what leads from each turn to its successors, and how much likelier it has become."""
+        turns = trajectory.transitions
+        stale = [_drift(t, estimates) for t in turns]
+        drifts = [x + self.moved_since(t) if len(x) else x for t, x in zip(turns, stale, strict=True)]
+        steps = []
+        for k, (t, successors, n) in enumerate(zip(turns, links.successors, lengths, strict=True)):
+            end = min((turns[j].layer for j in successors), default=len(trajectory.layers))
+            others = [j for j, u in enumerate(turns) if j != k and t.layer <= u.layer < end]
+            decisions = drifts[k] if len(drifts[k]) == n else np.full(n, drifts[k].sum() / n)
+            steps.append(Step(t, decisions, _total(drifts, others), _total(stale, others)))
+        return steps
 
     def whiten(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> None:
         """Whitens the trained turns' advantages, all together or policy by policy; each entry counts once."""
@@ -137,12 +208,56 @@ class PPO(Algorithm):
         return column[:, None] if self.level == "token" else column
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """What leads from a turn to its successors, and how much likelier it is now than where it was sampled."""
+
+    turn: Transition
+    decisions: np.ndarray
+    """[decision points] log π/μ of each."""
+    others: float
+    """Σ log π/μ of the other turns that commit before the successors do."""
+    beside: float
+    """The same without what they have moved in this update."""
+
+    @property
+    def off(self) -> bool:
+        """Returns whether any of it was sampled by another policy."""
+        return bool(self.others or self.decisions.any())
+
+    def truncated(self, config: PPOConfig) -> tuple[np.ndarray, np.ndarray]:
+        """Returns ρ and c of the decision points; the others' replies stand beside the last one."""
+        ratios = self.decisions.copy()
+        ratios[-1] += self.others
+        return F.truncate(ratios, config.rho_bar), F.truncate(ratios, config.c_bar)
+
+
+def _traced(steps: Sequence[Step], config: PPOConfig) -> dict[str, float]:
+    """Returns means over turns: of V-trace's c of a decision, of the product of a turn's, and of others' weights."""
+    traces = [step.truncated(config)[1] for step in steps]
+    return {
+        "vtrace/c": float(np.mean(np.concatenate(traces))),
+        "vtrace/turn": float(np.mean([c.prod() for c in traces])),
+        "vtrace/others": float(np.mean([F.truncate(step.beside, config.rho_bar) for step in steps])),
+    }
+
+
+def _drift(t: Transition, estimates: Estimates) -> np.ndarray:
+    """Returns [L] log π/μ of a turn's tokens, π being its policy as the update began; [0] where nothing is learnt."""
+    learnt = t in estimates.shares
+    return (estimates.current(t) - t.reply.logprobs).astype(np.float64) if learnt else np.zeros(0)
+
+
+def _total(drifts: Sequence[np.ndarray], turns: Sequence[int]) -> float:
+    return float(sum(drifts[j].sum() for j in turns))
+
+
 def log_ratios(
     policies: Sequence[str], trajectories: Sequence[Trajectory], estimates: Estimates, rescore: Rescore
-) -> dict[Transition, float]:
-    """Returns how far these policies have moved: Σ_t (log π_now − log π_old) of each of their turns with a loss."""
+) -> dict[Transition, np.ndarray]:
+    """Returns how far these policies have moved in this update: [L] log π_now − log π_then of turns with a loss."""
     return {
-        t: float((now - estimates.behaviour(t)).sum(dtype=np.float64))
+        t: now - estimates.current(t)
         for turns in learnable(trajectories, policies)[0].values()
         for t, now in zip(turns, rescore(turns) if turns else [], strict=True)
     }

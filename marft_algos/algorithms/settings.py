@@ -84,6 +84,11 @@ class UpdateConfig(Checked):
     is not what was sampled, and the run stops. fp32 gives 1e-6, bf16 about 1e-2: raise it for off-policy data."""
 
     @property
+    def corrects_stale(self) -> bool:
+        """Whether credit asks for the present log-probs of turns that older weights sampled; here it does not."""
+        return False
+
+    @property
     def needs_reference(self) -> bool:
         """Whether turns are scored under the weights that the run began with, too."""
         return bool(self.kl_coef or self.kl_reward_coef)

@@ -65,6 +65,7 @@ class VAPO(PPO):
     needs: ClassVar[frozenset[Need]] = frozenset({"critic"})
     view: View = "own"
     chain: credit.Relation = "agent"
+    traced: ClassVar[bool] = False
 
     def __init__(self, config: VAPOConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import marft_algos
 from marft_algos.algorithms import base as algorithms
+from marft_algos.algorithms.ppo import PPOConfig
 from marft_algos.algorithms.settings import UpdateConfig
 from marft_algos.bench.folder import Stage
 from marft_algos.bench.sweep import Rates
@@ -42,12 +43,15 @@ _LATER = {
     name: getattr(TrainConfig, name)
     for name in (
         *("start", "start_values", "warm_start", "tell_budget", "decode_graph", "head_dtype"),
-        *("lanes", "chunk", "collective_timeout"),
+        *("lanes", "chunk", "collective_timeout", "staleness"),
         *("rollouts", "workers", "worker_gpus", "worker_timeout", "worker_start", "retries"),
     )
 }
 """Settings that came later, and their defaults: at them a run is what it was, and so its results count."""
-_LATER_OF_ALGORITHMS = {"lr_warmup": UpdateConfig.lr_warmup}
+_LATER_OF_ALGORITHMS = {
+    "lr_warmup": UpdateConfig.lr_warmup,
+    **{name: getattr(PPOConfig, name) for name in ("vtrace", "rho_bar", "c_bar")},
+}
 _TEAM = ("dependency", "profiles")
 """Arguments of an environment that speak of its team."""
 

@@ -47,8 +47,6 @@ class PlanArguments:
     """GPUs of one worker (tensor parallel); none: as few as hold it."""
     shard: Literal["auto", "whole", "base"] = "auto"
     """How ranks keep the frozen base: all of it, or a share of its layers. auto: base where all of it does not fit."""
-    staleness: Annotated[int, NOT_NEGATIVE] = 0
-    """Versions of the policies that an episode may be old when it is learnt from."""
     bandwidth: Annotated[tuple[float, ...], POSITIVE] = (1.1, 40.0)
     """GB/s for which seconds are given: 1.1 is what 10 Gb/s Ethernet carries, 40 what a link of 400 Gb/s does."""
 
@@ -72,7 +70,7 @@ def run_plan(argv: list[str]) -> int:
         spec = resolve(config, env)
         make_algorithm(spec, setup.sampling(config))
         shapes = shapes_of(spec, GPU)
-        planner = Planner(spec, env, shapes, int(options.memory * GB), options.staleness)
+        planner = Planner(spec, env, shapes, int(options.memory * GB), config.staleness)
         plan = planner.best(candidates, None if options.shard == "auto" else options.shard)
         say(f"{config.env} · {config.algo}, on {_counted(plan.layout)} of {options.memory:g} GB")
         say(_wire(planner, plan, options.bandwidth, names))

@@ -58,7 +58,7 @@ class _Weights:
 
 
 class RayRollouts:
-    """Plays on a cluster; rank 0 deals the chunks, and tells the others what they came to.
+    """Plays on a cluster; rank 0 deals the chunks.
 
     Args:
         parts: Of the run.
@@ -71,14 +71,14 @@ class RayRollouts:
     """
 
     def __init__(self, parts: Parts, lanes: Lanes, pool: selfplay.Pool | None) -> None:
-        self._config, self._parts, self._group = parts.config, parts, lanes.group
+        self._config, self._parts, self._group, self.apart = parts.config, parts, lanes.group, True
         self.chunk = parts.config.chunk or CHUNK
         self._weights: dict[str, _Weights] = {}
         self._playing: dict[str, _Weights] = {}
         self._seats: list[_Seat] = []
         self._times: deque[float] = deque(maxlen=100)
         self._counted: defaultdict[str, float] = defaultdict(float)
-        self._lock = threading.Lock()
+        self._lock, self._counting, self._closed = threading.RLock(), threading.Lock(), False
         lead(self._group, self._open)
 
     def publish(self, policies: Iterable[str], version: int) -> None:
@@ -89,12 +89,12 @@ class RayRollouts:
         for policy in policies:
             packed = pack(self._parts.policies.weights(policy).tensors)
             self._weights[policy] = _Weights(version, packed)
-            self._counted["publish_bytes"] += len(packed.data)
-        self._counted["time_publish"] += time.monotonic() - started
+            self._count("publish_bytes", len(packed.data))
+        self._count("time_publish", time.monotonic() - started)
 
-    def play(self, chunks: Sequence[Chunk], on_progress: Progress) -> list[Played]:
-        """Plays every chunk on one of the workers."""
-        return lead(self._group, lambda: self._play(chunks, on_progress))
+    def pin(self) -> dict[str, _Weights]:
+        """Returns what is published now."""
+        return dict(self._weights)
 
     def rest(self) -> None:
         """Does nothing: workers have memory of their own."""
@@ -104,7 +104,8 @@ class RayRollouts:
 
     def metrics(self) -> dict[str, float]:
         """Returns what engines and workers counted since the last call."""
-        counted, self._counted = dict(self._counted), defaultdict(float)
+        with self._counting:
+            counted, self._counted = dict(self._counted), defaultdict(float)
         ready = sum(seat.facts is not None for seat in self._seats)
         return {**counted, "workers": ready} if not self._group.rank else {}
 
@@ -112,10 +113,12 @@ class RayRollouts:
         """Ends the workers, and the cluster if it was made for this run."""
         if self._group.rank:
             return
-        for seat in self._seats:
-            if seat.actor is not None:
-                self._ray.kill(seat.actor)
-        self._seats = []
+        self._closed = True
+        with self._lock:  # whoever plays in another thread stops, and lets go of it
+            for seat in self._seats:
+                if seat.actor is not None:
+                    self._ray.kill(seat.actor)
+            self._seats = []
         if self._owned:
             self._ray.shutdown()
 
@@ -164,7 +167,7 @@ class RayRollouts:
             strategy = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(seat.node, soft=False)
             self._reaper.options(scheduling_strategy=strategy).remote(seat.facts.pid)
         host = seat.facts.host if seat.facts else "a node"
-        self._counted["restarts"] += 1
+        self._count("restarts", 1)
         if len(seat.ends) == RESTARTS and now - seat.ends[0] < WITHIN_S:
             say(f"worker {seat.number} on {host} {why}, again and again: it is left out")
             seat.actor = seat.call = seat.facts = seat.chunk = None
@@ -174,18 +177,31 @@ class RayRollouts:
         self._hire(seat)
         return chunk
 
+    def _count(self, name: str, number: float) -> None:
+        with self._counting:
+            self._counted[name] += number
+
     # Chunks -----------------------------------------------------------------------------------------
 
-    def _play(self, chunks: Sequence[Chunk], on_progress: Progress) -> list[Played]:
+    def play(
+        self, chunks: Sequence[Chunk], on_progress: Progress, weights: dict[str, _Weights] | None = None
+    ) -> list[Played]:
+        """Plays every chunk on one of the workers.
+
+        Raises:
+            EngineError: There is no worker, for too long.
+        """
         with self._lock:
             for seat in self._seats:
                 seat.chunk = None  # of a panel that was broken off: what still comes of it is nobody's
             done: dict[int, Played] = {}
-            self._playing = dict(self._weights)  # whatever is published meanwhile
+            self._playing = self.pin() if weights is None else weights
             attempts = Counter[int]()
             todo = deque(range(len(chunks)))
             total, idle_since = sum(len(chunk.panel) for chunk in chunks), time.monotonic()
             while len(done) < len(chunks):
+                if self._closed:
+                    raise EngineError("The workers were sent home while they played.")
                 for seat in self._seats:
                     if todo and seat.facts is not None and seat.call is None:
                         number = todo.popleft()
@@ -200,10 +216,10 @@ class RayRollouts:
                 for number in self._listen(done, attempts):
                     if attempts[number] > self._config.retries:
                         say(f"chunk {number} ended {attempts[number]} workers: its episodes count as lost")
-                        self._counted["chunks_lost"] += 1
+                        self._count("chunks_lost", 1)
                         done[number] = lost(chunks[number], self._config.env, f"{attempts[number]} workers died of it")
                     else:
-                        self._counted["chunks_redone"] += 1
+                        self._count("chunks_redone", 1)
                         todo.appendleft(number)
                 tokens = sum(t.tokens for played in done.values() for t in played.trajectories)
                 on_progress(sum(len(chunks[number].panel) for number in done), total, tokens)
@@ -250,8 +266,8 @@ class RayRollouts:
                 done[chunk] = pickle.loads(packed.checked(f"chunk {chunk} from {seat.facts.host}"))
                 self._times.append(seconds)
                 for name, number in done[chunk].engine.items():
-                    self._counted[name] += number
-                self._counted["time_played"] += seconds
+                    self._count(name, number)
+                self._count("time_played", seconds)
         except (DamagedError, errors.ObjectLostError, errors.OwnerDiedError) as error:
             say(f"{error}: it is played again")
             for of in [*self._weights.values(), *self._playing.values()]:

@@ -117,6 +117,9 @@ class TrainConfig(Checked):
     branches included; none: only ``iterations`` ends it. Equal budgets are what ``marft bench`` compares."""
     episodes_per_iteration: Annotated[int, COUNT] = 64
     """Episodes per cycle. 64: enough rows for whitened advantages and to keep one GPU's decoder busy."""
+    staleness: Annotated[int, NOT_NEGATIVE] = 0
+    """Updates that may lie between the weights that play an episode and those that learn from it: so many iterations
+    are played ahead (docs/scale.md). 0: none; 1 costs little of the learning, more than 2 too much of it."""
     num_envs: Annotated[int | None, COUNT] = None
     """Episodes in flight; none: all of an iteration, the largest batches."""
     engine_batch: Annotated[int, COUNT] = 256
@@ -203,6 +206,11 @@ class TrainConfig(Checked):
         super().__post_init__()
         if self.pool and self.full_finetune:
             raise ConfigError("A pool of past policies keeps adapters. Leave out full_finetune, or say --pool 0.")
+        if self.staleness and self.full_finetune:
+            raise ConfigError(
+                "staleness keeps the adapters of past versions, to check what they sampled. Leave out full_finetune, "
+                "or say --staleness 0."
+            )
         object.__setattr__(self, "engines", endpoints.parse_all(self.engines))
 
     def table(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from marft_algos.batching import (
     Batch,
     Totals,
     UpdateError,
-    check_versions,
+    behind,
     context_tokens,
     learnable,
     micro_batches,
@@ -35,11 +35,13 @@ from marft_algos.batching import (
 from marft_algos.functional import kl_k3, ratio
 from marft_algos.learner.heads import Heads
 from marft_algos.learner.numbers import Added, average, read, summed
+from marft_algos.learner.past import Past
+from marft_algos.learner.rates import per_policy, rate_factor
 from marft_algos.learner.steps import step
 from marft_algos.memory import Budget
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.types import Estimates, Trajectory, Transition
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError
 
 
 class Policies(Protocol):
@@ -86,10 +88,8 @@ class Learner:
         critics: Value heads, or None for algorithms without.
         seed: Of the run: minibatches depend on it, the iteration, and nothing else.
         lanes: Who computes what, where several processes train; every one of them makes the same calls.
+        staleness: How many updates may lie between the weights that sampled a turn and those that learn from it.
     """
-
-    max_staleness = 0
-    """How many updates may lie between the weights that sampled a turn and those that learn from it."""
 
     def __init__(
         self,
@@ -98,6 +98,7 @@ class Learner:
         critics: ValueHeads | None = None,
         seed: int = 0,
         lanes: Lanes | None = None,
+        staleness: int = 0,
     ) -> None:
         self.algorithm, self.policies, self.seed = algorithm, policies, seed
         self.lanes = lanes or Lanes()
@@ -113,12 +114,15 @@ class Learner:
             p: Adam(policies.parameters(p), lr=rate, eps=eps, fused=True) for p, rate in self.rates.items()
         }
         self.heads = Heads(critics, self.config, seed, self.lanes) if critics and algorithm.view != "none" else None
+        self.staleness = staleness
+        self.past = Past(policies, self.trainable, staleness)
 
     def update(self, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, float]:
         """Runs one iteration's update. What it finds out about the turns stands in ``estimates`` afterwards.
 
         Args:
-            trajectories: Finished episodes, sampled from the policies as they are now; they stay as they are.
+            trajectories: Finished episodes, sampled from the policies as they are now, or ``staleness`` updates ago;
+                they stay as they are.
             iteration: From 0; fixes the minibatches.
 
         Returns:
@@ -134,11 +138,16 @@ class Learner:
                 group["lr"] = self.rates[policy] * rate_factor(iteration, self.config.lr_warmup, self.config.anneal)
         rows, shares = learnable(trajectories, self.trainable)
         self.estimates = estimates = Estimates(shares=shares)
-        check_versions(shares, self.policies.version, self.max_staleness)
-        metrics: dict[str, float] = {}
+        estimates.behind = behind(shares, self.policies.version, self.staleness)
+        metrics = self.past.measure(rows, estimates.behind, self.rescore, self.config.ratio_tolerance)
+        self.past.keep(self.policies.version)
         if self.config.old_logprobs == "learner":
             for turns in rows.values():
                 estimates.old_logprobs |= zip(turns, self.rescore(turns), strict=True)
+        elif self.config.corrects_stale:
+            for turns in rows.values():
+                stale = [t for t in turns if t.reply.version != self.policies.version]
+                estimates.current_logprobs |= zip(stale, self.rescore(stale) if stale else [], strict=True)
         if self.config.needs_reference:
             for turns in rows.values():
                 estimates.reference_logprobs |= zip(turns, self.rescore(turns, reference=True), strict=True)
@@ -197,6 +206,7 @@ class Learner:
             "algorithm": self.algorithm.state_dict(),
             "credit": self.algorithm.rule.state_dict(),
             "value_norm": self.heads.state_dict() if self.heads is not None else {},
+            "past": self.past.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -214,6 +224,7 @@ class Learner:
             self.algorithm.rule.load_state_dict(state["credit"])
         if self.heads is not None:
             self.heads.load_state_dict(state["value_norm"])
+        self.past.load_state_dict(state.get("past", {}))
 
     @property
     def _value_optimizers(self) -> Mapping[str, Adam]:
@@ -274,7 +285,7 @@ class Learner:
             )
         if self.algorithm.imitates:  # nobody has sampled these tokens: there is no ratio
             return {"loss": stats["loss"], "entropy": stats["entropy"], "kl": 0.0}
-        if first:
+        if "sampler_gap" in stats:
             self._assert_on_policy(policy, stats["sampler_gap"])
         weights, squares = stats.pop("ratios"), stats.pop("squared_ratios")
         return stats | {"ess": weights**2 / (size.tokens * squares)}
@@ -301,12 +312,12 @@ class Learner:
             added["kl"] = batch.mean(kl_k3(fixed, batch.old_logprobs))
             moved = torch.where(batch.mask, ratio(fixed, batch.old_logprobs), 0.0).double()
             added |= {"ratios": moved.sum(), "squared_ratios": moved.square().sum()}
-        if first:
-            added["sampler_gap"] = _sampler_gap(fixed, batch)
+        if first and batch.totals.fresh:
+            added["sampler_gap"] = _sampler_gap(fixed, batch, self.estimates.behind)
         return {**added, **extra}
 
     def _assert_on_policy(self, policy: str, gap: float) -> None:
-        """Checks that the ratio is 1 before the first step, while π_θ is π_old."""
+        """Checks that the ratio of fresh turns is 1 before the first step, while π_θ is π_old."""
         if gap > self.config.ratio_tolerance:
             raise UpdateError(
                 f"Before the first step of policy '{policy}', learner and sampler differ by {gap:.4f} per token in "
@@ -345,36 +356,11 @@ def add_kl_penalty(rows: Sequence[Transition], estimates: Estimates, coef: float
     return total / max(sum(len(t.reply.action_ids) for t in rows), 1)
 
 
-def rate_factor(iteration: int, warmup: int, anneal: int) -> float:
-    """Returns the learning rate's factor in an iteration, counted from 0.
+def _sampler_gap(logprobs: Tensor, batch: Any, behind: Mapping[Transition, int]) -> float:
+    """Returns this batch's share of mean |log π_learner − log π_sampler| over fresh turns' tokens.
 
-    Args:
-        iteration: Which one.
-        warmup: Linear to 1 in the last of these iterations.
-        anneal: Linear from 1 to .1 at this iteration, then .1; 0: 1.
+    It is the sampler's even if old was recomputed.
     """
-    risen = min((iteration + 1) / warmup, 1.0) if warmup else 1.0
-    return risen * (1.0 if anneal == 0 else max(1.0 - 0.9 * iteration / anneal, 0.1))
-
-
-def per_policy(setting: float | Mapping[str, float], policies: Sequence[str], name: str) -> dict[str, float]:
-    """Returns one number for all policies, or one for each by id.
-
-    Raises:
-        ConfigError: An id that is unknown, or one that is missing.
-    """
-    if not isinstance(setting, Mapping):
-        return dict.fromkeys(policies, float(setting))
-    for p in setting:
-        if p not in policies:
-            raise ConfigError(f"{name} names '{p}', which is no trainable policy. {did_you_mean(p, policies)}")
-    if missing := [p for p in policies if p not in setting]:
-        raise ConfigError(f"{name} has no value for {missing}; give one number, or one for each of {list(policies)}.")
-    return {p: float(setting[p]) for p in policies}
-
-
-def _sampler_gap(logprobs: Tensor, batch: Any) -> float:
-    """Returns this batch's share of mean |log π_learner − log π_sampler|; the sampler's, even if old was recomputed."""
     now = unpack(logprobs, batch)
-    gaps = [np.abs(x - t.reply.logprobs).sum() for x, t in zip(now, batch.transitions, strict=True)]
-    return float(sum(gaps)) / max(batch.totals.tokens, 1)
+    rows = [(x, t) for x, t in zip(now, batch.transitions, strict=True) if not behind.get(t)]
+    return float(sum(np.abs(x - t.reply.logprobs).sum() for x, t in rows)) / max(batch.totals.fresh, 1)

@@ -2,7 +2,8 @@
 
     step_000100/
       policies/<id>/     adapters in peft's format (whole models when fully fine-tuned)
-      state.pt           value heads, optimisers, random states; loaded with ``weights_only=True``
+      state.pt           value heads, optimisers, random states, episodes that wait to be learnt from; loaded with
+                         ``weights_only=True``
       state.json         iteration, version, position in metrics.jsonl, best evaluation
 
 A run samples by stateless seeds (run seed, iteration, episode, turn), so these are the only things that an iteration
@@ -80,7 +81,12 @@ def pick(folder: Path, which: str = "last") -> Path:
 
 
 def save(
-    folder: Path, progress: Progress, policies: PolicyFiles, names: Sequence[str], state: Mapping[str, Any]
+    folder: Path,
+    progress: Progress,
+    policies: PolicyFiles,
+    names: Sequence[str],
+    state: Mapping[str, Any],
+    ahead: Sequence[Any] = (),
 ) -> Path:
     """Writes a checkpoint; a crash at any moment leaves the earlier ones as they are.
 
@@ -90,6 +96,7 @@ def save(
         policies: Whose weights.
         names: Policy ids to write.
         state: Tensors and plain Python: value heads, optimisers.
+        ahead: Plain Python: episodes that wait to be learnt from.
 
     Raises:
         RunError: Full disk, read-only folder.
@@ -102,7 +109,7 @@ def save(
         aside.mkdir(parents=True)
         for name in names:
             policies.save_adapter(name, aside / "policies" / name)
-        torch.save({**state, "random": _random_state()}, aside / "state.pt")
+        torch.save({**state, "ahead": list(ahead), "random": _random_state()}, aside / "state.pt")
         described = {"format": FORMAT, "policies": list(names), **dataclasses.asdict(progress)}
         (aside / "state.json").write_text(json.dumps(described, indent=1) + "\n")
         for path in [*aside.rglob("*"), aside]:

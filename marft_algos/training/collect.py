@@ -31,6 +31,11 @@ class Collected:
     judged: Sequence[Judged] = ()
     """What replays say about some turns."""
 
+    @property
+    def tokens(self) -> int:
+        """Returns how many were sampled for it, whatever became of them."""
+        return int(self.metrics.get("tokens_played", self.metrics["tokens"]))
+
 
 class Episodes:
     """Collects episodes that the policies play.
@@ -46,13 +51,14 @@ class Episodes:
         self._config, self._algorithm, self._problems, self._rollouts = config, algorithm, problems, rollouts
         self._variety = Variety(algorithm.group_size)
 
-    def collect(self, iteration: int, judge: int, on_progress: Progress) -> Collected:
+    def collect(self, iteration: int, judge: int, on_progress: Progress, weights: Any = None) -> Collected:
         """Plays the iteration's groups; those that the algorithm does not want are replaced by fresh ones.
 
         Args:
             iteration: Problems and samples depend on it.
             judge: Turns of so many episodes are judged by replays.
             on_progress: Is told how far it is.
+            weights: What is played with, see ``Rollouts.pin``.
 
         Raises:
             OutageError: Too many episodes were lost.
@@ -77,7 +83,7 @@ class Episodes:
                 judged=judge,
                 refill=refill,
             )
-            done = self._rollouts.play(chunks, on_progress)
+            done = self._rollouts.play(chunks, on_progress, weights)
             fresh = [trajectory for part in done for trajectory in part.trajectories]
             if not refill:
                 check_any(fresh)

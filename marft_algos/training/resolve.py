@@ -121,7 +121,7 @@ def _facts(config: TrainConfig, env: FlexEnv, agents: Mapping[str, str], endpoin
     offers.add("shared" if len(endpoints) == 1 else "blocks")
     if env.unwrapped.dependency.is_static:
         offers.add("static")
-    return Facts(frozenset(offers), config.episodes_per_iteration, env.unwrapped.team)
+    return Facts(frozenset(offers), config.episodes_per_iteration, env.unwrapped.team, config.staleness)
 
 
 def _forks(env: FlexEnv) -> bool:

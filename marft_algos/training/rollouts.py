@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from marft_algos.engines.base import Publisher
 from marft_algos.ranks.lanes import Lanes
@@ -23,8 +23,21 @@ class Rollouts(Protocol):
     chunk: int
     """Episodes that a panel is to be cut into; 0: a panel is one chunk."""
 
-    def play(self, chunks: Sequence[Chunk], on_progress: Progress) -> list[Played]:
-        """Plays every chunk once; returns what they came to in their order, on every rank the same."""
+    apart: bool
+    """Whether others play than learn. Rank 0 alone asks them, and tells the other ranks; it may do so from another
+    thread, while it learns. Otherwise all ranks call ``play``, and each plays its share."""
+
+    def play(self, chunks: Sequence[Chunk], on_progress: Progress, weights: Any = None) -> list[Played]:
+        """Plays every chunk once; returns what they came to, in their order.
+
+        Args:
+            chunks: What to play.
+            on_progress: Is told how far it is.
+            weights: What ``pin`` returned; None: what is published now.
+        """
+
+    def pin(self) -> Any:
+        """Returns what is published now, to be played with later."""
 
     def publish(self, policies: Iterable[str], version: int) -> None:
         """Plays these policies with their present weights from now on."""
@@ -69,13 +82,13 @@ class Here:
     """
 
     def __init__(self, parts: Parts, lanes: Lanes, pool: selfplay.Pool | None) -> None:
-        config = parts.config
+        config, self.apart = parts.config, False
         self.chunk = config.chunk or (CHUNK if lanes.count > 1 else 0)
         self._player, self._lanes, self._engine = Player(parts, self.chunk, pool), lanes, parts.engine
         self._publisher = Publisher(parts.engine, parts.policies, config.adapter_dir or None)
 
-    def play(self, chunks: Sequence[Chunk], on_progress: Progress) -> list[Played]:
-        """Plays every chunk on one of the ranks."""
+    def play(self, chunks: Sequence[Chunk], on_progress: Progress, weights: Any = None) -> list[Played]:
+        """Plays every chunk on one of the ranks, which all have the results."""
         total, done, tokens = sum(len(chunk.panel) for chunk in chunks), 0, 0
 
         def play(chunk: Chunk) -> Played:
@@ -86,6 +99,9 @@ class Here:
             return played
 
         return self._lanes.spread(chunks, play)
+
+    def pin(self) -> None:
+        """Returns nothing: it is played at once."""
 
     def publish(self, policies: Iterable[str], version: int) -> None:
         """Publishes to the engine, through a folder where it wants one."""

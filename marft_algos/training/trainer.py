@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -24,7 +26,7 @@ from marft_algos.runs import folder as runs
 from marft_algos.runs import start as starts
 from marft_algos.runs.folder import UNTRAINED, PanelFacts, Progress, RunFolder
 from marft_algos.runs.onlooker import Onlooker
-from marft_algos.training import evaluate, rollouts, setup
+from marft_algos.training import ahead, evaluate, rollouts, setup
 from marft_algos.training.advice import advice
 from marft_algos.training.collect import Collected, Episodes, demonstrated
 from marft_algos.training.interrupt import Interrupt, Interrupted
@@ -49,10 +51,12 @@ class Trainer:
         self.parts, self.policies, self.problems = parts, parts.policies, parts.problems
         algorithm = parts.algorithm
         self.critics = Critics(self.policies, config.critic_hidden, config.seed) if algorithm.view != "none" else None
-        self.learner = Learner(algorithm, self.policies, self.critics, config.seed, self.lanes)
+        self.learner = Learner(algorithm, self.policies, self.critics, config.seed, self.lanes, config.staleness)
         self.pool = selfplay.Pool(config, self.policies) if config.pool else None
         self.rollouts = rollouts.make(parts, self.lanes, self.pool)
         self._episodes = Episodes(config, algorithm, self.problems, self.rollouts)
+        self._ahead = ahead.Ahead(config.staleness, config.iterations, config.token_budget)
+        self._elsewhere = ThreadPoolExecutor(1, "marft-elsewhere")
         self._demonstrations = parts.demonstrations
         self.progress = Progress()
         self._advised, self._cpu = False, time.process_time()
@@ -93,6 +97,7 @@ class Trainer:
         self.learner.load_state_dict(state["learner"])
         if self.critics is not None:
             self.critics.load_state_dict(state["critics"])
+        self._ahead.load_state_dict(state.get("ahead", []), self.progress)
         self.policies.version = self.progress.version
         run.write_config(self.config.to_toml())
         run.rewind(self.progress.iteration, self.progress.metrics_bytes)
@@ -122,7 +127,8 @@ class Trainer:
                         started = time.monotonic()
                         with session.interrupt.allowed():
                             display.phase("playing")
-                            collected = self._collect(display, self.progress.iteration)
+                            self._ahead.fill(partial(self._begin, display), self.progress, self.policies.version)
+                            collected = self._ahead.take(self._wait)
                         self._tell(session)
                         self._learn(session, collected, started)
                     self._tell(session, last=True)
@@ -130,6 +136,7 @@ class Trainer:
             if self._demonstrations is not None:
                 self._demonstrations.close()
             self.rollouts.close()
+            self._elsewhere.shutdown(wait=False)
             for sink in sinks:
                 sink.close()
 
@@ -181,7 +188,7 @@ class Trainer:
         if self.pool is not None:
             metrics |= self.pool.results(trajectories)
             self.rollouts.publish(self.pool.take(iteration), self.policies.version)
-        self.progress.tokens += int(metrics.get("tokens_played", metrics["tokens"]))
+        self.progress.tokens += collected.tokens
         metrics["tokens_total"] = self.progress.tokens
         last = self._done()
         if config.record_episodes and (last or _due(iteration, config.record_every)):
@@ -200,19 +207,25 @@ class Trainer:
             self._save(session.run)
         session.interrupt.agreed()
 
-    def _collect(self, display: loggers.Display, iteration: int) -> Collected:
-        """Returns what the iteration learns from."""
+    def _begin(self, display: loggers.Display, iteration: int) -> Future[Collected]:
+        """Plays what an iteration learns from; where others do that, it is waited for later."""
 
         def show(done: int, total: int, tokens: int) -> None:
             display.phase(f"playing: {done}/{total} episodes, {tokens} tokens")
 
-        config = self.config
-        if self._demonstrations is not None:
-            return demonstrated(
-                config, self.problems, self._demonstrations, iteration, self.policies.version, self.group
-            )
+        config, shown = self.config, self._demonstrations
+        if shown is not None:
+            return ahead.done(demonstrated(config, self.problems, shown, iteration, self.policies.version, self.group))
         judge = config.credit_diagnostics if _due(iteration + 1, config.record_every) else 0
-        return self._episodes.collect(iteration, judge, show)
+        if not self.rollouts.apart:
+            return ahead.done(self._episodes.collect(iteration, judge, show))
+        if self.group.rank:
+            return Future()  # the first rank's is told to all: see ``_wait``
+        quiet = show if not config.staleness else _unseen
+        return self._elsewhere.submit(self._episodes.collect, iteration, judge, quiet, self.rollouts.pin())
+
+    def _wait(self, played: Future[Collected]) -> Collected:
+        return lead(self.group, played.result) if self.rollouts.apart else played.result()
 
     def _done(self) -> bool:
         return self.progress.done(self.config.iterations, self.config.token_budget)
@@ -233,7 +246,8 @@ class Trainer:
             session.display.phase(f"evaluating: {done}/{total}")
 
         started, run = time.monotonic(), session.run
-        played = self._episodes.held_out(show)
+        play = partial(self._episodes.held_out, show)
+        played = lead(self.group, play) if self.rollouts.apart else play()
         run.write_episodes("eval", iteration, [records.row(t) for t in played])
         now = evaluate.records(played)
         estimate = runs.estimate(now)
@@ -282,7 +296,7 @@ class Trainer:
             "learner": self.learner.state_dict(),
             "critics": self.critics.state_dict() if self.critics is not None else {},
         }
-        checkpoint.save(run.checkpoints, self.progress, self.policies, self._saved, state)
+        checkpoint.save(run.checkpoints, self.progress, self.policies, self._saved, state, self._ahead.state_dict())
         checkpoint.prune(run.checkpoints, self.config.keep, self.progress.best_iteration)
 
 
@@ -314,6 +328,10 @@ class _Session:
     display: loggers.Display
     sinks: Sequence[loggers.Logger]
     interrupt: Interrupt
+
+
+def _unseen(done: int, total: int, tokens: int) -> None:
+    """Shows nothing: what is shown is what the learner does meanwhile."""
 
 
 def _due(iteration: int, every: int) -> bool:

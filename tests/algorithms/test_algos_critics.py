@@ -645,8 +645,8 @@ def test_log_ratios_are_against_the_old_logprobs_of_the_ratio() -> None:
     a, b, c = data[0].transitions
     found = Estimates(old_logprobs={a: a.reply.logprobs - np.float32(0.5)})
     moved = ppo.log_ratios(["a", "b"], data, found, shifted({"a": 0.0, "b": 0.1}))
-    assert moved[a] == pytest.approx(0.5 * len(a.reply.action_ids), rel=1e-5)
-    assert moved[b] == pytest.approx(0.1 * len(b.reply.action_ids), rel=1e-5) and c not in moved
+    assert moved[a] == pytest.approx(np.full(len(a.reply.action_ids), 0.5), rel=1e-5)
+    assert moved[b] == pytest.approx(np.full(len(b.reply.action_ids), 0.1), rel=1e-5) and c not in moved
 
 
 def test_value_norm_not_yet_updated_is_the_identity_and_then_follows_the_returns() -> None:

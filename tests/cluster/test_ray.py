@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import signal
 import threading
 import time
@@ -19,6 +20,7 @@ from helpers.tiny import save_tiny
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import EngineError
 from marft_algos.rollout.panel import OutageError
+from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
@@ -54,7 +56,7 @@ def made(model: Path, folder: Path, **changes: Any) -> TrainConfig:
 def files(run: RunFolder) -> dict[str, bytes]:
     """What a run's episodes and weights are, in bytes."""
     found = [*(run.root / "episodes").iterdir(), *run.root.glob("checkpoints/step_000002/**/*.safetensors")]
-    assert len(found) == 5
+    assert len(found) >= 5
     return {str(path.relative_to(run.root)): path.read_bytes() for path in found}
 
 
@@ -226,3 +228,34 @@ def test_a_model_that_is_not_on_the_workers_machine_is_the_workers_error(model: 
     parts.spec = dataclasses.replace(parts.spec, config=made(tmp_path / "elsewhere", tmp_path, **RAY))
     with pytest.raises(ConfigError, match=r"elsewhere.*\(on a node of the cluster\)"):
         Trainer(parts)
+
+
+def test_workers_that_play_while_others_learn_play_what_one_process_would_have(model: Path, tmp_path: Path) -> None:
+    """Staleness 2: which weights play an iteration follows from the plan, and not from who is faster."""
+    behind = {"staleness": 2, "iterations": 4, "save_every": 1, "keep": "all"}
+    run = train(made(model, tmp_path / "here", **behind))
+    busy: list[bool] = []
+
+    def watch(trainer: Trainer) -> None:
+        update, seats = trainer.learner.update, workers_of(trainer)._seats
+
+        def updated(*args: Any) -> Any:
+            busy.append(any(seat.chunk is not None for seat in seats))
+            return update(*args)
+
+        trainer.learner.update = updated  # type: ignore[method-assign]
+
+    again = train(made(model, tmp_path / "ray", **{**RAY, **behind}), watch)
+    assert any(busy), "the learner learnt while workers played"
+    assert files(again) == files(run) and numbers(again) == numbers(run)
+
+    resumed = tmp_path / "resumed"
+    shutil.copytree(again.root, resumed)
+    for step in sorted((resumed / "checkpoints").iterdir())[-2:]:
+        shutil.rmtree(step)
+    folder = RunFolder.open(resumed)
+    trainer = Trainer(build(paths.of_run(folder)))
+    trainer.resume(folder)
+    with quiet_display(4) as display:
+        trainer.train(folder, display)
+    assert files(folder) == files(run)
