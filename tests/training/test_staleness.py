@@ -7,6 +7,7 @@ import math
 import shutil
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.runs import quiet_display, settings, timeless, train
+from helpers.runs import collector, quiet_display, settings, timeless, train
 from helpers.thread_ranks import together
 from helpers.tiny import save_tiny
 from marft_algos.batching import StaleError
@@ -23,11 +24,12 @@ from marft_algos.ranks.group import Group
 from marft_algos.runs import checkpoint, plain
 from marft_algos.runs.folder import Progress, RunFolder
 from marft_algos.training.ahead import Ahead, done
-from marft_algos.training.collect import Collected
+from marft_algos.training.collect import Collected, Episodes
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import StopReason, Trajectory
 from marft_envs.errors import ConfigError, DataError
+from marft_envs.vector import VectorEnv
 
 
 @pytest.fixture(scope="module")
@@ -127,20 +129,20 @@ def test_a_stop_in_the_middle_of_playing_loses_no_episode(
     """Ctrl-C while an iteration is played ahead: those that wait are kept, the broken one is played again."""
     whole, run = finished
     made = stale(model, tmp_path, save_every=1, keep="all", name="part")
-    before = Trainer._collect
+    before = Episodes.collect
 
-    def stopped(trainer: Trainer, display: Any, iteration: int) -> Collected:
+    def stopped(episodes: Episodes, iteration: int, *args: Any) -> Collected:
         if iteration == 4:
             raise KeyboardInterrupt
-        return before(trainer, display, iteration)
+        return before(episodes, iteration, *args)
 
-    monkeypatch.setattr(Trainer, "_collect", stopped)
+    monkeypatch.setattr(Episodes, "collect", stopped)
     first = Trainer(build(made))
     part = first.start()
     with pytest.raises(KeyboardInterrupt), quiet_display() as display:
         first.train(part, display)
     assert checkpoint.steps(part.checkpoints)[-1] == 2
-    monkeypatch.setattr(Trainer, "_collect", before)
+    monkeypatch.setattr(Episodes, "collect", before)
     rest = Trainer(build(made))
     rest.resume(part)
     with quiet_display() as display:
@@ -233,7 +235,8 @@ def test_episodes_come_back_from_plain_values_to_the_bit(
 ) -> None:
     """Through the file that a checkpoint is, whose reader makes no objects."""
     trainer = Trainer(build(stale(model, tmp_path)))
-    played = trainer._collect(quiet_display(), 0).trajectories
+    with closing(VectorEnv([trainer.parts.make_env] * 4)) as vec:
+        played = collector(trainer.parts, vec).collect(list(range(4)))
     played[0].episode.info["odd"] = {
         3: (1, [2.5, None]),
         "~class": "table",
