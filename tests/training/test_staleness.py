@@ -157,8 +157,7 @@ def test_ranks_train_as_one_process_does_and_go_on_on_another_number(model: Path
 
     def trained(rank: Group, folder: Path | None) -> Trainer:
         with one_by_one:  # transformers loads no two models at once in one process
-            parts = build(dataclasses.replace(made, name="two"))
-        trainer = Trainer(parts, rank)
+            trainer = Trainer(build(dataclasses.replace(made, name="two")), rank)
         part = trainer.start() if folder is None else trainer.seen(RunFolder(folder))
         if folder is not None:
             trainer.resume(part)
