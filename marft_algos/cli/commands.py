@@ -52,7 +52,7 @@ def run_train(argv: list[str]) -> int:
             return 0
         if run is None:
             config = warmed(config, command, group)
-        trainer, is_new = Trainer(build(config), group), run is None
+        trainer, is_new = Trainer(build(config, group=group), group), run is None
         if run is None:
             run = trainer.start()
             lock.enter_context(run.locked(command))

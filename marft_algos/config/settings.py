@@ -154,6 +154,10 @@ class TrainConfig(Checked):
     one lane on one rank, else 8, or as many as there are ranks; fixed when a run starts (docs/scale.md)."""
     chunk: Annotated[int, COUNT] = 8
     """Episodes that are batched together on one rank, where there is more than one lane; rounded up to whole groups."""
+    shard: Literal["auto", "whole", "base"] = "auto"
+    """How ranks keep frozen base models: ``whole``, or ``base``: of the layers a share each, which takes a pass of
+    transformers' own and traffic between the ranks. auto: base where several ranks train and whole ones do not fit
+    (docs/scale.md)."""
     collective_timeout: Annotated[float, POSITIVE] = 600.0
     """Seconds after which a rank that keeps the others waiting is an error."""
     check_memory: bool = True
@@ -190,6 +194,12 @@ class TrainConfig(Checked):
         super().__post_init__()
         if self.pool and self.full_finetune:
             raise ConfigError("A pool of past policies keeps adapters. Leave out full_finetune, or say --pool 0.")
+        if self.shard == "base" and self.full_finetune:
+            raise ConfigError(
+                "A base that is trained itself is not sharded. Leave out --full-finetune, or --shard base"
+            )
+        if self.shard == "base" and self.quantize != "none":
+            raise ConfigError("A quantised base is not sharded. Type: --quantize none, or --shard whole")
         object.__setattr__(self, "engines", endpoints.parse_all(self.engines))
 
     def table(self) -> dict[str, Any]:

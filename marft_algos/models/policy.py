@@ -7,6 +7,7 @@ agent plays which policy, and how it is spoken to, the ``renderer`` knows.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,9 @@ from marft_algos.models.chat import Renderer
 from marft_algos.models.kernels import Kernel
 from marft_algos.models.loading import BaseModel, ModelSettings, load_base, pick_device, pick_dtype
 from marft_algos.models.scoring import head_of, score, softcap_of
+from marft_algos.models.sharded import ShardedBase, check_shardable
 from marft_algos.models.weights import LoraSettings, Trunk, Weights, adapters, frozen_copy, full_weights, is_small
+from marft_algos.ranks.group import Group
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.types import AgentSpec
 
@@ -67,9 +70,14 @@ class PolicySet:
     """All policies of a team, on their base models. Build it with ``PolicySet.build``."""
 
     def __init__(
-        self, policies: Mapping[str, Weights], agents: Mapping[str, str], starts: Mapping[str, Weights] | None = None
+        self,
+        policies: Mapping[str, Weights],
+        agents: Mapping[str, str],
+        starts: Mapping[str, Weights] | None = None,
+        sharded: Sequence[ShardedBase] = (),
     ) -> None:
         self._policies, self._starts = dict(policies), dict(starts or {})
+        self._sharded = {id(base.base.model): base for base in sharded}
         trained = [name for name, weights in policies.items() if weights.trainable]
         chats = {name: weights.base.chat for name, weights in policies.items()}
         self.renderer = Renderer(chats, agents, trained)
@@ -78,7 +86,9 @@ class PolicySet:
         for weights in (*policies.values(), *self._starts.values()):
             base = weights.base
             if id(base.model) not in self._kernels:
-                self._kernels[id(base.model)] = Kernel(base.model, base.dtype, small=is_small(base))
+                shares = self._sharded.get(id(base.model))
+                small = shares is None and is_small(base)
+                self._kernels[id(base.model)] = Kernel(base.model, base.dtype, small=small, sharded=shares)
             if weights.source is not base.model:
                 self._kernels[id(weights.source)] = Kernel(weights.source, base.dtype, small=False)
         self.version = 0
@@ -101,6 +111,7 @@ class PolicySet:
         hosted: Mapping[str, str] | None = None,
         seed: int = 0,
         loaded: BaseModel | None = None,
+        shards: Group | None = None,
     ) -> PolicySet:
         """Loads the base models and puts fresh adapters on them.
 
@@ -119,6 +130,7 @@ class PolicySet:
             hosted: agent -> policy id that a model elsewhere plays, and that has no weights here.
             seed: of the adapters' initial weights.
             loaded: a base model that is loaded already, for all policies, whatever ``models`` says.
+            shards: ranks of which each holds a share of the base models' layers; all of them make the same calls.
 
         Raises:
             ConfigError: unknown names, or a base model that cannot be used.
@@ -131,7 +143,11 @@ class PolicySet:
         settings = settings or ModelSettings()
         if settings.quantize != "none" and full_finetune:
             raise ConfigError("Weights of 4 bits cannot be trained. Leave out --full-finetune, or say --quantize none.")
+        if shards is not None:
+            check_shardable(full_finetune, settings.quantize, loaded is not None)
+            settings = dataclasses.replace(settings, sharded=True)
         built: dict[str, Weights] = {}
+        sharded: list[ShardedBase] = []
         copies = {name: f"{name}{_START}" for name in starts}
         bases, checkpointing = dict[str, BaseModel](), settings.gradient_checkpointing
         for spec in dict.fromkeys(specs.values()):
@@ -145,9 +161,12 @@ class PolicySet:
             else:
                 members += [copies[name] for name in members if name in copies]
                 still = frozen | set(copies.values())
-                built |= adapters(base, members, lora or LoraSettings(), still, seed, checkpointing)
+                merge = shards is None
+                found = adapters(base, members, lora or LoraSettings(), still, seed, checkpointing, merge=merge)
+                sharded += [] if shards is None else [ShardedBase(base, found, shards)]
+                built |= found
         kept = {name: built[copy] for name, copy in copies.items()}
-        return cls({name: built[name] for name in names}, {**policies, **(hosted or {})}, kept)
+        return cls({name: built[name] for name in names}, {**policies, **(hosted or {})}, kept, sharded)
 
     # ------------------------------------------------------------------ names
 
@@ -186,6 +205,24 @@ class PolicySet:
         if policy not in self._policies:
             raise ConfigError(f"Unknown policy '{policy}'. {did_you_mean(policy, self._policies)}")
         return self._policies[policy]
+
+    # ------------------------------------------------------------------ shares of base models
+
+    @property
+    def sharded(self) -> bool:
+        """Whether ranks hold shares of the base models: then all of them make as many forward passes."""
+        return bool(self._sharded)
+
+    def gather(self) -> None:
+        """Gathers the layers of sharded base models, so that this rank can decode; all ranks call it together."""
+        for base in self._sharded.values():
+            base.gather()
+
+    def release(self) -> None:
+        """Lets go of what ``gather`` has gathered."""
+        for model, base in self._sharded.items():
+            self._kernels[model].release()
+            base.release()
 
     # ------------------------------------------------------------------ forward passes
 
@@ -247,6 +284,8 @@ class PolicySet:
     def features(self, policy: str, sequences: Sequence[Sequence[int]], positions: Sequence[range]) -> list[Tensor]:
         """Returns final hidden states of the frozen base model, without head, adapter or gradient.
 
+        Where ranks hold shares of it, all of them call this together, some perhaps without a row.
+
         Args:
             policy: whose base model.
             sequences: token ids of each row.
@@ -258,7 +297,8 @@ class PolicySet:
         base = self._get(policy).base
         kernel = self._kernels[id(base.model)]
         features: list[Tensor] = [torch.empty(0)] * len(sequences)
-        for rows in passes([len(s) for s in sequences], FEATURE_TOKENS):
+        cut = passes([len(s) for s in sequences], FEATURE_TOKENS)
+        for rows in cut:
             width = max(len(sequences[i]) for i in rows)
             ids = torch.tensor([[*sequences[i], *([0] * (width - len(sequences[i])))] for i in rows])
             wanted = torch.zeros_like(ids, dtype=torch.bool)
@@ -268,6 +308,11 @@ class PolicySet:
                 flat = kernel.hidden_states(ids.to(base.device), wanted.to(base.device))
             for i, states in zip(rows, flat.split([len(positions[i]) for i in rows]), strict=True):
                 features[i] = states
+        if (shares := self._sharded.get(id(base.model))) is not None:
+            one = torch.zeros(1, 1, dtype=torch.long, device=base.device)
+            for _ in range(shares.missing(len(cut))):
+                with kernel.autocast():
+                    kernel.hidden_states(one, one == 0)
         return features
 
     # ------------------------------------------------------------------ weights on disk
