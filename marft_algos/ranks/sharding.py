@@ -48,6 +48,10 @@ class Shares:
         """Of each layer the parameters as they were, which other trees of modules hold: empty unless gathered."""
         for layer in layers:
             fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=self._kept)
+        # On the way back the layer before is fetched ahead. Left to itself, FSDP2 goes by the order of all passes since
+        # the last way back, and behind the first layer fetches one of a pass without gradients. (The first: itself.)
+        for before, layer in zip((layers[0], *layers), layers, strict=False):
+            layer.set_modules_to_backward_prefetch([before])  # type: ignore[operator]
         # The model itself has nothing to gather; as the root it lets layers be fetched ahead.
         fully_shard(model, mesh=mesh, ignored_params=set(model.parameters()))
         self.gathered = True

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from helpers.rank_processes import processes
 from marft_algos.ranks.group import Alone, launched, power_of_two
 
 SCRIPT = """
 import sys, torch
+from helpers.rank_processes import processes
 from marft_algos.ranks.group import join
 group = join(float(sys.argv[1]), torch.device("cpu"))
 draws = torch.randn(4, 1001, generator=torch.Generator().manual_seed(0)) * 1e4
