@@ -14,7 +14,17 @@ PASS_TOKENS = 256
 
 
 class OutOfMemory(MarftError, RuntimeError):
-    """Memory ran out, again."""
+    """Memory ran out, and nothing here makes up for it.
+
+    Args:
+        message: What happened, and what to type.
+        tried: How much was computed at once; 0: that does not help.
+        alone: Other ranks know nothing of it, and wait.
+    """
+
+    def __init__(self, message: str, *, tried: int = 0, alone: bool = False) -> None:
+        super().__init__(message)
+        self.tried, self.alone = tried, alone
 
 
 def passes(lengths: Sequence[int], budget: int) -> list[list[int]]:
@@ -93,7 +103,9 @@ class Budget:
             return False
         if self._halved or self._tried < 2 or not self._again:
             raise OutOfMemory(
-                f"Memory ran out with {self._tried} {self._unit} at once. Lower {self._flag} below {self._tried}."
+                f"Memory ran out with {self._tried} {self._unit} at once. Lower {self._flag} below {self._tried}.",
+                tried=self._tried,
+                alone=not self._again,
             ) from error
         self._halved, self.size = True, self._tried // 2
         return True

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from marft_algos.memory import passes
+from marft_algos.memory import OutOfMemory, out_of_memory, passes
 from marft_algos.models import finite
 from marft_algos.models.chat import Renderer
 from marft_algos.models.kernels import Kernel
@@ -29,6 +29,10 @@ from marft_algos.ranks.group import Group
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.types import AgentSpec
 
+_TO_PLAY = (
+    "Memory ran out while the layers of '{}' were gathered: ranks that play hold a whole base then. Train on larger"
+    " devices, or on a smaller model, or with --quantize nf4 --shard whole."
+)
 _START = "~start"
 """Ends the name of a policy's frozen start; no policy id holds a tilde."""
 FEATURE_TOKENS = 16_384
@@ -216,7 +220,12 @@ class PolicySet:
     def gather(self) -> None:
         """Gathers the layers of sharded base models, so that this rank can decode; all ranks call it together."""
         for base in self._sharded.values():
-            base.gather()
+            try:
+                base.gather()
+            except (MemoryError, RuntimeError) as error:
+                if out_of_memory(error):
+                    raise OutOfMemory(_TO_PLAY.format(base.base.spec), alone=True) from error
+                raise
 
     def release(self) -> None:
         """Lets go of what ``gather`` has gathered."""

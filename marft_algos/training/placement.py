@@ -42,9 +42,8 @@ def placed(spec: RunSpec, env: FlexEnv, group: Group, *, loaded: bool = False) -
         spec, memory = fitted(spec, env)
         memory.check(share(memory.device))
         return spec, "whole"
-    device = pick_device(config.device)
-    room = min(group.gather(share(device)))
-    planner = Planner(spec, env, shapes_of(spec, device), room, device=device)
+    room = min(group.gather(share(pick_device(config.device))))
+    planner = planner_of(spec, env, room)
     layout = Layout(group.size, group.size, per_node=group.size)
     plan = planner.best([layout], None if config.shard == "auto" else config.shard)
     plan.rank.check(room)
@@ -54,3 +53,9 @@ def placed(spec: RunSpec, env: FlexEnv, group: Group, *, loaded: bool = False) -
         whole = planner.plan(layout, "whole").rank.peak
         say(f"memory: whole, a rank would need {whole / GB:.3g} GB; the base is sharded ({plan.rank.peak / GB:.3g} GB)")
     return dataclasses.replace(spec, config=plan.config), plan.shard
+
+
+def planner_of(spec: RunSpec, env: FlexEnv, room: int) -> Planner:
+    """Returns what estimates a rank on this machine's devices, of so many bytes."""
+    device = pick_device(spec.config.device)
+    return Planner(spec, env, shapes_of(spec, device), room, device=device)
