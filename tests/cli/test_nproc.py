@@ -152,7 +152,8 @@ def test_where_memory_runs_out_in_a_pass_over_shares_all_ranks_begin_again_with_
     process = launcher("scarce:Scarce", *where, "--nproc", "2", "--shard", "base", "--micro-tokens", "400")
     said, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
-    assert (ran_out := re.search(r"Memory ran out with (\d+) tokens at once", errors)), errors
+    ran_out = re.search(r"Memory ran out with (\d+) tokens at once", errors)
+    assert ran_out, errors
     half = int(ran_out[1]) // 2
     assert f"all of them go on with --micro-tokens {half}" in said
     assert f"micro_tokens = {half}" in (tmp_path / "scarce" / "config.toml").read_text(), "so it is kept with the run"
