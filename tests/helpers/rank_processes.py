@@ -28,7 +28,7 @@ def processes(
         )
         for rank in range(size)
     ]
-    said = [process.communicate(timeout=300) for process in started]
+    said = [process.communicate(timeout=900) for process in started]
     return [
         subprocess.CompletedProcess(process.args, process.returncode, *texts)
         for process, texts in zip(started, said, strict=True)
