@@ -46,16 +46,17 @@ class Shares:
         self._layers, self._device, self._kept = layers, device, set(whole)
         self._outside = [self._cut(layer) for layer in layers]
         """Of each layer the parameters as they were, which other trees of modules hold: empty unless gathered."""
-        for layer in layers:
+        self.gathered = False
+        for layer, parameters in zip(layers, self._outside, strict=True):
+            # It goes to the device whole, and is let go of before the next: there is room for one.
             fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=self._kept)
+            self._empty(parameters)
         # On the way back the layer before is fetched ahead. Left to itself, FSDP2 goes by the order of all passes since
         # the last way back, and behind the first layer fetches one of a pass without gradients. (The first: itself.)
         for before, layer in zip((layers[0], *layers), layers, strict=False):
             layer.set_modules_to_backward_prefetch([before])  # type: ignore[operator]
         # The model itself has nothing to gather; as the root it lets layers be fetched ahead.
         fully_shard(model, mesh=mesh, ignored_params=set(model.parameters()))
-        self.gathered = True
-        self.release()
 
     def gather(self) -> None:
         """Fills the parameters that the layers had before with whole weights again; all ranks call it together."""
@@ -71,9 +72,12 @@ class Shares:
     def release(self) -> None:
         """Empties them."""
         for parameters in self._outside:
-            for parameter in parameters:
-                parameter.data = torch.empty(0, dtype=parameter.dtype, device=self._device)
+            self._empty(parameters)
         self.gathered = False
+
+    def _empty(self, parameters: Sequence[nn.Parameter]) -> None:
+        for parameter in parameters:
+            parameter.data = torch.empty(0, dtype=parameter.dtype, device=self._device)
 
     def _cut(self, layer: nn.Module) -> list[nn.Parameter]:
         return [parameter for parameter in layer.parameters() if parameter not in self._kept]
