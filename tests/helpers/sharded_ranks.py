@@ -81,16 +81,17 @@ def train(
     made = kind(config, SamplingParams(max_new_tokens=8))
     critics = None if made.view == "none" else Critics(policies)
     learner = Learner(made, policies, critics, 3, Lanes(group, lanes, policies.sharded))
+    stops = not made.imitates and config.epochs * config.minibatches > 1  # before the first step nothing has moved
     before, passes, stopped = Counter(CALLS), [], False
     for iteration, episodes in enumerate((8, 2 if made.prefers else 4, 8)):
-        if iteration == 2 and "kl_stop" in kind.Config.__dataclass_fields__ and not made.imitates:
+        if iteration == 2 and stops:
             object.__setattr__(config, "kl_stop", 1e-12)
         metrics = learner.update(scored(data_for(name, iteration)[:episodes], policies), iteration)
         stopped |= any(value for key, value in metrics.items() if key.endswith("kl_stopped"))
         policies.version += 1
         passes.append(dict(CALLS - before))
     state = policies.state_dict() | ({} if critics is None else {f"v/{k}": v for k, v in critics.state_dict().items()})
-    return {"calls": passes, "stopped": stopped, "state": state}
+    return {"calls": passes, "stops": stops, "stopped": stopped, "state": state}
 
 
 def played(model: str, group: ranks.Group, shard: str) -> dict[str, Any]:
