@@ -42,7 +42,7 @@ _LATER = {
     name: getattr(TrainConfig, name)
     for name in (
         *("start", "start_values", "warm_start", "tell_budget", "decode_graph", "head_dtype"),
-        *("lanes", "chunk", "collective_timeout"),
+        *("lanes", "chunk", "shard", "collective_timeout"),
     )
 }
 """Settings that came later, and their defaults: at them a run is what it was, and so its results count."""
