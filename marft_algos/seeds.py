@@ -59,14 +59,14 @@ def coalitions(seed: int, iteration: int, episode: int) -> Words:
     return (seed, 5, iteration + 1, episode)
 
 
-def tasks(seed: int, iteration: int, refill: int = 0) -> Words:
-    """What users' tasks draw from global generators while an iteration is collected; −1: while the run is built."""
-    return (seed, 6, iteration + 2, refill)
+def tasks(seed: int, iteration: int, refill: int = 0, chunk: int = 0) -> Words:
+    """What users' tasks draw from global generators while a chunk is collected; iteration −1: while a run is built."""
+    return (seed, 6, iteration + 2, refill, *([chunk] if chunk else []))
 
 
-def tasks_at_evaluation() -> Words:
+def tasks_at_evaluation(chunk: int = 0) -> Words:
     """The same at every evaluation: the panel's problems do not depend on the run's seed either."""
-    return (0, 7, 1)
+    return (0, 7, 1, *([chunk] if chunk else []))
 
 
 def demonstrations(seed: int, through: int) -> Words:

@@ -117,8 +117,6 @@ def joined(config: TrainConfig) -> ranks.Group:
 
 def _check(config: TrainConfig) -> None:
     """Refuses settings that several ranks cannot have."""
-    if config.credit_diagnostics:
-        raise ConfigError("credit_diagnostics compares replays on one rank. Type: --credit-diagnostics 0")
     for policy, endpoint in config.engines.items():
         if not endpoint.hosted:
             raise ConfigError(

@@ -152,8 +152,9 @@ class TrainConfig(Checked):
     lanes: Annotated[int, NOT_NEGATIVE] = 0
     """Lanes in which an update's sums are made, a power of two: on as many ranks or fewer, the bits are the same. 0:
     one lane on one rank, else 8, or as many as there are ranks; fixed when a run starts (docs/scale.md)."""
-    chunk: Annotated[int, COUNT] = 8
-    """Episodes that are batched together on one rank, where there is more than one lane; rounded up to whole groups."""
+    chunk: Annotated[int, NOT_NEGATIVE] = 0
+    """Episodes that are played together, and batched with nothing else; rounded up to whole groups. 0: all of a panel
+    in one lane, else 8 (docs/scale.md)."""
     shard: Literal["auto", "whole", "base"] = "auto"
     """How ranks keep frozen base models: ``whole``, or ``base``: of the layers a share each, which takes a pass of
     transformers' own and traffic between the ranks. auto: base where several ranks train and whole ones do not fit

@@ -16,7 +16,7 @@ from marft_algos.credit.branches import Branch, Replayer
 from marft_algos.credit.formulas import spearman
 from marft_algos.credit.recorded import outcome
 from marft_algos.credit.replayed import siblings
-from marft_algos.types import Estimates, Trajectory, Transition
+from marft_algos.types import Estimates, Trajectory
 
 SAMPLES = 8
 """Branches of each kind per turn."""
@@ -28,7 +28,11 @@ _FIRST = 1 << 20
 class Judged:
     """One turn, and what the replays say about it."""
 
-    turn: Transition
+    episode: int
+    """Its number."""
+    index: int
+    """Of the turn among those of the episode."""
+    agent: str
     credit: float
     """Mean outcome of its own reply minus that of the replies drawn in its place."""
     variance_given_reply: float
@@ -48,7 +52,7 @@ def judge(trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int
             branches += [repeated, drawn]
     played = replayer.play(branches, iteration)
     judged = []
-    for i, (_, t) in enumerate(places):
+    for i, (d, t) in enumerate(places):
         rows = played[2 * SAMPLES * i : 2 * SAMPLES * (i + 1)]
         repeated_outcomes, drawn_outcomes = (
             np.array([outcome(b, t.agent) for b in part if b is not None]) for part in (rows[::2], rows[1::2])
@@ -56,7 +60,9 @@ def judge(trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int
         if len(repeated_outcomes) > 1 and len(drawn_outcomes) > 1:
             judged.append(
                 Judged(
-                    t,
+                    d.number,
+                    t.index,
+                    t.agent,
                     float(repeated_outcomes.mean() - drawn_outcomes.mean()),
                     float(repeated_outcomes.var(ddof=1)),
                     float(drawn_outcomes.var(ddof=1)),
@@ -65,23 +71,30 @@ def judge(trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int
     return judged
 
 
-def metrics(judged: Sequence[Judged], estimates: Estimates) -> dict[str, float]:
+def metrics(judged: Sequence[Judged], trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
     """Returns numbers to log once the turns have advantages.
 
-    rank_correlation: Spearman's, of a turn's mean advantage with its replayed credit; absent if either is constant.
-    context_variance: mean variance of the outcome over replies at one state.
-    influence/AGENT: the share of that variance which goes back to what the agent said: 1 − E[own]/E[all], at least 0.
+    Args:
+        judged: Turns, as ``judge`` has returned them.
+        trajectories: Their episodes, among others.
+        estimates: Of the turns of ``trajectories``.
+
+    Returns:
+        ``rank_correlation``: Spearman's, of a turn's mean advantage with its replayed credit; absent if either is
+        constant. ``context_variance``: mean variance of the outcome over replies at one state. ``influence/AGENT``: the
+        share of that variance which goes back to what the agent said: 1 − E[own]/E[all], at least 0.
     """
-    rows = [j for j in judged if j.turn in estimates.advantages]
+    turns = {(d.number, t.index): t for d in trajectories for t in d.transitions if t in estimates.advantages}
+    rows = [j for j in judged if (j.episode, j.index) in turns]
     if not rows:
         return {}
-    estimated = [float(np.mean(estimates.advantages[j.turn])) for j in rows]
+    estimated = [float(np.mean(estimates.advantages[turns[j.episode, j.index]])) for j in rows]
     rho = spearman(estimated, [j.credit for j in rows])
     numbers = {"credit/judged": float(len(rows)), "credit/context_variance": float(np.mean([j.variance for j in rows]))}
     if rho == rho:
         numbers["credit/rank_correlation"] = rho
-    for agent in sorted({j.turn.agent for j in rows}):
-        within = sum(j.variance_given_reply for j in rows if j.turn.agent == agent)
-        total = sum(j.variance for j in rows if j.turn.agent == agent)
+    for agent in sorted({j.agent for j in rows}):
+        within = sum(j.variance_given_reply for j in rows if j.agent == agent)
+        total = sum(j.variance for j in rows if j.agent == agent)
         numbers[f"credit/influence/{agent}"] = max(1.0 - within / total, 0.0) if total > 0.0 else 0.0
     return numbers

@@ -1,83 +1,73 @@
-"""Panels are played in chunks, each on one rank, batched with nothing else: who plays a chunk makes no difference.
+"""A panel is cut into chunks: whoever plays a chunk, on whatever machine and however often, its episodes are the same.
 
 What is sampled for a row does not depend on its batch, but its log-probabilities do, in their last bits. The episodes
-of a chunk are always decoded together, so a panel has the same bits on 1, 2 and 4 ranks.
+of a chunk are always decoded together, and with nothing else. So a chunk follows from the run's settings, the versions
+of the policies and what stands in it: it can be dealt to any rank or worker, and be played again where one has died.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from marft_algos.credit.branches import Keep
-from marft_algos.ranks.lanes import Lanes
-from marft_algos.rollout.collector import Collector, settled
+from marft_algos.credit.diagnostics import Judged
+from marft_algos.rollout.panel import Panel
 from marft_algos.types import Trajectory
+from marft_envs.types import Episode
 
-T = TypeVar("T")
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Consecutive episodes of a panel, whole groups."""
+
+    panel: Panel
+    iteration: int
+    """Seeds depend on it; ``seeds.EVALUATION``: of the held-out panel, played as at evaluation."""
+    first: int = 0
+    """Number of its first episode among those of the iteration."""
+    refill: int = 0
+    place: int = 0
+    """Among the chunks of its panel."""
+    group_size: int = 1
+    keep: Keep = "nothing"
+    """States that replays will begin at."""
+    judged: int = 0
+    """Turns of so many of its first episodes are judged by replays (``diagnostics.judge``)."""
 
 
-class Chunks:
-    """Plays panels as a ``Collector`` does, each rank some chunks of them; all ranks get all episodes.
+@dataclass(slots=True)
+class Played:
+    """What a chunk came to. Episodes that a text broke off are not settled with those of other chunks yet."""
+
+    trajectories: list[Trajectory]
+    """In the chunk's order, with what the credit rule's replays credited their turns with."""
+    kept: frozenset[int]
+    """Numbers of the episodes whose groups the algorithm wants."""
+    judged: Sequence[Judged] = ()
+    branches: int = 0
+    """How many replays there were, their episodes' costs included in ``trajectories``."""
+    lost: Sequence[Episode] = ()
+    """Replays that an outage broke off."""
+
+
+def cut(panel: Panel, size: int, iteration: int, *, first: int = 0, group_size: int = 1, **rest: Any) -> list[Chunk]:
+    """Cuts a panel into chunks.
 
     Args:
-        collector: Of this rank.
-        lanes: The ranks; with one lane a panel is one chunk.
-        size: Episodes of a chunk; it becomes a multiple of a group.
+        panel: What is to be played.
+        size: Episodes of a chunk, rounded up to whole groups; 0: one chunk.
+        iteration: See ``Chunk``, as for what follows.
+        first: Number of the first episode.
+        group_size: Episodes of one start, which stay together.
+        **rest: Other fields of the chunks; ``judged`` counts episodes of the iteration.
     """
-
-    def __init__(self, collector: Collector, lanes: Lanes, size: int) -> None:
-        self._collector, self._lanes, self._size = collector, lanes, size
-        self._chunks: list[range] = []
-        """Numbers of the episodes of every chunk since ``forget``, whoever has played it."""
-
-    def forget(self) -> None:
-        """Begins another iteration."""
-        self._chunks = []
-
-    def collect(
-        self,
-        seeds: Sequence[int],
-        options: Sequence[Mapping[str, Any]] | None = None,
-        *,
-        iteration: int = 0,
-        first: int = 0,
-        group_size: int = 1,
-        keep: Keep = "nothing",
-        all_may_be_lost: bool = False,
-    ) -> list[Trajectory]:
-        """Plays one episode per seed; see ``Collector.collect``."""
-        size = len(seeds) if self._lanes.count == 1 else -(-self._size // group_size) * group_size
-        starts = range(0, len(seeds), max(size, 1))
-        self._chunks += [range(first + start, first + min(start + size, len(seeds))) for start in starts]
-
-        def play(start: int) -> list[Trajectory]:
-            part = slice(start, start + size)
-            groups = self._collector.stream(
-                seeds[part],
-                None if options is None else options[part],
-                iteration=iteration,
-                first=first + start,
-                group_size=group_size,
-                keep=keep,
-            )
-            return sorted(chain.from_iterable(groups), key=lambda t: t.number)
-
-        played = chain.from_iterable(self._lanes.spread(starts, play))
-        return settled(list(played), all_may_be_lost)
-
-    def apart(self, episodes: Sequence[Trajectory], work: Callable[[list[Trajectory]], list[T]]) -> list[T]:
-        """Does something with episodes where they were played, chunk by chunk; for what needs copies of their states.
-
-        Args:
-            episodes: Of this iteration, in the order in which they were played.
-            work: Returns as many results as it is given episodes.
-
-        Returns:
-            All results, in the order of the episodes.
-        """
-        if self._lanes.count == 1:
-            return work(list(episodes))
-        chunks = [[t for t in episodes if t.number in numbers] for numbers in self._chunks]
-        return list(chain.from_iterable(self._lanes.spread(chunks, lambda part: work(part) if part else [])))
+    size = -(-size // group_size) * group_size or max(len(panel), 1)
+    judged = rest.pop("judged", 0)
+    chunks = []
+    for place, start in enumerate(range(0, len(panel), size)):
+        part = Panel(panel.seeds[start : start + size], panel.options[start : start + size])
+        few = min(max(judged - first - start, 0), len(part))
+        chunks.append(Chunk(part, iteration, first + start, place=place, group_size=group_size, judged=few, **rest))
+    return chunks

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from marft_algos.credit.branches import Keep
 from marft_algos.engines.base import RolloutEngine
-from marft_algos.rollout.panel import OutageError, blamed, settle
+from marft_algos.rollout.panel import check_any, settle
 from marft_algos.seeds import row_seed
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason, Trajectory, Transition
 from marft_envs.core import FlexEnv
@@ -88,7 +88,10 @@ class Collector:
                 ``all_may_be_lost``, for those who count what else was played in the iteration, too.
         """
         groups = self.stream(seeds, options, iteration=iteration, first=first, group_size=group_size, keep=keep)
-        return settled(sorted(chain.from_iterable(groups), key=lambda t: t.number), all_may_be_lost)
+        played = sorted(chain.from_iterable(groups), key=lambda t: t.number)
+        if not all_may_be_lost:
+            check_any(played)
+        return settle(played)
 
     def stream(
         self,
@@ -343,18 +346,6 @@ class Collector:
                 )
             )
         return planned
-
-
-def settled(played: Sequence[Trajectory], all_may_be_lost: bool) -> list[Trajectory]:
-    """Pays those that a text broke off no more than the lowest of the others; see ``Collector.collect``.
-
-    Raises:
-        OutageError: Every episode was lost; not with ``all_may_be_lost``.
-    """
-    if played and not all_may_be_lost and all(t.infra for t in played):
-        lost = [t.episode for t in played]
-        raise OutageError(f"All {len(lost)} episodes failed ({blamed(lost)}).")
-    return settle(played)
 
 
 def _recorded(request: GenerationRequest, reply: Generation) -> dict[str, Any]:

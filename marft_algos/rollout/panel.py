@@ -171,6 +171,16 @@ def check(
         )
 
 
+def check_any(played: Sequence[Trajectory]) -> None:
+    """Refuses a panel of which nothing is left.
+
+    Raises:
+        OutageError: Every episode was lost, so the fault is in the set-up and not in an episode.
+    """
+    if played and all(t.infra for t in played):
+        raise OutageError(f"All {len(played)} episodes failed ({blamed([t.episode for t in played])}).")
+
+
 def _check_share(lost: Sequence[Episode], of: int, limits: Limits, what: str) -> None:
     if lost and (len(lost) > limits.max_lost * of or len(lost) == of):
         raise OutageError(

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from marft_algos.credit.branches import Branch
 from marft_algos.engines.base import EngineBase, RolloutEngine
-from marft_algos.ranks.group import Group
 from marft_algos.rollout.collector import Collector, PolicyAssignment, States
 from marft_algos.rollout.panel import settle
 from marft_algos.types import (
@@ -165,15 +164,6 @@ class Replayer:
             )
         return kept[wanted]
 
-    def share(self, group: Group) -> None:
-        """Adds up what the ranks have spent, and played, each on its own episodes."""
-        parts = group.gather((dict(self.spent), self.branches, self.lost))
-        self.spent.clear()
-        for spent, _, _ in parts:
-            self.spent.update(spent)
-        self.branches = sum(branches for _, branches, _ in parts)
-        self.lost = [episode for _, _, lost in parts for episode in lost]
-
     def add_costs(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         """Adds what branches cost to their episodes; forgets the branches, and the states that they began at."""
         episodes = []
@@ -181,9 +171,14 @@ class Replayer:
             spent = self.spent.pop(t.number, Spent())
             tokens, prompts = t.replayed_tokens + spent.tokens, t.replayed_prompts + spent.prompts
             episodes.append(dataclasses.replace(t, replayed_tokens=tokens, replayed_prompts=prompts))
-        self.states.clear()
-        self.branches, self.lost = 0, []
+        self.forget()
         return episodes
+
+    def forget(self) -> None:
+        """Forgets branches, what they cost, and the states that they began at."""
+        self.states.clear()
+        self.spent.clear()
+        self.branches, self.lost = 0, []
 
 
 class _Branched(FlexWrapper):

@@ -13,8 +13,6 @@ from marft_algos.engines.base import RolloutEngine
 from marft_algos.engines.mixed import MixedEngine
 from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.models.chat import Renderer
-from marft_algos.ranks.lanes import Lanes
-from marft_algos.rollout.chunks import Chunks
 from marft_algos.rollout.collector import Collector
 from marft_algos.rollout.panel import Panel, check
 from marft_algos.runs.folder import EvalRecord, PanelFacts, outcome
@@ -34,7 +32,6 @@ def play(
     renderer: Renderer,
     engine: RolloutEngine,
     on_progress: Progress | None = None,
-    lanes: Lanes | None = None,
 ) -> list[Trajectory]:
     """Plays the panel as at evaluation: greedily, unless the settings say otherwise.
 
@@ -45,23 +42,23 @@ def play(
         renderer: Who plays which policy.
         engine: Writes the replies.
         on_progress: See ``Collector``.
-        lanes: The ranks that share the episodes.
 
     Raises:
         OutageError: Too many episodes were lost for a score; see the settings ``max_lost`` and ``on_task_error``.
         TaskError: The task's code does not work.
     """
-    slots = min(len(panel), config.num_envs or max(config.episodes_per_iteration, config.engine_batch))
-    if lanes is not None and lanes.count > 1:
-        slots = min(slots, config.chunk)
     seeds.start_global(seeds.tasks_at_evaluation())
-    with closing(VectorEnv([make_env] * slots)) as vec:
+    with closing(VectorEnv([make_env] * slots(config, len(panel)))) as vec:
         params = sampling(config, evaluation=True)
         collector = Collector(vec, renderer, engine, params, seed=config.seed, on_progress=on_progress)
-        chunks = Chunks(collector, lanes or Lanes(), slots)
-        played = chunks.collect(panel.seeds, panel.options, iteration=seeds.EVALUATION)
+        played = collector.collect(panel.seeds, panel.options, iteration=seeds.EVALUATION)
     check(played, config, "an evaluation")
     return played
+
+
+def slots(config: TrainConfig, episodes: int) -> int:
+    """Returns how many of so many episodes are in flight at an evaluation."""
+    return min(episodes, config.num_envs or max(config.episodes_per_iteration, config.engine_batch))
 
 
 def records(trajectories: Sequence[Trajectory]) -> list[EvalRecord]:

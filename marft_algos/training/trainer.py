@@ -11,21 +11,14 @@ from typing import Any
 from rich.console import Console
 
 from marft_algos import seeds
-from marft_algos.algorithms import base as algorithms
-from marft_algos.config.settings import TrainConfig
 from marft_algos.credit import diagnostics
-from marft_algos.engines.base import Publisher
 from marft_algos.learner.learner import Learner
 from marft_algos.models.critic import Critics
 from marft_algos.ranks import lanes
 from marft_algos.ranks.group import Group, lead
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout import selfplay
-from marft_algos.rollout.chunks import Chunks
-from marft_algos.rollout.collector import Collector, Keep
-from marft_algos.rollout.demonstrations import Demonstrations
-from marft_algos.rollout.panel import StoppedError, Variety, check, counts, permute_rewards, summary, whole
-from marft_algos.rollout.replay import Replayer, StartEngine, TreeCollector
+from marft_algos.rollout.panel import StoppedError, permute_rewards, summary, whole
 from marft_algos.runs import checkpoint, loggers, records, report
 from marft_algos.runs import folder as runs
 from marft_algos.runs import start as starts
@@ -33,10 +26,11 @@ from marft_algos.runs.folder import UNTRAINED, PanelFacts, Progress, RunFolder
 from marft_algos.runs.onlooker import Onlooker
 from marft_algos.training import evaluate, setup
 from marft_algos.training.advice import advice
+from marft_algos.training.collect import Collected, Episodes, demonstrated
 from marft_algos.training.interrupt import Interrupt, Interrupted
 from marft_algos.training.parts import Parts
+from marft_algos.training.rollouts import Here, Rollouts
 from marft_algos.types import Trajectory
-from marft_envs.vector import VectorEnv
 
 
 class Trainer:
@@ -53,25 +47,15 @@ class Trainer:
         self.group = self.lanes.group
         if self.group.size > 1:
             self.config = config = replace(config, lanes=self.lanes.count)  # it goes on so, on however many ranks
-        self.parts, self.policies, self.engine, self.problems = parts, parts.policies, parts.engine, parts.problems
+        self.parts, self.policies, self.problems = parts, parts.policies, parts.problems
         algorithm = parts.algorithm
         self.critics = Critics(self.policies, config.critic_hidden, config.seed) if algorithm.view != "none" else None
         self.learner = Learner(algorithm, self.policies, self.critics, config.seed, self.lanes)
         self.pool = selfplay.Pool(config, self.policies) if config.pool else None
-        self._assignment = self.pool.assign if self.pool is not None else None
-        self.replayer = Replayer(
-            self.policies.renderer,
-            self.engine,
-            setup.sampling(config),
-            seed=config.seed,
-            slots=_slots(config, self.lanes),
-            start=StartEngine(self.engine, self.policies) if "start" in algorithm.rule.needs else None,
-            assignment=self._assignment,
-        )
+        self.rollouts: Rollouts = Here(parts, self.lanes, self.pool)
+        self._episodes = Episodes(config, algorithm, self.problems, self.rollouts)
         self._demonstrations = parts.demonstrations
-        self.publisher = Publisher(self.engine, self.policies, config.adapter_dir or None)
         self.progress = Progress()
-        self._variety = Variety(algorithm.group_size)
         self._advised, self._cpu = False, time.process_time()
         self._saved = setup.saved_policies(config, self.policies)
 
@@ -128,30 +112,25 @@ class Trainer:
             sinks += [loggers.make(name, run, self.progress.iteration) for name in config.loggers]
             sinks += self.parts.loggers
         session = _Session(run, display, [display, *sinks], Interrupt(self.group))
-        seeds.start_global(seeds.tasks(config.seed, -1))
-        vec = VectorEnv([self.parts.make_env] * _slots(config, self.lanes))
         try:
             with self._guarded(session):
-                self.publisher.publish(self.policies.policies, self.policies.version)
+                self.rollouts.publish(self.policies.policies, self.policies.version)
                 with session.interrupt.installed():
                     self._tell(session)
                     if not checkpoint.steps(run.checkpoints) or self.progress.unevaluated:
                         self._catch_up(session)
-                    collector = self._collector(vec, display)
                     while not self._done():
                         started = time.monotonic()
                         with session.interrupt.allowed():
                             display.phase("playing")
-                            collected = self._collect(collector, self.progress.iteration)
+                            collected = self._collect(display, self.progress.iteration)
                         self._tell(session)
                         self._learn(session, collected, started)
                     self._tell(session, last=True)
         finally:
-            vec.close()
             if self._demonstrations is not None:
                 self._demonstrations.close()
-            self.engine.close()
-            self.publisher.close()
+            self.rollouts.close()
             for sink in sinks:
                 sink.close()
 
@@ -180,13 +159,13 @@ class Trainer:
 
     # One iteration ---------------------------------------------------------------------------------
 
-    def _learn(self, session: _Session, collected: _Collected, started: float) -> None:
+    def _learn(self, session: _Session, collected: Collected, started: float) -> None:
         """Updates, publishes, records, evaluates and saves."""
         config, iteration, metrics = self.config, self.progress.iteration, collected.metrics
         # What an outage broke off says nothing about the replies before it.
         trajectories, before = whole(collected.trajectories), time.monotonic()
-        metrics |= {f"engine/{k}": v for k, v in self.engine.metrics().items()}
-        self.engine.sleep()
+        metrics |= {f"engine/{k}": v for k, v in self.rollouts.metrics().items()}
+        self.rollouts.rest()
         if config.permute_rewards:
             trajectories = permute_rewards(
                 trajectories, seeds.generator(seeds.permuted_rewards(config.seed, iteration))
@@ -194,15 +173,15 @@ class Trainer:
         session.display.phase("learning")
         metrics |= self.learner.update(trajectories, iteration)
         if collected.judged:
-            metrics |= diagnostics.metrics(collected.judged, self.learner.estimates)
+            metrics |= diagnostics.metrics(collected.judged, trajectories, self.learner.estimates)
         self.policies.version += 1
-        self.engine.wake()
-        self.publisher.publish(self.learner.trainable, self.policies.version)
+        self.rollouts.wake()
+        self.rollouts.publish(self.learner.trainable, self.policies.version)
         metrics |= {"time_rollout": before - started, "time_update": time.monotonic() - before}
         self.progress.iteration = iteration = iteration + 1
         if self.pool is not None:
             metrics |= self.pool.results(trajectories)
-            self.publisher.publish(self.pool.take(iteration), self.policies.version)
+            self.rollouts.publish(self.pool.take(iteration), self.policies.version)
         self.progress.tokens += int(metrics.get("tokens_played", metrics["tokens"]))
         metrics["tokens_total"] = self.progress.tokens
         last = self._done()
@@ -222,72 +201,19 @@ class Trainer:
             self._save(session.run)
         session.interrupt.agreed()
 
-    def _collect(self, collector: Chunks, iteration: int) -> _Collected:
-        """Plays the iteration's groups; those that the algorithm does not want are replaced by fresh ones."""
-        config, algorithm = self.config, self.learner.algorithm
+    def _collect(self, display: loggers.Display, iteration: int) -> Collected:
+        """Returns what the iteration learns from."""
+
+        def show(done: int, total: int, tokens: int) -> None:
+            display.phase(f"playing: {done}/{total} episodes, {tokens} tokens")
+
+        config = self.config
         if self._demonstrations is not None:
-            return self._shown(self._demonstrations, iteration)
-        judge = config.credit_diagnostics if _due(iteration + 1, config.record_every) else 0
-        keep: Keep = "decisions" if judge else algorithm.rule.keep
-        size = algorithm.group_size
-        lacking = config.episodes_per_iteration // size
-        played: list[Trajectory] = []
-        kept: list[Trajectory] = []
-        collector.forget()
-        for refill in range(1 + algorithm.refills):
-            panel = self.problems.train(config.seed, iteration, lacking, refill).repeated(size)
-            seeds.start_global(seeds.tasks(config.seed, iteration, refill))
-            fresh = collector.collect(
-                panel.seeds,
-                panel.options,
-                iteration=iteration,
-                first=len(played),
-                group_size=size,
-                keep=keep,
-                all_may_be_lost=refill > 0,
+            return demonstrated(
+                config, self.problems, self._demonstrations, iteration, self.policies.version, self.group
             )
-            played += fresh
-            for start in range(0, len(fresh), size):
-                group = fresh[start : start + size]
-                if algorithm.wanted(whole(group)):
-                    kept += group
-                    lacking -= 1
-            if not lacking:
-                break
-        self._check_lost(played, iteration)
-        replayed = whole(kept)
-        if algorithm.rule.keep != "nothing":
-            replayed = collector.apart(replayed, lambda part: algorithm.rule.replay(part, self.replayer, iteration))
-        judged = diagnostics.judge(replayed[:judge], self.replayer, iteration) if judge else []
-        self.replayer.share(self.group)
-        self._check_lost(played, iteration)
-        metrics: dict[str, float] = {"branches": self.replayer.branches, "branches_lost": len(self.replayer.lost)}
-        if self.replayer.spent or self.replayer.states:
-            played = self.replayer.add_costs(played)
-        answerable = {trajectory.number: trajectory.replayed for trajectory in replayed}
-        episodes = {t.number: replace(t, replayed=answerable.get(t.number, ())) for t in played}
-        metrics = {**metrics, "tokens_replayed": sum(t.replayed_tokens for t in played)} if metrics["branches"] else {}
-        metrics |= summary(played[: config.episodes_per_iteration]) | counts(played)
-        metrics |= self._variety.measure(whole(played)) | {"episodes_played": len(played)}
-        metrics["tokens_played"] = sum(trajectory.tokens for trajectory in played)
-        metrics["tokens_processed"] = sum(trajectory.processed for trajectory in played)
-        if isinstance(algorithm.config, algorithms.GroupConfig):
-            metrics |= {"groups": len(kept) // size, "groups_dropped": (len(played) - len(kept)) // size}
-        return _Collected([episodes[t.number] for t in kept], metrics, judged)
-
-    def _shown(self, demonstrations: Demonstrations, iteration: int) -> _Collected:
-        """Returns demonstrations, which rank 0 draws for all."""
-
-        def draw() -> tuple[Sequence[Trajectory], dict[str, float]]:
-            panel = self.problems.train(self.config.seed, iteration, self.config.episodes_per_iteration)
-            drawn = demonstrations.draw(panel, iteration, self.policies.version)
-            return drawn, demonstrations.metrics()
-
-        drawn, metrics = lead(self.group, draw)
-        return _Collected(drawn, summary(drawn) | metrics, [])
-
-    def _check_lost(self, played: Sequence[Trajectory], iteration: int) -> None:
-        check(played, self.config, f"iteration {iteration + 1}", self.replayer.branches, self.replayer.lost)
+        judge = config.credit_diagnostics if _due(iteration + 1, config.record_every) else 0
+        return self._episodes.collect(iteration, judge, show)
 
     def _done(self) -> bool:
         return self.progress.done(self.config.iterations, self.config.token_budget)
@@ -301,19 +227,6 @@ class Trainer:
         self._log(session, {"iteration": iteration, **metrics}, started)
         self._save(session.run, again=True)
 
-    def _collector(self, vec: Any, display: loggers.Display) -> Chunks:
-        def show(done: int, total: int, tokens: int) -> None:
-            display.phase(f"playing: {done}/{total} episodes, {tokens} tokens")
-
-        config, algorithm = self.config, self.learner.algorithm
-        place = (vec, self.policies.renderer, self.engine, setup.sampling(config))
-        kwargs: dict[str, Any] = {"seed": config.seed, "overlap": config.overlap, "on_progress": show}
-        kwargs |= {"assignment": self._assignment, "states": self.replayer.states}
-        if algorithm.candidates > 1:
-            kwargs |= {"replayer": self.replayer, "candidates": algorithm.candidates, "worth": algorithm.worth}
-        kind = Collector if algorithm.candidates == 1 else TreeCollector
-        return Chunks(kind(*place, **kwargs), self.lanes, config.chunk)
-
     def _evaluate(self, session: _Session, iteration: int) -> dict[str, float]:
         """Plays the held-out panel; returns its numbers."""
 
@@ -321,9 +234,7 @@ class Trainer:
             session.display.phase(f"evaluating: {done}/{total}")
 
         started, run = time.monotonic(), session.run
-        panel, renderer = self.problems.held_out, self.policies.renderer
-        make_env = self.parts.make_eval_env
-        played = evaluate.play(self.config, make_env, panel, renderer, self.engine, show, self.lanes)
+        played = self._episodes.held_out(show)
         run.write_episodes("eval", iteration, [records.row(t) for t in played])
         now = evaluate.records(played)
         estimate = runs.estimate(now)
@@ -404,26 +315,6 @@ class _Session:
     display: loggers.Display
     sinks: Sequence[loggers.Logger]
     interrupt: Interrupt
-
-
-@dataclass(frozen=True, slots=True)
-class _Collected:
-    """Holds what an iteration has played."""
-
-    trajectories: Sequence[Trajectory]
-    """To learn from."""
-    metrics: dict[str, Any]
-    """Score and the like of the first panel, which no choice has touched, and counts of everything sampled."""
-    judged: Sequence[diagnostics.Judged]
-    """What replays say about some turns."""
-
-
-def _slots(config: TrainConfig, lanes: Lanes) -> int:
-    """Returns the number of episodes in flight on a rank."""
-    episodes = config.episodes_per_iteration
-    if lanes.count > 1:
-        episodes = min(episodes, config.chunk)
-    return min(config.num_envs or episodes, episodes)
 
 
 def _due(iteration: int, every: int) -> bool:

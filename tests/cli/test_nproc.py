@@ -177,7 +177,6 @@ def test_a_ctrl_c_stops_all_ranks_behind_an_iteration(tmp_path: Path) -> None:
         (("--nproc", "two"), "--nproc two: expected"),
         (("--nproc", "4", "--lanes", "2"), "2 lanes cannot be dealt to 4 ranks.*--lanes 8"),
         (("--nproc", "2", "--lanes", "6"), "6 lanes cannot be dealt.*power of two"),
-        (("--nproc", "2", "--credit-diagnostics", "4"), "--credit-diagnostics 0"),
         (("--shard", "base"), "this is one process. Type: --nproc 2, or --shard auto"),
         (
             ("--nproc", "2", "--engines", 'actor_0={kind = "vllm", url = "http://127.0.0.1:9"}'),

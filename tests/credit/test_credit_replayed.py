@@ -302,8 +302,9 @@ def test_every_token_that_is_read_or_written_for_training_is_counted(
         Path("embedded"), tmp_path, env="relay-v0", algo=algo, iterations=1, max_new_tokens=2, episodes_per_iteration=8,
         eval_episodes=4, algorithm={"epochs": 1, "minibatches": 1, **own},
     )  # fmt: skip
-    trainer = Trainer(build(made))
-    trainer.engine = trainer.replayer._engine = counted = Counted(trainer.engine)  # type: ignore[assignment]
+    parts = build(made)
+    parts.engine = counted = Counted(parts.engine)  # type: ignore[assignment]
+    trainer = Trainer(parts)
     run = trainer.start()
     with quiet_display() as display:
         trainer.train(run, display)

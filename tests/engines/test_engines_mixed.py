@@ -116,8 +116,7 @@ def test_what_the_hosted_agent_says_is_read_by_the_others_and_never_trained_on(
     monkeypatch.setenv("TRIO_KEY", SECRET)
     trainer = Trainer(build(config(models, tmp_path, hosted)))
     with closing(marft_envs.make_vec("test/trio-v0", 4)) as vec:
-        collector = trainer._collector(vec, runs.quiet_display())
-        trajectories = collector.collect([1, 2, 3])
+        trajectories = runs.collector(trainer.parts, vec).collect([1, 2, 3])
     for trajectory in trajectories:
         planner, writer, solver = trajectory.transitions
         assert (planner.turn.text, planner.reply.action_ids, planner.request.prompt_ids, planner.trainable) == (
@@ -187,12 +186,11 @@ def test_only_adapters_that_a_server_needs_are_written(models: dict[str, str], t
                 )
             )
         )
-        trainer.publisher.publish(trainer.policies.policies, 0)
+        trainer.rollouts.publish(trainer.policies.policies, 0)
         assert [path.name for path in (tmp_path / "shared").glob("*/*")] == ["solver_0@0"]
         held = load_file(next((tmp_path / "shared").glob("*/*/adapter_model.safetensors")))
         assert held
-        trainer.engine.close()
-        trainer.publisher.close()
+        trainer.rollouts.close()
     finally:
         server.fake.close()
 

@@ -20,6 +20,7 @@ from helpers.runs import Letters, quiet_display, settings, timeless, train
 from helpers.tiny import save_tiny
 from marft_algos.bench import worker
 from marft_algos.cli import main
+from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import row_seed
 from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.rollout import panel as faults
@@ -29,7 +30,7 @@ from marft_algos.runs import folder as runs
 from marft_algos.runs import report
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training import compare, evaluate
-from marft_algos.training.parts import build
+from marft_algos.training.parts import Parts, build
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import SamplingParams, StopReason, Trajectory
 from marft_envs.errors import ConfigError, MarftError
@@ -278,6 +279,13 @@ class Without:
         ]
 
 
+def without(made: TrainConfig, rows: set[int]) -> Parts:
+    """The parts of a run whose engine has no reply for some rows."""
+    parts = build(made)
+    parts.engine = Without(parts.engine, rows)  # type: ignore[assignment]
+    return parts
+
+
 class Shorter(Panel):
     """A panel without its last episode, however often its starts are repeated."""
 
@@ -292,15 +300,13 @@ def test_an_update_is_that_of_the_episodes_that_were_played(algo: str, turn: int
     own: dict[str, Any] = {"group_size": 4} if algo in ("grpo", "rloo", "dapo") else {}
     own |= {"epochs": 1, "minibatches": 1} if algo in ("reinforce", "rloo") else {}
     made = dict(algo=algo, iterations=1, engine_batch=1, algorithm=own, save_every=1)
-    lost, never = (
-        Trainer(build(settings(model, tmp_path, name="lost", **made))),
-        Trainer(build(settings(model, tmp_path, name="never", **made))),
-    )
-    lost.engine = Without(lost.engine, {row_seed(0, 0, 11, turn)})  # type: ignore[assignment]
-    given = never.problems
-    never.problems = SimpleNamespace(
+    lost = Trainer(without(settings(model, tmp_path, name="lost", **made), {row_seed(0, 0, 11, turn)}))
+    parts = build(settings(model, tmp_path, name="never", **made))
+    given = parts.problems
+    parts.problems = SimpleNamespace(
         held_out=given.held_out, apart=given.apart, train=lambda *a: _shorter(given.train(*a))
     )  # type: ignore[assignment]
+    never = Trainer(parts)
     runs_ = []
     for trainer in (lost, never):
         runs_.append(trainer.start())
@@ -349,8 +355,8 @@ def test_a_refill_that_is_lost_counts_with_the_rest_of_its_iteration(
 ) -> None:
     """12 episodes in three groups; one is not wanted, and all 4 episodes played in its place are lost: 4 of 16."""
     own = {"group_size": 4, "refills": 1}
-    trainer = Trainer(build(settings(model, tmp_path, algo="grpo", iterations=1, max_lost=allowed, algorithm=own)))
-    trainer.engine = trainer.replayer._engine = Without(trainer.engine, {row_seed(0, 0, e, 1) for e in range(12, 16)})  # type: ignore[assignment]
+    made = settings(model, tmp_path, algo="grpo", iterations=1, max_lost=allowed, algorithm=own)
+    trainer = Trainer(without(made, {row_seed(0, 0, e, 1) for e in range(12, 16)}))
     groups: list[int] = []
     trainer.learner.algorithm.wanted = lambda group: bool(groups.append(len(group)) or len(groups) > 1)  # type: ignore[method-assign]
     run = trainer.start()
@@ -369,10 +375,8 @@ def test_lost_branches_count_with_the_episodes_of_their_iteration(
     allowed: float, ends: bool, model: Path, tmp_path: Path
 ) -> None:
     """Of each episode: the planner's two candidates are tried and lost with the solver's first; its second is not."""
-    trainer = Trainer(
-        build(settings(model, tmp_path, algo="at_grpo", iterations=1, max_lost=allowed, algorithm={"candidates": 2}))
-    )
-    trainer.engine = trainer.replayer._engine = Without(trainer.engine, {row_seed(0, 0, e, 1) for e in range(12)})  # type: ignore[assignment]
+    made = settings(model, tmp_path, algo="at_grpo", iterations=1, max_lost=allowed, algorithm={"candidates": 2})
+    trainer = Trainer(without(made, {row_seed(0, 0, e, 1) for e in range(12)}))
     run = trainer.start()
     with quiet_display() as display:
         if ends:
@@ -385,8 +389,8 @@ def test_lost_branches_count_with_the_episodes_of_their_iteration(
 
 
 def test_however_many_may_be_lost_never_all(model: Path, tmp_path: Path) -> None:
-    trainer = Trainer(build(settings(model, tmp_path, iterations=1, max_lost=1.0)))
-    trainer.engine = Without(trainer.engine, {row_seed(0, 0, e, 0) for e in range(12)})  # type: ignore[assignment]
+    made = settings(model, tmp_path, iterations=1, max_lost=1.0)
+    trainer = Trainer(without(made, {row_seed(0, 0, e, 0) for e in range(12)}))
     with quiet_display() as display, pytest.raises(faults.OutageError, match="12 episodes"):
         trainer.train(trainer.start(), display)
 

@@ -12,10 +12,13 @@ from rich.console import Console
 import marft_envs
 from marft_algos.config import settings as config
 from marft_algos.config.settings import TrainConfig
+from marft_algos.rollout.collector import Collector
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.loggers import Display
-from marft_algos.training.parts import build
+from marft_algos.training import setup
+from marft_algos.training.parts import Parts, build
 from marft_algos.training.trainer import Trainer
+from marft_envs.vector import VectorEnv
 
 QUICK = [
     "--iterations",
@@ -92,6 +95,12 @@ def settings(model: Path, runs_dir: Path, **changes: Any) -> TrainConfig:
 
 def quiet_display(total: int = 1) -> Display:
     return Display(total, 0, "test", Console(quiet=True))
+
+
+def collector(parts: Parts, vec: VectorEnv) -> Collector:
+    """What a run plays episodes to learn from with."""
+    config = parts.config
+    return Collector(vec, parts.policies.renderer, parts.engine, setup.sampling(config), seed=config.seed)
 
 
 def train(made: TrainConfig) -> tuple[Trainer, RunFolder]:

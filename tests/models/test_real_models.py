@@ -282,7 +282,7 @@ def test_each_agent_of_a_run_reads_its_own_tools(asked_for: bool, folders: dict[
     made = runs.settings(folders["qwen3"], tmp_path, env="test/equipped-v0", template_tools=asked_for)
     trainer = Trainer(parts.build(made))
     with closing(marft_envs.make_vec(made.env, 2)) as vec:
-        [episode] = trainer._collector(vec, runs.quiet_display()).collect([1])
+        [episode] = runs.collector(trainer.parts, vec).collect([1])
     prompts = {
         t.agent: trainer.policies.renderer.tokenizer(t.policy).decode(t.request.prompt_ids) for t in episode.transitions
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,12 @@ import pytest
 import torch
 
 import marft_algos
-from helpers.runs import make_letters, settings, timeless, train
+from helpers.runs import collector, make_letters, settings, timeless, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.config import settings as configs
 from marft_algos.functional import kl_k3
 from marft_algos.models.policy import PolicySet
-from marft_algos.rollout.panel import Panel
 from marft_algos.runs import checkpoint, start
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training.trainer import Trainer
@@ -137,10 +137,8 @@ def brute_force(trainer: Trainer, rows: Any, state: dict[str, torch.Tensor]) -> 
 def sampled(trainer: Trainer) -> Any:
     from marft_envs.vector import VectorEnv
 
-    collector = trainer._collector(VectorEnv([trainer.parts.make_env] * 4), None)  # type: ignore[arg-type]
-    panel = Panel(list(range(4)), [{}] * 4)
-    collector._on_progress = None
-    return collector.collect(panel.seeds, panel.options, iteration=0)
+    with closing(VectorEnv([trainer.parts.make_env] * 4)) as vec:
+        return collector(trainer.parts, vec).collect(list(range(4)))
 
 
 @pytest.mark.parametrize("way", ["start", "adapters"])

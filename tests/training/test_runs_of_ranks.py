@@ -1,0 +1,82 @@
+"""A whole run on several ranks: episodes, replays, numbers and weights of one process, whatever the algorithm plays."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers.runs import quiet_display, settings, timeless
+from helpers.thread_ranks import together
+from helpers.tiny import save_tiny
+from marft_algos.config.settings import TrainConfig
+from marft_algos.ranks.group import Alone
+from marft_algos.training.parts import build
+from marft_algos.training.trainer import Trainer
+
+SHORT = {"iterations": 2, "num_envs": 3, "chunk": 4, "lanes": 4}
+ONE = {"epochs": 1, "minibatches": 1}
+COUNTERFACTUAL = {"credit": {"rule": "counterfactual", "samples": 2}}
+RUNS: dict[str, dict[str, Any]] = {
+    "plain": {"algo": "marft"},
+    "replayed and judged": {"algo": "marft", "algorithm": COUNTERFACTUAL, "credit_diagnostics": 6},
+    "absent": {"algo": "mappo", "algorithm": {"credit": {"rule": "shapley", "absence": "start"}}},
+    "candidates": {"algo": "at_grpo", "algorithm": {"candidates": 2, **ONE}},
+    "refilled": {"algo": "dapo", "algorithm": {"group_size": 3, "refills": 2, **ONE}},
+    "wanted": {"algo": "rft", "algorithm": ONE},
+    "against the past": {"algo": "ippo", "policies": "shared", "pool": 2, "pool_every": 1},
+    "shown": {"algo": "sft", "env": "relay-v0", "algorithm": ONE},
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+def on(ranks: int, made: TrainConfig) -> tuple[Trainer, list[Trainer], Any]:
+    """The first rank's trainer after the run, all of them, and the run."""
+    lock = threading.Lock()
+
+    def one(group: Any) -> tuple[Trainer, Any]:
+        with lock:  # what makes the parts draws from generators of the process
+            trainer = Trainer(build(made), group)
+        run = trainer.start()
+        with quiet_display(made.iterations) as display:
+            trainer.train(run, display)
+        return trainer, run
+
+    done = [one(Alone())] if ranks == 1 else together(ranks, lambda rank: one(rank))
+    return done[0][0], [trainer for trainer, _ in done], done[0][1]
+
+
+@pytest.mark.parametrize("what", RUNS)
+def test_a_run_on_two_ranks_is_that_of_one(what: str, model: Path, tmp_path: Path) -> None:
+    more = {**SHORT, **RUNS[what]}
+    alone, _, run = on(1, settings(model, tmp_path / "1", **more))
+    _, both, again = on(2, settings(model, tmp_path / "2", **more))
+    assert timeless(again) == timeless(run)
+    weights = alone.policies.state_dict()
+    for trainer in both:
+        there = trainer.policies.state_dict()
+        assert there.keys() == weights.keys() and all(torch.equal(there[name], weights[name]) for name in weights)
+    last = timeless(run)[-1]
+    if what in ("replayed and judged", "absent", "candidates"):
+        assert last["branches"] > 0
+    if "judged" in what:
+        assert last["credit/judged"] > 0
+    for file in ("train-000002.jsonl", "eval-000002.jsonl"):
+        assert (again.root / "episodes" / file).read_bytes() == (run.root / "episodes" / file).read_bytes()
+
+
+def test_chunks_are_those_of_the_settings_however_many_lanes_there_are(model: Path, tmp_path: Path) -> None:
+    runs = []
+    for i, more in enumerate(({"lanes": 1, "chunk": 4}, {"lanes": 4, "chunk": 4}, {"lanes": 1})):
+        runs.append(on(1, settings(model, tmp_path / str(i), iterations=1, **more))[2])
+    files = [(run.root / "episodes" / "eval-000000.jsonl").read_bytes() for run in runs]
+    assert files[0] == files[1]
+    said = [[turn.text for e in run.episodes("eval", 0) for turn in e.turns] for run in runs]
+    assert said[0] == said[2], "what is sampled does not depend on who is batched with whom"
