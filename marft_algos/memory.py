@@ -14,7 +14,17 @@ PASS_TOKENS = 256
 
 
 class OutOfMemory(MarftError, RuntimeError):
-    """Memory ran out, again."""
+    """Memory ran out, and nothing here makes up for it.
+
+    Args:
+        message: What happened, and what to type.
+        tried: How much was computed at once; 0: that does not help.
+        alone: Other ranks know nothing of it, and wait.
+    """
+
+    def __init__(self, message: str, *, tried: int = 0, alone: bool = False) -> None:
+        super().__init__(message)
+        self.tried, self.alone = tried, alone
 
 
 def passes(lengths: Sequence[int], budget: int) -> list[list[int]]:
@@ -52,10 +62,11 @@ class Budget:
         size: to start with.
         unit: what is counted, for messages.
         flag: the setting to lower, for messages.
+        again: whether the work can be repeated: not where other processes wait in the middle of it.
     """
 
-    def __init__(self, size: int, unit: str, flag: str) -> None:
-        self.size, self._unit, self._flag = size, unit, flag
+    def __init__(self, size: int, unit: str, flag: str, again: bool = True) -> None:
+        self.size, self._unit, self._flag, self._again = size, unit, flag, again
         self._tried, self._halved = size, False
 
     def sizes(self, wanted: int) -> Iterator[int]:
@@ -86,13 +97,15 @@ class Budget:
         """Halves the size if memory ran out for the first time in this object's life.
 
         Raises:
-            OutOfMemory: it was halved before, or cannot be.
+            OutOfMemory: it was halved before, or cannot be, or the work cannot be repeated.
         """
         if error is None or not out_of_memory(error):
             return False
-        if self._halved or self._tried < 2:
+        if self._halved or self._tried < 2 or not self._again:
             raise OutOfMemory(
-                f"Memory ran out with {self._tried} {self._unit} at once. Lower {self._flag} below {self._tried}."
+                f"Memory ran out with {self._tried} {self._unit} at once. Lower {self._flag} below {self._tried}.",
+                tried=self._tried,
+                alone=not self._again,
             ) from error
         self._halved, self.size = True, self._tried // 2
         return True

@@ -5,9 +5,9 @@
     python -m benchmarks kernels [--runs quickstart long] [--repeats 6] [--iterations 4]
 
 The passes are named by the environment variable MARFT_KERNELS: forward (scoring and training), decode, merge (adapters
-added to the weights before a pass); attention is a GPU's. Two runs are measured: the quickstart, whose replies have ten
-tokens, and the same with 16 episodes of a random model of that size, whose replies have 64 (long). Learning rates are
-so small that all variants do the same work.
+added to the weights before a pass); attention is a GPU's, and prefix belongs to transformers' pass. Two runs are
+measured: the quickstart, whose replies have ten tokens, and the same with 16 episodes of a random model of that size,
+whose replies have 64 (long). Learning rates are so small that all variants do the same work.
 
 Variants run in turn in one process, all from one seed. Counted are CPU seconds of one thread, of all iterations but the
 first and the last (which evaluates); of each iteration the least of the repetitions, since other work on the machine
@@ -39,11 +39,11 @@ from marft_algos.runs.loggers import Display
 
 ALL = ",".join(FUSED_PASSES)
 COMPARED = {
-    "forward": ("decode,merge", ALL),
-    "decode": ("forward,merge", ALL),
-    "merge": ("forward,decode", ALL),
-    "merge, with transformers' passes": ("none", "merge"),
-    "all": ("none", ALL),
+    "forward": ("decode,merge,prefix", ALL),
+    "decode": ("forward,merge,prefix", ALL),
+    "merge": ("forward,decode,prefix", ALL),
+    "merge, with transformers' passes": ("prefix", "merge,prefix"),
+    "all": ("prefix", ALL),
 }
 """What is measured -> MARFT_KERNELS without it, and with it."""
 VARIANTS = list(dict.fromkeys(passes for pair in COMPARED.values() for passes in pair))

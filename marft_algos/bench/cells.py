@@ -43,7 +43,7 @@ _LATER = {
     name: getattr(TrainConfig, name)
     for name in (
         *("start", "start_values", "warm_start", "tell_budget", "decode_graph", "head_dtype"),
-        *("lanes", "chunk", "collective_timeout", "staleness"),
+        *("lanes", "chunk", "shard", "collective_timeout", "staleness"),
         *("rollouts", "workers", "worker_gpus", "worker_timeout", "worker_start", "retries"),
     )
 }

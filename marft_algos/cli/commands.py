@@ -43,16 +43,17 @@ def run_train(argv: list[str]) -> int:
     from marft_algos.training.trainer import Trainer
     from marft_algos.training.warm import warmed
 
-    with ExitStack() as lock, closing(launch.joined(config)) as group:
+    with launch.ending_together(config), ExitStack() as lock, closing(launch.joined(config)) as group:
         if run is None and (again := launch.broken_off(config, group)) is not None:
             run, config = again, paths.of_run(again)
+        config = launch.lessened(config)
         if run is not None and group.rank == 0:
             lock.enter_context(run.locked(command))
         if run is not None and _is_done(run, config):
             return 0
         if run is None:
             config = warmed(config, command, group)
-        trainer, is_new = Trainer(build(config), group), run is None
+        trainer, is_new = Trainer(build(config, group=group), group), run is None
         if run is None:
             run = trainer.start()
             lock.enter_context(run.locked(command))

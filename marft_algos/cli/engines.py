@@ -87,7 +87,7 @@ def _check(options: EvalArguments) -> None:
 def _settings(options: EvalArguments) -> tuple[TrainConfig, FlexEnv]:
     """Returns the evaluation's settings, and an environment that has been started."""
     from marft_algos.config import settings
-    from marft_algos.models.policy import assign
+    from marft_algos.models.assignment import assign
     from marft_algos.training import setup
 
     kwargs = {"data": options.data} if options.data else {}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import tempfile
 import time
 import uuid
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +18,7 @@ from marft_algos.config import arguments
 from marft_algos.config.arguments import typed
 from marft_algos.config.endpoints import check_one_process
 from marft_algos.lazy import require_training
+from marft_algos.memory import OutOfMemory
 from marft_algos.ranks import group as ranks
 from marft_algos.ranks import lanes
 from marft_algos.runs.folder import RunFolder
@@ -112,6 +116,36 @@ def joined(config: TrainConfig) -> ranks.Group:
     return ranks.join(config.collective_timeout, pick_device(config.device))
 
 
+@contextmanager
+def ending_together(config: TrainConfig) -> Iterator[None]:
+    """Ends all ranks where memory runs out on one while others wait inside a pass over a base of which it has a share.
+
+    The launcher then starts all of them again, with half as much computed at once, if that helps.
+    """
+    try:
+        yield
+    except OutOfMemory as error:
+        if error.alone and ENDED in os.environ:
+            folder, rank = Path(os.environ[ENDED]), os.environ["RANK"]
+            smaller = min(error.tried, config.algorithm.micro_tokens) // 2
+            (folder / f"alone-{rank}").write_text(str(smaller), encoding="utf-8")
+        raise
+
+
+def lessened(config: TrainConfig) -> TrainConfig:
+    """Returns the settings with as little computed at once as ranks could that ran out of memory before.
+
+    They are those of all ranks, and are written into the run's config.toml.
+    """
+    folder = Path(os.environ[ENDED]) if ENDED in os.environ else None
+    sizes = [int(file.read_text(encoding="utf-8")) for file in folder.glob("alone-*")] if folder else []
+    if not sizes:
+        return config
+    least = min(sizes)
+    say(f"memory: it ran out on a rank; all of them go on with --micro-tokens {least}")
+    return dataclasses.replace(config, algorithm=dataclasses.replace(config.algorithm, micro_tokens=least))
+
+
 def broken_off(config: TrainConfig, group: ranks.Group) -> RunFolder | None:
     """Returns the run that the ranks had begun when one of them died; None where they begin."""
     if not int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
@@ -130,6 +164,7 @@ def main() -> int:
         return 0
     stopped = ended / f"stopped-{rank}"
     stopped.unlink(missing_ok=True)  # by the launcher, before it started this rank again
+    before = {file.name: file.read_text(encoding="utf-8") for file in ended.glob("alone-*")}
     if rank:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
         warnings.simplefilter("ignore")  # rank 0 says it, too
@@ -137,6 +172,12 @@ def main() -> int:
     if code == 130:
         stopped.touch()
     elif code:
+        alone = ended / f"alone-{rank}"
+        left = alone.read_text(encoding="utf-8") if alone.is_file() else ""
+        if left and left != before.get(alone.name):  # the others wait for this rank: the launcher ends them
+            if left == "0":
+                (ended / "code").write_text(str(code), encoding="utf-8")
+            return code
         (ended / "code").write_text(str(code), encoding="utf-8")
     return 0
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from marft_algos.cli.training import typed_settings
 from marft_algos.config import arguments, trust
@@ -45,8 +45,6 @@ class PlanArguments:
     """Processes that only play; 0: the ranks play. None: chosen, or with --ranks all GPUs that are left."""
     worker_gpus: Annotated[int | None, COUNT] = None
     """GPUs of one worker (tensor parallel); none: as few as hold it."""
-    shard: Literal["auto", "whole", "base"] = "auto"
-    """How ranks keep the frozen base: all of it, or a share of its layers. auto: base where all of it does not fit."""
     bandwidth: Annotated[tuple[float, ...], POSITIVE] = (1.1, 40.0)
     """GB/s for which seconds are given: 1.1 is what 10 Gb/s Ethernet carries, 40 what a link of 400 Gb/s does."""
 
@@ -71,7 +69,7 @@ def run_plan(argv: list[str]) -> int:
         make_algorithm(spec, setup.sampling(config))
         shapes = shapes_of(spec, GPU)
         planner = Planner(spec, env, shapes, int(options.memory * GB), config.staleness)
-        plan = planner.best(candidates, None if options.shard == "auto" else options.shard)
+        plan = planner.best(candidates, None if config.shard == "auto" else config.shard)
         say(f"{config.env} · {config.algo}, on {_counted(plan.layout)} of {options.memory:g} GB")
         say(_wire(planner, plan, options.bandwidth, names))
         say(_memory(planner, plan, options.memory))
@@ -170,6 +168,8 @@ def _wire(planner: Planner, plan: Plan, bandwidths: Sequence[float], names: Mapp
     if plan.shard == "base":
         gathered = sum(gathered_bytes(shape, ranks) for shape in planner.shapes.values())
         lines.append(f"  layers      {timed(2 * gathered)} a rank and piece, forward and backward")
+        if planner.plays(plan.layout):
+            lines.append(f"              {timed(gathered)} a rank and iteration, to play")
     work, turns = plan.rank.work, planner.env.unwrapped.turn_limit
     vocabulary = max(shape.vocabulary for shape in planner.shapes.values())
     episode = episode_bytes(turns, work.prompt, work.new, vocabulary)

@@ -109,7 +109,7 @@ class Worker:
     """
 
     def __init__(self, config: TrainConfig, chunk: int) -> None:
-        config = dataclasses.replace(config, rollouts="here", check_memory=False, fit_memory=False)
+        config = dataclasses.replace(config, rollouts="here", shard="whole", check_memory=False, fit_memory=False)
         self._parts = parts = build(config)
         pool = selfplay.Pool(config, parts.policies) if config.pool else None
         self._player = Player(parts, chunk, pool)

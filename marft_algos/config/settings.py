@@ -170,6 +170,10 @@ class TrainConfig(Checked):
     """Seconds within which a worker has to be ready, and for which a run waits while there is none."""
     retries: Annotated[int, NOT_NEGATIVE] = 3
     """How often a chunk is given to another worker when one has died of it; then its episodes count as lost."""
+    shard: Literal["auto", "whole", "base"] = "auto"
+    """How ranks keep frozen base models: ``whole``, or ``base``: of the layers a share each, which takes a pass of
+    transformers' own and traffic between the ranks. auto: base where several ranks train and whole ones do not fit
+    (docs/scale.md)."""
     collective_timeout: Annotated[float, POSITIVE] = 600.0
     """Seconds after which a rank that keeps the others waiting is an error."""
     check_memory: bool = True
@@ -211,6 +215,12 @@ class TrainConfig(Checked):
                 "staleness keeps the adapters of past versions, to check what they sampled. Leave out full_finetune, "
                 "or say --staleness 0."
             )
+        if self.shard == "base" and self.full_finetune:
+            raise ConfigError(
+                "A base that is trained itself is not sharded. Leave out --full-finetune, or --shard base"
+            )
+        if self.shard == "base" and self.quantize != "none":
+            raise ConfigError("A quantised base is not sharded. Type: --quantize none, or --shard whole")
         object.__setattr__(self, "engines", endpoints.parse_all(self.engines))
 
     def table(self) -> dict[str, Any]:

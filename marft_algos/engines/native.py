@@ -23,7 +23,8 @@ class NativeEngine(EngineBase):
     in transformers' own, a policy at a time, and one warning says so.
 
     Args:
-        policies: whose weights.
+        policies: whose weights. Where ranks hold shares of the base models, all of them make an engine, and let it
+            sleep and wake together: awake, each holds whole ones.
         max_batch: rows decoded at once; halved, once, if memory runs out.
         decode_graph: capture a step of decoding in a CUDA graph, and repeat it.
 
@@ -34,6 +35,7 @@ class NativeEngine(EngineBase):
     def __init__(self, policies: PolicySet, max_batch: int = 256, decode_graph: bool = False) -> None:
         self._policies, self._decode_graph = policies, decode_graph
         self._batch = Budget(max_batch, "rows", "--engine-batch")
+        policies.gather()
         self._groups: dict[str, tuple[int, str]] = {}
         """Policies that are decoded together have the same value: those with one kernel, if that can."""
         for policy in policies.policies:
@@ -76,6 +78,14 @@ class NativeEngine(EngineBase):
                         batch = sorted(rows[start : start + size], key=lambda i: requests[i].policy)
                         generations |= zip(batch, self._decode([requests[i] for i in batch], params), strict=True)
         return [generations[i] for i in range(len(requests))]
+
+    def sleep(self) -> None:
+        """Keeps of sharded base models this rank's share only."""
+        self._policies.release()
+
+    def wake(self) -> None:
+        """Gathers them again."""
+        self._policies.gather()
 
     @torch.inference_mode()
     def _decode(self, requests: list[GenerationRequest], params: SamplingParams) -> list[Generation]:

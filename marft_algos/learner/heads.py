@@ -64,8 +64,7 @@ class Heads:
         values: dict[int, FloatArray] = {}
         for lane in self._lanes.mine:
             mine = [t for t in turns if self._lane[t] == lane]
-            if not mine:
-                continue
+            # Without a turn, too: where a base is sharded, all ranks run the same passes over it.
             estimates.features |= self._critics.featurise(mine, view=view, level=level)
             for policy in self.policies:
                 rows = [t for t in mine if t.policy == policy]

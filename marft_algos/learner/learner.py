@@ -101,12 +101,12 @@ class Learner:
         staleness: int = 0,
     ) -> None:
         self.algorithm, self.policies, self.seed = algorithm, policies, seed
-        self.lanes = lanes or Lanes()
         self.estimates = Estimates()
         """Of the last update."""
         algorithm.seed = seed
         self.config: UpdateConfig = algorithm.config
-        self.pieces = Budget(self.config.micro_tokens, "tokens", "--micro-tokens")
+        self.lanes = lanes or Lanes()
+        self.pieces = Budget(self.config.micro_tokens, "tokens", "--micro-tokens", again=not self.lanes.sharded)
         self.trainable = [p for p in policies.policies if policies.trainable(p)]
         eps = self.config.adam_eps
         self.rates = per_policy(self.config.lr, self.trainable, "lr")
@@ -186,7 +186,7 @@ class Learner:
                 logprobs = self._reference(batch) if reference else self._score(batch)[0]
             return unpack(logprobs, batch)
 
-        found = chain.from_iterable(self.lanes.spread(pieces, score))
+        found = chain.from_iterable(self.lanes.spread(pieces, score, passes=True))
         scored = dict(zip(chain.from_iterable(pieces), found, strict=True))
         return [scored[t] for t in rows]
 
@@ -277,7 +277,7 @@ class Learner:
             return self._backward(pack(piece, self.estimates, self.algorithm.level, self.policies.device, size), first)
 
         parameters = self.policies.parameters(policy)
-        done = self.lanes.gradient(parameters, self._pieces(part, tokens), work)
+        done = self.lanes.gradient(parameters, self._pieces(part, tokens), work, passes=True)
         stats = summed(self.lanes.merged(read(done)))
         if not math.isfinite(stats["loss"]):
             raise UpdateError(

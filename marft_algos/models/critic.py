@@ -70,8 +70,6 @@ class Critics:
             teams.setdefault(id(self._policies.base(policy)), []).append(policy)
         for names in teams.values():
             turns = [t for t in transitions if t.policy in names and t.request.prompt_ids]
-            if not turns:
-                continue
             policy = names[0]
             if view == "own":
                 prompts: Sequence[Sequence[int]] = [t.request.prompt_ids for t in turns]
@@ -82,7 +80,8 @@ class Critics:
                 len(t.reply.action_ids) if level == "token" and t.trainable and t.reply.action_ids else 1 for t in turns
             ]
             rows = [[*p, *t.reply.action_ids[: n - 1]] for p, t, n in zip(prompts, turns, counts, strict=True)]
-            self._check_length(policy, rows)
+            if rows:
+                self._check_length(policy, rows)
             spans = [range(len(row) - n, len(row)) for row, n in zip(rows, counts, strict=True)]
             features |= zip(turns, self._policies.features(policy, rows, spans), strict=True)
         return features

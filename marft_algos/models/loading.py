@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import re
 import shlex
@@ -29,6 +28,7 @@ from transformers.utils import logging
 
 from marft_algos.models import EMBEDDED, attention, embedded_path, gguf
 from marft_algos.models.chat import Chat
+from marft_algos.models.layers import move_all_but_layers
 from marft_algos.models.scoring import Fp32Head, head_of, logits, softcap_of, widen_head
 from marft_algos.models.switches import fused_passes
 from marft_algos.ranks.group import local_rank
@@ -59,6 +59,8 @@ class ModelSettings:
     """See ``Chat``."""
     head_dtype: str = "auto"
     """``fp32``: the output head computes in float32, whatever the rest does."""
+    sharded: bool = False
+    """Ranks are to hold shares of the layers: these are read to the CPU only."""
 
 
 @dataclass(slots=True)
@@ -92,13 +94,6 @@ class BaseModel:
     def softcap(self) -> float | None:
         """Bound of the logits (Gemma 2)."""
         return softcap_of(self.model)
-
-
-def share(model: PreTrainedModel) -> PreTrainedModel:
-    """Returns a copy of the modules over the same tensors: adapters put on one leave the other plain."""
-    states = (getattr(module, "quant_state", None) for module in model.modules())  # scales of 4-bit weights
-    shared = (*model.parameters(), *model.buffers(), *(state for state in states if state is not None))
-    return copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
 
 
 def pick_device(device: str) -> torch.device:
@@ -251,13 +246,15 @@ def load_base(
     model, found = loaded
     _check_whole(spec, found)
     _freed(model)
-    if not options:
+    if not options and not settings.sharded:
         nn.Module.to(model, device)  # transformers' own wrapper is typed wrongly
     if device.type == "cuda" and "attention" in fused_passes():
         attention.use(model)
     if settings.head_dtype == "fp32":
         widen_head(model)
     _check_head(spec, model)
+    if settings.sharded:
+        move_all_but_layers(model, device)
     return BaseModel(spec=spec, model=model, dtype=dtype, device=device, chat=chat)
 
 

@@ -7,7 +7,7 @@ agent plays which policy, and how it is spoken to, the ``renderer`` knows.
 
 from __future__ import annotations
 
-import re
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,60 +16,40 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from marft_algos.memory import passes
+from marft_algos.memory import OutOfMemory, out_of_memory, passes
 from marft_algos.models import finite
+from marft_algos.models.assignment import base_specs, check_known
 from marft_algos.models.chat import Renderer
 from marft_algos.models.kernels import Kernel
 from marft_algos.models.loading import BaseModel, ModelSettings, load_base, pick_device, pick_dtype
 from marft_algos.models.scoring import head_of, score, softcap_of
+from marft_algos.models.sharded import ShardedBase, check_shardable
 from marft_algos.models.weights import LoraSettings, Trunk, Weights, adapters, frozen_copy, full_weights, is_small
+from marft_algos.ranks.group import Group
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.types import AgentSpec
 
+_TO_PLAY = (
+    "Memory ran out while the layers of '{}' were gathered: ranks that play hold a whole base then. Train on larger"
+    " devices, or on a smaller model, or with --quantize nf4 --shard whole."
+)
 _START = "~start"
 """Ends the name of a policy's frozen start; no policy id holds a tilde."""
 FEATURE_TOKENS = 16_384
 """Tokens in one pass of the frozen trunk."""
 
 
-def assign(agents: Sequence[AgentSpec], policies: str | Mapping[str, str]) -> dict[str, str]:
-    """Returns the policy id of every agent.
-
-    Args:
-        agents: the team.
-        policies: ``own`` (one policy an agent, named after it), ``shared`` (one for all), or a mapping from
-            agent name or role to policy id that covers the team.
-
-    Raises:
-        ConfigError: an unknown agent is named, or one is left out.
-    """
-    if policies == "own":
-        return {agent.name: agent.name for agent in agents}
-    if policies == "shared":
-        return {agent.name: "shared" for agent in agents}
-    if isinstance(policies, str):
-        raise ConfigError(f"Unknown sharing '{policies}'. {did_you_mean(policies, ('own', 'shared'))}")
-    known = {agent.name for agent in agents} | {agent.role for agent in agents}
-    for name in policies:
-        if name not in known:
-            raise ConfigError(f"No agent or role is called '{name}' in this team. {did_you_mean(name, known)}")
-    chosen = {agent.name: policies.get(agent.name, policies.get(agent.role)) for agent in agents}
-    missing = [name for name, policy in chosen.items() if policy is None]
-    if missing:
-        raise ConfigError(
-            f"No policy was given for {', '.join(missing)}. Expected one for every agent: name the agent or its"
-            " role, or use 'own' or 'shared'."
-        )
-    return {name: policy for name, policy in chosen.items() if policy is not None}
-
-
 class PolicySet:
     """All policies of a team, on their base models. Build it with ``PolicySet.build``."""
 
     def __init__(
-        self, policies: Mapping[str, Weights], agents: Mapping[str, str], starts: Mapping[str, Weights] | None = None
+        self,
+        policies: Mapping[str, Weights],
+        agents: Mapping[str, str],
+        starts: Mapping[str, Weights] | None = None,
+        sharded: Sequence[ShardedBase] = (),
     ) -> None:
         self._policies, self._starts = dict(policies), dict(starts or {})
+        self._sharded = {id(base.base.model): base for base in sharded}
         trained = [name for name, weights in policies.items() if weights.trainable]
         chats = {name: weights.base.chat for name, weights in policies.items()}
         self.renderer = Renderer(chats, agents, trained)
@@ -78,7 +58,9 @@ class PolicySet:
         for weights in (*policies.values(), *self._starts.values()):
             base = weights.base
             if id(base.model) not in self._kernels:
-                self._kernels[id(base.model)] = Kernel(base.model, base.dtype, small=is_small(base))
+                shares = self._sharded.get(id(base.model))
+                small = shares is None and is_small(base)
+                self._kernels[id(base.model)] = Kernel(base.model, base.dtype, small=small, sharded=shares)
             if weights.source is not base.model:
                 self._kernels[id(weights.source)] = Kernel(weights.source, base.dtype, small=False)
         self.version = 0
@@ -101,6 +83,7 @@ class PolicySet:
         hosted: Mapping[str, str] | None = None,
         seed: int = 0,
         loaded: BaseModel | None = None,
+        shards: Group | None = None,
     ) -> PolicySet:
         """Loads the base models and puts fresh adapters on them.
 
@@ -119,6 +102,7 @@ class PolicySet:
             hosted: agent -> policy id that a model elsewhere plays, and that has no weights here.
             seed: of the adapters' initial weights.
             loaded: a base model that is loaded already, for all policies, whatever ``models`` says.
+            shards: ranks of which each holds a share of the base models' layers; all of them make the same calls.
 
         Raises:
             ConfigError: unknown names, or a base model that cannot be used.
@@ -131,7 +115,11 @@ class PolicySet:
         settings = settings or ModelSettings()
         if settings.quantize != "none" and full_finetune:
             raise ConfigError("Weights of 4 bits cannot be trained. Leave out --full-finetune, or say --quantize none.")
+        if shards is not None:
+            check_shardable(full_finetune, settings.quantize, loaded is not None)
+            settings = dataclasses.replace(settings, sharded=True)
         built: dict[str, Weights] = {}
+        sharded: list[ShardedBase] = []
         copies = {name: f"{name}{_START}" for name in starts}
         bases, checkpointing = dict[str, BaseModel](), settings.gradient_checkpointing
         for spec in dict.fromkeys(specs.values()):
@@ -145,9 +133,12 @@ class PolicySet:
             else:
                 members += [copies[name] for name in members if name in copies]
                 still = frozen | set(copies.values())
-                built |= adapters(base, members, lora or LoraSettings(), still, seed, checkpointing)
+                merge = shards is None
+                found = adapters(base, members, lora or LoraSettings(), still, seed, checkpointing, merge=merge)
+                sharded += [] if shards is None else [ShardedBase(base, found, shards)]
+                built |= found
         kept = {name: built[copy] for name, copy in copies.items()}
-        return cls({name: built[name] for name in names}, {**policies, **(hosted or {})}, kept)
+        return cls({name: built[name] for name in names}, {**policies, **(hosted or {})}, kept, sharded)
 
     # ------------------------------------------------------------------ names
 
@@ -186,6 +177,29 @@ class PolicySet:
         if policy not in self._policies:
             raise ConfigError(f"Unknown policy '{policy}'. {did_you_mean(policy, self._policies)}")
         return self._policies[policy]
+
+    # ------------------------------------------------------------------ shares of base models
+
+    @property
+    def sharded(self) -> bool:
+        """Whether ranks hold shares of the base models: then all of them make as many forward passes."""
+        return bool(self._sharded)
+
+    def gather(self) -> None:
+        """Gathers the layers of sharded base models, so that this rank can decode; all ranks call it together."""
+        for base in self._sharded.values():
+            try:
+                base.gather()
+            except (MemoryError, RuntimeError) as error:
+                if out_of_memory(error):
+                    raise OutOfMemory(_TO_PLAY.format(base.base.spec), alone=True) from error
+                raise
+
+    def release(self) -> None:
+        """Lets go of what ``gather`` has gathered."""
+        for model, base in self._sharded.items():
+            self._kernels[model].release()
+            base.release()
 
     # ------------------------------------------------------------------ forward passes
 
@@ -247,6 +261,8 @@ class PolicySet:
     def features(self, policy: str, sequences: Sequence[Sequence[int]], positions: Sequence[range]) -> list[Tensor]:
         """Returns final hidden states of the frozen base model, without head, adapter or gradient.
 
+        Where ranks hold shares of it, all of them call this together, some perhaps without a row.
+
         Args:
             policy: whose base model.
             sequences: token ids of each row.
@@ -258,7 +274,8 @@ class PolicySet:
         base = self._get(policy).base
         kernel = self._kernels[id(base.model)]
         features: list[Tensor] = [torch.empty(0)] * len(sequences)
-        for rows in passes([len(s) for s in sequences], FEATURE_TOKENS):
+        cut = passes([len(s) for s in sequences], FEATURE_TOKENS)
+        for rows in cut:
             width = max(len(sequences[i]) for i in rows)
             ids = torch.tensor([[*sequences[i], *([0] * (width - len(sequences[i])))] for i in rows])
             wanted = torch.zeros_like(ids, dtype=torch.bool)
@@ -268,6 +285,11 @@ class PolicySet:
                 flat = kernel.hidden_states(ids.to(base.device), wanted.to(base.device))
             for i, states in zip(rows, flat.split([len(positions[i]) for i in rows]), strict=True):
                 features[i] = states
+        if (shares := self._sharded.get(id(base.model))) is not None:
+            one = torch.zeros(1, 1, dtype=torch.long, device=base.device)
+            for _ in range(shares.missing(len(cut))):
+                with kernel.autocast():
+                    kernel.hidden_states(one, one == 0)
         return features
 
     # ------------------------------------------------------------------ weights on disk
@@ -308,35 +330,6 @@ class PolicySet:
         """Makes the present weights of the policies named as ``starts`` what ``reference_logprobs`` scores under."""
         for policy, start in self._starts.items():
             start.copy_from(self._get(policy).tensors, f"policy '{policy}'")
-
-
-_POLICY_ID = re.compile(r"[\w-]+")
-
-
-def base_specs(models: str | Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Returns the model of every policy id; an id or a model that is missing or unknown is an error."""
-    if not names:
-        raise ConfigError("No agent has a policy. Expected a mapping from agent to policy id.")
-    for name in names:
-        if not _POLICY_ID.fullmatch(name):
-            raise ConfigError(f"'{name}' cannot be a policy id. Use letters, digits, '_' and '-'.")
-    if isinstance(models, str):
-        return dict.fromkeys(names, models)
-    check_known(models, names, "models")
-    missing = [name for name in names if name not in models]
-    if missing:
-        raise ConfigError(
-            f"No model was given for policy '{missing[0]}'. Add it to models: {missing[0]} = \"embedded\""
-        )
-    return dict(models)
-
-
-def check_known(policies: Iterable[str], names: Sequence[str], setting: str) -> frozenset[str]:
-    """Returns the policies that a setting names; an unknown one is an error."""
-    for name in policies:
-        if name not in names:
-            raise ConfigError(f"'{setting}' names an unknown policy '{name}'. {did_you_mean(name, names)}")
-    return frozenset(policies)
 
 
 def _predicting(action_mask: Tensor) -> Tensor:

@@ -21,7 +21,8 @@ from torch.func import functional_call
 from transformers import PreTrainedModel
 
 from marft_algos import seeds
-from marft_algos.models.loading import BaseModel, ModelSettings, load_base, share
+from marft_algos.models.layers import share
+from marft_algos.models.loading import BaseModel, ModelSettings, load_base
 from marft_algos.models.scoring import head_of
 from marft_algos.models.switches import fused_passes
 from marft_algos.ranges import COUNT, Checked
@@ -223,7 +224,14 @@ def is_small(base: BaseModel) -> bool:
 
 
 def adapters(
-    base: BaseModel, names: Sequence[str], lora: LoraSettings, frozen: frozenset[str], seed: int, checkpointing: bool
+    base: BaseModel,
+    names: Sequence[str],
+    lora: LoraSettings,
+    frozen: frozenset[str],
+    seed: int,
+    checkpointing: bool,
+    *,
+    merge: bool = True,
 ) -> dict[str, Weights]:
     """Puts one fresh adapter per policy on a copy of the base's modules over the same tensors.
 
@@ -234,10 +242,11 @@ def adapters(
         frozen: policies that are not trained.
         seed: of the initial weights.
         checkpointing: keep the blocks' inputs only, and compute the rest again on the way back.
+        merge: add adapters to the weights of small models before the forward pass.
     """
     targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
     model = share(base.model)
-    merge = is_small(base) and not checkpointing and "merge" in fused_passes()
+    merge = merge and is_small(base) and not checkpointing and "merge" in fused_passes()
     config = LoraConfig(r=lora.r, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
     with seeds.initial_weights(seed), warnings.catch_warnings():
         # What libraries say to each other.
@@ -266,7 +275,7 @@ def adapters(
         marker = f".{_adapter(name)}."
         tensors = {n.replace(marker, "."): p for n, p in sorted(peft.named_parameters()) if marker in n}
         for tensor in tensors.values():
-            tensor.data = tensor.data.float()
+            tensor.data = tensor.data.to(base.device, torch.float32)
         policies[name] = Weights(
             base, model, tensors, name not in frozen, peft, _adapter(name), modules, merge, blocks, siblings
         )

@@ -28,14 +28,16 @@ class Lanes:
     Args:
         group: The ranks.
         count: Of lanes: a power of two, and no fewer than ranks. With one, pieces are added in their order.
+        sharded: Ranks hold shares of the base models. A pass over one is made by all of them together: those with fewer
+            pieces make up for it with passes that count nothing.
 
     Raises:
         ConfigError: Another count.
     """
 
-    def __init__(self, group: Group | None = None, count: int = 1) -> None:
+    def __init__(self, group: Group | None = None, count: int = 1, sharded: bool = False) -> None:
         self.group: Group = group or Alone()
-        self.count = count
+        self.count, self.sharded = count, sharded
         check(count, self.group.size)
 
     @property
@@ -55,25 +57,34 @@ class Lanes:
             lane, place = 2 * lane + place % 2, place // 2
         return lane
 
-    def spread(self, pieces: Sequence[T], work: Callable[[T], R]) -> list[R]:
+    def spread(self, pieces: Sequence[T], work: Callable[[T], R], passes: bool = False) -> list[R]:
         """Does each piece of work on one rank, and returns all results on every one, in the order of the pieces.
+
+        Args:
+            pieces: Of the work, the same on every rank.
+            work: Computes a piece.
+            passes: Each piece is one pass over a base model.
 
         Raises:
             MemoryError: Memory ran out, here or on another rank; as torch's own error where it happened.
         """
         done: dict[int, R] = {}
-        with self._together():
-            for number in self._numbers(len(pieces)):
+        with self._together(passes):
+            for number in self._numbers(len(pieces), self.mine):
                 done[number] = work(pieces[number])
+            self._make_up(pieces, work, passes)
         return self.merged(done)
 
-    def gradient(self, parameters: Sequence[torch.Tensor], pieces: Sequence[T], work: Callable[[T], R]) -> dict[int, R]:
+    def gradient(
+        self, parameters: Sequence[torch.Tensor], pieces: Sequence[T], work: Callable[[T], R], passes: bool = False
+    ) -> dict[int, R]:
         """Leaves the summed gradient of all pieces in ``parameters``' ``grad``, on every rank.
 
         Args:
             parameters: Tensors that require a gradient.
             pieces: Of the work, the same on every rank.
             work: Computes a piece, and goes backward through it.
+            passes: Each piece is one pass over a base model.
 
         Returns:
             What this rank's pieces gave, by their number.
@@ -83,14 +94,15 @@ class Lanes:
         """
         done: dict[int, R] = {}
         tree = _Tree()
-        with self._together():
+        with self._together(passes):
             for lane in self.mine:
                 for tensor in parameters:
                     tensor.grad = None
-                for number in self._numbers(len(pieces), lane):
+                for number in self._numbers(len(pieces), range(lane, lane + 1)):
                     done[number] = work(pieces[number])
                 if self.count > 1:
                     tree.add(torch.cat([_gradient(tensor).flatten() for tensor in parameters]))
+            self._make_up(pieces, work, passes)  # its gradient is overwritten
         if self.count > 1:
             total = self.group.add(tree.sum)
             sizes = [tensor.numel() for tensor in parameters]
@@ -105,14 +117,28 @@ class Lanes:
             found |= part
         return [found[number] for number in sorted(found)]
 
-    def _numbers(self, pieces: int, lane: int | None = None) -> list[int]:
-        """Returns the numbers of a lane's pieces, or of all of this rank's."""
-        mine = self.mine if lane is None else range(lane, lane + 1)
-        return [number for number in range(pieces) if self.of(number) in mine]
+    def _numbers(self, pieces: int, lanes: range) -> list[int]:
+        """Returns the numbers of these lanes' pieces."""
+        return [number for number in range(pieces) if self.of(number) in lanes]
+
+    def _make_up(self, pieces: Sequence[T], work: Callable[[T], R], passes: bool) -> None:
+        """Computes the last piece, the shortest, as often as this rank has fewer pieces than another."""
+        if not (passes and self.sharded):
+            return
+        share = self.count // self.group.size
+        counts = [len(self._numbers(len(pieces), range(lane, lane + share))) for lane in range(0, self.count, share)]
+        for _ in range(max(counts) - counts[self.group.rank]):
+            work(pieces[-1])
 
     @contextmanager
-    def _together(self) -> Iterator[None]:
-        """Lets memory run out on all ranks where it does on one: all of them go on with smaller pieces."""
+    def _together(self, passes: bool) -> Iterator[None]:
+        """Lets memory run out on all ranks where it does on one: all of them go on with smaller pieces.
+
+        Not in a pass over a sharded base: the others wait inside it.
+        """
+        if passes and self.sharded:
+            yield
+            return
         failed: BaseException | None = None
         try:
             yield

@@ -20,6 +20,7 @@ from marft_algos.algorithms import base as algorithms
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models import scoring
 from marft_algos.models.kernels.fused import FAMILIES
+from marft_algos.models.layers import layers_of
 from marft_algos.models.loading import locate, pick_device, pick_dtype, read
 from marft_algos.models.policy import FEATURE_TOKENS
 from marft_algos.models.weights import SMALL_MODEL
@@ -204,7 +205,7 @@ class Shape:
         head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         total = sum(p.numel() for p in model.parameters())
-        blocks = sum(p.numel() for p in _blocks(model).parameters())
+        blocks = sum(p.numel() for p in layers_of(model).parameters())
         packed = sum(m.weight.numel() for m in _linear(model).values()) if config.quantize != "none" else 0
         wide = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
         known = type(model.base_model).__name__ in FAMILIES and getattr(text, "hidden_act", "") == "silu"
@@ -314,13 +315,6 @@ def _linear(model: PreTrainedModel) -> dict[str, Any]:
     """Returns the linear layers, the output head left out."""
     kinds = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"]
     return {name: m for name, m in kinds if m is not scoring.head_of(model)}
-
-
-def _blocks(model: PreTrainedModel) -> nn.ModuleList:
-    """Returns the layers: the list of as many modules as the configuration says; an empty one if there is none."""
-    layers = model.config.get_text_config().num_hidden_layers
-    lists = (m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == layers)
-    return next(lists, nn.ModuleList())
 
 
 def _adapter(model: PreTrainedModel, config: TrainConfig) -> int:

@@ -42,12 +42,16 @@ def fitted(
     config, now = shrunk(config, now, room, lambda c: estimate(dataclasses.replace(spec, config=c), env, device=device))
     if now.peak > room:
         return spec, first
-    changed = changes(spec.config, config)
-    say(
-        f"memory: {first.peak / GB:.3g} GB would be needed and there are {room / GB:.3g}; taking {changed}"
-        f" ({now.peak / GB:.3g} GB; results are the same but for rounding)"
-    )
+    tell(spec.config, first, config, now, room)
     return dataclasses.replace(spec, config=config), now
+
+
+def tell(before: TrainConfig, first: Estimate, after: TrainConfig, now: Estimate, room: int) -> None:
+    """Says what was made smaller."""
+    say(
+        f"memory: {first.peak / GB:.3g} GB would be needed and there are {room / GB:.3g}; taking"
+        f" {changes(before, after)} ({now.peak / GB:.3g} GB; results are the same but for rounding)"
+    )
 
 
 def share(device: torch.device) -> int:

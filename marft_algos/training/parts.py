@@ -15,12 +15,13 @@ from marft_algos.engines.base import RolloutEngine
 from marft_algos.lazy import torch
 from marft_algos.models.loading import wrap_base
 from marft_algos.models.policy import PolicySet
+from marft_algos.ranks.group import Alone, Group
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import Problems
 from marft_algos.runs import paths, start
 from marft_algos.runs.loggers import Logger
 from marft_algos.training import hosting, setup
-from marft_algos.training.fit import fitted, share
+from marft_algos.training.placement import placed
 from marft_algos.training.resolve import RunSpec, make_algorithm, resolve
 from marft_algos.training.setup import EnvFactory
 from marft_envs import FlexEnv
@@ -61,6 +62,7 @@ def build(
     model: tuple[Any, Any] | None = None,
     engine: RolloutEngine | Callable[[PolicySet], RolloutEngine] | None = None,
     loggers: Sequence[Logger] = (),
+    group: Group | None = None,
 ) -> Parts:
     """Builds what the settings say; every error in them is raised here, models loaded last.
 
@@ -74,6 +76,7 @@ def build(
         engine: Writes the replies, instead of what ``config.engines`` says: an engine, or a function of the policies
             that makes one.
         loggers: Beside ``config.loggers``.
+        group: The ranks that train together; every one of them makes the same calls.
 
     Raises:
         ConfigError: Settings that cannot work.
@@ -92,10 +95,9 @@ def build(
         spec = resolve(config, first)
         algorithm = make_algorithm(spec, setup.sampling(config))
         hosting.reach(spec)
-        if config.check_memory and model is None:
-            spec, memory = fitted(spec, first)
-            memory.check(share(memory.device))
-            algorithm = make_algorithm(spec, setup.sampling(config))
+        group = group or Alone()
+        spec, shard = placed(spec, first, group, loaded=model is not None)
+        algorithm = make_algorithm(spec, setup.sampling(config))
         base = wrap_base(*model, setup.model_settings(config)) if model else None
         renderer = setup.make_renderer(spec, base)
         setup.check_spoken(config, first, held_out, renderer, problems)
@@ -104,7 +106,7 @@ def build(
             undo.callback(shown.close)
             if config.iterations:
                 shown.check(problems.train(config.seed, 0, config.episodes_per_iteration))
-        policies = setup.make_policies(spec, base)
+        policies = setup.make_policies(spec, base, group if shard == "base" else None)
         made = _engine(spec, policies, engine)
         undo.pop_all()
     return Parts(spec, make_env, make_eval_env, problems, algorithm, policies, made, tuple(loggers), shown)

@@ -134,16 +134,19 @@ class Planner:
     device: torch.device = GPU
 
     def shards(self, layout: Layout) -> list[Shard]:
-        """Lists how the base can be kept under a layout: a share of it does not decode, and trains nothing itself."""
+        """Lists how the base can be kept under a layout: a share of it trains nothing itself."""
         config = self.spec.config
         known = all(shape.blocks for shape in self.shapes.values())
         shared = layout.ranks > 1 and known and not config.full_finetune and config.quantize == "none"
-        return ["whole", "base"] if shared and not self._plays(layout) else ["whole"]
+        return ["whole", "base"] if shared else ["whole"]
 
     def rank(self, layout: Layout, shard: Shard, config: TrainConfig | None = None) -> Estimate:
         """Estimates one rank."""
         spec = self.spec if config is None else dataclasses.replace(self.spec, config=config)
-        alone = estimate(spec, self.env, device=self.device, shapes=self.shapes, processes=layout.ranks)
+        shapes = self.shapes
+        if shard == "base":  # the passes are transformers' own
+            shapes = {model: dataclasses.replace(shape, packed=False) for model, shape in shapes.items()}
+        alone = estimate(spec, self.env, device=self.device, shapes=shapes, processes=layout.ranks)
         held = [item for item in alone.held if item.what != BASE or shard == "whole"]
         if shard == "base":
             held = [*share_of_base(self.shapes.values(), layout.ranks), *held]
@@ -153,7 +156,12 @@ class Planner:
             MemoryItem("value heads, and Adam", 16 * heads),
             MemoryItem("sums of gradients, by lanes", lane_sums(layout.ranks) * max(trained, default=0)),
         ]
-        phases = {name: parts for name, parts in alone.phases.items() if name != "rollout" or self._plays(layout)}
+        phases = {name: parts for name, parts in alone.phases.items() if name != "rollout" or self.plays(layout)}
+        if shard == "base" and "rollout" in phases:
+            phases["rollout"] = (
+                MemoryItem("layers of the base models, gathered to play", sum(s.blocks for s in shapes.values())),
+                *phases["rollout"],
+            )
         return dataclasses.replace(alone, held=tuple(held), phases=phases)
 
     def worker(self, layout: Layout) -> Estimate:
@@ -189,8 +197,8 @@ class Planner:
         pairs = [(layout, each) for layout in layouts for each in self.shards(layout) if shard in (None, each)]
         if not pairs:
             raise ConfigError(
-                "A base is sharded over two ranks or more that leave the playing to workers, its layers known, not"
-                " quantised and not trained itself. Type: --shard whole, or --ranks 2 --workers 1"
+                "A base is sharded over two ranks or more, its layers known, not quantised and not trained itself."
+                " Type: --shard whole, or --ranks 2"
             )
         plans: list[Plan] = []
         for layout, each in pairs:
@@ -228,7 +236,7 @@ class Planner:
                 return
             ranks *= 2
 
-    def _plays(self, layout: Layout) -> bool:
+    def plays(self, layout: Layout) -> bool:
         """Returns whether ranks decode: nobody else does, and not all policies are played by servers."""
         native = any(self.spec.endpoints[policy].kind == "native" for policy in self.spec.local)
         return native and not layout.workers

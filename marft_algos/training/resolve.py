@@ -15,8 +15,8 @@ from marft_algos.algorithms import base as algorithms
 from marft_algos.algorithms.base import Algorithm, Facts, Need
 from marft_algos.config.endpoints import Endpoint
 from marft_algos.config.settings import TrainConfig
-from marft_algos.models.policy import LoraSettings, assign, base_specs, check_known
-from marft_algos.models.weights import check_adapter
+from marft_algos.models.assignment import assign, base_specs, check_known
+from marft_algos.models.weights import LoraSettings, check_adapter
 from marft_algos.rollout import selfplay
 from marft_algos.runs import start
 from marft_algos.types import SamplingParams

@@ -19,6 +19,7 @@ from marft_algos.models.chat import Chat, Renderer
 from marft_algos.models.critic import Critics
 from marft_algos.models.loading import BaseModel, ModelSettings, load_chat
 from marft_algos.models.policy import LoraSettings, PolicySet
+from marft_algos.ranks.group import Group
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import OutageError, Panel, Problems, TaskError
 from marft_algos.rollout.preferences import Preferences
@@ -136,12 +137,13 @@ def model_settings(config: TrainConfig) -> ModelSettings:
     )
 
 
-def make_policies(spec: RunSpec, loaded: BaseModel | None = None) -> PolicySet:
+def make_policies(spec: RunSpec, loaded: BaseModel | None = None, shards: Group | None = None) -> PolicySet:
     """Loads the models and puts the adapters on.
 
     Args:
         spec: The run's settings, resolved.
         loaded: A base model that is loaded already, instead of those that the settings name.
+        shards: Ranks of which each holds a share of the base models.
 
     Raises:
         ConfigError: A model, policy or adapter that cannot work.
@@ -161,6 +163,7 @@ def make_policies(spec: RunSpec, loaded: BaseModel | None = None) -> PolicySet:
         hosted=spec.hosted,
         seed=config.seed,
         loaded=loaded,
+        shards=shards,
     )
     if begun := start.loaded(config, spec.local):
         checkpoint.load_policies(start.locate(config.start).weights, policies, begun)

@@ -44,7 +44,7 @@ class Trainer:
 
     def __init__(self, parts: Parts, group: Group | None = None) -> None:
         self.config = config = parts.config
-        self.lanes = Lanes(group, config.lanes or lanes.usual(group))
+        self.lanes = Lanes(group, config.lanes or lanes.usual(group), parts.policies.sharded)
         self.group = self.lanes.group
         if self.group.size > 1:
             self.config = config = replace(config, lanes=self.lanes.count)  # it goes on so, on however many ranks

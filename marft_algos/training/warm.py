@@ -45,7 +45,7 @@ def warmed(config: TrainConfig, command: str = "", group: Group | None = None) -
     there = lead(group, lambda: bool(settings.name) and (root / "config.toml").is_file())
     if there:
         _check_same(RunFolder.open(root), settings)
-    trainer = Trainer(build(settings), group)
+    trainer = Trainer(build(settings, group=group), group)
     with ExitStack() as lock:
         run = trainer.seen(RunFolder.open(root)) if there else trainer.start()
         lock.enter_context(run.locked(command))

@@ -25,8 +25,9 @@ from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.functional import Discounts, chain
 from marft_algos.learner.heads import Heads
 from marft_algos.learner.learner import Learner
+from marft_algos.models.assignment import assign
 from marft_algos.models.critic import Critics
-from marft_algos.models.policy import PolicySet, assign
+from marft_algos.models.policy import PolicySet
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout.collector import Collector
 from marft_algos.types import Estimates, Generation, GenerationRequest, SamplingParams, StopReason, Trajectory

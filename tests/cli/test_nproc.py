@@ -107,6 +107,59 @@ def test_a_run_whose_rank_is_killed_and_that_one_process_finishes_is_the_undistu
     assert weights(tmp_path / "ranks", 4) == weights(alone, 4)
 
 
+@pytest.mark.slow
+def test_ranks_with_shares_of_the_base_train_to_the_weights_of_one_process_that_runs_the_same_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = ("--runs-dir", str(tmp_path), *SMALL, "--iterations", "2")
+    process = launcher(*where, "--nproc", "2", "--shard", "base", "--name", "shares")
+    _, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+    monkeypatch.setenv("MARFT_KERNELS", "decode")
+    assert main(["train", *where, "--lanes", "8", "--name", "whole"]) == 0
+    assert numbers(tmp_path / "shares") == numbers(tmp_path / "whole")
+    assert weights(tmp_path / "shares", 2) == weights(tmp_path / "whole", 2)
+    assert main(["train", "--resume", str(tmp_path / "shares"), "--shard", "auto", "--iterations", "3"]) == 0
+
+
+SCARCE = """
+import os
+from pathlib import Path
+
+import torch
+
+from marft_algos.algorithms.grpo import GRPO
+
+
+class Scarce(GRPO):
+    def surrogate(self, logprobs, batch):
+        seen = Path(os.environ["SEEN"])
+        if os.environ["RANK"] == "1" and not seen.exists():
+            seen.touch()
+            raise torch.OutOfMemoryError("none left")
+        return super().surrogate(logprobs, batch)
+"""
+
+
+@pytest.mark.slow
+def test_where_memory_runs_out_in_a_pass_over_shares_all_ranks_begin_again_with_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scarce.py").write_text(SCARCE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
+    where = ("--runs-dir", str(tmp_path), *SMALL, "--iterations", "1", "--name", "scarce")
+    process = launcher("scarce:Scarce", *where, "--nproc", "2", "--shard", "base", "--micro-tokens", "400")
+    said, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+    ran_out = re.search(r"Memory ran out with (\d+) tokens at once", errors)
+    assert ran_out, errors
+    half = int(ran_out[1]) // 2
+    assert f"all of them go on with --micro-tokens {half}" in said
+    assert f"micro_tokens = {half}" in (tmp_path / "scarce" / "config.toml").read_text(), "so it is kept with the run"
+    assert [line["iteration"] for line in numbers(tmp_path / "scarce")] == [0, 1]
+
+
 def test_a_ctrl_c_stops_all_ranks_behind_an_iteration(tmp_path: Path) -> None:
     process = launcher("--runs-dir", str(tmp_path), *SMALL, "--iterations", "500", "--nproc", "2", "--name", "ranks")
     wait_for(1, tmp_path / "ranks", process)
@@ -124,6 +177,7 @@ def test_a_ctrl_c_stops_all_ranks_behind_an_iteration(tmp_path: Path) -> None:
         (("--nproc", "two"), "--nproc two: expected"),
         (("--nproc", "4", "--lanes", "2"), "2 lanes cannot be dealt to 4 ranks.*--lanes 8"),
         (("--nproc", "2", "--lanes", "6"), "6 lanes cannot be dealt.*power of two"),
+        (("--shard", "base"), "this is one process. Type: --nproc 2, or --shard auto"),
         (
             ("--nproc", "2", "--engines", 'actor_0={kind = "vllm", url = "http://127.0.0.1:9"}'),
             "several play.*leave out --engines.*one rank",

@@ -93,7 +93,7 @@ def test_where_a_configuration_is_taken_from(folder: Path) -> None:
         (["--iteratoins", "3"], "--iterations"),
         (["--models", "./none"], "There is no model folder './none'"),
         (["--models", "a/b/c"], "There is no model folder 'a/b/c'"),
-        (["--shard", "base", "--gpus", "2", "--ranks", "2"], "--ranks 2 --workers 1"),
+        (["--shard", "base", "--gpus", "1", "--ranks", "1"], "--shard whole, or --ranks 2"),
         (["--shard", "bse"], "bse"),
         (["--lr", "0"], "has lr = 0"),
     ],

@@ -56,6 +56,35 @@ def test_other_errors_pass_and_one_row_cannot_be_halved() -> None:
         run(Budget(8, "tokens", "--micro-tokens"), full, 1)
 
 
+def test_where_others_wait_in_the_middle_nothing_is_tried_again() -> None:
+    tried: list[int] = []
+
+    def work(size: int) -> int:
+        tried.append(size)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(OutOfMemory, match="Lower --micro-tokens below 25") as caught:
+        run(Budget(64, "tokens", "--micro-tokens", again=False), work, 25)
+    assert tried == [64] and caught.value.tried == 25 and caught.value.alone
+
+
+def test_layers_that_cannot_be_gathered_are_an_error_that_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    policies = PolicySet.build("embedded", {"a": "a"}, device="cpu")
+
+    class Base:
+        base = policies.base("a")
+
+        def gather(self) -> None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(policies, "_sharded", {id(Base.base.model): Base()})
+    with pytest.raises(
+        OutOfMemory, match=r"layers of 'embedded' were gathered.*--quantize nf4 --shard whole"
+    ) as caught:
+        NativeEngine(policies)
+    assert caught.value.alone and not caught.value.tried
+
+
 def test_a_tensor_that_no_memory_holds_is_recognised() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 50)

@@ -14,8 +14,9 @@ from transformers import AutoModelForCausalLM
 from helpers.tiny import save_tiny
 from marft_algos.models import scoring
 from marft_algos.models import weights as weights_module
+from marft_algos.models.assignment import assign
 from marft_algos.models.loading import load_tokenizer
-from marft_algos.models.policy import LoraSettings, PolicySet, assign
+from marft_algos.models.policy import LoraSettings, PolicySet
 from marft_envs.errors import ConfigError
 from marft_envs.types import AgentSpec
 

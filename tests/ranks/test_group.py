@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from helpers.rank_processes import processes
 from marft_algos.ranks.group import Alone, launched, power_of_two
 
 SCRIPT = """
 import sys, torch
+from helpers.rank_processes import processes
 from marft_algos.ranks.group import join
 group = join(float(sys.argv[1]), torch.device("cpu"))
 draws = torch.randn(4, 1001, generator=torch.Generator().manual_seed(0)) * 1e4
@@ -33,41 +32,25 @@ print("done", group.rank, group.size)
 """
 
 
-def processes(tmp_path: Path, size: int, *words: str) -> list[subprocess.CompletedProcess[str]]:
-    """Starts so many ranks as a launcher does, and waits for them."""
+def run(tmp_path: Path, size: int, *words: str) -> list[subprocess.CompletedProcess[str]]:
     script = tmp_path / "ranks.py"
     script.write_text(SCRIPT)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    place = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(script), "60", *words], env={**os.environ, **place, "RANK": str(rank)},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(size)
-    ]  # fmt: skip
-    said = [process.communicate(timeout=300) for process in started]
-    return [
-        subprocess.CompletedProcess(process.args, process.returncode, *texts)
-        for process, texts in zip(started, said, strict=True)
-    ]
+    return processes(script, size, "60", *words)
 
 
 def test_processes_add_gather_agree_and_follow_the_first(tmp_path: Path) -> None:
-    done = processes(tmp_path, 4)
+    done = run(tmp_path, 4)
     assert [one.stdout.strip() for one in done] == [f"done {rank} 4" for rank in range(4)], done[0].stderr
 
 
 def test_a_rank_that_ends_is_noticed_by_those_who_wait_for_it(tmp_path: Path) -> None:
-    waits, dead = processes(tmp_path, 2, "dies")
+    waits, dead = run(tmp_path, 2, "dies")
     assert dead.returncode == 7
     assert waits.returncode == 1 and "done" not in waits.stdout and "peer" in waits.stderr.lower()
 
 
 def test_a_number_of_ranks_that_is_no_power_of_two_is_refused_with_the_next_smaller_one(tmp_path: Path) -> None:
-    for one in processes(tmp_path, 3):
+    for one in run(tmp_path, 3):
         assert one.returncode == 1 and "3 ranks cannot train together" in one.stderr and "--nproc 2" in one.stderr
 
 

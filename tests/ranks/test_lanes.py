@@ -2,57 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from helpers.teams import VOCABULARY, Heads, Tabular, episode, put, random_team
+from helpers.teams import Heads, Tabular, put
 from helpers.thread_ranks import ThreadRank, together
+from helpers.updates import SETTINGS, data_for
 from marft_algos.algorithms import base as algorithm
 from marft_algos.learner.learner import Learner
 from marft_algos.ranks.group import Alone
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.types import SamplingParams, Trajectory
 from marft_envs.errors import ConfigError
-
-ONE_STEP = {"minibatches": 1}
-SETTINGS: dict[str, dict[str, Any]] = {"vapo": {"value_warmup": 0}} | dict.fromkeys(
-    ("magrpo", "reinforce", "rloo", "spiral"), ONE_STEP
-)
-
-
-def data_for(name: str, seed: int) -> list[Trajectory]:
-    """Episodes in which other agents act, and another number of times, in each; four of each start."""
-    rng, data = np.random.default_rng(seed), list[Trajectory]()
-    one = {f"a{i}": "a0" for i in range(4)} if name in ("mat", "reinforce_pp") else None
-    pairs = algorithm.get(name).prefers
-    size = 2 if pairs else 4
-    for i in range(24):
-        team = [["a0", "a1"], ["a2"]] if pairs else random_team(rng)
-        rewards = rng.choice([0.0, 0.5, 1.0], len(team)).tolist()
-        data.append(
-            episode(team, number=i, rewards=rewards, group=i // size, policies=one, success=bool(rewards[-1] > 0))
-        )
-    if name == "at_grpo":
-        data = [with_candidates(d, rng) for d in data]
-    return data
-
-
-def with_candidates(d: Trajectory, rng: np.random.Generator) -> Trajectory:
-    """The episode with two further replies at every turn, and what each is worth."""
-    tried = []
-    for t in d.transitions:
-        put(t, worth=float(rng.normal()))
-        for _ in range(2):
-            ids = [int(x) for x in rng.integers(0, VOCABULARY, len(t.reply.action_ids))]
-            reply = dataclasses.replace(t.reply, action_ids=ids)
-            tried.append(dataclasses.replace(t, reply=reply, worth=float(rng.normal())))
-    return dataclasses.replace(d, candidates=tuple(tried))
 
 
 def scored(policies: Tabular, data: list[Trajectory]) -> list[Trajectory]:

@@ -264,7 +264,15 @@ def test_only_a_frozen_unquantised_base_is_sharded(changes: dict[str, Any], larg
         it.best(layouts(8), "base")
     plain = planner(large("7B"))
     assert plain.shards(Layout(8, 4, 4)) == ["whole", "base"]
-    assert plain.shards(Layout(8, 8)) == plain.shards(Layout(8, 1, 4)) == ["whole"]
+    assert plain.shards(Layout(8, 8)) == ["whole", "base"] and plain.shards(Layout(8, 1, 4)) == ["whole"]
+
+
+def test_ranks_that_play_gather_the_layers_for_it(large: Callable[..., TrainConfig]) -> None:
+    it = planner(large("7B"))
+    plays, learns = it.rank(Layout(8, 4), "base"), it.rank(Layout(8, 4, 4), "base")
+    assert plays.phases["rollout"][0].bytes == shape_of(large("7B")).blocks
+    assert plays.phases["rollout"][1:] == it.rank(Layout(8, 4), "whole").phases["rollout"]
+    assert plays.held == learns.held and "rollout" not in learns.phases
 
 
 def test_every_algorithm_is_planned() -> None:

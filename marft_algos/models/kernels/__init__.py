@@ -16,8 +16,10 @@ from marft_algos.models.kernels.decode import FusedCache, FusedDecoder
 from marft_algos.models.kernels.fused import FusedForward
 from marft_algos.models.kernels.linears import Unsupported
 from marft_algos.models.kernels.packed import PackedForward
+from marft_algos.models.sharded import ShardedBase
 from marft_algos.models.switches import fused_passes
 from marft_algos.models.weights import Weights
+from marft_envs.errors import ConfigError
 
 Pass = TypeVar("Pass")
 _USES = {"forward": "scored and trained", "decode": "decoded"}
@@ -48,11 +50,16 @@ class Kernel:
         model: a base model, or a fully fine-tuned copy; without adapters.
         dtype: compute dtype.
         small: score with a fused pass, too; for frozen float32 models only.
+        sharded: the model's layers, where ranks hold shares of them. Then it is scored by transformers' own pass, one a
+            batch whatever its rows share, and decoded while the layers are gathered.
     """
 
-    def __init__(self, model: PreTrainedModel, dtype: torch.dtype, *, small: bool) -> None:
-        self._model, self._dtype = model, dtype
-        self._allowed, self._packs = fused_passes(), not small and model.device.type == "cpu"
+    def __init__(
+        self, model: PreTrainedModel, dtype: torch.dtype, *, small: bool, sharded: ShardedBase | None = None
+    ) -> None:
+        self._model, self._dtype, self._sharded = model, dtype, sharded
+        small = small and sharded is None
+        self._allowed, self._packs = fused_passes(), not small and sharded is None and model.device.type == "cpu"
         self._forward = self._fused("forward", lambda: FusedForward(model)) if small else None
 
     def autocast(self) -> torch.autocast:
@@ -68,14 +75,20 @@ class Kernel:
             wanted: bool [B, T], n of them true.
             weights: a policy on this model; None: the model as it is.
         """
+        if self._sharded is not None:
+            with self._sharded.trunk(weights) as trunk:
+                return plain.hidden_states(trunk, self._model, ids, wanted, share_prefix=False)
         if self._forward is not None and (weights is None or (weights.peft is not None and not weights.blocks)):
             return self._forward.hidden_states(ids, wanted, weights)
         if (weights is None or weights.peft is not None) and self._packed is not None:
             checkpointing = weights is not None and bool(weights.blocks)
             return self._packed.hidden_states(ids, wanted, weights, checkpointing)
+        share_prefix = "prefix" in self._allowed
         if weights is None:
-            return plain.hidden_states(self._model.base_model, self._model, ids, wanted)
-        return plain.hidden_states(weights.trunk(), weights.model, ids, wanted, share_prefix=not weights.blocks)
+            return plain.hidden_states(self._model.base_model, self._model, ids, wanted, share_prefix)
+        # Under gradient checkpointing nothing can be added to a cache twice.
+        share_prefix &= not weights.blocks or not torch.is_grad_enabled()
+        return plain.hidden_states(weights.trunk(), weights.model, ids, wanted, share_prefix)
 
     @cached_property
     def _packed(self) -> PackedForward | None:
@@ -83,6 +96,11 @@ class Kernel:
 
     @cached_property
     def _decoder(self) -> FusedDecoder | None:
+        if self._sharded is not None and not self._sharded.gathered:
+            raise ConfigError(
+                f"The layers of '{self._model.name_or_path}' are sharded over ranks, and decoding reads whole ones. An"
+                " engine gathers them while it is awake: call engine.wake() on every rank, or type --shard whole."
+            )
         return self._fused("decode", lambda: FusedDecoder(self._model, self._dtype))
 
     def _fused(self, name: str, make: Callable[[], Pass]) -> Pass | None:
@@ -98,6 +116,10 @@ class Kernel:
                 stacklevel=5,
             )
             return None
+
+    def release(self) -> None:
+        """Lets go of weights that were laid out to decode with."""
+        vars(self).pop("_decoder", None)
 
     @property
     def joint(self) -> bool:

@@ -27,10 +27,9 @@ def hidden_states(
         model: the model it belongs to (for its configuration).
         ids: [B, T], right-padded with any id.
         wanted: bool [B, T], n of them true.
-        share_prefix: False under gradient checkpointing, which cannot add to a cache twice.
+        share_prefix: False where every batch has to be one pass.
     """
-    may_share = share_prefix or not torch.is_grad_enabled()
-    shared = shared_columns(ids, wanted)[1] if may_share else 0
+    shared = shared_columns(ids, wanted)[1] if share_prefix else 0
     if not shared:
         return trunk(input_ids=ids, use_cache=False).last_hidden_state[wanted]
     cache = DynamicCache(config=model.config)

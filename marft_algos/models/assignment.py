@@ -1,0 +1,68 @@
+"""Which agent plays with which policy, and which base model a policy stands on, as settings name them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.types import AgentSpec
+
+_POLICY_ID = re.compile(r"[\w-]+")
+
+
+def assign(agents: Sequence[AgentSpec], policies: str | Mapping[str, str]) -> dict[str, str]:
+    """Returns the policy id of every agent.
+
+    Args:
+        agents: the team.
+        policies: ``own`` (one policy an agent, named after it), ``shared`` (one for all), or a mapping from
+            agent name or role to policy id that covers the team.
+
+    Raises:
+        ConfigError: an unknown agent is named, or one is left out.
+    """
+    if policies == "own":
+        return {agent.name: agent.name for agent in agents}
+    if policies == "shared":
+        return {agent.name: "shared" for agent in agents}
+    if isinstance(policies, str):
+        raise ConfigError(f"Unknown sharing '{policies}'. {did_you_mean(policies, ('own', 'shared'))}")
+    known = {agent.name for agent in agents} | {agent.role for agent in agents}
+    for name in policies:
+        if name not in known:
+            raise ConfigError(f"No agent or role is called '{name}' in this team. {did_you_mean(name, known)}")
+    chosen = {agent.name: policies.get(agent.name, policies.get(agent.role)) for agent in agents}
+    missing = [name for name, policy in chosen.items() if policy is None]
+    if missing:
+        raise ConfigError(
+            f"No policy was given for {', '.join(missing)}. Expected one for every agent: name the agent or its"
+            " role, or use 'own' or 'shared'."
+        )
+    return {name: policy for name, policy in chosen.items() if policy is not None}
+
+
+def base_specs(models: str | Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Returns the model of every policy id; an id or a model that is missing or unknown is an error."""
+    if not names:
+        raise ConfigError("No agent has a policy. Expected a mapping from agent to policy id.")
+    for name in names:
+        if not _POLICY_ID.fullmatch(name):
+            raise ConfigError(f"'{name}' cannot be a policy id. Use letters, digits, '_' and '-'.")
+    if isinstance(models, str):
+        return dict.fromkeys(names, models)
+    check_known(models, names, "models")
+    missing = [name for name in names if name not in models]
+    if missing:
+        raise ConfigError(
+            f"No model was given for policy '{missing[0]}'. Add it to models: {missing[0]} = \"embedded\""
+        )
+    return dict(models)
+
+
+def check_known(policies: Iterable[str], names: Sequence[str], setting: str) -> frozenset[str]:
+    """Returns the policies that a setting names; an unknown one is an error."""
+    for name in policies:
+        if name not in names:
+            raise ConfigError(f"'{setting}' names an unknown policy '{name}'. {did_you_mean(name, names)}")
+    return frozenset(policies)
