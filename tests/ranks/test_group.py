@@ -12,8 +12,7 @@ from helpers.rank_processes import processes
 from marft_algos.ranks.group import Alone, launched, power_of_two
 
 SCRIPT = """
-import sys, torch
-from helpers.rank_processes import processes
+import os, sys, torch
 from marft_algos.ranks.group import join
 group = join(float(sys.argv[1]), torch.device("cpu"))
 draws = torch.randn(4, 1001, generator=torch.Generator().manual_seed(0)) * 1e4
@@ -25,7 +24,7 @@ assert [group.agree(group.rank == wanted) for wanted in range(group.size + 1)] =
 assert group.first(f"rank {group.rank}") == "rank 0"
 if "dies" in sys.argv:
     if group.rank:
-        raise SystemExit(7)
+        os._exit(7)
     group.gather(1)
 group.close()
 print("done", group.rank, group.size)

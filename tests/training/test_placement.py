@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,10 @@ def place(made: TrainConfig, *rooms: int, loaded: bool = False) -> list[tuple[Ru
     env = setup.make_env(made, made.env_kwargs)
     spec = resolve(made, env)
 
+    one_by_one = threading.Lock()  # transformers changes torch's default type while it makes a model
+
     def one(rank: ThreadRank) -> tuple[RunSpec, str]:
-        with pytest.MonkeyPatch.context() as patch:
+        with one_by_one, pytest.MonkeyPatch.context() as patch:
             patch.setattr(rank, "gather", lambda own: list(rooms))
             return placed(spec, env, rank, loaded=loaded)
 
