@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from marft_algos.cluster.worker import Facts
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import EngineError
+from marft_algos.ranks.alike import Facts, difference
 from marft_envs.errors import ConfigError, MissingExtraError
 
 CPU_OF_A_WORKER = 1
@@ -119,13 +119,8 @@ def check_alike(worker: Facts, here: Facts) -> None:
     Raises:
         ConfigError: It runs other code.
     """
-    for what, theirs, ours in (
-        ("marft", worker.version, here.version),
-        ("source files with the digest", worker.code, here.code),
-        ("torch", worker.torch, here.torch),
-    ):
-        if theirs != ours:
-            raise ConfigError(
-                f"The worker on {worker.host} runs {what} {theirs}, and this process {ours}. Expected the same on all"
-                " nodes: install one version everywhere, or ship it with ray job submit --runtime-env."
-            )
+    if differs := difference(worker, here):
+        raise ConfigError(
+            f"A worker is not what this process is: {differs}. Expected the same on all nodes: install one version"
+            " everywhere, or ship it with ray job submit --runtime-env."
+        )

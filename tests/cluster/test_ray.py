@@ -27,7 +27,8 @@ from marft_envs import ConfigError
 ray = pytest.importorskip("ray", reason="needs the extra 'cluster'")
 from marft_algos.cluster import connect, rollouts  # noqa: E402
 from marft_algos.cluster.rollouts import RayRollouts  # noqa: E402
-from marft_algos.cluster.worker import Facts, Packed  # noqa: E402
+from marft_algos.cluster.worker import Packed  # noqa: E402
+from marft_algos.ranks.alike import Facts  # noqa: E402
 
 RAY = {"rollouts": "ray", "workers": 2, "chunk": 3, "worker_start": 120.0}
 ENV = "helpers.cluster_targets:make_slow_letters"
