@@ -32,6 +32,8 @@ ENDED = "MARFT_ENDED"
 """Environment variable: a folder in which a rank leaves its exit code if it ended by an error that would come again,
 and a mark if it was stopped. Other ends are a death, after which the launcher starts all ranks again."""
 RESTARTS = 3
+JOIN_S = 600
+"""Seconds that a machine waits for the others at least: one that has failed may have to be replaced."""
 
 
 def train(nodes: Nodes, argv: list[str], config: TrainConfig, run: RunFolder | None) -> int:
@@ -67,9 +69,9 @@ def train(nodes: Nodes, argv: list[str], config: TrainConfig, run: RunFolder | N
             ) from error
         except RendezvousError as error:
             raise RanksError(
-                f"{socket.gethostname()} has not met the other machines at {nodes.host}:{nodes.port}: {error} Expected"
-                f" {nodes.count} machines with the same command, which reach each other on every port. What was saved"
-                " is whole."
+                f"{socket.gethostname()} has not met the other machines at {nodes.host}:{nodes.port}:"
+                f" {str(error) or type(error).__name__}. Expected {nodes.count} machines with the same command, which"
+                " reach each other on every port. What was saved is whole."
             ) from error
         except SignalException:
             say("stopped; what is saved is whole")
@@ -105,7 +107,7 @@ def _settings(nodes: Nodes, config: TrainConfig) -> Any:
         if device := nodes_.interface(address):  # a machine's own name often means its loopback device
             os.environ.setdefault("GLOO_SOCKET_IFNAME", device)
         place = f"[{nodes.host}]:{nodes.port}" if ":" in nodes.host else f"{nodes.host}:{nodes.port}"
-        meeting = {"is_host": host, "join_timeout": max(1, round(config.collective_timeout))}
+        meeting = {"is_host": host, "join_timeout": max(JOIN_S, round(config.collective_timeout))}
         where = {"run_id": nodes.name, "rdzv_endpoint": place, "local_addr": address, "rdzv_configs": meeting}
         say(f"machine: {socket.gethostname()} ({address}), one of {nodes.count} that meet at {place}")
     return LaunchConfig(

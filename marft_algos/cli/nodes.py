@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
 import errno
 import fcntl
 import os
 import re
 import socket
 import struct
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from marft_algos.config import arguments
@@ -17,6 +20,8 @@ from marft_envs.errors import ConfigError
 
 PORT = 29400
 """Where the machines meet if nothing else is typed: torchrun's."""
+ANSWER_S = 3.0
+"""How long a port that is taken may take to say by whom."""
 _INTERFACE_ADDRESS = 0x8915
 """The ioctl SIOCGIFADDR."""
 
@@ -181,15 +186,21 @@ def is_host(nodes: Nodes) -> bool:
 
 def _met(nodes: Nodes) -> bool:
     """Whether somebody meets there under this run's name."""
-    import datetime
-
     from torch.distributed import DistError, TCPStore
 
-    try:
-        store = TCPStore(nodes.host, nodes.port, is_master=False, timeout=datetime.timedelta(seconds=3))
-        return bool(store.check([f"torch.rendezvous.{nodes.name}"]))
-    except (DistError, RuntimeError, ValueError):
-        return False
+    met = threading.Event()
+
+    def ask() -> None:
+        with suppress(DistError, RuntimeError, ValueError):
+            store = TCPStore(nodes.host, nodes.port, is_master=False, timeout=datetime.timedelta(seconds=ANSWER_S))
+            if store.check([f"torch.rendezvous.{nodes.name}"]):
+                met.set()
+
+    # In a thread: a store waits for ever for the answer of a program that is none.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(ANSWER_S)
+    return met.is_set()
 
 
 def interface(address: str) -> str:
