@@ -20,6 +20,7 @@ import argparse
 import contextlib
 import hashlib
 import json
+import math
 import os
 import secrets
 import shutil
@@ -28,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from marft_envs.errors import ConfigError
 PARTS = ("ranks", "patient", "cut", "ray", "ray-cut")
 RESULT = Path(__file__).resolve().parents[1] / "results/two_machines.json"
 RUN = ("--episodes-per-iteration", "16", "--eval-episodes", "8", "--eval-every", "0", "--save-every", "1")
-ITERATIONS = 4
+ITERATIONS = 10
 PORT = 29400
 GIVES_UP_S = 10
 """After so many seconds without an answer a rank of ``cut`` ends."""
@@ -152,28 +153,54 @@ def command(runs: Path, name: str, *words: str) -> list[str]:
     return [sys.executable, "-m", "marft_algos", "train", *RUN, *where, *words]
 
 
-def finished(processes: list[subprocess.Popen[bytes]], log: Path, cut: Iterator[None] | None) -> None:
-    """Waits for all of them, and lets the link be cut meanwhile."""
+def finished(processes: list[subprocess.Popen[bytes]], log: Path, watch: Callable[[], None]) -> None:
+    """Waits for all of them, and lets somebody watch meanwhile."""
     until = time.monotonic() + LIMIT_S
     while any(process.poll() is None for process in processes):
         if time.monotonic() > until:
             raise RuntimeError(f"nothing has come of it in {LIMIT_S:g} s:\n{log.read_text()}")
-        if cut is not None:
-            next(cut, None)
+        watch()
         time.sleep(0.2)
     if any(process.returncode for process in processes):
         raise RuntimeError(f"ended with {[process.returncode for process in processes]}:\n{log.read_text()}")
 
 
-def cutting(machines: Machines, run: Path, seconds: float) -> Iterator[None]:
-    """Cuts the link when the first iteration is saved, and restores it after so many seconds; asked now and then."""
-    while len(lines(run)) < 2:
-        yield
-    machines.link(False)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        yield
-    machines.link(True)
+class Cut:
+    """Cuts the link when an iteration is saved that both machines had a part in, and restores it; asked now and then.
+
+    Args:
+        machines: Which the link is between.
+        run: The run's folder.
+        seconds: How long it is cut; 0: it is not.
+        workers: How many have to be ready before.
+    """
+
+    def __init__(self, machines: Machines, run: Path, seconds: float, workers: int = 0) -> None:
+        self._machines, self._run, self._seconds, self._workers = machines, run, seconds, workers
+        self._since = math.inf
+        self.lasted = 0.0
+        """Seconds that the link was cut."""
+        self.at = 0
+        """Iterations done when it was."""
+
+    def __call__(self) -> None:
+        done = lines(self._run)
+        ready = len(done) > 1 and done[-1].get("engine/workers", 0) >= self._workers
+        if self._seconds and ready and self._since == math.inf:
+            self._machines.link(False)
+            self._since, self.at = time.monotonic(), len(done) - 1
+        elif not self.lasted and time.monotonic() - self._since >= self._seconds:
+            self.restore()
+
+    def restore(self) -> None:
+        """Restores the link."""
+        if self._since < math.inf and not self.lasted:
+            self.lasted = round(time.monotonic() - self._since, 1)
+            self._machines.link(True)
+
+    def facts(self) -> dict[str, Any]:
+        """What there is to say of it."""
+        return {"cut_s": self.lasted, "cut_after_iteration": self.at} if self._seconds else {}
 
 
 def ranks(machines: Machines, runs: Path, part: str, seconds: float) -> dict[str, Any]:
@@ -183,9 +210,12 @@ def ranks(machines: Machines, runs: Path, part: str, seconds: float) -> dict[str
     place = ("--nproc", "1", "--nnodes", "2", "--rdzv-endpoint", f"{machines.addresses[0]}:{PORT}", *patience)
     words = command(runs, part, *place)
     processes = [machines.start(node, log, *words) for node in (0, 1)]
-    finished(processes, log, cutting(machines, runs / part, seconds) if part != "ranks" else None)
-    # A rank says which one it is when it is started; the launcher of the first machine is what speaks.
-    return {"starts": log.read_text().count("run:     ")}
+    cut = Cut(machines, runs / part, seconds if part != "ranks" else 0)
+    try:
+        finished(processes, log, cut)
+    finally:
+        cut.restore()
+    return {"starts": log.read_text().count("run:     "), **cut.facts()}
 
 
 def ray(machines: Machines, runs: Path, part: str, seconds: float) -> dict[str, Any]:
@@ -205,26 +235,22 @@ def ray(machines: Machines, runs: Path, part: str, seconds: float) -> dict[str, 
         driver = machines.start(0, log, *words, RAY_ADDRESS=head, **token)
         counts = [0, 0]
 
-        def watched() -> Iterator[None]:
-            while True:
-                counts[:] = [max(pair) for pair in zip(counts, machines.workers(), strict=True)]
-                yield
+        cut = Cut(machines, runs / part, seconds if part == "ray-cut" else 0, workers=2)
 
-        def both() -> Iterator[None]:
-            cut = cutting(machines, runs / part, seconds) if part == "ray-cut" else iter(())
-            for _ in watched():
-                next(cut, None)
-                yield
+        def watch() -> None:
+            counts[:] = [max(pair) for pair in zip(counts, machines.workers(), strict=True)]
+            cut()
 
         try:
-            finished([driver], log, both())
+            finished([driver], log, watch)
         finally:
+            cut.restore()
             for process in cluster:
                 stop(process, signal.SIGTERM)
             (runs / "head.log").unlink()
             (runs / "node.log").unlink()
     redone = sum(line.get("engine/restarts", 0) for line in lines(runs / part))
-    return {"workers_by_machine": counts, "workers_replaced": int(redone)}
+    return {"workers_by_machine": counts, "workers_replaced": int(redone), **cut.facts()}
 
 
 def wait_until(happened: Any, what: str) -> None:
@@ -260,7 +286,6 @@ def main() -> int:
             started = time.monotonic()
             row = (ray if part.startswith("ray") else ranks)(machines, runs, part, args.seconds)
             row |= {"equal": weights(runs / part) == wanted, "iterations": ITERATIONS}
-            row |= {"cut_s": args.seconds} if part in ("patient", "cut", "ray-cut") else {}
             results[part] = row | {"seconds": round(time.monotonic() - started, 1)}
             print(f"{part:8} {json.dumps(results[part])}", flush=True)
             args.out.write_text(json.dumps(results, indent=1) + "\n")
