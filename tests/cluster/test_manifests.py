@@ -92,8 +92,9 @@ def test_a_slurm_job_trains_on_two_launchers(tmp_path: Path, bin_: Path) -> None
     assert (tmp_path / "runs/marft-4711/checkpoints/step_000001/state.pt").is_file()
 
 
-def documents(name: str) -> list[dict[str, Any]]:
-    return [*yaml.safe_load_all((FOLDER / name).read_text())]
+def manifest(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((FOLDER / name).read_text())
+    return found
 
 
 def command_is_understood(command: str) -> None:
@@ -116,7 +117,7 @@ def pod_is_sound(template: dict[str, Any], mounted: bool) -> None:
 
 
 def test_the_manifest_of_kuberay_has_what_it_requires() -> None:
-    (job,) = documents("rayjob.yaml")
+    job = manifest("rayjob.yaml")
     assert (job["apiVersion"], job["kind"], job["metadata"]["name"]) == ("ray.io/v1", "RayJob", "marft")
     spec, cluster = job["spec"], job["spec"]["rayClusterSpec"]
     command_is_understood(spec["entrypoint"])
@@ -153,7 +154,7 @@ def test_the_manifest_of_kuberay_fits_the_schema_that_kuberay_publishes(shared_d
     (version,) = [one for one in definition["spec"]["versions"] if one["name"] == "v1"]
     schema = version["schema"]["openAPIV3Schema"]
     schema["properties"]["spec"] = strict(schema["properties"]["spec"])
-    (job,) = documents("rayjob.yaml")
+    job = manifest("rayjob.yaml")
     jsonschema.validate(job, schema)
     job["spec"]["rayClusterSpec"]["headGroupSpec"]["rayStartParam"] = {}
     with pytest.raises(jsonschema.ValidationError, match="rayStartParam"):
@@ -161,7 +162,7 @@ def test_the_manifest_of_kuberay_fits_the_schema_that_kuberay_publishes(shared_d
 
 
 def test_the_job_of_kubernetes_meets_where_its_service_says() -> None:
-    service, job = documents("kubernetes.yaml")
+    service, job = manifest("kubernetes.yaml")["items"]
     template = job["spec"]["template"]
     pod_is_sound(template, mounted=True)
     (container,) = template["spec"]["containers"]
