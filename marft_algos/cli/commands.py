@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from marft_algos.cli import launch
+from marft_algos.cli import launch, nodes
 from marft_algos.cli.training import typed_settings
 from marft_algos.config import arguments, trust
 from marft_algos.config.arguments import typed
 from marft_algos.lazy import check_packages, require_training
 from marft_algos.ranks.group import launched
-from marft_algos.runs import paths, start
+from marft_algos.runs import start
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import clean, say
 from marft_envs import experts
@@ -33,10 +33,10 @@ def run_train(argv: list[str]) -> int:
     check_packages()
     if "--dry-run" in argv:
         return _dry_run([word for word in argv if word != "--dry-run"])
-    argv, nproc = launch.take(argv)
+    argv, machines = nodes.take(argv)
     config, run = typed_settings(argv)
-    if nproc > 1 and not launched():
-        return launch.train(nproc, argv, config, run)
+    if machines.ranks > 1 and not launched():
+        return launch.train(machines, argv, config, run)
     command = typed("train", *argv)
     require_training()
     from marft_algos.training.parts import build
@@ -44,9 +44,8 @@ def run_train(argv: list[str]) -> int:
     from marft_algos.training.warm import warmed
 
     with launch.ending_together(config), ExitStack() as lock, closing(launch.joined(config)) as group:
-        if run is None and (again := launch.broken_off(config, group)) is not None:
-            run, config = again, paths.of_run(again)
-        config = launch.lessened(config)
+        config, run = launch.settled(config, run, group)
+        config = launch.lessened(config, group)
         if run is not None and group.rank == 0:
             lock.enter_context(run.locked(command))
         if run is not None and _is_done(run, config):

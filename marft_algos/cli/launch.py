@@ -1,9 +1,10 @@
-"""``marft train --nproc N``: ranks of one machine, started again where one of them dies."""
+"""``marft train --nproc N``: ranks of one machine or several, started again where one of them dies."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import socket
 import sys
 import tempfile
 import time
@@ -12,81 +13,69 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from marft_algos.config import arguments
+from marft_algos.cli import nodes as nodes_
 from marft_algos.config.arguments import typed
 from marft_algos.config.endpoints import check_one_process
 from marft_algos.lazy import require_training
 from marft_algos.memory import OutOfMemory
 from marft_algos.ranks import group as ranks
 from marft_algos.ranks import lanes
+from marft_algos.ranks.alike import check_code, check_folder, check_settings
+from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import say
 from marft_envs.errors import ConfigError, MarftError
 
 if TYPE_CHECKING:
+    from marft_algos.cli.nodes import Nodes
     from marft_algos.config.settings import TrainConfig
 
 ENDED = "MARFT_ENDED"
 """Environment variable: a folder in which a rank leaves its exit code if it ended by an error that would come again,
 and a mark if it was stopped. Other ends are a death, after which the launcher starts all ranks again."""
 RESTARTS = 3
+JOIN_S = 600
+"""Seconds that a machine waits for the others at least: one that has failed may have to be replaced."""
 
 
-def take(argv: list[str]) -> tuple[list[str], int]:
-    """Splits ``--nproc`` off; 0 where it is not given.
-
-    Raises:
-        ConfigError: No number of ranks.
-    """
-    words, given = arguments.take(argv, "nproc")
-    text = given.get("nproc", "0")
-    if not text.isdecimal() or ("nproc" in given and not ranks.power_of_two(int(text))):
-        raise ConfigError(f"--nproc {text}: expected how many processes train together: 1, 2, 4, 8, …")
-    return words, int(text)
-
-
-def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | None) -> int:
-    """Starts ranks that do what the command line says, and waits for them; returns the first one's exit code.
+def train(nodes: Nodes, argv: list[str], config: TrainConfig, run: RunFolder | None) -> int:
+    """Starts this machine's ranks, which do what the command line says, and waits for them; returns the exit code.
 
     Raises:
-        ConfigError: The run's lanes cannot be dealt to so many ranks, or its name is taken.
-        RanksError: Ranks died, again and again.
+        ConfigError: The run's lanes cannot be dealt to so many ranks, its name is taken, or machines cannot meet.
+        RanksError: Ranks died, again and again, or machines do not find each other.
     """
-    lanes.check(config.lanes or max(lanes.USUAL, nproc), nproc)
+    lanes.check(config.lanes or max(lanes.USUAL, nodes.ranks), nodes.ranks)
     check_one_process(config.engines, "one rank")
-    words = list(argv)
-    if run is None and not config.name:  # all of them, and those that are started again, must mean one folder
-        stem = f"{config.env}-{config.algo}".replace("/", "_").replace(":", "_")
-        words += ["--name", f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"]
-    elif run is None:
-        RunFolder.check_free(config.runs_dir, config.name)
+    words = [*argv, *_name(nodes, config)] if run is None else list(argv)
     require_training()
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    from torch.distributed.elastic.rendezvous import RendezvousError
+    from torch.distributed.launcher.api import elastic_launch
 
+    # Ranks that are started again meet at a new port, and not among what those that have died have left.
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     with tempfile.TemporaryDirectory(prefix="marft-ranks-") as folder:
         os.environ[ENDED] = folder
         ended = Path(folder) / "code"
-        settings = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=nproc,
-            run_id=uuid.uuid4().hex,
-            rdzv_backend="c10d",
-            rdzv_endpoint="127.0.0.1:0",
-            local_addr="127.0.0.1",
-            max_restarts=RESTARTS,
-            monitor_interval=0.5,
-        )
+        settings = _settings(nodes, config)
         try:
             elastic_launch(settings, sys.executable)("-m", "marft_algos.cli.launch", "train", *words)
         except ChildFailedError as error:
+            if ended.is_file():  # no attempt is left, and none is needed
+                return int(ended.read_text())
             raise RanksError(
                 f"Ranks died {RESTARTS + 1} times; the first of the last ones: {error.get_first_failure()[1].message}"
-                f" What was saved is whole. Go on: {typed('train', '--resume', 'RUN', '--nproc', nproc)}"
+                f" What was saved is whole. Go on: {typed('train', '--resume', 'RUN', '--nproc', nodes.nproc)}"
+            ) from error
+        except RendezvousError as error:
+            raise RanksError(
+                f"{socket.gethostname()} has not met the other machines at {nodes.host}:{nodes.port}:"
+                f" {str(error) or type(error).__name__}. Expected {nodes.count} machines with the same command, which"
+                " reach each other on every port. What was saved is whole."
             ) from error
         except SignalException:
             say("stopped; what is saved is whole")
@@ -98,22 +87,74 @@ def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | Non
         return int(ended.read_text()) if ended.is_file() else 0
 
 
+def _name(nodes: Nodes, config: TrainConfig) -> list[str]:
+    """Returns words that name a new run: all ranks, and those that are started again, must mean one folder."""
+    if config.name:
+        if nodes.count == 1:
+            RunFolder.check_free(config.runs_dir, config.name)
+        return []  # a machine that takes another's place finds the run there
+    if nodes.count > 1 and not nodes.job:
+        raise ConfigError("Several machines write to one run, and need one name for it. Type on all: --name NAME")
+    stem = f"{config.env}-{config.algo}".replace("/", "_").replace(":", "_")
+    return ["--name", f"{stem}-{nodes.job or time.strftime('%Y%m%d-%H%M%S')}"]
+
+
+def _settings(nodes: Nodes, config: TrainConfig) -> Any:
+    """Returns the launcher's settings."""
+    from torch.distributed.launcher.api import LaunchConfig
+
+    if nodes.count == 1:
+        where: dict[str, Any] = {"run_id": uuid.uuid4().hex, "rdzv_endpoint": "127.0.0.1:0", "local_addr": "127.0.0.1"}
+    else:
+        address = nodes_.here(nodes)
+        host = nodes_.is_host(nodes)
+        if device := nodes_.interface(address):  # a machine's own name often means its loopback device
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", device)
+        place = f"[{nodes.host}]:{nodes.port}" if ":" in nodes.host else f"{nodes.host}:{nodes.port}"
+        meeting = {"is_host": host, "join_timeout": max(JOIN_S, round(config.collective_timeout))}
+        where = {"run_id": nodes.name, "rdzv_endpoint": place, "local_addr": address, "rdzv_configs": meeting}
+        say(f"machine: {socket.gethostname()} ({address}), one of {nodes.count} that meet at {place}")
+    return LaunchConfig(
+        min_nodes=nodes.count,
+        max_nodes=nodes.count,
+        nproc_per_node=nodes.nproc,
+        rdzv_backend="c10d",
+        max_restarts=RESTARTS,
+        monitor_interval=0.5,
+        **where,
+    )
+
+
 class RanksError(MarftError, RuntimeError):
     """Ranks died, again and again."""
+
+
+class Over(SystemExit):
+    """Another rank has ended by an error that would come again, and has said so."""
 
 
 def joined(config: TrainConfig) -> ranks.Group:
     """Returns the ranks that a launcher has started, or this process alone.
 
     Raises:
-        ConfigError: Settings that several ranks cannot have.
+        ConfigError: Settings that several ranks cannot have, or ranks that are not alike.
+        Over: Before they were started again, a rank had ended by an error.
     """
     if not ranks.launched():
         return ranks.Alone()
     check_one_process(config.engines, "one rank")
     from marft_algos.models.loading import pick_device
 
-    return ranks.join(config.collective_timeout, pick_device(config.device))
+    group = ranks.join(config.collective_timeout, pick_device(config.device))
+    try:
+        if codes := [code for code in group.gather(_ended()) if code]:
+            raise Over(codes[0])
+        check_code(group)
+        check_folder(group, config.runs_dir)
+    except BaseException:
+        group.close()
+        raise
+    return group
 
 
 @contextmanager
@@ -132,13 +173,14 @@ def ending_together(config: TrainConfig) -> Iterator[None]:
         raise
 
 
-def lessened(config: TrainConfig) -> TrainConfig:
+def lessened(config: TrainConfig, group: ranks.Group) -> TrainConfig:
     """Returns the settings with as little computed at once as ranks could that ran out of memory before.
 
     They are those of all ranks, and are written into the run's config.toml.
     """
     folder = Path(os.environ[ENDED]) if ENDED in os.environ else None
-    sizes = [int(file.read_text(encoding="utf-8")) for file in folder.glob("alone-*")] if folder else []
+    own = [int(file.read_text(encoding="utf-8")) for file in folder.glob("alone-*")] if folder else []
+    sizes = [size for machine in group.gather(own) for size in machine]
     if not sizes:
         return config
     least = min(sizes)
@@ -146,21 +188,43 @@ def lessened(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(config, algorithm=dataclasses.replace(config.algorithm, micro_tokens=least))
 
 
-def broken_off(config: TrainConfig, group: ranks.Group) -> RunFolder | None:
-    """Returns the run that the ranks had begun when one of them died; None where they begin."""
-    if not int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
-        return None
-    root = Path(config.runs_dir) / config.name
-    there = ranks.lead(group, lambda: bool(config.name) and (root / "config.toml").is_file())
-    return RunFolder.open(root) if there else None
+def settled(config: TrainConfig, run: RunFolder | None, group: ranks.Group) -> tuple[TrainConfig, RunFolder | None]:
+    """Returns the settings and the run that all ranks mean: one that they had begun when one of them died, too.
+
+    Raises:
+        ConfigError: They were started with different commands.
+    """
+    if not ranks.launched():
+        return config, run
+    root = run.root if run is not None else Path(config.runs_dir) / config.name
+    again = group.agree(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0)
+    told = group.gather(run is not None)
+    if again or any(told) != all(told):  # a machine that takes another's place is told what to begin, or to go on with
+        there = ranks.lead(group, lambda: (bool(config.name) or run is not None) and (root / "config.toml").is_file())
+        if there and run is None:
+            run = RunFolder.open(root)
+            config = paths.of_run(run)
+        elif not there and run is None and any(told):
+            raise ConfigError(
+                f"Some machines go on with a run, and others begin '{config.name}'. Type the same on all."
+            )
+    check_settings(group, config.table())
+    return config, run
+
+
+def _ended() -> int:
+    """Returns with what a rank of this machine has ended, so that it is not to be repeated; 0: none has."""
+    file = Path(os.environ.get(ENDED, os.devnull)) / "code"
+    return int(file.read_text()) if file.is_file() else 0
 
 
 def main() -> int:
-    """Runs one rank; returns 0 unless it died."""
+    """Runs one rank; returns 0 unless it died, or has to make the ranks of other machines end, too."""
     from marft_algos import cli
 
     ended, rank = Path(os.environ[ENDED]), int(os.environ["RANK"])
-    if (ended / "code").is_file():  # another rank's end is not to be repeated
+    one_machine = os.environ["GROUP_WORLD_SIZE"] == "1"
+    if one_machine and _ended():  # another rank's end is not to be repeated
         return 0
     stopped = ended / f"stopped-{rank}"
     stopped.unlink(missing_ok=True)  # by the launcher, before it started this rank again
@@ -168,18 +232,23 @@ def main() -> int:
     if rank:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
         warnings.simplefilter("ignore")  # rank 0 says it, too
-    code = cli.main(sys.argv[1:])
+    over = False
+    try:
+        code = cli.main(sys.argv[1:])
+    except Over as end:
+        code, over = int(str(end.code)), True
     if code == 130:
         stopped.touch()
     elif code:
-        alone = ended / f"alone-{rank}"
-        left = alone.read_text(encoding="utf-8") if alone.is_file() else ""
-        if left and left != before.get(alone.name):  # the others wait for this rank: the launcher ends them
+        short = ended / f"alone-{rank}"
+        left = short.read_text(encoding="utf-8") if short.is_file() else ""
+        if left and left != before.get(short.name):  # the others wait for this rank: the launcher ends them
             if left == "0":
                 (ended / "code").write_text(str(code), encoding="utf-8")
             return code
         (ended / "code").write_text(str(code), encoding="utf-8")
-    return 0
+    # A death is what launchers tell each other of: all ranks are started again, meet, and end with this code.
+    return 0 if one_machine or over or code in (0, 130) else 1
 
 
 if __name__ == "__main__":

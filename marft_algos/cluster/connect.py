@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from marft_algos.cluster.worker import Facts
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import EngineError
+from marft_algos.ranks.alike import Facts, difference
 from marft_envs.errors import ConfigError, MissingExtraError
 
 CPU_OF_A_WORKER = 1
+ANSWER_S = 10.0
+"""How long a head node may take to answer."""
 
 
 def connect(cpus: int) -> tuple[Any, bool]:
@@ -35,6 +38,7 @@ def connect(cpus: int) -> tuple[Any, bool]:
     if ray.is_initialized():
         return ray, False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    _check_there(os.environ.get("RAY_ADDRESS", ""))
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         try:
@@ -51,12 +55,33 @@ def connect(cpus: int) -> tuple[Any, bool]:
     return ray, True
 
 
+def _check_there(address: str) -> None:
+    """Checks that a cluster's head node listens: Ray itself asks for minutes.
+
+    Raises:
+        EngineError: It does not.
+    """
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdecimal():
+        return  # a name that Ray knows, such as auto
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        raise EngineError(
+            f"No Ray cluster listens at RAY_ADDRESS={address}: {error}. Expected the address of a head node, HOST:6379"
+            " (ray start --head prints it); unset RAY_ADDRESS, and a cluster of this machine is made."
+        ) from error
+
+
 def _advice(error: str) -> str:
     if "token" in error or "authentication" in error:
         return "Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as on its head node (ray get-auth-token prints one)."
     if "version mismatch" in error:
         return "Install the same ray and Python as on its head node."
-    return "Is it running (ray status)? Without RAY_ADDRESS a cluster of this machine is made."
+    return (
+        "Is it a head node's port, and is its token that of this process (RAY_AUTH_MODE=token and RAY_AUTH_TOKEN, which"
+        " ray get-auth-token prints there)? Without RAY_ADDRESS a cluster of this machine is made."
+    )
 
 
 def workers(config: TrainConfig, resources: Mapping[str, float], gpu: bool, ranks: int) -> tuple[int, dict[str, float]]:
@@ -119,13 +144,8 @@ def check_alike(worker: Facts, here: Facts) -> None:
     Raises:
         ConfigError: It runs other code.
     """
-    for what, theirs, ours in (
-        ("marft", worker.version, here.version),
-        ("source files with the digest", worker.code, here.code),
-        ("torch", worker.torch, here.torch),
-    ):
-        if theirs != ours:
-            raise ConfigError(
-                f"The worker on {worker.host} runs {what} {theirs}, and this process {ours}. Expected the same on all"
-                " nodes: install one version everywhere, or ship it with ray job submit --runtime-env."
-            )
+    if differs := difference(worker, here):
+        raise ConfigError(
+            f"A worker is not what this process is: {differs}. Expected the same on all nodes: install one version"
+            " everywhere, or ship it with ray job submit --runtime-env."
+        )

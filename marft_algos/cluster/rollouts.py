@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from marft_algos.cluster import connect
-from marft_algos.cluster.worker import DamagedError, Facts, Packed, Worker, pack
+from marft_algos.cluster.worker import DamagedError, Packed, Worker, pack
 from marft_algos.engines.base import EngineError
+from marft_algos.ranks.alike import Facts
 from marft_algos.ranks.group import lead
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout import selfplay

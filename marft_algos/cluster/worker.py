@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 import pickle
-import platform
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 import safetensors.torch
 from torch import Tensor
 
-import marft_algos
-import marft_envs
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import Publisher
-from marft_algos.lazy import torch
+from marft_algos.ranks.alike import Facts
 from marft_algos.rollout import selfplay
 from marft_algos.rollout.chunks import Chunk, Played
 from marft_algos.training.parts import build
@@ -62,39 +55,6 @@ class Packed:
 def pack(tensors: Mapping[str, Tensor]) -> Packed:
     """Packs the tensors of a policy."""
     return Packed.of(safetensors.torch.save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}))
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Who a worker is."""
-
-    host: str
-    pid: int
-    version: str
-    """Of marft."""
-    code: str
-    """Digest of the source files."""
-    torch: str
-    python: str
-    device: str
-
-    @classmethod
-    def here(cls, device: str = "cpu") -> Facts:
-        """Returns those of this process."""
-        versions = marft_algos.__version__, code(), torch.__version__, platform.python_version()
-        return cls(socket.gethostname(), os.getpid(), *versions, device)
-
-
-@cache
-def code() -> str:
-    """Returns a digest of the source files of both packages: equal where the same code runs."""
-    digest = hashlib.sha256()
-    for package in (marft_algos, marft_envs):
-        root = Path(next(iter(package.__path__)))
-        for file in sorted(root.rglob("*.py")):
-            digest.update(f"{package.__name__}/{file.relative_to(root).as_posix()}\0".encode())
-            digest.update(file.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 class Worker:

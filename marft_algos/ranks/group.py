@@ -80,8 +80,9 @@ class Ranks:
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         patience = datetime.timedelta(seconds=timeout)
         store, rank, size = next(dist.rendezvous("env://", timeout=patience))
-        # A launcher that starts ranks again may keep its store, and in it the addresses of those that have died.
-        store = dist.PrefixStore(f"marft/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            # Torchrun's own store outlives the ranks, and in it the addresses of those that have died.
+            store = dist.PrefixStore(f"marft/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         if not power_of_two(self.size):

@@ -29,7 +29,8 @@ from marft_envs import ConfigError
 ray = pytest.importorskip("ray", reason="needs the extra 'cluster'")
 from marft_algos.cluster import connect, rollouts  # noqa: E402
 from marft_algos.cluster.rollouts import RayRollouts  # noqa: E402
-from marft_algos.cluster.worker import Facts, Packed  # noqa: E402
+from marft_algos.cluster.worker import Packed  # noqa: E402
+from marft_algos.ranks.alike import Facts  # noqa: E402
 
 RAY = {"rollouts": "ray", "workers": 2, "chunk": 3, "worker_start": 120.0}
 ENV = "helpers.cluster_targets:make_slow_letters"
@@ -215,11 +216,21 @@ def test_what_the_cluster_cannot_give_is_refused(
         Trainer(build(made(model, tmp_path, **{**RAY, **changes})))
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nowhere.invalid:6379"])
+def test_an_address_where_nobody_listens_is_an_error_at_once(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    started = time.monotonic()
+    with pytest.raises(EngineError, match=f"No Ray cluster listens at RAY_ADDRESS={address}: .*unset RAY_ADDRESS"):
+        connect.connect(1)
+    assert time.monotonic() - started < 30
+
+
 def test_a_worker_of_other_code_is_refused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = Facts.here()
     other = Facts(facts.host, facts.pid, facts.version, "0123456789ab", facts.torch, facts.python, "cpu")
     monkeypatch.setattr(rollouts.Facts, "here", lambda device="cpu": other)
-    with pytest.raises(ConfigError, match=r"source files with the digest .*0123456789ab\. Expected the same"):
+    with pytest.raises(ConfigError, match=r"runs source files with the digest .*0123456789ab\. Expected the same"):
         Trainer(build(made(model, tmp_path, **RAY)))
 
 
