@@ -30,8 +30,8 @@ from marft_algos.bench.statistics import student_quantile
 ENVS: Mapping[str, tuple[str, ...]] = {
     "math": ("--env", "math-dual-v0", "--iterations", "30"),
     "tools": (
-        *("--env", "tools-dual_control-v0", "--preset", "tools", "--iterations", "12"),
-        *("--episodes-per-iteration", "64"),
+        *("--env", "tools-dual_control-v0", "--preset", "tools", "--iterations", "15"),
+        *("--episodes-per-iteration", "32"),
     ),
 }
 SPARE = ("--eval-every", "0", "--eval-episodes", "300", "--save-every", "0", "--record-episodes", "0")
