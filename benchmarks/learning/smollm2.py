@@ -68,11 +68,11 @@ SETTINGS = {
     "tools": Setting("tools-dual-v0", "tools-solo-v0", _DEPOT, 48, 1, 12, 200, "planner_0", ("--engine-batch", "64")),
 }
 ALGORITHMS: dict[str, tuple[str, ...]] = {
-    "marft": ("marft",),
+    "marft": ("marft", "--lr-warmup", "0"),
     "marft-warmup": ("marft", "--lr-warmup", "6"),
     "marft-action": ("marft", "--level", "action", "--norm", "sum"),
     "grpo": ("grpo",),
-    "rft": ("rft", "--lr", "1e-3", "--minibatches", "4"),
+    "rft": ("rft", "--lr", "1e-3", "--minibatches", "4", "--lr-warmup", "0"),
     "rft-slow": ("rft", "--lr", "5e-4", "--minibatches", "2"),
 }
 """Label -> the command's words, over those of the preset."""
