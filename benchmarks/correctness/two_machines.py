@@ -72,7 +72,8 @@ class Machines:
 
     def __exit__(self, *_: object) -> None:
         for process in self._running:
-            stop(process, signal.SIGKILL)
+            if process.poll() is None:  # the number of one that has ended may be another's
+                stop(process, signal.SIGKILL)
         for name in (*self._nodes, self._switch):
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
@@ -228,9 +229,9 @@ def ray(machines: Machines, runs: Path, part: str, seconds: float) -> dict[str, 
         first = ("--head", "--port", "6379", "--include-dashboard=false", "--temp-dir", folder)
         address = [("--node-ip-address", address) for address in machines.addresses]
         cluster = [machines.start(0, runs / "head.log", *starts, *first, *address[0], **token)]
-        wait_until(lambda: "Ray runtime started" in (runs / "head.log").read_text(), "the head node does not start")
+        started(runs / "head.log")
         cluster.append(machines.start(1, runs / "node.log", *starts, "--address", head, *address[1], **token))
-        wait_until(lambda: "Ray runtime started" in (runs / "node.log").read_text(), "the second node does not start")
+        started(runs / "node.log")
         words = command(runs, part, "--rollouts", "ray", "--workers", "2", "--lanes", "8")
         driver = machines.start(0, log, *words, RAY_ADDRESS=head, **token)
         counts = [0, 0]
@@ -246,23 +247,24 @@ def ray(machines: Machines, runs: Path, part: str, seconds: float) -> dict[str, 
         finally:
             cut.restore()
             for process in cluster:
-                stop(process, signal.SIGTERM)
+                if process.poll() is None:
+                    stop(process, signal.SIGTERM)
             (runs / "head.log").unlink()
             (runs / "node.log").unlink()
     redone = sum(line.get("engine/restarts", 0) for line in lines(runs / part))
     return {"workers_by_machine": counts, "workers_replaced": int(redone), **cut.facts()}
 
 
-def wait_until(happened: Any, what: str) -> None:
-    """Waits for it.
+def started(log: Path) -> None:
+    """Waits until a node of the cluster is there.
 
     Raises:
-        RuntimeError: It does not happen.
+        RuntimeError: It does not come.
     """
     until = time.monotonic() + LIMIT_S / 2
-    while not happened():
+    while "Ray runtime started" not in log.read_text():
         if time.monotonic() > until:
-            raise RuntimeError(what)
+            raise RuntimeError(f"a node does not start:\n{log.read_text()}")
         time.sleep(0.5)
 
 
@@ -283,10 +285,10 @@ def main() -> int:
             raise RuntimeError(done.stderr)
         wanted = weights(runs / "one")
         for part in args.parts:
-            started = time.monotonic()
+            since = time.monotonic()
             row = (ray if part.startswith("ray") else ranks)(machines, runs, part, args.seconds)
             row |= {"equal": weights(runs / part) == wanted, "iterations": ITERATIONS}
-            results[part] = row | {"seconds": round(time.monotonic() - started, 1)}
+            results[part] = row | {"seconds": round(time.monotonic() - since, 1)}
             print(f"{part:8} {json.dumps(results[part])}", flush=True)
             args.out.write_text(json.dumps(results, indent=1) + "\n")
     return int(not all(results[part]["equal"] for part in args.parts))
