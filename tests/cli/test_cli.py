@@ -23,7 +23,7 @@ from marft_algos.config import presets
 from marft_algos.config.settings import SECTIONS, TrainConfig
 from marft_algos.rollout import panel as faults
 from marft_algos.runs.folder import RunFolder
-from marft_algos.training import evaluate
+from marft_algos.training.collect import Episodes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -205,7 +205,7 @@ def test_a_run_that_ended_before_its_last_evaluation_makes_up_for_it(
 ) -> None:
     argv = ["train", "marft", "--env", "relay-v0", "--models", str(model), *QUICK, "--save-every", "1", "--name"]
     assert main([*argv, "whole"]) == 0
-    play, evaluations = evaluate.play, []
+    play, evaluations = Episodes.held_out, []
 
     def interrupted(*args: object) -> object:
         evaluations.append(1)
@@ -213,7 +213,7 @@ def test_a_run_that_ended_before_its_last_evaluation_makes_up_for_it(
             raise stopped
         return play(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(evaluate, "play", interrupted)
+    monkeypatch.setattr(Episodes, "held_out", interrupted)
     if isinstance(stopped, Killed):
         with pytest.raises(Killed):
             main([*argv, "run"])
