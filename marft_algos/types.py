@@ -124,6 +124,11 @@ class Transition:
         return self.turn.agent
 
     @property
+    def length(self) -> int:
+        """Tokens of the reply; where none are known here, what the record says (``TurnRecord.length``)."""
+        return len(self.reply.action_ids) or self.turn.length
+
+    @property
     def policy(self) -> str:
         """Which policy wrote it; empty: another hand."""
         return self.request.policy
@@ -204,6 +209,11 @@ class Trajectory:
         """The same, and every prompt that it was sampled after: what an episode costs beyond what is said in it."""
         prompts = sum(len(t.request.prompt_ids) for t in (*self.transitions, *self.candidates))
         return self.tokens + self.replayed_prompts + prompts
+
+    @property
+    def critical_path(self) -> int:
+        """The sum over layers of the longest reply: tokens that have to be sampled one after the other."""
+        return sum(max((self.transitions[k].length for k in layer.turns), default=0) for layer in self.layers)
 
     def paid(self, layers: Sequence[LayerRecord], turns: Sequence[float], success: bool | None) -> Trajectory:
         """Returns the same episode with other pay.

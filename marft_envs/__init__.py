@@ -28,7 +28,7 @@ from marft_envs.errors import ConfigError, DataError, DependencyError, MarftErro
 from marft_envs.moved import moved
 from marft_envs.registry import EnvSpec, list_envs, make, make_vec, register, spec
 from marft_envs.rewards import CompositeReward
-from marft_envs.routing import Orchestrator, Router, Scheduled
+from marft_envs.routing import Orchestrator, Router, Scheduled, Spawn
 from marft_envs.spaces import UnicodeText
 from marft_envs.teams import Team
 from marft_envs.types import AgentSpec, Episode, Outcome, Task, Turn, TurnRecord
@@ -42,8 +42,9 @@ __version__ = "0.1.0"
 __all__ = [
     "AgentSpec", "Chain", "CompositeReward", "ConfigError", "DataError", "DependencyError", "DependencyFunction",
     "EnvSpec", "Episode", "FlexEnv", "Independent", "InvalidRouting", "Layered", "MarftError", "MissingExtraError",
-    "Orchestrator", "Outcome", "Router", "Scheduled", "StaticDAG", "Task", "Team", "ToolTask", "Turn", "TurnRecord",
-    "UnicodeText", "View", "as_dependency", "check_env", "list_envs", "make", "make_vec", "register", "spec",
+    "Orchestrator", "Outcome", "Router", "Scheduled", "Spawn", "StaticDAG", "Task", "Team", "ToolTask", "Turn",
+    "TurnRecord", "UnicodeText", "View", "as_dependency", "check_env", "list_envs", "make", "make_vec", "register",
+    "spec",
 ]  # fmt: skip
 _LAZY = {"ToolTask": "marft_envs.tools", "check_env": "marft_envs.testing"}
 """What is loaded when it is asked for."""
@@ -86,6 +87,14 @@ for _team, _summary in {
     "dual_control": "an agent and a user-agent with tools of their own on one state",
 }.items():
     register(f"tools-{_team}-v0", "marft_envs.tools:make", {"team_name": _team}, _summary)
+for _team, _summary in {
+    "solo": "one agent reads a document, as far as its window goes",
+    "memory": "one agent reads page by page and keeps a note",
+    "chain": "readers, each of a part, who hand on a note",
+    "map": "readers side by side, then one who joins their notes",
+    "boss": "a boss's words spawn readers and name their pages; later it answers",
+}.items():
+    register(f"docs-{_team}-v0", "marft_envs.docs:make", {"team_name": _team}, _summary)
 for _toy, _summary in {
     "relay": "toy: the solver can only know what the planner passes on",
     "xor": "toy: two agents in parallel, a third joins what they say",

@@ -18,6 +18,8 @@ from marft_envs.types import AgentSpec, Episode, Example, Fault, LayerRecord, Ro
 Check = Callable[[Any, str], Any]
 """Takes a value and where it stands; returns it as an episode holds it, or raises DataError."""
 
+CRITICAL_PATH = "critical_path"
+"""Key of a number that is written for readers of the file, and worked out again from the turns when it is read."""
 _LONGEST = 40
 
 
@@ -30,6 +32,8 @@ def episode_of(data: Any) -> Episode:
     if isinstance(data, Mapping) and "fault" not in data and isinstance(data.get("stop_reason", ""), str):
         # From before there was the field: they were left out of training, or should have been.
         data = {**data, "fault": fault_by(data.get("stop_reason", ""))}
+    if isinstance(data, Mapping):
+        data = {name: value for name, value in data.items() if name != CRITICAL_PATH}
     episode: Episode = _object(data, "", Episode, _EPISODE)
     _check_indices(episode)
     for record, written in zip(episode.rounds, data["rounds"], strict=True):

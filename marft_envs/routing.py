@@ -143,3 +143,77 @@ class Orchestrator(DependencyFunction):
             bad = [name for name in names or () if name not in able]
             raise InvalidRouting(f"{self.boss} named nobody who can act", fallback, bad, here[-1])
         return [Turn(name, here) for name in able]
+
+
+def parse_assignments(text: str) -> list[str] | None:
+    """Returns what stands between semicolons in the text's last line, one assignment a worker; None if it is empty."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    parts = [part.strip() for part in lines[-1].split(";")] if lines else []
+    return [part for part in parts if part] or None
+
+
+class Spawn(DependencyFunction):
+    """The boss's text says how many workers there are and what each is to do: the roster grows, as an action.
+
+    The boss acts; then as many workers as its words have assignments act side by side, each seeing the boss's words
+    alone; then the joiner acts, who sees all of them. The team lists as many workers as there can be. Those that are
+    not spawned never act. What a worker is shown of the boss's words is the task's business (``show``), and so is what
+    it works on. Where words cannot be followed (``parse`` finds no assignment, or more than there are workers), that is
+    counted, and ``on_invalid`` decides: ``fallback`` spawns ``default`` workers, or all where too many were named.
+
+    Args:
+        boss: Acts first.
+        workers: Who can be spawned, in this order; default everybody but boss and joiner.
+        joiner: Acts last; default the boss, once more.
+        parse: ``text -> an assignment a worker``; None says that the text has none.
+        default: How many workers act where the words name none.
+
+    Raises:
+        ConfigError: ``default`` is below 1.
+    """
+
+    def __init__(
+        self,
+        boss: str,
+        workers: Sequence[str] | None = None,
+        joiner: str | None = None,
+        parse: Callable[[str], Sequence[str] | None] = parse_assignments,
+        default: int = 1,
+    ) -> None:
+        if default < 1:
+            raise ConfigError(f"Spawn(default=…) must be at least 1; got {default}.")
+        self.boss, self.workers, self.joiner = boss, workers, joiner or boss
+        self.parse, self.default = parse, default
+
+    def bind(self, agents: Sequence[str]) -> None:
+        """Checks the names of the boss, the workers and the joiner."""
+        super().bind(agents)
+        others = tuple(name for name in agents if name not in (self.boss, self.joiner))
+        self._workers = tuple(self.workers) if self.workers is not None else others
+        self._known([self.boss, self.joiner, *self._workers])
+        if not self._workers or {self.boss, self.joiner} & set(self._workers):
+            raise DependencyError(f"Spawn needs workers beside '{self.boss}' and '{self.joiner}'; got {self._workers}.")
+
+    @property
+    def possible_edges(self) -> frozenset[tuple[str, str]]:
+        """Returns the edges from the boss to every worker, and from all of them to the joiner."""
+        edges = {(self.boss, name) for name in self._workers} | {(name, self.joiner) for name in self._workers}
+        return frozenset(edges | ({(self.boss, self.joiner)} if self.joiner != self.boss else set()))
+
+    def next_layer(self, view: View) -> list[Turn]:
+        """Returns the boss, then the workers that its words spawn, then the joiner."""
+        here = tuple(range(view.round_start, len(view.history)))
+        if view.layer == 0:
+            return [Turn(self.boss, here)] if self.boss not in view.dead else []
+        if view.layer == 1:
+            return self._spawned(view, here)
+        return [Turn(self.joiner, here)] if view.layer == 2 and self.joiner not in view.dead else []
+
+    def _spawned(self, view: View, here: tuple[int, ...]) -> list[Turn]:
+        able = [name for name in self._workers if name not in view.dead]
+        assigned = self.parse(view.history[-1].text)
+        if assigned and len(assigned) <= len(able):
+            return [Turn(name, here) for name in able[: len(assigned)]]
+        fallback = [Turn(name, here) for name in (able if assigned else able[: self.default])]
+        reason = f"{self.boss} spawns {len(assigned)} of {len(able)} workers" if assigned else "no assignment"
+        raise InvalidRouting(reason, fallback, (), here[-1])

@@ -21,7 +21,7 @@ import numpy as np
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError, DataError, MarftError
 from marft_envs.powers import Power, TrustError, powers, refusal
-from marft_envs.records import episode_of
+from marft_envs.records import CRITICAL_PATH, episode_of
 from marft_envs.registry import make
 from marft_envs.types import Episode
 
@@ -44,7 +44,8 @@ def _dumps(episode: Episode) -> str:
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return fields | {CRITICAL_PATH: value.critical_path} if isinstance(value, Episode) else fields
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, set | frozenset):

@@ -78,6 +78,20 @@ class TurnRecord:
     max_chars: int | None = None
     """The length to which the driver had this turn's prompt cut (:meth:`FlexEnv.attach`); None: it set no limit."""
 
+    @property
+    def length(self) -> int:
+        """Returns the action's tokens as the driver recorded them (``extras``), or its words where it has not."""
+        return self._count("tokens") or len(self.text.split())
+
+    @property
+    def processed(self) -> int:
+        """Returns the same and the prompt's tokens, as far as the driver recorded them."""
+        return self.length + self._count("prompt_tokens")
+
+    def _count(self, name: str) -> int:
+        recorded = (self.extras or {}).get(name)
+        return recorded if isinstance(recorded, int) and recorded > 0 else 0
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -185,6 +199,14 @@ class Episode:
     def task_error(self) -> str:
         """Returns the exception of the task's own code that broke the episode off (``ValueError: …``), or nothing."""
         return str(self.info.get("task_error", ""))
+
+    @property
+    def critical_path(self) -> int:
+        """Returns the sum over layers of the longest reply: what has to be said one after the other.
+
+        In tokens where the record has them, else in words (``TurnRecord.length``).
+        """
+        return sum(max((self.turns[i].length for i in layer.turns), default=0) for layer in self.layers)
 
     @property
     def team_return(self) -> float:

@@ -34,12 +34,13 @@ COLUMNS = (
     "tokens",
     "processed",
     "starts",
+    "critical path",
     "seconds",
     "MiB",
 )
 """Of the printed tables; scores and differences in points, with 95 % intervals. ``across`` only with a reference,
-``sampled`` (titled ``avg@k``), ``processed`` and ``starts`` only where some run has them. ``failed`` counts runs,
-``infra`` episodes that outages took from the others' training and last evaluation."""
+``sampled`` (titled ``avg@k``), ``processed``, ``starts`` and ``critical path`` only where some run has them. ``failed``
+counts runs, ``infra`` episodes that outages took from the others' training and last evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,8 @@ class Line:
     """The same with prompts; NaN where a run was made before this was counted."""
     starts: float
     """Visits to a start, a group of episodes being one; NaN likewise."""
+    critical_path: float
+    """Of an episode of the last evaluation, in tokens; NaN likewise."""
     seconds: float
     memory: float
     """Largest of a process, bytes."""
@@ -173,7 +176,8 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
     if not done:
         why = next((r["error"] for r in everyone if r["status"] in ("skipped", "failed")), "not run yet")
         nan = math.nan
-        return Line(env, name, None, None, None, None, None, 0, failed, pending, 0, nan, nan, nan, nan, nan, why)
+        counts = (0, failed, pending, 0, nan, nan, nan, nan, nan, nan)
+        return Line(env, name, None, None, None, None, None, *counts, why)
     played = [outcomes(part)[1] for part in parts]
     per_env = [complete(p)[0] for p in played]
     known = all(p.size for p in per_env)
@@ -192,6 +196,7 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
         _mean(done, "tokens"),
         _mean(done, "processed"),
         _mean(done, "starts"),
+        _mean(done, "critical_path"),
         _mean(done, "seconds"),
         float(max(r["peak_memory"] for r in done)),
         _note(played, per_env),
@@ -277,7 +282,7 @@ def _entries(line: Line) -> list[str]:
         str(line.seeds) + (f" (+{line.pending} pending)" if line.pending and line.mean is not None else ""),
         str(line.failed),
         str(line.infra) if line.seeds else "–",
-        *(_count(n) for n in (line.tokens, line.processed, line.starts)),
+        *(_count(n) for n in (line.tokens, line.processed, line.starts, line.critical_path)),
         *(_count(n, "") for n in (line.seconds, line.memory / 2**20)),
     ]
 
@@ -288,7 +293,8 @@ def sheet(shown: Sequence[Line], baseline: str, reference: str = "") -> list[lis
     titles["sampled"] = f"avg@{max((line.samples for line in shown), default=0)}"
     rows = [[titles.get(c, c) for c in COLUMNS], *map(_entries, shown)]
     lacking = {"across": not reference, "sampled": not any(line.sampled for line in shown)}
-    lacking |= {name: all(math.isnan(getattr(line, name)) for line in shown) for name in ("processed", "starts")}
+    counted = {"processed": "processed", "starts": "starts", "critical path": "critical_path"}
+    lacking |= {title: all(math.isnan(getattr(line, name)) for line in shown) for title, name in counted.items()}
     left_out = {COLUMNS.index(name) for name, absent in lacking.items() if absent}
     return [[cell for i, cell in enumerate(row) if i not in left_out] for row in rows]
 
@@ -320,7 +326,7 @@ def latex(cells: Sequence[Sequence[str]]) -> str:
 def as_csv(shown: Sequence[Line]) -> str:
     """Writes the table as CSV, unrounded; empty where there is no number."""
     estimates = ("mean", "sampled", "iqm", "difference", "across", "improvement")
-    counts = ("samples", "seeds", "failed", "pending", "infra", "tokens", "processed", "starts")
+    counts = ("samples", "seeds", "failed", "pending", "infra", "tokens", "processed", "starts", "critical_path")
     plain = (*counts, "seconds", "memory", "note")
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")

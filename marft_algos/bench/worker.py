@@ -123,7 +123,7 @@ def measured(run: RunFolder) -> dict[str, Any]:
 
     ``train_score`` is the mean score of the episodes that were sampled for training, weighted by tokens: the area under
     the learning curve, which tells runs apart that end alike. ``processed`` counts prompts, too; ``starts`` are visits
-    to a start, where a group of episodes is one.
+    to a start, where a group of episodes is one. ``critical_path`` is an episode's of the last evaluation, on average.
     """
     metrics = run.metrics()
     lost = sum(int(line.get("infra", 0)) for line in metrics)
@@ -154,9 +154,15 @@ def measured(run: RunFolder) -> dict[str, Any]:
         "seconds": seconds,
         "iterations": metrics[-1]["iteration"],
         "eval_tokens": int(metrics[-1]["eval/tokens"]),
+        "eval_processed": sum(e.processed for e in final),
+        "critical_path": _mean([e.critical_path for e in final if not e.lost]),
         "curve": curve,
         "drift": drift[1:],
     }
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers) if numbers else 0.0
 
 
 def _known(records: Sequence[EvalRecord]) -> list[float | None]:
@@ -166,7 +172,7 @@ def _known(records: Sequence[EvalRecord]) -> list[float | None]:
 
 def _mean_over_policies(line: Mapping[str, Any], name: str) -> float | None:
     values = [v for k, v in line.items() if k.startswith("policy/") and k.split("/")[-1] == name]
-    return sum(values) / len(values) if values else None
+    return _mean(values) if values else None
 
 
 def contributions(config: TrainConfig, run: RunFolder, episodes: int) -> dict[str, float]:
@@ -279,7 +285,9 @@ def vote(folder: BenchFolder, config: TrainConfig, sources: Sequence[str], refer
             answers.append(fresh)
     chosen = [majority(votes, evaluation.answer_key) for votes in zip(*answers, strict=True)]
     result = _scored(folder, [t for played in answers for t in played], chosen, sources, started)
-    return result | {"problems": [t.task_id for t in answers[0]], "votes": len(answers)}
+    side_by_side = [max((t.critical_path for t in whole(votes)), default=0) for votes in zip(*answers, strict=True)]
+    result |= {"problems": [t.task_id for t in answers[0]], "critical_path": _mean(side_by_side)}
+    return result | {"votes": len(answers)}
 
 
 def majority(votes: Sequence[Trajectory], answer_key: Callable[[str], str]) -> float | None:
@@ -331,6 +339,8 @@ def _scored(
         "seconds": sum(float(c["seconds"]) for c in costs) + time.monotonic() - started,
         "iterations": max(int(c["iterations"]) for c in costs),
         "eval_tokens": _tokens(played),
+        "eval_processed": sum(t.processed for t in played),
+        "critical_path": _mean([t.critical_path for t in whole(played)]),
         "curve": [],
         "drift": [],
     }

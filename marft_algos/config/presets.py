@@ -106,6 +106,22 @@ TOOLS: dict[str, Any] = {
     "record_every": 10,
 }
 
+DOCS: dict[str, Any] = {
+    **QUICKSTART,
+    "env": "docs-chain-v0",
+    # Ledgers of one window, which two readers share.
+    "env_kwargs": {"level": 0, "kinds": "total", "lengths": 1},
+    "models": "embedded-docs",
+    # Readers of a role are one policy, so that what two have learnt, sixteen can be run with.
+    "policies": "shared",
+    # A page takes some 25 tokens, a document of one window some 45.
+    "max_new_tokens": 64,
+    "iterations": 40,
+    "eval_every": 10,
+    "save_every": 10,
+    "record_every": 10,
+}
+
 SMOLLM2: dict[str, Any] = {
     "env": "math-dual-v0",
     "env_kwargs": {"levels": [0]},
@@ -224,6 +240,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "toy": TOY,
     "code": CODE,
     "tools": TOOLS,
+    "docs": DOCS,
     "smollm2": SMOLLM2,
     "paper-table3": _paper(0.1),
     "paper-table4": _paper(0.0),
@@ -236,6 +253,7 @@ SUMMARIES = {
     "toy": "the embedded model on the toy ladder: relay-v0, xor-v0, route-v0, signal-v0",
     "code": "the embedded coding model on level 0 of the programming problems",
     "tools": "the embedded tool-using model on level 0 of the depot",
+    "docs": "the embedded reading model on level 0 of the long documents",
     "smollm2": "a real language model of 135 M parameters on a CPU, in an hour: demonstrations, then reinforcement",
     "paper-table3": "the paper's table 3, exactly: MATH, Qwen2.5-Coder-3B-Instruct, entropy 0.1",
     "paper-table4": "the paper's table 4, exactly: as table 3 with entropy 0",
@@ -256,7 +274,7 @@ def suited(env: str) -> str:
     """Names the preset of the embedded model that was made for this environment."""
     if env in TOYS:
         return "toy"
-    return next((name for name in ("code", "tools") if env.startswith(f"{name}-")), "quickstart")
+    return next((name for name in ("code", "tools", "docs") if env.startswith(f"{name}-")), "quickstart")
 
 
 def accepts(env_id: str, keyword: str) -> bool:

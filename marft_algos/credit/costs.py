@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -12,19 +13,24 @@ from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, check
 from marft_algos.types import Need, Trajectory
 from marft_envs.types import AgentSpec
 
-Cost = Literal["tokens", "calls", "handoffs"]
+Cost = Literal["tokens", "calls", "handoffs", "critical_path"]
 
 
-def costs_of(trajectory: Trajectory, kind: Cost) -> list[int]:
+def costs_of(trajectory: Trajectory, kind: Cost) -> list[float]:
     """Returns what each turn costs.
 
     tokens: those that it samples. calls: 1 for a reply that an engine wrote. handoffs: 1 if somebody else acts next.
+    critical_path: the tokens of its layer's longest reply, which that turn causes; replies of equal length share them.
     """
     turns = trajectory.transitions
     if kind == "tokens":
         return [len(t.reply.action_ids) for t in turns]
     if kind == "calls":
         return [int(bool(t.policy)) for t in turns]
+    if kind == "critical_path":
+        longest = [max((turns[k].length for k in layer.turns), default=0) for layer in trajectory.layers]
+        sharing = Counter(t.layer for t in turns if t.length == longest[t.layer])
+        return [t.length / sharing[t.layer] if t.length == longest[t.layer] else 0 for t in turns]
     following = [[turns[k].agent for k in layer.turns] for layer in trajectory.layers[1:]] + [[]]
     return [int(bool(set(following[t.layer]) - {t.agent})) for t in turns]
 

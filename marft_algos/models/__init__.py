@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-EMBEDDED = {"embedded": "math", "embedded-code": "code", "embedded-tools": "tools"}
+EMBEDDED = {"embedded": "math", "embedded-code": "code", "embedded-tools": "tools", "embedded-docs": "docs"}
 """Name of a model inside the package, also its folder's -> its recipe in ``benchmarks/embedded/recipes``."""
 
 

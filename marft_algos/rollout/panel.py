@@ -216,7 +216,7 @@ def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Summarises episodes: score, success, what the task measured, how long each agent's replies are.
 
     Tokens are of all of them (``tokens``: sampled; ``tokens_processed``: prompts, too), and how many failed is counted;
-    the other numbers are of those that no outage took.
+    the other numbers are of those that no outage took. ``critical_path`` is a mean over episodes, in tokens.
     """
     kept = whole(trajectories)
     turns = [t for trajectory in kept for t in trajectory.transitions]
@@ -227,6 +227,7 @@ def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "tokens_processed": sum(len(t.request.prompt_ids) + len(t.reply.action_ids) for t in every),
         "score": sum(t.score for t in kept) / len(kept),
         "turns": len(turns) / len(kept),
+        "critical_path": sum(t.critical_path for t in kept) / len(kept),
         **counts(trajectories),
     }
     judged = [t.success for t in kept if t.success is not None]

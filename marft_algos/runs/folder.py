@@ -46,6 +46,19 @@ class EvalRecord:
     """1 or 0 where the task says whether it was solved, else the team's return."""
     lost: bool = False
     """An outage took it, and its outcome says nothing."""
+    tokens: int = 0
+    """Sampled for it."""
+    processed: int = 0
+    """The same with its prompts."""
+    critical_path: int = 0
+    """The sum over its layers of the longest reply, in tokens."""
+
+    @classmethod
+    def of(cls, episode: Episode) -> EvalRecord:
+        """Reads a finished episode; tokens are its words where nobody has counted them."""
+        tokens, processed = sum(t.length for t in episode.turns), sum(t.processed for t in episode.turns)
+        known = (episode.task_id, outcome(episode.success, episode.team_return), episode.infra)
+        return cls(*known, tokens, processed, episode.critical_path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,8 +300,7 @@ class RunFolder:
 
     def evaluation(self, iteration: int) -> list[EvalRecord]:
         """Outcomes of one evaluation, in panel order."""
-        episodes = self.episodes("eval", iteration)
-        return [EvalRecord(e.task_id, outcome(e.success, e.team_return), e.infra) for e in episodes]
+        return [EvalRecord.of(episode) for episode in self.episodes("eval", iteration)]
 
     def panel(self) -> PanelFacts | None:
         """Says what the run's team is evaluated on; None before there is an evaluation."""

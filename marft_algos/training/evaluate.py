@@ -15,7 +15,7 @@ from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.models.chat import Renderer
 from marft_algos.rollout.collector import Collector
 from marft_algos.rollout.panel import Panel, check
-from marft_algos.runs.folder import EvalRecord, PanelFacts, outcome
+from marft_algos.runs.folder import EvalRecord, PanelFacts
 from marft_algos.runs.intervals import Interval
 from marft_algos.training.setup import EnvFactory, sampling
 from marft_algos.types import Trajectory
@@ -63,7 +63,7 @@ def slots(config: TrainConfig, episodes: int) -> int:
 
 def records(trajectories: Sequence[Trajectory]) -> list[EvalRecord]:
     """Returns the outcomes in panel order."""
-    return [EvalRecord(t.task_id, outcome(t.success, t.score), t.infra) for t in trajectories]
+    return [EvalRecord.of(t.episode) for t in trajectories]
 
 
 def numbers(
@@ -74,7 +74,7 @@ def numbers(
     logged |= {"instances": float(facts.instances), "held_out": float(facts.held_out)}
     if gain is not None:
         logged |= {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
-    kept = ("tokens", "infra", "task_errors", "agent/", "task/")
+    kept = ("tokens", "critical_path", "infra", "task_errors", "agent/", "task/")
     return logged | {k: v for k, v in counted.items() if k.startswith(kept)}
 
 

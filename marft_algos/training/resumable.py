@@ -209,7 +209,9 @@ def results(evaluation: Evaluation, played: Sequence[Trajectory], ledger: Ledger
         "pass": {str(j): asdict(passed(rates, j)) for j in _powers(k)} if judged else {},
         **{key: number for key, number in counts(played).items() if key in ("infra", "task_errors")},
         "metrics": {
-            key: number for key, number in summary(played).items() if key.startswith(("task/", "score", "turns"))
+            key: number
+            for key, number in summary(played).items()
+            if key.startswith(("task/", "score", "turns", "tokens", "critical_path"))
         },
         "usage": usage,
         "cost": sum(used["cost"] for used in usage.values()),

@@ -69,11 +69,14 @@ def test_tables_pair_with_the_baseline_and_count_failures() -> None:
 
 
 def test_what_was_processed_and_visited_is_told_and_not_made_up_for_older_runs() -> None:
-    counted = [r | {"processed": 350_000, "starts": 640} for r in benchmark(0.8, ("a",))]
+    counted = [r | {"processed": 350_000, "starts": 640, "critical_path": 41.6} for r in benchmark(0.8, ("a",))]
     head, *body = tables.sheet(tables.lines([*counted, *benchmark(0.5, ("base",))], "base"), "base")
     shown = {cells[1]: dict(zip(head, cells, strict=True)) for cells in body}
     assert (shown["a"]["processed"], shown["a"]["starts"]) == ("350 000", "640")
     assert (shown["base"]["processed"], shown["base"]["starts"]) == ("–", "–")
+    assert (shown["a"]["critical path"], shown["base"]["critical path"]) == ("42", "–")
+    head = tables.sheet(tables.lines(benchmark(0.5), "base"), "base")[0]
+    assert not {"processed", "starts", "critical path"} & set(head), "nobody has counted"
 
 
 def test_sampled_answers_stand_beside_greedy_ones_where_there_are_any() -> None:

@@ -1,0 +1,131 @@
+"""Readers against one agent, by length of the documents: scores, what an answer costs, and paired differences.
+
+::
+
+    marft bench run examples/configs/bench_docs.toml --out runs/docs --jobs 2
+    python -m benchmarks docs runs/docs
+    python -m benchmarks docs runs/boss --boss
+
+Rows are named as in the grid: ``chain-2`` is the team of ``chain`` on documents of two windows. Intervals are over
+documents, for the seeds that were run; below three seeds they say nothing of others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.runs import table
+from marft_algos.bench.folder import BenchFolder
+from marft_algos.credit.formulas import spearman
+from marft_algos.runs import intervals
+from marft_algos.runs.folder import RunFolder
+
+Row = Mapping[str, Any]
+TEAM = "chain"
+MIXED = ("solo-all",)
+"""What is trained on several lengths: its own panel is no length of its own."""
+
+
+def place(env: str) -> tuple[str, int]:
+    """Returns who plays and how long the documents are, in windows."""
+    match = re.fullmatch(r"(.+)-(\d+)", env)
+    return (match[1], int(match[2])) if match else (env, 1)
+
+
+def finished(rows: Iterable[Row]) -> dict[tuple[str, int], list[Row]]:
+    """Returns (who, length) -> the finished runs, by seed."""
+    cells: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        shown = row["status"] == "done" and not row["hidden"] and row["env"] not in MIXED
+        if shown and row["algorithm"] != "untrained":
+            cells.setdefault(place(row["env"]), []).append(row)
+    return {cell: sorted(runs, key=lambda run: int(run["seed"])) for cell, runs in cells.items()}
+
+
+def scores(cells: Mapping[tuple[str, int], Sequence[Row]]) -> list[list[str]]:
+    """Returns a line for each who and length: score by seed, and what an episode sampled, processed and waited for."""
+    lines = []
+    for (who, length), runs in sorted(cells.items(), key=lambda cell: (cell[0][1], cell[0][0])):
+        episodes = len(runs[0]["problems"])
+        costs = [sum(run[name] for run in runs) / len(runs) for name in ("eval_tokens", "eval_processed")]
+        waited = sum(run["critical_path"] for run in runs) / len(runs)
+        each = " · ".join(str(intervals.mean(known(run))).partition(", n")[0] for run in runs)
+        numbers = [f"{cost / episodes:.0f}" for cost in costs]
+        lines.append([str(length), who, each, str(episodes), *numbers, f"{waited:.0f}", f"{runs[0]['processed']:,}"])
+    return lines
+
+
+def known(run: Row) -> list[float]:
+    """Returns the outcomes that no outage took."""
+    return [outcome for outcome in run["outcomes"] if outcome is not None]
+
+
+def differences(cells: Mapping[tuple[str, int], Sequence[Row]], team: str = TEAM) -> list[list[str]]:
+    """Returns the team's outcomes less everybody else's, on the same documents, seed by seed."""
+    lines = []
+    for (who, length), runs in sorted(cells.items(), key=lambda cell: (cell[0][1], cell[0][0])):
+        ours = {run["seed"]: run for run in cells.get((team, length), ())}
+        pairs = [(run, ours[run["seed"]]) for run in runs if who != team and run["seed"] in ours]
+        pairs = [(other, mine) for other, mine in pairs if other["problems"] == mine["problems"]]
+        if pairs:
+            each = [intervals.paired(*both(other, mine)).signed() for other, mine in pairs]
+            lines.append([str(length), f"{team} less {who}", " · ".join(each)])
+    return lines
+
+
+def both(one: Row, other: Row) -> tuple[list[float], list[float]]:
+    """Returns the outcomes of the documents that neither run has lost."""
+    pairs = [(a, b) for a, b in zip(one["outcomes"], other["outcomes"], strict=True) if a is not None and b is not None]
+    return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def spawned(run: RunFolder) -> list[list[str]]:
+    """Returns a line for each evaluation of a boss: score, readers by the document's pages, Spearman's ρ of the two."""
+    lines = []
+    for iteration in run.recorded("eval"):
+        metrics = [e.metrics for e in run.episodes("eval", iteration) if not e.infra]
+        pages, readers, read = ([m[name] for m in metrics] for name in ("pages", "readers", "read"))
+        means = {
+            n: statistics.fmean(r for p, r in zip(pages, readers, strict=True) if p == n) for n in sorted(set(pages))
+        }
+        score = str(intervals.mean([m["accuracy"] for m in metrics]))
+        by_pages = ", ".join(f"{n:.0f}: {mean:.2f}" for n, mean in means.items())
+        rho = f"{spearman(pages, readers):.2f}" if len(set(readers)) > 1 < len(means) else "–"
+        lines.append([str(iteration), score, by_pages, rho, f"{statistics.fmean(read):.2f}"])
+    return lines
+
+
+def main() -> int:
+    """Prints the tables of one folder."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="folder of the benchmark, or with --boss of a run")
+    parser.add_argument("--boss", action="store_true", help="how many readers the boss of one run spawns")
+    args = parser.parse_args()
+    if args.boss:
+        head = ["iteration", "score", "readers by pages", "rank correlation", "share of the entries read"]
+        print(table(head, spawned(RunFolder.open(args.folder))))
+        return 0
+    cells = finished(BenchFolder(args.folder).rows())
+    head = [
+        "length",
+        "who",
+        "score by seed",
+        "documents",
+        "sampled",
+        "processed",
+        "critical path",
+        "trained: processed",
+    ]
+    print(table(head, scores(cells)))
+    print(table(["length", "difference", "by seed"], differences(cells)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""The tables of readers against one agent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.learning import docs
+
+
+def run(env: str, outcomes: list[float | None], seed: int = 0, **fields: Any) -> dict[str, Any]:
+    counted = {"eval_tokens": 40, "eval_processed": 100, "critical_path": 7.6, "processed": 1000}
+    problems = [f"{docs.place(env)[1]}/{i}" for i in range(len(outcomes))]
+    made = {"env": env, "seed": seed, "algorithm": "marft", "status": "done", "hidden": False, "problems": problems}
+    return made | {"outcomes": outcomes} | counted | fields
+
+
+def test_rows_are_paired_by_length_and_seed() -> None:
+    rows = [
+        run("chain-2", [1.0, 1.0, None, 0.0]),
+        run("chain-2", [1.0] * 4, seed=1),
+        run("memory-2", [0.0, 1.0, 1.0, 0.0]),
+        run("chain", [1.0] * 4),
+        run("solo-all", [1.0] * 4),
+        run("memory-2", [0.0] * 4, algorithm="untrained"),
+        run("memory-2", [0.0] * 4, seed=1, status="failed"),
+    ]
+    cells = docs.finished(rows)
+    assert {cell: len(runs) for cell, runs in cells.items()} == {("chain", 2): 2, ("memory", 2): 1, ("chain", 1): 1}
+    ((length, what, each),) = docs.differences(cells)
+    assert (length, what) == ("2", "chain less memory") and each.startswith("+0.333 ["), "of three pairs that are known"
+    lines = {(line[0], line[1]): line for line in docs.scores(cells)}
+    assert lines["2", "chain"][2].startswith("0.667 [") and " · 1.000 [" in lines["2", "chain"][2]
+    assert lines["1", "chain"][3:] == ["4", "10", "25", "8", "1,000"]

@@ -1,0 +1,261 @@
+"""The family of long documents: what is shown, handed over and graded; windows, experts, ids, bosses."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import marft_envs
+from helpers.flex import play
+from marft_envs import ConfigError, DataError, FlexEnv, experts
+from marft_envs.docs.document import Document, packed, pages_of, pieces, plan_of, right
+from marft_envs.docs.kinds import KINDS
+from marft_envs.docs.procedural import PER_PAGE, WINDOW, Made, build, from_id, part
+from marft_envs.docs.teams import TEAMS
+
+LEDGER = "procedural/total/2/0/5"
+
+
+def started(team: str, task_id: str = LEDGER, **kwargs: Any) -> FlexEnv:
+    env = marft_envs.make(f"docs-{team}-v0", **{"level": 0, "lengths": 2} | kwargs)
+    env.reset(seed=0, options={"task_id": task_id})
+    return env
+
+
+def told(env: FlexEnv, agent: str) -> str:
+    return env.messages(agent)[-1]["content"]
+
+
+# --- documents ----------------------------------------------------------------------------------------------------
+
+
+def plain_answer(document: Document) -> str:
+    """The answer, worked out from the text alone, by other means than the expert's."""
+    text = list(document.entries)
+    if document.kind == "total" and document.level == 0:
+        return str(sum(int("".join(c for c in entry if not c.isalpha())) for entry in text))
+    if document.kind == "total":
+        amounts = [int(entry.rstrip(".").split()[-1]) for entry in text]
+        return str(sum(-n if " draws " in entry else n for n, entry in zip(amounts, text, strict=True)))
+    if document.kind == "count":
+        words = document.question.rstrip("?.").split()
+        wanted = [words[-1]] if document.level == 0 else [f"A {words[2]} box is sent to {words[-1]}."]
+        return str(sum(entry in wanted for entry in text))
+    if document.kind == "lookup":
+        marks = (">",) if document.level == 0 else ("The boss of ", " is ")
+        links = [
+            entry.rstrip(".").removeprefix("The boss of ")
+            for entry in text
+            if entry.startswith(marks[0]) or ">" in entry
+        ]
+        follow = dict(link.split(marks[-1]) for link in links)
+        asked = document.question[0] if document.level == 0 else document.question.rstrip("?").split()[-1]
+        return follow[follow[asked]]
+    claims = [
+        entry.rstrip(".").split("=" if document.level == 0 else " is ")
+        for entry in text
+        if "=" in entry or " is " in entry
+    ]
+    said: dict[str, set[str]] = {}
+    for who, age in claims:
+        said.setdefault(who, set()).add(age)
+    (answer,) = [who for who, ages in said.items() if len(ages) > 1]
+    return answer
+
+
+@pytest.mark.parametrize("level", [0, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_follow_from_the_text(kind: str, level: int) -> None:
+    for key in range(60):
+        document = build(kind, 1 + key % 3, level, key)
+        assert document.answers == (plain_answer(document),), document
+        assert from_id(document.id) == document and len(document.entries) == document.pages[-1]
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_window_holds_a_document_of_length_one_and_none_of_length_two(level: int) -> None:
+    for kind in KINDS:
+        for key in range(100):
+            short, long = (build(kind, length, level, key) for length in (1, 2))
+            sizes = [len(f"{d.question}\n{d.text(0, len(d.entries))}") for d in (short, long)]
+            assert sizes[0] <= WINDOW[level] < sizes[1], (kind, sizes)
+
+
+def test_splits_are_disjoint_and_the_panel_is_the_same_everywhere() -> None:
+    train, test = (Made(None, [1, 2], 0, split) for split in ("train", "test"))
+    assert len(test) == 8 * 600 and {test[i].kind for i in range(8)} == set(KINDS)
+    assert [test[i].id for i in range(40)] == [Made(None, [1, 2], 0, "test")[i].id for i in range(40)]
+    assert {part(test[i]) for i in range(40)} == {"test"} and {part(train[i]) for i in range(40)} == {"train"}
+    rng = np.random.default_rng(0)
+    drawn = [train.draw(rng) for _ in range(60)]
+    assert {part(d) for d in drawn} == {"train"} and {d.length for d in drawn} == {1, 2}
+    few = Made(["total"], [1], 0, "train", limit=3)
+    assert {few.draw(rng).id for _ in range(40)} == {few[i].id for i in range(3)}
+    assert pickle.loads(pickle.dumps(few))[2] == few[2]
+
+
+@pytest.mark.parametrize("bad", ["total/2/0/5", "procedural/totl/2/0/5", "procedural/total/0/0/5", "procedural/total/2/2/5",
+                                 "procedural/total/65/0/5", "procedural/total/2/0/-5", f"procedural/total/2/0/{2**32}"])  # fmt: skip
+def test_ids_of_nothing_are_refused(bad: str) -> None:
+    with pytest.raises(DataError, match="Expected procedural/<kind>"):
+        from_id(bad)
+
+
+def test_pages_and_pieces() -> None:
+    assert packed(["aaaa", "bb", "c", "dddddd"], 8, " ") == (2, 4) and packed(["long" * 5], 8, " ") == (1,)
+    assert pieces("one two three\n\n  four ", 8) == ("one two", "three", "four") and pieces("x" * 9, 4) == (
+        "xxxx",
+        "xxxx",
+        "x",
+    )
+    document = build("total", 2, 0, 5)
+    assert [document.page(i) for i in range(4)] == [(4 * i, 4 * i + 4) for i in range(4)]
+    assert document.page(1, 2) == (4, 12) and document.page(2, 9) == (8, 16)
+    assert document.page(4) == document.page(-1) == document.page(3, 2) == (0, 0)
+    assert [document.share(i, 3) for i in range(3)] == [(0, 5), (5, 10), (10, 16)]
+
+
+# --- replies ------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_box_counts_whatever_the_case() -> None:
+    document = build("lookup", 1, 1, 3)
+    gold = document.answers[0]
+    for reply in (rf"\boxed{{{gold}}}", rf"\boxed{{No}} or \boxed{{ {gold.upper()}. }}"):
+        assert right(document, reply)
+    for reply in (gold, rf"\boxed{{{gold}", rf"\boxed{{{gold}}} no, \boxed{{nobody}}", ""):
+        assert not right(document, reply)
+
+
+@pytest.mark.parametrize(
+    ("text", "plan"),
+    [
+        (r"Two: \boxed{1-2; 3}", ["1-2", "3"]),
+        (r"\boxed{7}", ["7"]),
+        (r"\boxed{9 - 12;4}", ["9-12", "4"]),
+        (r"\boxed{1; two}", None),
+        (r"\boxed{1;}", None),
+        (r"\boxed{}", None),
+        (rf"\boxed{{{'9' * 7}}}", None),
+        ("1-2; 3", None),
+    ],
+)
+def test_plans(text: str, plan: list[str] | None) -> None:
+    assert plan_of(text) == plan and (plan is None or pages_of(plan[-1])[0] >= 0)
+
+
+# --- teams --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", [0, 1])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("team", TEAMS)
+def test_experts_solve_every_kind_in_every_team(team: str, kind: str, level: int) -> None:
+    env = marft_envs.make(f"docs-{team}-v0", kinds=kind, level=level, lengths=[1, 2, 3])
+    for seed in range(8):
+        assert experts.play(env, seed).success is True
+    env.task.validate()
+
+
+@pytest.mark.parametrize("team", TEAMS)
+def test_the_null_team_scores_nothing(team: str) -> None:
+    for kind in KINDS:
+        env = marft_envs.make(f"docs-{team}-v0", kinds=kind)
+        assert [play(env, seed, say=lambda env, agent: "").episode.team_return for seed in range(3)] == [0.0] * 3
+
+
+def test_readers_in_a_chain_read_their_part_and_the_note_before() -> None:
+    env = started("chain")
+    document, size = env.task.problem, PER_PAGE[0]
+    assert told(env, "reader_0") == f"Sum.\n{document.text(0, size)}"
+    env.step(r"I go on and on. \boxed{17}")
+    assert told(env, "reader_1") == f"Sum.\n{document.text(size, 2 * size)}\n\n[reader]\n17"
+    env.step("no box here")
+    assert told(env, "reader_2").endswith("[reader]\nno box here") and told(env, "reader_3").endswith(
+        document.text(12, 16)
+    )
+
+
+def test_an_agent_with_a_memory_is_shown_page_and_note_and_nothing_else() -> None:
+    env = started("memory")
+    document, size = env.task.problem, PER_PAGE[0]
+    assert told(env, "memory_0") == f"Sum.\n{document.text(0, size)}"
+    env.step(r"words \boxed{17}")
+    assert told(env, "memory_0") == f"Sum.\n17\n{document.text(size, 2 * size)}" and env.episode.success is False
+    env.step("forgets to box")
+    assert told(env, "memory_0") == f"Sum.\n{document.text(2 * size, 3 * size)}"
+    env.step("")
+    env.step(rf"\boxed{{{document.answers[0]}}}")
+    episode = env.episode
+    assert episode.success and episode.stop_reason == "task" and len(episode.rounds) == len(document.pages) == 4
+
+
+def test_the_window_cuts_for_everybody_alike_and_the_cut_is_recorded() -> None:
+    env = started("solo")
+    assert len(told(env, "solo_0")) == WINDOW[0] and env.task.problem.text(0, 16).startswith(told(env, "solo_0")[5:])
+    env.step(r"\boxed{0}")
+    assert env.episode.cuts == [{"turn": 0, "seen": -2, "chars": len(env.task.observe("solo_0")) - WINDOW[0]}]
+    whole = started("solo", window=0)
+    assert told(whole, "solo_0").endswith(".")
+    flooded = started("map", readers=2)
+    for _ in range(2):
+        flooded.step("x" * 100)
+    assert len(told(flooded, "reducer_0").replace("\n\n[mapper]\n", "")) == WINDOW[0]
+
+
+def test_a_boss_sends_readers_to_pages() -> None:
+    env = started("boss")
+    document = env.task.problem
+    assert told(env, "boss_0") == "Sum.\n4 pages"
+    env.step(r"\boxed{3-4; 2}")
+    assert env.ready_agents == ["mapper_0", "mapper_1"]
+    assert told(env, "mapper_0") == f"Sum.\n{document.text(8, 16)}\n\n[boss]\n3-4"
+    assert told(env, "mapper_1") == f"Sum.\n{document.text(4, 8)}\n\n[boss]\n2"
+    for note in (5, -3):
+        env.step(rf"\boxed{{{note}}}")
+    shown = [m["content"] for m in env.messages("boss_0")[1:]]
+    assert shown == ["Sum.", r"\boxed{3-4; 2}", "[mapper]\n5\n\n[mapper]\n-3"]
+    env.step(rf"\boxed{{{document.answers[0]}}}")
+    episode = env.episode
+    assert episode.success and episode.metrics["readers"] == 2 and episode.metrics["read"] == 0.75
+    assert episode.rounds[0].D[0][1:] == [1, 1, 0, 0] and episode.rounds[0].D[1][0] == 1
+
+
+def test_a_boss_whose_words_are_no_plan_is_counted_and_one_reader_reads_its_share() -> None:
+    env = started("boss")
+    env.step("let us see")
+    assert env.ready_agents == ["mapper_0"] and env.episode.invalid == 1
+    assert told(env, "mapper_0").startswith(f"Sum.\n{env.task.problem.text(0, 4)}")
+    nowhere = started("boss")
+    nowhere.step(r"\boxed{9}")
+    assert told(nowhere, "mapper_0") == "Sum.\n\n\n[boss]\n9", "there is no such page"
+
+
+def test_a_deaf_team_reads_alone() -> None:
+    env = started("chain", dependency="independent")
+    assert env.ready_agents == [f"reader_{i}" for i in range(4)]
+    for _ in range(4):
+        env.step(r"\boxed{1}")
+    assert env.episode.rounds[0].D == [[0] * 4] * 4
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"kinds": "totl"}, "Did you mean 'total'"),
+        ({"lengths": 0}, "lengths is"),
+        ({"level": 3}, "level 3"),
+        ({"split": "dev"}, "no split 'dev'"),
+        ({"window": -1}, "window is -1"),
+        ({"readers": 0}, "readers is 0"),
+        ({"limit": 0}, "limit is 0"),
+        ({"profiles": [{"role": "poet", "prompt": "", "with_answer": True}]}, "role 'poet'"),
+        ({"profiles": [{"role": "reader", "prompt": ""}]}, "no agent answers"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        marft_envs.make("docs-chain-v0", **kwargs)

@@ -1,0 +1,89 @@
+"""The embedded reading model: it loads offline, knows the format, is middling, and a team of it can be trained."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import marft_envs  # noqa: E402
+from benchmarks.embedded import recipes  # noqa: E402
+from benchmarks.embedded.make_embedded import run_team  # noqa: E402
+from helpers.runs import train  # noqa: E402
+from marft_algos.config import presets  # noqa: E402
+from marft_algos.config import settings as config  # noqa: E402
+from marft_algos.models import EMBEDDED, embedded_path  # noqa: E402
+from marft_envs.docs.document import boxed  # noqa: E402
+
+NAME, TEAM = "embedded-docs", "docs-chain-v0"
+RECIPE = recipes.load(NAME)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return transformers.AutoTokenizer.from_pretrained(embedded_path(NAME), local_files_only=True)
+
+
+def test_it_is_small_and_has_recipe_and_card() -> None:
+    assert EMBEDDED[NAME] == "docs"
+    folder = embedded_path(NAME)
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 1_500_000
+    assert f"## `{NAME}`" in (folder.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_profiles_and_entries_are_a_few_tokens(tokenizer: Any) -> None:
+    for env_id, form in RECIPE.teams.items():
+        for agent in (env := marft_envs.make(env_id, **form.kwargs)).possible_agents:
+            assert len(tokenizer.tokenize(env.profile(agent).prompt)) <= 8, "a changed profile: run make_embedded again"
+    assert tokenizer.tokenize("26+a4-b2")[2:] == ["+a", "4", "-b", "2"]
+
+
+def test_demonstrators_forget_carries_and_follow_the_note_they_heard() -> None:
+    form = RECIPE.teams[TEAM]
+    pairs = recipes.play(TEAM, recipes.Format(60, form.roles, form.kwargs), random.Random(0))
+    forgotten = 0
+    for messages, reply in pairs:
+        shown = messages[-1]["content"]
+        start = (
+            shown.split("[reader]\n")[1] if "[reader]" in shown else shown.split("\n")[1].split("+")[0].split("-")[0]
+        )
+        assert reply.startswith(start)
+        steps = [
+            step.split("=")[1]
+            for step in reply.split(". ")[0].replace("+", " ").replace("-", " ").split()
+            if "=" in step
+        ]
+        assert boxed(reply) is not None and len(steps) >= 3
+        total = int(start) + sum(int(sign + digits) for sign, digits in _signed(shown))
+        forgotten += int(boxed(reply) or 0) != total
+    assert 20 <= forgotten <= 80, "some of 120 replies are off by ten"
+
+
+def _signed(shown: str) -> list[tuple[str, str]]:
+    text = shown.split("\n")[1]
+    return [(text[i], text[i + 2]) for i, c in enumerate(text) if c in "+-" and text[i + 1].isalpha()]
+
+
+def test_untrained_it_is_middling(tokenizer: Any) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(embedded_path(NAME), dtype=torch.float32)
+    env = marft_envs.make(TEAM, level=0, kinds="total", lengths=1, split="test")
+    options = [{"task_id": i} for i in env.task.eval_panel(80)]
+    kwargs = {"level": 0, "kinds": "total", "lengths": 1, "split": "test"}
+    episodes = run_team(model, tokenizer, TEAM, options, new_tokens=RECIPE.new_tokens, **kwargs)
+    assert all(boxed(e.turns[-1].text) is not None for e in episodes)
+    assert 0.02 <= sum(bool(e.success) for e in episodes) / 80 <= 0.7
+
+
+@pytest.mark.parametrize("env_id", [TEAM, "docs-boss-v0"])
+def test_the_preset_trains_a_team(env_id: str, tmp_path: Path) -> None:
+    assert presets.suited(env_id) == "docs"
+    table = presets.get("docs") | {"env": env_id, "iterations": 1, "episodes_per_iteration": 8, "eval_episodes": 8}
+    _, run = train(config.build(table | {"runs_dir": str(tmp_path), "name": "docs"}))
+    lines = run.metrics()
+    assert lines[-1]["critical_path"] > 0 and lines[-1]["eval/critical_path"] > 0
+    assert lines[-1]["eval/tokens_processed"] > lines[-1]["eval/tokens"] > 0
