@@ -50,9 +50,7 @@ def run_drill(argv: list[str]) -> int:
     options: DrillArguments = arguments.parse(DrillArguments, argv, prog="marft drill")
     if sys.platform != "linux":
         raise ConfigError("Drills find processes in /proc, which this system does not have. Expected Linux.")
-    require_training()
     from marft_algos.drills.faults import DRILLS
-    from marft_algos.drills.rehearsal import Rehearsal
 
     if not options.names:
         say(*(f"{name:<16} {drill.fails}\n{'':<16} → {drill.then}" for name, drill in DRILLS.items()), sep="\n")
@@ -61,6 +59,9 @@ def run_drill(argv: list[str]) -> int:
     for name in names:
         if name not in DRILLS:
             raise ConfigError(f"There is no drill '{name}'. {did_you_mean(name, DRILLS)}")
+    require_training()
+    from marft_algos.drills.rehearsal import Rehearsal
+
     _check_cluster([name for name in names if "ray" in DRILLS[name].kind])
     failed = 0
     with tempfile.TemporaryDirectory(prefix="marft-drill-") as folder:

@@ -99,6 +99,8 @@ class Drill:
     """The algorithm that goes wrong, of ``sabotage``."""
     calls: int = 0
     """It does so at one of its first so many calls."""
+    says: tuple[str, ...] = ()
+    """What the run has to say then."""
     disk: bool = False
     """The run lies on a small disk."""
     equal: bool = True
@@ -245,6 +247,7 @@ DRILLS: dict[str, Drill] = {
         calls=30,
         code=ENDED,
         algo=f"{ALGO}Deadly",
+        says=("marft replay",),
     ),
     "damaged-episode": Drill(
         "a byte of a worker's episodes changes on the way",
@@ -298,6 +301,17 @@ DRILLS: dict[str, Drill] = {
         ("--collective-timeout", "20"),
         calls=40,
         algo=f"{ALGO}Hangs",
+        says=("sabotage.py",),
+    ),
+    "broken-rank": Drill(
+        "a rank dies again and again, as one does whose GPU is lost",
+        "after three restarts half as many ranks go on",
+        RANKS,
+        by_itself,
+        by_ranks,
+        calls=30,
+        algo=f"{ALGO}Breaks",
+        says=("Half as many go on: 1 of 2",),
     ),
     "corrupt-rank": Drill(
         "a bit of one rank's weights changes in its memory",
@@ -308,6 +322,7 @@ DRILLS: dict[str, Drill] = {
         calls=40,
         code=ENDED,
         algo=f"{ALGO}Flips",
+        says=("rank 0", "rank 1"),
     ),
     "out-of-memory": Drill(
         "memory runs out on a rank in an update",
@@ -344,5 +359,6 @@ DRILLS: dict[str, Drill] = {
         code=ENDED,
         first=0,
         disk=True,
+        says=("No space left", "What was saved before is intact"),
     ),
 }

@@ -163,6 +163,10 @@ def _hit(run: Run, drill: Drill, strike: Strike) -> Hit:
 def _faults(drill: Drill, code: int, hits: list[Hit], over: bool, run: Run) -> Iterator[str]:
     if code != drill.code and not (over and code == 0):
         yield f"it ended with {code}, not with {drill.code}:\n{run.said()}"
+    words = " ".join(line.text for line in run.lines)
+    for text in drill.says if code == drill.code else ():
+        if text not in " ".join(words.split()):
+            yield f"it did not say '{text}':\n{run.said()}"
     for hit in hits:
         if hit.noticed_s is None and not (over and hit is hits[-1]):
             yield f"nobody noticed '{hit.what}':\n{run.said()}"

@@ -88,6 +88,16 @@ class Hangs(Saboteur):
             time.sleep(3600)
 
 
+class Breaks(Saboteur):
+    """Rank 1 dies, and dies again whenever it is started."""
+
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float | Tensor]]:
+        """Returns MARFT's loss, where it comes to that."""
+        if os.environ.get("RANK") == "1" and (Path(os.environ.get(MARK, os.devnull), STRUCK).is_file() or self.now()):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().surrogate(logprobs, batch)
+
+
 class Loses(Saboteur):
     """Weights that are put into the store are lost, once, before a worker has read them."""
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from marft_algos.runs import checkpoint
 from marft_envs.errors import MarftError
 
 MARK = "MARFT_DRILL"
@@ -220,7 +219,8 @@ class Run:
     @property
     def iteration(self) -> int:
         """Iterations that are saved."""
-        return max(checkpoint.steps(self.root / "checkpoints"), default=-1)
+        folders = (self.root / "checkpoints").glob("step_*")
+        return max((int(folder.name.removeprefix("step_")) for folder in folders), default=-1)
 
     def plan(self, call: int) -> None:
         """Lets an algorithm of ``sabotage`` strike at one of its calls."""
@@ -251,6 +251,8 @@ class Run:
         Raises:
             StageError: It is not that of the last iteration.
         """
+        from marft_algos.runs import checkpoint
+
         if self.iteration != ITERATIONS:
             raise StageError(f"A training has ended after iteration {self.iteration} of {ITERATIONS}:\n{self.said()}")
         return checkpoint.digest(checkpoint.pick(self.root / "checkpoints"))
