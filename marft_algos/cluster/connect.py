@@ -39,6 +39,7 @@ def connect(cpus: int) -> tuple[Any, bool]:
         return ray, False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     _check_there(os.environ.get("RAY_ADDRESS", ""))
+    os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by itself: next to nothing beside any other program
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         try:
