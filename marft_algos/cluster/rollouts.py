@@ -134,7 +134,7 @@ class RayRollouts:
         self._here = Facts.here()
         self._ray, self._owned = connect.connect(config.workers + ranks)
         gpu = self._parts.policies.device.type == "cuda"
-        count, of_one = connect.workers(config, self._ray.available_resources(), gpu, ranks)
+        count, of_one = connect.workers(config, connect.free(self._ray), gpu, ranks)
         self._kind = self._ray.remote(max_restarts=0, runtime_env={"env_vars": connect.variables(config)}, **of_one)(
             _Actor
         )

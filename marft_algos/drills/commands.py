@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import shlex
 import statistics
@@ -20,7 +21,7 @@ from marft_algos.lazy import require_training
 from marft_algos.ranges import COUNT, NOT_NEGATIVE
 from marft_algos.runs.disk import write_whole
 from marft_algos.terminal import say
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
 
 if TYPE_CHECKING:
     from marft_algos.drills.rehearsal import Result
@@ -80,13 +81,8 @@ def run_drill(argv: list[str]) -> int:
 
 
 def _check_cluster(names: Sequence[str]) -> None:
-    if names:
-        try:
-            import ray  # noqa: F401
-        except ImportError as error:
-            from marft_envs.errors import MissingExtraError
-
-            raise MissingExtraError(f"The drill '{names[0]}'", "cluster") from error
+    if names and importlib.util.find_spec("ray") is None:
+        raise MissingExtraError(f"The drill '{names[0]}'", "cluster")
 
 
 def _line(name: str, result: Result) -> str:

@@ -62,9 +62,9 @@ class Flips(Saboteur):
     rank = "1"
 
     def strike(self, logprobs: Tensor) -> None:
-        """Flips the last bit of one weight that the loss depends on."""
-        weight = next(_leaves(logprobs.grad_fn))
-        weight.data.view(-1)[:1].view(torch.int32).bitwise_xor_(1)
+        """Flips a bit of the largest weight of a tensor that the loss depends on: one that no step rounds away."""
+        weight = next(_leaves(logprobs.grad_fn)).data.view(-1)
+        weight[weight.abs().argmax(), None].view(torch.int32).bitwise_xor_(1 << 20)
 
 
 class Scarce(Saboteur):
