@@ -247,6 +247,22 @@ def test_an_address_where_nobody_listens_is_an_error_at_once(address: str, monke
     assert time.monotonic() - started < 30
 
 
+def test_a_node_that_has_just_come_is_waited_for_and_a_cluster_that_is_full_is_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Late:
+        told = iter([{}, {"memory": 1.0}, {"CPU": 2.0}])
+
+        def available_resources(self) -> dict[str, float]:
+            return next(self.told, {})
+
+    assert connect.free(Late()) == {"CPU": 2.0}
+    monkeypatch.setattr(connect, "REPORT_S", 0.3)
+    full = Late()
+    full.told = iter(())  # type: ignore[misc,assignment]
+    assert connect.free(full) == {}
+
+
 def test_a_worker_of_other_code_is_refused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = Facts.here()
     other = Facts(facts.host, facts.pid, facts.version, "0123456789ab", facts.torch, facts.python, "cpu")
