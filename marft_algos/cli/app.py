@@ -36,6 +36,8 @@ COMMANDS = {
     "eval": "score a trained team against the untrained one or another, or any team of hosted and local models",
     "export": "write a trained team for PEFT, transformers, vLLM and llama.cpp; push it to a hub",
     "bench": "run a grid of algorithms, environments and seeds, and report on it",
+    "replay": "play a chunk that ended every worker that it was given to",
+    "drill": "make something fail on purpose, and see that nothing is lost",
     "show": "the last numbers of a run, and where its report is",
 }
 """Command -> what it does; the function is ``run_<command>`` of the module in ``_WHERE`` (here by default)."""
@@ -50,6 +52,8 @@ _WHERE = {
     "show": "cli.commands",
     "export": "export.commands",
     "bench": "bench.commands",
+    "replay": "cli.replay",
+    "drill": "drills.commands",
 }
 
 WELCOME = """\

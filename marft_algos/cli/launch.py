@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -35,7 +37,11 @@ if TYPE_CHECKING:
 ENDED = "MARFT_ENDED"
 """Environment variable: a folder in which a rank leaves its exit code if it ended by an error that would come again,
 and a mark if it was stopped. Other ends are a death, after which the launcher starts all ranks again."""
+AGAIN = "again"
+"""File in that folder: fewer ranks go on with what more have begun."""
 RESTARTS = 3
+PR_SET_PDEATHSIG = 1
+"""Of Linux's ``prctl``: the signal that a process gets when its parent dies."""
 JOIN_S = 600
 """Seconds that a machine waits for the others at least: one that has failed may have to be replaced."""
 
@@ -61,16 +67,20 @@ def train(nodes: Nodes, argv: list[str], config: TrainConfig, run: RunFolder | N
     with tempfile.TemporaryDirectory(prefix="marft-ranks-") as folder:
         os.environ[ENDED] = folder
         ended = Path(folder) / "code"
-        settings = _settings(nodes, config)
         try:
-            elastic_launch(settings, sys.executable)("-m", "marft_algos.cli.launch", "train", *words)
-        except ChildFailedError as error:
-            if ended.is_file():  # no attempt is left, and none is needed
-                return int(ended.read_text())
-            raise RanksError(
-                f"Ranks died {RESTARTS + 1} times; the first of the last ones: {error.get_first_failure()[1].message}"
-                f" What was saved is whole. Go on: {typed('train', '--resume', 'RUN', '--nproc', nodes.nproc)}"
-            ) from error
+            while True:
+                try:
+                    elastic_launch(_settings(nodes, config), sys.executable)(
+                        "-m", "marft_algos.cli.launch", "train", *words
+                    )
+                    break
+                except ChildFailedError as error:
+                    if ended.is_file():  # no attempt is left, and none is needed
+                        break
+                    nodes = _fewer(nodes, error)
+                    if run is None and not config.lanes and "--lanes" not in words:  # the sums stay what they were
+                        words += ["--lanes", str(max(lanes.USUAL, 2 * nodes.ranks))]
+                    (Path(folder) / AGAIN).touch()
         except RendezvousError as error:
             raise RanksError(
                 f"{socket.gethostname()} has not met the other machines at {nodes.host}:{nodes.port}:"
@@ -85,6 +95,21 @@ def train(nodes: Nodes, argv: list[str], config: TrainConfig, run: RunFolder | N
         if any(Path(folder).glob("stopped-*")):
             return 130
         return int(ended.read_text()) if ended.is_file() else 0
+
+
+def _fewer(nodes: Nodes, error: Any) -> Nodes:
+    """Returns half as many ranks, where those that there were have died too often: one may lack memory, or its GPU.
+
+    Raises:
+        RanksError: There is one rank, or there are several machines.
+    """
+    died = f"Ranks died {RESTARTS + 1} times; the first of the last ones: {error.get_first_failure()[1].message}"
+    if nodes.count > 1 or nodes.nproc == 1:
+        raise RanksError(
+            f"{died} What was saved is whole. Go on: {typed('train', '--resume', 'RUN', '--nproc', nodes.nproc)}"
+        ) from error
+    say(f"{died} Half as many go on: {nodes.nproc // 2} of {nodes.nproc}.")
+    return dataclasses.replace(nodes, nproc=nodes.nproc // 2)
 
 
 def _name(nodes: Nodes, config: TrainConfig) -> list[str]:
@@ -197,7 +222,8 @@ def settled(config: TrainConfig, run: RunFolder | None, group: ranks.Group) -> t
     if not ranks.launched():
         return config, run
     root = run.root if run is not None else Path(config.runs_dir) / config.name
-    again = group.agree(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0)
+    before = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0 or _marked(AGAIN).is_file()
+    again = group.agree(before)
     told = group.gather(run is not None)
     if again or any(told) != all(told):  # a machine that takes another's place is told what to begin, or to go on with
         there = ranks.lead(group, lambda: (bool(config.name) or run is not None) and (root / "config.toml").is_file())
@@ -214,14 +240,30 @@ def settled(config: TrainConfig, run: RunFolder | None, group: ranks.Group) -> t
 
 def _ended() -> int:
     """Returns with what a rank of this machine has ended, so that it is not to be repeated; 0: none has."""
-    file = Path(os.environ.get(ENDED, os.devnull)) / "code"
+    file = _marked("code")
     return int(file.read_text()) if file.is_file() else 0
+
+
+def _marked(name: str) -> Path:
+    """Returns a file of the launcher's folder; without a launcher it is none."""
+    return Path(os.environ.get(ENDED, os.devnull)) / name
+
+
+def _end_with_launcher() -> None:
+    """Has this process stop, its state saved, when the launcher is gone: nobody would start it again, or end it."""
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it has gone meanwhile
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main() -> int:
     """Runs one rank; returns 0 unless it died, or has to make the ranks of other machines end, too."""
     from marft_algos import cli
 
+    _end_with_launcher()
     ended, rank = Path(os.environ[ENDED]), int(os.environ["RANK"])
     one_machine = os.environ["GROUP_WORLD_SIZE"] == "1"
     if one_machine and _ended():  # another rank's end is not to be repeated

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +15,8 @@ from marft_algos.ranks.alike import Facts, difference
 from marft_envs.errors import ConfigError, MissingExtraError
 
 CPU_OF_A_WORKER = 1
-ANSWER_S = 10.0
-"""How long a head node may take to answer."""
+ANSWER_S, REPORT_S = 10.0, 30.0
+"""How long a head node may take to answer, and a node to say what it has."""
 
 
 def connect(cpus: int) -> tuple[Any, bool]:
@@ -39,6 +40,7 @@ def connect(cpus: int) -> tuple[Any, bool]:
         return ray, False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     _check_there(os.environ.get("RAY_ADDRESS", ""))
+    os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by itself: next to nothing beside any other program
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         try:
@@ -71,6 +73,14 @@ def _check_there(address: str) -> None:
             f"No Ray cluster listens at RAY_ADDRESS={address}: {error}. Expected the address of a head node, HOST:6379"
             " (ray start --head prints it); unset RAY_ADDRESS, and a cluster of this machine is made."
         ) from error
+
+
+def free(ray: Any) -> dict[str, float]:
+    """Returns what a cluster has to give; a node that has just come says so a moment later, on a busy machine late."""
+    until = time.monotonic() + REPORT_S
+    while not (found := dict(ray.available_resources())).get("CPU") and time.monotonic() < until:
+        time.sleep(0.1)
+    return found
 
 
 def _advice(error: str) -> str:

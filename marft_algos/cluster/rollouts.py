@@ -9,10 +9,12 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from marft_algos.cluster import connect
+from marft_algos.cluster import connect, kept
 from marft_algos.cluster.worker import DamagedError, Packed, Worker, pack
+from marft_algos.config.arguments import typed
 from marft_algos.engines.base import EngineError
 from marft_algos.ranks.alike import Facts
 from marft_algos.ranks.group import lead
@@ -74,11 +76,13 @@ class RayRollouts:
     def __init__(self, parts: Parts, lanes: Lanes, pool: selfplay.Pool | None) -> None:
         self._config, self._parts, self._group, self.apart = parts.config, parts, lanes.group, True
         self.chunk = parts.config.chunk or CHUNK
+        self.lost: Path | None = None
         self._weights: dict[str, _Weights] = {}
         self._playing: dict[str, _Weights] = {}
         self._seats: list[_Seat] = []
         self._times: deque[float] = deque(maxlen=100)
         self._counted: defaultdict[str, float] = defaultdict(float)
+        self._damages = Counter[int | None]()
         self._lock, self._counting, self._closed = threading.RLock(), threading.Lock(), False
         lead(self._group, self._open)
 
@@ -130,7 +134,7 @@ class RayRollouts:
         self._here = Facts.here()
         self._ray, self._owned = connect.connect(config.workers + ranks)
         gpu = self._parts.policies.device.type == "cuda"
-        count, of_one = connect.workers(config, self._ray.available_resources(), gpu, ranks)
+        count, of_one = connect.workers(config, connect.free(self._ray), gpu, ranks)
         self._kind = self._ray.remote(max_restarts=0, runtime_env={"env_vars": connect.variables(config)}, **of_one)(
             _Actor
         )
@@ -198,6 +202,7 @@ class RayRollouts:
             done: dict[int, Played] = {}
             self._playing = self.pin() if weights is None else weights
             attempts = Counter[int]()
+            self._damages.clear()
             todo = deque(range(len(chunks)))
             total, idle_since = sum(len(chunk.panel) for chunk in chunks), time.monotonic()
             while len(done) < len(chunks):
@@ -207,24 +212,33 @@ class RayRollouts:
                     if todo and seat.facts is not None and seat.call is None:
                         number = todo.popleft()
                         self._give(seat, number, chunks[number])
-                busy = any(seat.facts for seat in self._seats)
+                busy, hired = any(seat.facts for seat in self._seats), any(seat.actor for seat in self._seats)
                 idle_since = time.monotonic() if busy else idle_since
-                if time.monotonic() - idle_since > self._config.worker_start:
+                if not hired or time.monotonic() - idle_since > self._config.worker_start:
+                    why = f"none was ready within {self._config.worker_start:g} s" if hired else "all are left out"
                     raise EngineError(
-                        f"All workers are gone, and none was ready within {self._config.worker_start:g} s. What was"
-                        " saved is whole: mend the cluster (ray status), and go on with --resume."
+                        f"All workers are gone, and {why}. What was saved is whole: mend the cluster (ray status), and"
+                        " go on with --resume."
                     )
                 for number in self._listen(done, attempts):
                     if attempts[number] > self._config.retries:
-                        say(f"chunk {number} ended {attempts[number]} workers: its episodes count as lost")
-                        self._count("chunks_lost", 1)
-                        done[number] = lost(chunks[number], self._config.env, f"{attempts[number]} workers died of it")
+                        done[number] = self._give_up(chunks[number], attempts[number])
                     else:
                         self._count("chunks_redone", 1)
                         todo.appendleft(number)
                 tokens = sum(t.tokens for played in done.values() for t in played.trajectories)
                 on_progress(sum(len(chunks[number].panel) for number in done), total, tokens)
             return [done[number] for number in range(len(chunks))]
+
+    def _give_up(self, chunk: Chunk, times: int) -> Played:
+        """Keeps a chunk that ended so many workers; returns its episodes as outages."""
+        there = ""
+        if self.lost is not None:
+            weights = {policy: (of.version, of.packed) for policy, of in self._playing.items()}
+            there = f", and it is kept: {typed('replay', kept.keep(self.lost, chunk, weights))}"
+        say(f"chunk {chunk.place} ended {times} workers: its episodes count as lost{there}")
+        self._count("chunks_lost", 1)
+        return lost(chunk, self._config.env, f"{times} workers died of it")
 
     def _give(self, seat: _Seat, number: int, chunk: Chunk) -> None:
         for of in self._playing.values():
@@ -270,6 +284,12 @@ class RayRollouts:
                     self._count(name, number)
                 self._count("time_played", seconds)
         except (DamagedError, errors.ObjectLostError, errors.OwnerDiedError) as error:
+            self._damages[chunk] += 1
+            if self._damages[chunk] > self._config.retries:
+                raise EngineError(
+                    f"{error}: for the {self._damages[chunk]}. time, and --retries is {self._config.retries}. Memory,"
+                    " disk or network of a node may be faulty. What was saved is whole: --resume goes on."
+                ) from error
             say(f"{error}: it is played again")
             for of in [*self._weights.values(), *self._playing.values()]:
                 of.ref = None  # it may be gone, too: it is put again from what is kept here

@@ -8,7 +8,8 @@ import platform
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ import marft_algos
 import marft_envs
 from marft_algos.lazy import torch
 from marft_algos.ranks.group import Group, lead
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, MarftError
 
 PATIENCE_S = 5.0
 """How long a network's file system may take to show a new file."""
@@ -137,3 +138,58 @@ def check_settings(group: Group, table: Mapping[str, Any]) -> None:
                 f"{other} was started with {key} = {settings.get(key)!r}, and {host} with {first.get(key)!r}. Expected"
                 " the same command on all machines."
             )
+
+
+class RanksDiffer(MarftError, RuntimeError):
+    """Ranks that have to hold the same do not."""
+
+
+def check_state(group: Group, state: Any, where: str) -> None:
+    """Checks that what is about to be saved is the same on all ranks, to the bit.
+
+    Args:
+        group: The ranks.
+        state: Tensors and plain values, however they are nested.
+        where: The run's folder, for the message.
+
+    Raises:
+        RanksDiffer: It is not, on every rank. It names those that are not with the majority, or all if there is none.
+    """
+    if group.size == 1:
+        return
+    told = group.gather((digest(state), socket.gethostname(), os.getpid()))
+    counted = Counter(found for found, _, _ in told).most_common()
+    if len(counted) == 1:
+        return
+    most, votes = counted[0]
+    odd = [rank for rank, (found, _, _) in enumerate(told) if found != most or votes == counted[1][1]]
+    named = ", ".join(f"rank {rank} ({told[rank][1]}, process {told[rank][2]}: {told[rank][0][:12]})" for rank in odd)
+    blame = f"{named} hold others than the rest" if votes > counted[1][1] else f"{named}; which is right is open"
+    raise RanksDiffer(
+        f"Ranks do not hold the same weights any more: {blame}. Memory or a processor of theirs may be faulty."
+        f" Nothing was saved of it. Go on from the checkpoint before, on other hardware: marft train --resume {where}"
+    )
+
+
+def digest(state: Any) -> str:
+    """Returns the sha256 of tensors and plain values, however they are nested."""
+    whole = hashlib.sha256()
+    for name, value in _leaves(state, ""):
+        if isinstance(value, torch.Tensor):
+            whole.update(f"{name}\0{value.dtype}{tuple(value.shape)}\0".encode())
+            whole.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        else:
+            whole.update(f"{name}\0{value!r}\0".encode())
+    return whole.hexdigest()
+
+
+def _leaves(state: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yields what is nested, by its path; tables in the order of their keys, which may not be that of another rank."""
+    if isinstance(state, Mapping):
+        for key in sorted(state, key=str):
+            yield from _leaves(state[key], f"{name}/{key}")
+    elif isinstance(state, list | tuple):
+        for i, inner in enumerate(state):
+            yield from _leaves(inner, f"{name}/{i}")
+    else:
+        yield name, state

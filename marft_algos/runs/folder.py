@@ -5,6 +5,7 @@
 * ``episodes/``: ``train-*.jsonl`` and ``eval-*.jsonl``, numbered by iteration
 * ``checkpoints/``: complete states, ``step_*/``
 * ``start/``: the weights of another run that this one began with (``policies/``), and whose they were
+* ``lost/``: chunks that ended every worker that they were given to, for ``marft replay``
 * ``commands.jsonl``: what was typed, when and where: the command that made the run (``made``), then its resumes
 * ``curves.png``, ``report.html``
 * ``.lock``: held by the process that writes here, see ``disk``
@@ -115,6 +116,10 @@ class RunFolder:
     """Paths and records of one run."""
 
     root: Path
+
+    @property
+    def lost(self) -> Path:
+        return self.root / "lost"
 
     @property
     def config_file(self) -> Path:

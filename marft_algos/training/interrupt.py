@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +16,8 @@ from marft_algos.ranks.group import Alone, Group
 
 SAME_S = 2.0
 """Seconds within which two signals to one of several ranks are one."""
+STACK_S = 25.0
+"""Seconds after which a rank that was told to stop says where it hangs: after 30 its launcher kills it."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -45,6 +49,8 @@ class Interrupt:
         if self._safe or again:
             self.whole = self._safe
             raise KeyboardInterrupt
+        if self._group.size > 1 and sys.__stderr__ is not None:
+            faulthandler.dump_traceback_later(STACK_S, file=sys.__stderr__)
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
@@ -65,6 +71,7 @@ class Interrupt:
         """Stops all ranks, if one is to stop; called behind an iteration."""
         if self._group.size > 1 and self._group.agree(self._requested):
             self.whole = True
+            faulthandler.cancel_dump_traceback_later()
             raise KeyboardInterrupt
 
     @contextmanager

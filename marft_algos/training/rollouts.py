@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from marft_algos.engines.base import Publisher
@@ -26,6 +27,9 @@ class Rollouts(Protocol):
     apart: bool
     """Whether others play than learn. Rank 0 alone asks them, and tells the other ranks; it may do so from another
     thread, while it learns. Otherwise all ranks call ``play``, and each plays its share."""
+
+    lost: Path | None
+    """Folder for chunks that end whoever plays them; none: they are not kept."""
 
     def play(self, chunks: Sequence[Chunk], on_progress: Progress, weights: Any = None) -> list[Played]:
         """Plays every chunk once; returns what they came to, in their order.
@@ -83,6 +87,7 @@ class Here:
 
     def __init__(self, parts: Parts, lanes: Lanes, pool: selfplay.Pool | None) -> None:
         config, self.apart = parts.config, False
+        self.lost: Path | None = None
         self.chunk = config.chunk or (CHUNK if lanes.count > 1 else 0)
         self._player, self._lanes, self._engine = Player(parts, self.chunk, pool), lanes, parts.engine
         self._publisher = Publisher(parts.engine, parts.policies, config.adapter_dir or None)

@@ -17,6 +17,7 @@ from marft_algos.credit import diagnostics
 from marft_algos.learner.learner import Learner
 from marft_algos.models.critic import Critics
 from marft_algos.ranks import lanes
+from marft_algos.ranks.alike import check_state
 from marft_algos.ranks.group import Group, lead
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout import selfplay
@@ -118,6 +119,7 @@ class Trainer:
         session = _Session(run, display, [display, *sinks], Interrupt(self.group))
         try:
             with self._guarded(session):
+                self.rollouts.lost = run.lost
                 self.rollouts.publish(self.policies.policies, self.policies.version)
                 with session.interrupt.installed():
                     self._tell(session)
@@ -155,13 +157,17 @@ class Trainer:
             try:
                 yield
             except KeyboardInterrupt:
-                if session.interrupt.whole and checkpoint.steps(run.checkpoints):
+                if session.interrupt.whole and self._begun(run):
                     self._save(run)
                 raise Interrupted from None
             except StoppedError as error:
-                if checkpoint.steps(run.checkpoints):
+                if self._begun(run):
                     self._save(run)
                 raise type(error)(f"{error} Mend it, and go on: marft train --resume {run.root}") from error
+
+    def _begun(self, run: RunFolder) -> bool:
+        """Whether there is a checkpoint: all ranks take rank 0's word, for they save together."""
+        return lead(self.group, lambda: bool(checkpoint.steps(run.checkpoints)))
 
     # One iteration ---------------------------------------------------------------------------------
 
@@ -287,15 +293,22 @@ class Trainer:
             sink.log(metrics)
 
     def _save(self, run: RunFolder, again: bool = False) -> None:
+        """Writes a checkpoint, on rank 0; all ranks have to hold what it writes.
+
+        Raises:
+            RanksDiffer: They do not.
+        """
+        state = {
+            "learner": self.learner.state_dict(),
+            "critics": self.critics.state_dict() if self.critics is not None else {},
+        }
+        if self.group.size > 1:
+            check_state(self.group, [self.policies.state_dict(), state], str(run.root))
         if self.group.rank > 0:
             return
         if not again and checkpoint.steps(run.checkpoints)[-1:] == [self.progress.iteration]:
             return
         self.progress.version = self.policies.version
-        state = {
-            "learner": self.learner.state_dict(),
-            "critics": self.critics.state_dict() if self.critics is not None else {},
-        }
         checkpoint.save(run.checkpoints, self.progress, self.policies, self._saved, state, self._ahead.state_dict())
         checkpoint.prune(run.checkpoints, self.config.keep, self.progress.best_iteration)
 

@@ -27,7 +27,7 @@ from marft_algos.training.trainer import Trainer
 from marft_envs import ConfigError
 
 ray = pytest.importorskip("ray", reason="needs the extra 'cluster'")
-from marft_algos.cluster import connect, rollouts  # noqa: E402
+from marft_algos.cluster import connect, kept, rollouts  # noqa: E402
 from marft_algos.cluster.rollouts import RayRollouts  # noqa: E402
 from marft_algos.cluster.worker import Packed  # noqa: E402
 from marft_algos.ranks.alike import Facts  # noqa: E402
@@ -156,6 +156,20 @@ def test_what_arrives_damaged_is_played_again(
 
 
 @pytest.mark.slow
+def test_what_arrives_damaged_every_time_is_an_error_and_no_outage(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = Packed.checked
+
+    def damaged(self: Packed, what: str) -> bytes:
+        return checked(Packed(self.data[:-1] + b"?", self.sha256) if what.startswith("chunk 1 ") else self, what)
+
+    monkeypatch.setattr(Packed, "checked", damaged)
+    with pytest.raises(EngineError, match=r"chunk 1 .*arrived damaged.*for the 3\. time, and --retries is 2"):
+        train(made(model, tmp_path, **RAY, retries=2))
+
+
+@pytest.mark.slow
 def test_weights_that_the_store_has_lost_are_put_there_again(here: RunFolder, model: Path, tmp_path: Path) -> None:
     def lose(trainer: Trainer) -> None:
         found = workers_of(trainer)
@@ -184,18 +198,25 @@ def test_a_chunk_that_ends_every_worker_is_lost_and_the_run_says_so(
     with pytest.raises(OutageError, match=r"3 of the 12 episodes of iteration 1 were lost.*3 machine.*2 workers died"):
         train(config)
     assert "ended 2 workers" in capsys.readouterr().out
+    (folder,) = tmp_path.glob("*/lost/*")
+    chunk, weights = kept.read(folder)
+    assert len(chunk.panel) == 3 and sorted(weights) == ["planner_0", "solver_0"]
 
 
 @pytest.mark.slow
-def test_a_run_without_workers_ends_and_says_how_it_goes_on(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("hired", "error"), [(True, "none was ready within 2 s"), (False, "all are left out")])
+def test_a_run_without_workers_ends_and_says_how_it_goes_on(
+    hired: bool, error: str, model: Path, tmp_path: Path
+) -> None:
     def gone(trainer: Trainer) -> None:
         found = workers_of(trainer)
         for seat in found._seats:
             ray.kill(seat.actor)
-            seat.actor = seat.call = seat.facts = None
+            seat.call = seat.facts = None
+            seat.actor = seat.actor if hired else None
         found._config = made(model, tmp_path, **{**RAY, "worker_start": 2.0})
 
-    with pytest.raises(EngineError, match=r"All workers are gone.*--resume"):
+    with pytest.raises(EngineError, match=rf"All workers are gone, and {error}.*--resume"):
         train(made(model, tmp_path, **RAY), gone)
 
 
@@ -224,6 +245,22 @@ def test_an_address_where_nobody_listens_is_an_error_at_once(address: str, monke
     with pytest.raises(EngineError, match=f"No Ray cluster listens at RAY_ADDRESS={address}: .*unset RAY_ADDRESS"):
         connect.connect(1)
     assert time.monotonic() - started < 30
+
+
+def test_a_node_that_has_just_come_is_waited_for_and_a_cluster_that_is_full_is_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Late:
+        told = iter([{}, {"memory": 1.0}, {"CPU": 2.0}])
+
+        def available_resources(self) -> dict[str, float]:
+            return next(self.told, {})
+
+    assert connect.free(Late()) == {"CPU": 2.0}
+    monkeypatch.setattr(connect, "REPORT_S", 0.3)
+    full = Late()
+    full.told = iter(())  # type: ignore[misc,assignment]
+    assert connect.free(full) == {}
 
 
 def test_a_worker_of_other_code_is_refused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ FLOORS = (
     ("rollout",),
     ("training",),
     ("cluster",),
-    ("bench", "cli", "export"),
+    ("bench", "cli", "export", "drills"),
     ("__main__",),
 )
 RANK = {name: rank for rank, names in enumerate(FLOORS) for name in names}

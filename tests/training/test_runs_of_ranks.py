@@ -13,7 +13,9 @@ from helpers.runs import quiet_display, settings, timeless
 from helpers.thread_ranks import together
 from helpers.tiny import save_tiny
 from marft_algos.config.settings import TrainConfig
+from marft_algos.ranks.alike import RanksDiffer
 from marft_algos.ranks.group import Alone
+from marft_algos.runs import checkpoint
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
 
@@ -80,3 +82,35 @@ def test_chunks_are_those_of_the_settings_however_many_lanes_there_are(model: Pa
     assert files[0] == files[1]
     said = [[turn.text for e in run.episodes("eval", 0) for turn in e.turns] for run in runs]
     assert said[0] == said[2], "what is sampled does not depend on who is batched with whom"
+
+
+@pytest.mark.parametrize("where", ["adapter", "Adam", "value head"])
+def test_a_rank_that_holds_another_bit_ends_the_run_and_nothing_of_it_is_saved(
+    where: str, model: Path, tmp_path: Path
+) -> None:
+    made, lock = settings(model, tmp_path, **SHORT, save_every=1, keep="all", name="run"), threading.Lock()
+
+    def one(group: Any) -> None:
+        with lock:
+            trainer = Trainer(build(made), group)
+        update = trainer.learner.update
+
+        def updated(trajectories: Any, iteration: int) -> Any:
+            numbers = update(trajectories, iteration)
+            if group.rank == 1 and iteration == 1:
+                assert trainer.critics is not None
+                tensor = {
+                    "adapter": trainer.policies.parameters("solver_0")[0],
+                    "Adam": next(iter(trainer.learner.optimizers["solver_0"].state.values()))["exp_avg"],
+                    "value head": trainer.critics.parameters("solver_0")[0],
+                }[where]
+                tensor.data.view(-1)[:1].view(torch.int32).bitwise_xor_(1)
+            return numbers
+
+        trainer.learner.update = updated  # type: ignore[method-assign]
+        with quiet_display(made.iterations) as display:
+            trainer.train(trainer.start(), display)
+
+    with pytest.raises(RanksDiffer, match=r"rank 0 .*rank 1 .*--resume"):
+        together(2, one)
+    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [0, 1]

@@ -1,0 +1,71 @@
+"""A chunk that ended every worker it was given to is kept with the weights that played it: ``marft replay`` plays it.
+
+lost/iteration-000003-chunk-001/
+  chunk.json                what is played, and by which versions
+  POLICY.safetensors        the weights, named by number: ``policies`` of chunk.json says whose they are
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from marft_algos import seeds
+from marft_algos.cluster.worker import Packed
+from marft_algos.rollout.chunks import Chunk
+from marft_algos.rollout.panel import Panel
+from marft_algos.runs.disk import writing
+from marft_envs.errors import ConfigError
+
+FILE = "chunk.json"
+
+
+def keep(folder: Path, chunk: Chunk, weights: Mapping[str, tuple[int, Packed]]) -> Path:
+    """Writes a chunk down.
+
+    Args:
+        folder: Of all that are kept.
+        chunk: What was to be played.
+        weights: Policy -> version and weights.
+
+    Returns:
+        The chunk's folder.
+
+    Raises:
+        RunError: It cannot be written.
+    """
+    when = "evaluation" if chunk.iteration == seeds.EVALUATION else f"iteration-{chunk.iteration + 1:06d}"
+    target = folder / f"{when}-chunk-{chunk.place:03d}"
+    table = dataclasses.asdict(chunk) | {"policies": {policy: version for policy, (version, _) in weights.items()}}
+    with writing(target):
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        for number, (_, packed) in enumerate(weights.values()):
+            (target / f"{number}.safetensors").write_bytes(packed.data)
+        (target / FILE).write_text(json.dumps(table, indent=1, default=str) + "\n", encoding="utf-8")
+    return target
+
+
+def read(folder: Path) -> tuple[Chunk, dict[str, tuple[int, Packed]]]:
+    """Reads what ``keep`` wrote.
+
+    Raises:
+        ConfigError: There is nothing of the kind.
+    """
+    try:
+        table: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        versions, panel = table.pop("policies"), table.pop("panel")
+        weights = {
+            policy: (int(version), Packed.of((folder / f"{number}.safetensors").read_bytes()))
+            for number, (policy, version) in enumerate(versions.items())
+        }
+        return Chunk(Panel(panel["seeds"], panel["options"]), **table), weights
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"'{folder}' holds no chunk that was kept: {error}. Expected a folder in a run's lost/, as in marft replay"
+            " runs/NAME/lost/iteration-000003-chunk-001"
+        ) from error

@@ -1,0 +1,126 @@
+"""``marft drill``: fails on purpose, and says what came of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import shlex
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from marft_algos.config import arguments
+from marft_algos.lazy import require_training
+from marft_algos.ranges import COUNT, NOT_NEGATIVE
+from marft_algos.runs.disk import write_whole
+from marft_algos.terminal import say
+from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
+
+if TYPE_CHECKING:
+    from marft_algos.drills.rehearsal import Result
+
+
+@dataclass(frozen=True)
+class DrillArguments:
+    """Makes something fail in a small run on this machine, and says what came of it; without names, lists the drills.
+
+    Each time is a training of some seconds with the embedded model, disturbed at a random moment; its weights are
+    compared with those of the undisturbed run. Only processes that the drill has started are touched. The exit code is
+    1 where a drill does not do what it promises.
+    """
+
+    names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Which drills; all: every one."""
+    times: Annotated[int, COUNT] = 1
+    """How often each."""
+    seed: Annotated[int, NOT_NEGATIVE] = 0
+    """Of the moments."""
+    out: str = ""
+    """JSON file for what came of it; drills that are in it already, and not asked for, stay there."""
+
+
+def run_drill(argv: list[str]) -> int:
+    """``marft drill [NAME …]``."""
+    options: DrillArguments = arguments.parse(DrillArguments, argv, prog="marft drill")
+    if sys.platform != "linux":
+        raise ConfigError("Drills find processes in /proc, which this system does not have. Expected Linux.")
+    from marft_algos.drills.faults import DRILLS
+
+    if not options.names:
+        say(*(f"{name:<16} {drill.fails}\n{'':<16} → {drill.then}" for name, drill in DRILLS.items()), sep="\n")
+        return 0
+    names = list(DRILLS) if options.names == ("all",) else list(options.names)
+    for name in names:
+        if name not in DRILLS:
+            raise ConfigError(f"There is no drill '{name}'. {did_you_mean(name, DRILLS)}")
+    require_training()
+    from marft_algos.drills.rehearsal import Rehearsal
+
+    _check_cluster([name for name in names if "ray" in DRILLS[name].kind])
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="marft-drill-") as folder:
+        rehearsal = Rehearsal(Path(folder), options.seed)
+        say(f"seed {options.seed}; undisturbed: {rehearsal.digest[:16]}")
+        for name in names:
+            results: list[Result] = []
+            while (left := options.times - sum(len(result.hits) for result in results)) > 0:
+                results.append(rehearsal.play(name, len(results), left))
+                say(_line(name, results[-1]))
+                failed += bool(results[-1].faults)
+            say(_summary(name, results))
+            if options.out:
+                _write(Path(options.out), name, argv, options.seed, rehearsal.digest, results)
+    return int(failed > 0)
+
+
+def _check_cluster(names: Sequence[str]) -> None:
+    if names and importlib.util.find_spec("ray") is None:
+        raise MissingExtraError(f"The drill '{names[0]}'", "cluster")
+
+
+def _line(name: str, result: Result) -> str:
+    equal = "the undisturbed run's weights" if result.equal else "other weights"
+    lines = [f"{name}: {equal}, after {result.seconds:.0f} s"]
+    for hit in result.hits:
+        noticed = "not needed any more" if hit.noticed_s is None else f"noticed after {hit.noticed_s:.1f} s"
+        lines.append(f"  {hit.what}, {hit.after_s:.1f} s from its start; {noticed}")
+    return "\n".join([*lines, *(f"  FAILED: {fault}" for fault in result.faults)])
+
+
+def _table(results: Sequence[Result]) -> dict[str, Any]:
+    """Counts hits: a run that did not do as promised has failed at each of its own."""
+    noticed = [hit.noticed_s for result in results for hit in result.hits if hit.noticed_s is not None]
+    return {
+        "times": sum(len(result.hits) for result in results),
+        "as_promised": sum(len(result.hits) for result in results if not result.faults),
+        "equal": sum(len(result.hits) for result in results if result.equal),
+        "noticed": len(noticed),
+        "noticed_median_s": round(statistics.median(noticed), 2) if noticed else None,
+        "noticed_most_s": max(noticed, default=None),
+    }
+
+
+def _summary(name: str, results: Sequence[Result]) -> str:
+    table = _table(results)
+    seen = f", noticed within {table['noticed_most_s']:.1f} s" if table["noticed"] else ""
+    times = table["times"]
+    return f"{name}: {table['as_promised']} of {times} as promised, {table['equal']} with the same weights{seen}"
+
+
+def _write(out: Path, name: str, argv: Sequence[str], seed: int, digest: str, results: Sequence[Result]) -> None:
+    content: dict[str, Any] = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {}
+    content[name] = {
+        "command": shlex.join(["marft", "drill", *argv]),
+        "seed": seed,
+        "undisturbed": digest,
+        **_table(results),
+        "runs": [dataclasses.asdict(result) for result in results],
+    }
+    write_whole(out, json.dumps(content, indent=1) + "\n")
