@@ -36,6 +36,7 @@ COMMANDS = {
     "eval": "score a trained team against the untrained one or another, or any team of hosted and local models",
     "export": "write a trained team for PEFT, transformers, vLLM and llama.cpp; push it to a hub",
     "bench": "run a grid of algorithms, environments and seeds, and report on it",
+    "top": "how fast a run is, who waits for whom, and what was lost, while it runs",
     "show": "the last numbers of a run, and where its report is",
 }
 """Command -> what it does; the function is ``run_<command>`` of the module in ``_WHERE`` (here by default)."""
@@ -47,6 +48,7 @@ _WHERE = {
     "sft": "cli.commands",
     "dpo": "cli.commands",
     "eval": "cli.evaluate",
+    "top": "cli.top",
     "show": "cli.commands",
     "export": "export.commands",
     "bench": "bench.commands",

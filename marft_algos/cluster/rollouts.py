@@ -21,7 +21,7 @@ from marft_algos.rollout import selfplay
 from marft_algos.rollout.chunks import CHUNK, Chunk, Played, lost
 from marft_algos.terminal import say
 from marft_algos.training.parts import Parts
-from marft_algos.training.rollouts import Progress
+from marft_algos.training.rollouts import Players, Progress
 from marft_envs.errors import MarftError
 
 TICK_S = 1.0
@@ -79,6 +79,7 @@ class RayRollouts:
         self._seats: list[_Seat] = []
         self._times: deque[float] = deque(maxlen=100)
         self._counted: defaultdict[str, float] = defaultdict(float)
+        self._players = Players()
         self._lock, self._counting, self._closed = threading.RLock(), threading.Lock(), False
         lead(self._group, self._open)
 
@@ -103,12 +104,13 @@ class RayRollouts:
     def wake(self) -> None:
         """Does nothing: see ``rest``."""
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, Any]:
         """Returns what engines and workers counted since the last call."""
         with self._counting:
             counted, self._counted = dict(self._counted), defaultdict(float)
+            players = self._players.take()
         ready = sum(seat.facts is not None for seat in self._seats)
-        return {**counted, "workers": ready} if not self._group.rank else {}
+        return {**counted, "workers": ready, "time_players": players} if not self._group.rank else {}
 
     def close(self) -> None:
         """Ends the workers, and the cluster if it was made for this run."""
@@ -224,12 +226,17 @@ class RayRollouts:
                         todo.appendleft(number)
                 tokens = sum(t.tokens for played in done.values() for t in played.trajectories)
                 on_progress(sum(len(chunks[number].panel) for number in done), total, tokens)
+            with self._counting:
+                for number, chunk in enumerate(chunks):
+                    self._players.add(chunk, done[number])
             return [done[number] for number in range(len(chunks))]
 
     def _give(self, seat: _Seat, number: int, chunk: Chunk) -> None:
+        started = time.monotonic()
         for of in self._playing.values():
             if of.ref is None:
                 of.ref = self._ray.put(of.packed)
+        self._count("time_publish", time.monotonic() - started)
         sent = [
             (policy, of.version, [of.ref]) for policy, of in self._playing.items()
         ]  # in a list: not fetched unasked
@@ -264,9 +271,11 @@ class RayRollouts:
                 connect.check_alike(seat.facts, self._here)
             elif chunk is not None:
                 packed, seconds = result
-                done[chunk] = pickle.loads(packed.checked(f"chunk {chunk} from {seat.facts.host}"))
+                played: Played = pickle.loads(packed.checked(f"chunk {chunk} from {seat.facts.host}"))
+                played.player, played.seconds = f"worker {seat.number} on {seat.facts.host}", seconds
+                done[chunk] = played
                 self._times.append(seconds)
-                for name, number in done[chunk].engine.items():
+                for name, number in played.engine.items():
                     self._count(name, number)
                 self._count("time_played", seconds)
         except (DamagedError, errors.ObjectLostError, errors.OwnerDiedError) as error:
