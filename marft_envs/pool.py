@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from subprocess import Popen
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from marft_envs.errors import WorkerError
+from marft_envs.errors import ConfigError, WorkerError
 
 START_DEADLINE = 60.0
 """Seconds a process may take to become ready; its own limit, since a busy machine imports slowly."""
@@ -42,6 +42,10 @@ LAST = len(LOOKS)
 
 PATIENCE_S = 1.0
 """Seconds after which a run that waits for a longer look need not let all shorter ones go first."""
+
+NODE = "MARFT_NODE_PROCESSES"
+"""Environment variable: how many processes of this machine share the sizes of pools. Without it that is what torchrun
+says of its own (LOCAL_WORLD_SIZE)."""
 
 _Slot = TypeVar("_Slot")
 
@@ -207,6 +211,24 @@ class Slot(Generic[_P]):
                 self.process = None
 
 
+def share(size: int, express: bool = False) -> tuple[int, bool]:
+    """Returns how many processes a pool of this process may have, and whether there is one more for first looks.
+
+    ``size`` is the machine's: where several processes of it play (ranks, workers of a cluster), each has its part, at
+    least one, the one for first looks included. So all of them have ``size`` together, or one each if they are more.
+
+    Raises:
+        ConfigError: ``MARFT_NODE_PROCESSES`` is no number of processes.
+    """
+    said = os.environ.get(NODE) or os.environ.get("LOCAL_WORLD_SIZE") or "1"
+    if not said.isdecimal() or not int(said):
+        raise ConfigError(f"{NODE} is '{said}'; expected how many processes of this machine play, from 1.")
+    if int(said) == 1:
+        return size, express
+    part = max(size // int(said), 1)
+    return (part - 1, True) if express and part > 1 else (part, False)
+
+
 class ProcessPool(Generic[_P]):
     """Processes that start when a run needs them, are queued for, killed and replaced.
 
@@ -216,7 +238,7 @@ class ProcessPool(Generic[_P]):
     Args:
         name: What errors call it.
         spawn: Starts a process.
-        size: Most runs at once; further ones wait.
+        size: Most runs at once on this machine; further ones wait. Processes that play beside this one share it.
         express: One more process, for first looks.
     """
 
@@ -229,7 +251,8 @@ class ProcessPool(Generic[_P]):
 
     def __init__(self, name: str, spawn: Callable[[], _P], size: int, express: bool = False) -> None:
         self.closed = False
-        self._name, self._spawn, self._size, self._express = name, spawn, size, express
+        self._name, self._spawn = name, spawn
+        self._size, self._express = share(size, express)
         self._reset()
 
     def _reset(self) -> None:

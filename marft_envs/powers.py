@@ -99,6 +99,8 @@ def _does(value: Any, path: tuple[str, ...]) -> str:
         return "" if kind == "native" else _SENDS
     if not isinstance(value, str) or not path:
         return ""
+    if key == "worker_vllm" and value:
+        return _PROGRAM
     if key == "package":
         return _FOLDER
     if "://" in value:

@@ -38,6 +38,7 @@ COMMANDS = {
     "bench": "run a grid of algorithms, environments and seeds, and report on it",
     "replay": "play a chunk that ended every worker that it was given to",
     "drill": "make something fail on purpose, and see that nothing is lost",
+    "top": "how fast a run is, who waits for whom, and what was lost, while it runs",
     "show": "the last numbers of a run, and where its report is",
 }
 """Command -> what it does; the function is ``run_<command>`` of the module in ``_WHERE`` (here by default)."""
@@ -49,6 +50,7 @@ _WHERE = {
     "sft": "cli.commands",
     "dpo": "cli.commands",
     "eval": "cli.evaluate",
+    "top": "cli.top",
     "show": "cli.commands",
     "export": "export.commands",
     "bench": "bench.commands",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -19,7 +18,6 @@ from marft_algos.runs import start
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import clean, say
 from marft_envs import experts
-from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
     from marft_algos.config.settings import TrainConfig
@@ -182,7 +180,7 @@ def run_show(argv: list[str]) -> int:
     from marft_algos.runs import report
 
     options: ShowArguments = arguments.parse(ShowArguments, argv, prog="marft show")
-    run = RunFolder.open(options.run or _newest())
+    run = RunFolder.open(options.run or RunFolder.newest())
     metrics = run.metrics()
     if options.html:
         report.write(run)
@@ -199,10 +197,3 @@ def run_show(argv: list[str]) -> int:
     else:
         say(f"report:  not yet; write it now: {typed('show', run.root, '--html')}")
     return 0
-
-
-def _newest() -> str:
-    configs = sorted(Path("runs").glob("*/config.toml"), key=lambda path: path.stat().st_mtime)
-    if not configs:
-        raise ConfigError("There is no run in runs/ yet. Start one: marft train")
-    return str(configs[-1].parent)

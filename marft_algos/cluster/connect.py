@@ -114,6 +114,8 @@ def workers(config: TrainConfig, resources: Mapping[str, float], gpu: bool, rank
         of_one["num_gpus"] = config.worker_gpus
     free = {"num_cpus": resources.get("CPU", 0.0), "num_gpus": resources.get("GPU", 0.0)}
     most = _fit(of_one, free)
+    if config.max_workers:
+        return config.max_workers, of_one  # what does not fit waits until the cluster has grown
     if config.workers and config.workers <= most:
         return config.workers, of_one
     # Not asked for: leave the ranks what they learn on, of which Ray knows nothing.
@@ -127,6 +129,19 @@ def workers(config: TrainConfig, resources: Mapping[str, float], gpu: bool, rank
         f"{config.workers or 'Some'} workers of {each} each do not fit on the cluster, which has {there} to give. "
         + (f"Type: --workers {most}" if most else advice)
     )
+
+
+def beside(ray: Any, of_one: Mapping[str, float], most: int) -> int:
+    """Returns how many workers there may be on the node of this one: they share the sizes of its pools.
+
+    Args:
+        ray: The package.
+        of_one: Ray's options of a worker.
+        most: Workers of the run.
+    """
+    here = ray.get_runtime_context().get_node_id()
+    has = next((node["Resources"] for node in ray.nodes() if node["NodeID"] == here), {})
+    return max(min(_fit(of_one, {name: has.get(_NAMES[name], 0.0) for name in of_one}), most), 1)
 
 
 _NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}

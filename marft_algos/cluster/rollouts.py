@@ -23,8 +23,9 @@ from marft_algos.rollout import selfplay
 from marft_algos.rollout.chunks import CHUNK, Chunk, Played, lost
 from marft_algos.terminal import say
 from marft_algos.training.parts import Parts
-from marft_algos.training.rollouts import Progress
+from marft_algos.training.rollouts import Players, Progress
 from marft_envs.errors import MarftError
+from marft_envs.pool import NODE
 
 TICK_S = 1.0
 """How often it is looked whether a worker hangs, at least."""
@@ -40,6 +41,8 @@ class _Seat:
 
     number: int
     actor: Any = None
+    placed: bool = False
+    """Whether the cluster has found it a place; until then a worker that may come later is waited for."""
     facts: Facts | None = None
     """None: it is not ready."""
     node: str = ""
@@ -83,6 +86,7 @@ class RayRollouts:
         self._times: deque[float] = deque(maxlen=100)
         self._counted: defaultdict[str, float] = defaultdict(float)
         self._damages = Counter[int | None]()
+        self._players = Players()
         self._lock, self._counting, self._closed = threading.RLock(), threading.Lock(), False
         lead(self._group, self._open)
 
@@ -107,12 +111,13 @@ class RayRollouts:
     def wake(self) -> None:
         """Does nothing: see ``rest``."""
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, Any]:
         """Returns what engines and workers counted since the last call."""
         with self._counting:
             counted, self._counted = dict(self._counted), defaultdict(float)
+            players = self._players.take()
         ready = sum(seat.facts is not None for seat in self._seats)
-        return {**counted, "workers": ready} if not self._group.rank else {}
+        return {**counted, "workers": ready, "time_players": players} if not self._group.rank else {}
 
     def close(self) -> None:
         """Ends the workers, and the cluster if it was made for this run."""
@@ -139,28 +144,31 @@ class RayRollouts:
             _Actor
         )
         self._reaper = self._ray.remote(num_cpus=0, max_retries=0)(_reap)
-        self._settings = self._ray.put((config, self.chunk))
+        self._settings = self._ray.put((config, self.chunk, of_one, count))
         self._seats = [_Seat(number) for number in range(count)]
         try:
             for seat in self._seats:
                 self._hire(seat)
-            self._await_one()
+            self._await_first()
         except BaseException:
             self.close()
             raise
 
     def _hire(self, seat: _Seat) -> None:
         seat.actor = self._kind.remote(self._settings)
-        seat.call, seat.chunk, seat.facts, seat.since = seat.actor.ready.remote(), None, None, time.monotonic()
+        seat.call, seat.placed, seat.chunk, seat.facts = seat.actor.placed.remote(), False, None, None
+        seat.since = time.monotonic()
 
-    def _await_one(self) -> None:
-        """Waits until a worker is ready."""
-        until = time.monotonic() + self._config.worker_start
-        while not any(seat.facts for seat in self._seats):
+    def _await_first(self) -> None:
+        """Waits until a worker is ready, or as many as there have to be where more may come later."""
+        config, until = self._config, time.monotonic() + self._config.worker_start
+        least = max(config.workers, 1) if config.max_workers else 1
+        while (ready := sum(seat.facts is not None for seat in self._seats)) < least:
             if time.monotonic() > until or not any(seat.actor for seat in self._seats):
                 raise EngineError(
-                    f"No worker was ready within {self._config.worker_start:g} s ({len(self._seats)} were asked for). "
-                    "See ray status for what the cluster waits for; --worker-start gives it more time."
+                    f"{ready or 'No'} worker{'s were' if ready > 1 else ' was'} ready within {config.worker_start:g} s "
+                    f"({least} needed, {len(self._seats)} asked for). See ray status for what the cluster waits for; "
+                    "--worker-start gives it more time."
                 )
             self._listen({}, Counter())
 
@@ -228,6 +236,9 @@ class RayRollouts:
                         todo.appendleft(number)
                 tokens = sum(t.tokens for played in done.values() for t in played.trajectories)
                 on_progress(sum(len(chunks[number].panel) for number in done), total, tokens)
+            with self._counting:
+                for number, chunk in enumerate(chunks):
+                    self._players.add(chunk, done[number])
             return [done[number] for number in range(len(chunks))]
 
     def _give_up(self, chunk: Chunk, times: int) -> Played:
@@ -241,9 +252,11 @@ class RayRollouts:
         return lost(chunk, self._config.env, f"{times} workers died of it")
 
     def _give(self, seat: _Seat, number: int, chunk: Chunk) -> None:
+        started = time.monotonic()
         for of in self._playing.values():
             if of.ref is None:
                 of.ref = self._ray.put(of.packed)
+        self._count("time_publish", time.monotonic() - started)
         sent = [
             (policy, of.version, [of.ref]) for policy, of in self._playing.items()
         ]  # in a list: not fetched unasked
@@ -261,7 +274,9 @@ class RayRollouts:
             spent = time.monotonic() - seat.since
             if seat.call is not None and seat.facts is not None and spent > self._patience():
                 again.append(self._replace(seat, f"has not answered for {spent:.0f} s"))
-            elif seat.call is not None and seat.facts is None and spent > self._config.worker_start:
+            elif seat.call is None or seat.facts is not None or (self._config.max_workers and not seat.placed):
+                continue
+            elif spent > self._config.worker_start:
                 again.append(self._replace(seat, f"was not ready within {spent:.0f} s"))
         numbers = [number for number in again if number is not None]
         for number in numbers:
@@ -273,14 +288,19 @@ class RayRollouts:
         errors, chunk = self._ray.exceptions, seat.chunk
         try:
             result = self._ray.get(seat.call)
+            if not seat.placed:
+                seat.placed, seat.since, seat.call = True, time.monotonic(), seat.actor.ready.remote()
+                return None
             if seat.facts is None:
                 seat.facts, seat.node = result
                 connect.check_alike(seat.facts, self._here)
             elif chunk is not None:
                 packed, seconds = result
-                done[chunk] = pickle.loads(packed.checked(f"chunk {chunk} from {seat.facts.host}"))
+                played: Played = pickle.loads(packed.checked(f"chunk {chunk} from {seat.facts.host}"))
+                played.player, played.seconds = f"worker {seat.number} on {seat.facts.host}", seconds
+                done[chunk] = played
                 self._times.append(seconds)
-                for name, number in done[chunk].engine.items():
+                for name, number in played.engine.items():
                     self._count(name, number)
                 self._count("time_played", seconds)
         except (DamagedError, errors.ObjectLostError, errors.OwnerDiedError) as error:
@@ -322,11 +342,18 @@ class _Actor:
     def __init__(self, settings: Any) -> None:
         self._settings = settings
 
+    def placed(self) -> None:
+        """Answers as soon as it runs somewhere."""
+
     def ready(self) -> tuple[Facts, str]:
         """Builds what is played with."""
+        import os
+
         import ray
 
-        self._worker = Worker(*self._settings)
+        config, chunk, of_one, most = self._settings
+        os.environ[NODE] = str(connect.beside(ray, of_one, most))
+        self._worker = Worker(config, chunk)
         return self._worker.facts(), ray.get_runtime_context().get_node_id()
 
     def play(self, chunk: Chunk, weights: Sequence[tuple[str, int, list[Any]]]) -> tuple[Packed, float]:

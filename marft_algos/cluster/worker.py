@@ -5,20 +5,28 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import pickle
+import socket
+import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 import safetensors.torch
 from torch import Tensor
 
+from marft_algos.config.endpoints import Endpoint
 from marft_algos.config.settings import TrainConfig
+from marft_algos.engines import server
 from marft_algos.engines.base import Publisher
 from marft_algos.ranks.alike import Facts
 from marft_algos.rollout import selfplay
 from marft_algos.rollout.chunks import Chunk, Played
 from marft_algos.training.parts import build
 from marft_algos.training.player import Player
+from marft_algos.training.resolve import resolve
+from marft_algos.training.setup import make_env
 from marft_envs.errors import MarftError
 
 
@@ -69,12 +77,48 @@ class Worker:
     """
 
     def __init__(self, config: TrainConfig, chunk: int) -> None:
-        config = dataclasses.replace(config, rollouts="here", shard="whole", check_memory=False, fit_memory=False)
+        self._server, venv = ExitStack(), config.worker_vllm
+        mine = {"rollouts": "here", "worker_vllm": "", "shard": "whole", "check_memory": False, "fit_memory": False}
+        config = dataclasses.replace(config, **mine)
+        if venv:
+            config = self._served(config, venv)
         self._parts = parts = build(config)
         pool = selfplay.Pool(config, parts.policies) if config.pool else None
         self._player = Player(parts, chunk, pool)
         self._publisher = Publisher(parts.engine, parts.policies)
         self._versions: dict[str, int] = {}
+
+    def _served(self, config: TrainConfig, venv: str) -> TrainConfig:
+        """Starts a vLLM server on this worker's GPUs; returns the settings of who plays through it.
+
+        Raises:
+            ConfigError: There is no such virtual environment here.
+            EngineError: The server does not start.
+        """
+        env = make_env(config, config.env_kwargs)
+        spec = resolve(config, env)
+        env.close()
+        played = [policy for policy, endpoint in spec.endpoints.items() if endpoint.kind == "native"]
+        gpus = f"--tensor-parallel-size {int(config.worker_gpus)}" if config.worker_gpus >= 2 else ""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        settings = server.ServerSettings(
+            spec.models[played[0]],
+            venv=venv,
+            policies=len(played),
+            rank=config.lora_r,
+            context=config.context or 0,
+            dtype="float32" if config.dtype == "fp32" else "bfloat16",
+            port=port,
+            extra=gpus,
+        )
+        log = Path(tempfile.gettempdir()) / f"marft-vllm-{port}.log"
+        self._server.enter_context(server.serving(settings, timeout=config.worker_start, log=log))
+        endpoint = Endpoint("vllm", settings.url)
+        engines = {**config.engines, **dict.fromkeys(played, endpoint)}
+        # The GPUs are the server's: here are only adapters, and what they are saved from.
+        return dataclasses.replace(config, engines=engines, device="cpu")
 
     def facts(self) -> Facts:
         """Returns who this is, once it can play."""
@@ -109,3 +153,4 @@ class Worker:
         self._player.close()
         self._parts.engine.close()
         self._publisher.close()
+        self._server.close()

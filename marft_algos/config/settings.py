@@ -162,8 +162,14 @@ class TrainConfig(Checked):
     """Who plays: the ranks themselves, or workers on a Ray cluster (docs/scale.md)."""
     workers: Annotated[int, NOT_NEGATIVE] = 0
     """Ray workers. 0: as many as there are GPUs that no rank has, or without GPUs as many as there are free cores."""
+    max_workers: Annotated[int, NOT_NEGATIVE] = 0
+    """Ray workers at most: the run begins with ``workers`` (1 at least), and asks the cluster for more up to this many,
+    which join when its autoscaler or you have added nodes. 0: as many as ``workers``, and they have to fit now."""
     worker_gpus: Annotated[float, NOT_NEGATIVE] = 1.0
     """GPUs of a worker, where the run is on GPUs; a part of one is shared with other workers."""
+    worker_vllm: str = ""
+    """Folder of a virtual environment that has vLLM, the same on every node: each worker starts a server of its own in
+    it, on the worker's GPUs, and plays through that. Empty: workers decode themselves."""
     worker_timeout: Annotated[float, NOT_NEGATIVE] = 0.0
     """Seconds after which a worker that still plays the same chunk is replaced. 0: ten times the usual time, and 60."""
     worker_start: Annotated[float, POSITIVE] = 600.0
@@ -215,6 +221,13 @@ class TrainConfig(Checked):
                 "staleness keeps the adapters of past versions, to check what they sampled. Leave out full_finetune, "
                 "or say --staleness 0."
             )
+        if self.max_workers and self.max_workers < self.workers:
+            raise ConfigError(
+                f"There cannot be {self.workers} workers at least and {self.max_workers} at most. Type: --max-workers"
+                f" {self.workers}"
+            )
+        if self.worker_vllm:
+            self._check_worker_vllm()
         if self.shard == "base" and self.full_finetune:
             raise ConfigError(
                 "A base that is trained itself is not sharded. Leave out --full-finetune, or --shard base"
@@ -222,6 +235,21 @@ class TrainConfig(Checked):
         if self.shard == "base" and self.quantize != "none":
             raise ConfigError("A quantised base is not sharded. Type: --quantize none, or --shard whole")
         object.__setattr__(self, "engines", endpoints.parse_all(self.engines))
+
+    def _check_worker_vllm(self) -> None:
+        if self.rollouts != "ray":
+            raise ConfigError("worker_vllm is for workers on a cluster. Type: --rollouts ray")
+        if self.context is None:
+            raise ConfigError(
+                "A server of vLLM has to know how long prompt and reply may be together. Type: --context 4096, or as"
+                " much as you need"
+            )
+        several = isinstance(self.models, dict) and len(set(self.models.values())) > 1
+        if self.full_finetune or several or self.pool:
+            raise ConfigError(
+                "A worker's vLLM serves one base model with the present adapters. Leave out worker_vllm, or train"
+                " adapters (full_finetune = false) on one model, without a pool of past ones."
+            )
 
     def table(self) -> dict[str, Any]:
         """Returns every setting as plain values, the algorithm's as a nested table."""

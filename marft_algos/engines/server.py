@@ -131,7 +131,9 @@ def serving(
     with open(log or os.devnull, "ab") as sink, keys.drawn(settings.url) as key:
         output = sink if log is not None else None
         there = {**os.environ, **environment(), keys.VLLM: key}  # arguments can be read by every user of a machine
-        process = subprocess.Popen(command(settings), env=there, stdout=output, stderr=output)
+        # -m leaves the server no parent but this process, and it ends with it.
+        tied = [sys.executable, "-m", "marft_algos.engines.tied", os.path.abspath(settings.python)]
+        process = subprocess.Popen([*tied, *command(settings)[1:]], env=there, stdout=output, stderr=output)
         try:
             _wait(process, Server(settings.url, 5.0, key), timeout)
             yield process

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, TypeVar, cast
 
 from marft_algos.lazy import torch
@@ -23,6 +25,8 @@ class Group(Protocol):
     """Of this process, from 0. Rank 0 decides and writes."""
     size: int
     """How many there are: a power of two."""
+    seconds: float
+    """Spent in these calls so far: waiting for the others, and sending."""
 
     def add(self, x: torch.Tensor) -> torch.Tensor:
         """Adds a tensor over the ranks, in place, as a binary tree with neighbours first: the same bits on each."""
@@ -43,7 +47,7 @@ class Group(Protocol):
 class Alone:
     """One process: nothing is sent."""
 
-    rank, size = 0, 1
+    rank, size, seconds = 0, 1, 0.0
 
     def add(self, x: torch.Tensor) -> torch.Tensor:
         """Returns it."""
@@ -76,7 +80,7 @@ class Ranks:
     def __init__(self, timeout: float, device: torch.device) -> None:
         import torch.distributed as dist
 
-        self._dist = dist
+        self._dist, self.seconds = dist, 0.0
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         patience = datetime.timedelta(seconds=timeout)
         store, rank, size = next(dist.rendezvous("env://", timeout=patience))
@@ -94,39 +98,51 @@ class Ranks:
     def add(self, x: torch.Tensor) -> torch.Tensor:
         """Adds a tensor over the ranks, in place, as a binary tree with neighbours first: the same bits on each."""
         theirs, step = torch.empty_like(x), 1
-        while step < self.size:
-            partner = self.rank ^ step
-            sent = self._dist.P2POp(self._dist.isend, x, partner)
-            received = self._dist.P2POp(self._dist.irecv, theirs, partner)
-            # In the order of ranks: the lower one sends first, so that no transport waits for both.
-            for work in self._dist.batch_isend_irecv([sent, received] if self.rank < partner else [received, sent]):
-                work.wait()
-            x.add_(theirs)  # floats add up to the same whichever comes first
-            step *= 2
+        with self._timed():
+            while step < self.size:
+                partner = self.rank ^ step
+                sent = self._dist.P2POp(self._dist.isend, x, partner)
+                received = self._dist.P2POp(self._dist.irecv, theirs, partner)
+                # In the order of ranks: the lower one sends first, so that no transport waits for both.
+                for work in self._dist.batch_isend_irecv([sent, received] if self.rank < partner else [received, sent]):
+                    work.wait()
+                x.add_(theirs)  # floats add up to the same whichever comes first
+                step *= 2
         return x
 
     def gather(self, x: T) -> list[T]:
         """Returns what every rank gave, in their order; it must be picklable."""
         found: list[T | None] = [None] * self.size
-        self._dist.all_gather_object(found, x)
+        with self._timed():
+            self._dist.all_gather_object(found, x)
         return cast(list[T], found)
 
     def agree(self, flag: bool) -> bool:
         """Returns whether any rank says so."""
         said = torch.tensor([int(flag)])
-        self._dist.all_reduce(said, op=self._dist.ReduceOp.MAX)
+        with self._timed():
+            self._dist.all_reduce(said, op=self._dist.ReduceOp.MAX)
         return bool(said.item())
 
     def first(self, x: T) -> T:
         """Returns what rank 0 gave."""
         found: list[T | None] = [x if self.rank == 0 else None]
-        self._dist.broadcast_object_list(found, src=0)
+        with self._timed():
+            self._dist.broadcast_object_list(found, src=0)
         return cast(T, found[0])
 
     def close(self) -> None:
         """Leaves the others."""
         if self._dist.is_initialized():
             self._dist.destroy_process_group()
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds += time.monotonic() - started
 
 
 def lead(group: Group, work: Callable[[], T]) -> T:

@@ -55,6 +55,10 @@ class Played:
     """Replays that an outage broke off."""
     engine: Mapping[str, float] = field(default_factory=dict)
     """What a worker's engine counted meanwhile."""
+    player: str = ""
+    """Rank or worker that played it, and its machine: ``rank 1 on HOST``."""
+    seconds: float = 0.0
+    """That it took."""
 
 
 def cut(panel: Panel, size: int, iteration: int, *, first: int = 0, group_size: int = 1, **rest: Any) -> list[Chunk]:

@@ -217,6 +217,18 @@ class RunFolder:
             f"'{path}' is no run: there is no config.toml in it. {did_you_mean(str(path), near)} Start one: marft train"
         )
 
+    @classmethod
+    def newest(cls) -> str:
+        """Returns the path of the newest run in ``runs``.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        configs = sorted(Path("runs").glob("*/config.toml"), key=lambda path: path.stat().st_mtime)
+        if not configs:
+            raise ConfigError("There is no run in runs/ yet. Start one: marft train")
+        return str(configs[-1].parent)
+
     @contextmanager
     def locked(self, command: str = "") -> Iterator[None]:
         """Keeps other processes from writing here; see ``disk.held``.
@@ -276,6 +288,10 @@ class RunFolder:
             file.write(json.dumps(metrics).encode() + b"\n")
             file.flush()
             return file.tell()
+
+    def silent(self) -> float:
+        """Returns the seconds since metrics.jsonl was last written; 0: there is none."""
+        return time.time() - self.metrics_file.stat().st_mtime if self.metrics_file.exists() else 0.0
 
     def rewind(self, iteration: int, metrics_bytes: int) -> None:
         """Forgets what was written after a checkpoint."""

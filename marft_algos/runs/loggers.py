@@ -15,6 +15,7 @@ from rich.text import Text
 
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.intervals import Interval
+from marft_algos.runs.pace import Pace
 from marft_algos.runs.plots import NOISE
 from marft_algos.terminal import clean
 from marft_envs.errors import MissingExtraError
@@ -161,6 +162,9 @@ class Display:
             rows.append(Text(f"score while training  {sparkline(self._scores)}  {now}"))
         if policies := self._policies():
             rows.append(policies)
+        pace = Pace.of([self._last])
+        if pace is not None and (pace.ranks > 1 or pace.workers):
+            rows.append(Text(pace.brief(), "bright_black"))
         if self._evaluations and self._panel:
             rows.append(Text(f"evaluated on {self._panel}", "bright_black"))
         rows += [Text(f"{what}: {text}") for what, text in self._evaluations[:1] + self._evaluations[1:][-3:]]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from marft_algos import seeds
 from marft_algos.engines.base import Publisher
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout import selfplay
@@ -52,11 +56,44 @@ class Rollouts(Protocol):
     def wake(self) -> None:
         """Undoes ``rest``; to be called before the next ``publish`` or ``play``."""
 
-    def metrics(self) -> dict[str, float]:
-        """Returns numbers to log that were counted since the last call."""
+    def metrics(self) -> dict[str, Any]:
+        """Returns what to log that was counted since the last call: ``time_…`` as it is, the rest under ``engine/``.
+
+        ``time_players`` says who played how much of what is learnt from, see ``Players``.
+        """
 
     def close(self) -> None:
         """Ends environments, engines and connections."""
+
+
+class Players:
+    """Counts what each rank or worker has played of what is learnt from."""
+
+    def __init__(self) -> None:
+        self._counted: defaultdict[str, dict[str, float]] = defaultdict(
+            lambda: {"chunks": 0, "episodes": 0, "tokens": 0, "seconds": 0.0}
+        )
+
+    def add(self, chunk: Chunk, played: Played) -> None:
+        """Counts a chunk that was played."""
+        if chunk.iteration == seeds.EVALUATION:
+            return
+        counted = self._counted[played.player]
+        counted["chunks"] += 1
+        counted["episodes"] += len(chunk.panel)
+        counted["tokens"] += sum(trajectory.tokens for trajectory in played.trajectories)
+        counted["seconds"] += played.seconds
+
+    def take(self) -> list[dict[str, Any]]:
+        """Returns a row for each, by name, and begins anew."""
+        counted, self._counted = self._counted, Players()._counted
+        return [{"name": name, **counted[name]} for name in sorted(counted, key=_natural) if name]
+
+
+def _natural(name: str) -> tuple[int, str]:
+    """Orders ``rank 2`` before ``rank 10``."""
+    number = name.split(" ")[1:2]
+    return int(number[0]) if number and number[0].isdecimal() else 0, name
 
 
 RAY = "marft_algos.cluster.rollouts", "RayRollouts"
@@ -91,6 +128,8 @@ class Here:
         self.chunk = config.chunk or (CHUNK if lanes.count > 1 else 0)
         self._player, self._lanes, self._engine = Player(parts, self.chunk, pool), lanes, parts.engine
         self._publisher = Publisher(parts.engine, parts.policies, config.adapter_dir or None)
+        self._name, self._players = f"rank {lanes.group.rank} on {socket.gethostname()}", Players()
+        self._publishing = 0.0
 
     def play(self, chunks: Sequence[Chunk], on_progress: Progress, weights: Any = None) -> list[Played]:
         """Plays every chunk on one of the ranks, which all have the results."""
@@ -99,18 +138,25 @@ class Here:
         def play(chunk: Chunk) -> Played:
             nonlocal done, tokens
             self._player.on_progress = lambda ended, _, sampled: on_progress(done + ended, total, tokens + sampled)
+            started = time.monotonic()
             played = self._player.play(chunk)
+            played.player, played.seconds = self._name, time.monotonic() - started
             done, tokens = done + len(chunk.panel), tokens + sum(t.tokens for t in played.trajectories)
             return played
 
-        return self._lanes.spread(chunks, play)
+        results = self._lanes.spread(chunks, play)
+        for chunk, played in zip(chunks, results, strict=True):
+            self._players.add(chunk, played)
+        return results
 
     def pin(self) -> None:
         """Returns nothing: it is played at once."""
 
     def publish(self, policies: Iterable[str], version: int) -> None:
         """Publishes to the engine, through a folder where it wants one."""
+        started = time.monotonic()
         self._publisher.publish(policies, version)
+        self._publishing += time.monotonic() - started
 
     def rest(self) -> None:
         """Lets the engine give back its memory."""
@@ -120,9 +166,10 @@ class Here:
         """Lets the engine take it again."""
         self._engine.wake()
 
-    def metrics(self) -> dict[str, float]:
-        """Returns the engine's."""
-        return self._engine.metrics()
+    def metrics(self) -> dict[str, Any]:
+        """Returns the engine's, and who played."""
+        spent, self._publishing = self._publishing, 0.0
+        return {**self._engine.metrics(), "time_publish": spent, "time_players": self._players.take()}
 
     def close(self) -> None:
         """Ends environments and engine."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -61,6 +62,7 @@ class Trainer:
         self._demonstrations = parts.demonstrations
         self.progress = Progress()
         self._advised, self._cpu = False, time.process_time()
+        self._waited, self._others, self._restarted = 0.0, self.group.seconds, 0.0
         self._saved = setup.saved_policies(config, self.policies)
 
     def start(self) -> RunFolder:
@@ -91,6 +93,7 @@ class Trainer:
             run.write_config(self.config.to_toml())
             run.rewind(-1, 0)
             return
+        self._restarted = run.silent() if _attempt() else 0.0
         path = checkpoint.pick(run.checkpoints)
         self.progress = checkpoint.read_progress(path)
         checkpoint.load_policies(path, self.policies, self._saved)
@@ -176,7 +179,8 @@ class Trainer:
         config, iteration, metrics = self.config, self.progress.iteration, collected.metrics
         # What an outage broke off says nothing about the replies before it.
         trajectories, before = whole(collected.trajectories), time.monotonic()
-        metrics |= {f"engine/{k}": v for k, v in self.rollouts.metrics().items()}
+        counted = self.rollouts.metrics()
+        metrics |= {k if k.startswith("time_") else f"engine/{k}": v for k, v in counted.items()}
         self.rollouts.rest()
         if config.permute_rewards:
             trajectories = permute_rewards(
@@ -189,7 +193,7 @@ class Trainer:
         self.policies.version += 1
         self.rollouts.wake()
         self.rollouts.publish(self.learner.trainable, self.policies.version)
-        metrics |= {"time_rollout": before - started, "time_update": time.monotonic() - before}
+        metrics |= {"time_rollout": before - started, "time_update": time.monotonic() - before, **self._waits()}
         self.progress.iteration = iteration = iteration + 1
         if self.pool is not None:
             metrics |= self.pool.results(trajectories)
@@ -231,7 +235,20 @@ class Trainer:
         return self._elsewhere.submit(self._episodes.collect, iteration, judge, quiet, self.rollouts.pin())
 
     def _wait(self, played: Future[Collected]) -> Collected:
-        return lead(self.group, played.result) if self.rollouts.apart else played.result()
+        started = time.monotonic()
+        collected = lead(self.group, played.result) if self.rollouts.apart else played.result()
+        self._waited += time.monotonic() - started
+        return collected
+
+    def _waits(self) -> dict[str, Any]:
+        """Returns how many ranks there are, what they waited for since the last call, and when they were restarted."""
+        among = self.group.gather(self.group.seconds - self._others)  # rank by rank
+        known: dict[str, Any] = {"engine/ranks": self.group.size, "engine/rank_restarts": _attempt()}
+        known |= {"time_wait": self._waited, "time_ranks": [round(seconds, 4) for seconds in among]}
+        if self._restarted:
+            known["time_restart"] = self._restarted
+        self._waited, self._others, self._restarted = 0.0, self.group.seconds, 0.0
+        return known
 
     def _done(self) -> bool:
         return self.progress.done(self.config.iterations, self.config.token_budget)
@@ -345,6 +362,11 @@ class _Session:
 
 def _unseen(done: int, total: int, tokens: int) -> None:
     """Shows nothing: what is shown is what the learner does meanwhile."""
+
+
+def _attempt() -> int:
+    """Returns how often a launcher has started the ranks again."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def _due(iteration: int, every: int) -> bool:

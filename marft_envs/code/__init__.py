@@ -78,7 +78,7 @@ def make(
         format_penalty: What a reply costs that should hold a program and does not.
         code_block: ``lenient`` takes a reply without any fence for a program if it looks like one; ``strict`` does not.
         sandbox: Name of a layer; ``auto``: the strongest that passes its self-test; or a sandbox.
-        workers: Programs that run at once.
+        workers: Programs that run at once on a machine, however many ranks or workers play there.
         cpu_s: CPU seconds of one test, unless the problem sets its own; the wall clocks of a test and of a whole run
             are 3 and 10 times as long.
         memory_mb: MiB of a program; a problem may ask for more.

@@ -42,6 +42,7 @@ def test_help_loads_no_torch(tmp_path: Path) -> None:
         ["train", "grpo", "--help"],
         ["eval", "--help"],
         ["show", "--help"],
+        ["top", "--help"],
         ["plan", "--help"],
     ]
     shown = probe(*commands, ["bench", "--help"], ["bench", "run", "--help"], code=0, cwd=tmp_path).stdout

@@ -45,7 +45,7 @@ def flat(value: Any, name: str = "") -> list[tuple[str, Any]]:
 
 def numbers(run: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith("time_")} for line in lines]
+    return [{k: v for k, v in line.items() if not k.startswith(("time_", "engine/ran"))} for line in lines]
 
 
 def launcher(*words: str) -> subprocess.Popen[str]:

@@ -112,6 +112,8 @@ def test_episodes_and_weights_are_those_of_one_process(
     assert files(run) == files(here) and numbers(run) == numbers(here)
     last = run.metrics()[-1]
     assert last["engine/workers"] >= 1 and last["engine/publish_bytes"] > 0
+    assert sum(player["tokens"] for player in last["time_players"]) == last["tokens_played"]
+    assert 0 < last["time_wait"] <= last["time_rollout"] and last["time_publish"] > 0
 
 
 @pytest.mark.parametrize(

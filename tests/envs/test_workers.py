@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from marft_envs.errors import ConfigError
+from marft_envs.pool import NODE, share
 from marft_envs.workers import (
     WorkerCrashed,
     WorkerError,
@@ -276,3 +277,49 @@ def test_no_worker_outlives_its_parent() -> None:
     )
     with pytest.raises(ProcessLookupError):
         os.kill(int(done.stdout), 0)
+
+
+@pytest.mark.parametrize(
+    ("size", "express", "processes", "expected"),
+    [
+        (4, True, None, (4, True)),
+        (4, True, "1", (4, True)),
+        (8, True, "2", (3, True)),  # 2 · (3 + 1) = 8
+        (8, False, "2", (4, False)),
+        (2, True, "4", (1, False)),  # one each, whatever the size
+        (7, False, "2", (3, False)),
+    ],
+)
+def test_processes_of_one_machine_share_the_size_of_a_pool(
+    size: int, express: bool, processes: str | None, expected: tuple[int, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    monkeypatch.delenv(NODE, raising=False)
+    if processes is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+    assert share(size, express) == expected
+    monkeypatch.setenv(NODE, "1")  # what is said by name wins
+    assert share(size, express) == (size, express)
+
+
+def test_ranks_that_call_at_once_start_no_more_processes_than_one_would(tmp_path: Path) -> None:
+    """Two ranks, eight callers each, a pool of four: four processes at work on the machine."""
+    code = """
+import os, pathlib, sys
+from concurrent.futures import ThreadPoolExecutor
+from marft_envs.workers import WorkerPool
+with WorkerPool("os:getpid", size=4) as pool, ThreadPoolExecutor(8) as callers:
+    pool.call = lambda payload: pool._run(lambda process, _: (process.wait_ready(), process.pid)[1], 3)
+    pool.warm_up()
+    print(len({process for process in callers.map(pool.call, range(64))}), flush=True)
+"""
+    env = {**os.environ, "LOCAL_WORLD_SIZE": "2"}
+    ranks = [subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE) for _ in range(2)]
+    counts = [int(rank.communicate(timeout=120)[0]) for rank in ranks]
+    assert all(1 <= count <= 2 for count in counts) and sum(counts) <= 4
+
+
+def test_a_number_of_processes_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NODE, "several")
+    with pytest.raises(ConfigError, match="MARFT_NODE_PROCESSES is 'several'"):
+        WorkerPool("json:dumps")

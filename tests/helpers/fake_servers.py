@@ -21,7 +21,7 @@ Answer = tuple[int, Any] | tuple[int, Any, dict[str, str]]
 class Fake:
     """Answers (path, body) by a function, and remembers what was asked."""
 
-    def __init__(self, answer: Callable[[str, dict[str, Any]], Answer]) -> None:
+    def __init__(self, answer: Callable[[str, dict[str, Any]], Answer], port: int = 0) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.headers: list[dict[str, str]] = []
         fake = self
@@ -56,7 +56,7 @@ class Fake:
             def handle_error(self, request: Any, client_address: Any) -> None:
                 """A connection that broke is part of the test."""
 
-        self._server = Quiet(("127.0.0.1", 0), Handler)
+        self._server = Quiet(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -76,7 +76,9 @@ class Fake:
 class FakeVLLM:
     """vLLM's dialect over policies of its own: adapters are loaded from folders, one slot for each name; rank 0: none."""
 
-    def __init__(self, model: str, *, context: int = 512, slots: int = 8, raw: bool = False, rank: int = 8) -> None:
+    def __init__(
+        self, model: str, *, context: int = 512, slots: int = 8, raw: bool = False, rank: int = 8, port: int = 0
+    ) -> None:
         names = {f"slot{i}": f"slot{i}" for i in range(slots)}
         self._policies = PolicySet.build(model, names, device="cpu", lora=LoraSettings(r=rank or 8))
         self._engine = NativeEngine(self._policies)
@@ -86,7 +88,7 @@ class FakeVLLM:
         self.dies_after: int | None = None
         """Completions after which it closes connections without a word."""
         self.completions = 0
-        self.fake = Fake(self._answer)
+        self.fake = Fake(self._answer, port)
 
     @property
     def url(self) -> str:

@@ -113,5 +113,5 @@ def train(made: TrainConfig) -> tuple[Trainer, RunFolder]:
 
 
 def timeless(run: RunFolder) -> list[dict[str, Any]]:
-    """The metrics without what the clock says."""
-    return [{k: v for k, v in line.items() if not k.startswith("time_")} for line in run.metrics()]
+    """The metrics without what the clock says, and how many ranks there were."""
+    return [{k: v for k, v in line.items() if not k.startswith(("time_", "engine/ranks"))} for line in run.metrics()]

@@ -17,6 +17,8 @@ T = TypeVar("T")
 class ThreadRank:
     """One of several ranks; whatever is said is pickled, as between processes."""
 
+    seconds = 0.0
+
     def __init__(self, rank: int, size: int, said: list[Any], barrier: threading.Barrier) -> None:
         self.rank, self.size = rank, size
         self._said, self._barrier = said, barrier

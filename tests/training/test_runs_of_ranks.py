@@ -66,6 +66,10 @@ def test_a_run_on_two_ranks_is_that_of_one(what: str, model: Path, tmp_path: Pat
         there = trainer.policies.state_dict()
         assert there.keys() == weights.keys() and all(torch.equal(there[name], weights[name]) for name in weights)
     last = timeless(run)[-1]
+    line = again.metrics()[-1]
+    if what != "shown":  # there nobody plays
+        assert sum(player["tokens"] for player in line["time_players"]) == line["tokens_played"]
+        assert len(line["time_ranks"]) == line["engine/ranks"] == 2
     if what in ("replayed and judged", "absent", "candidates"):
         assert last["branches"] > 0
     if "judged" in what:

@@ -29,7 +29,7 @@ class Sandbox(ProcessPool[Worker]):
 
     Args:
         layer: One of ``LAYERS``, ``auto`` for the best local one that passes its self-test here, or ``unsafe``.
-        workers: Most programs that run at once.
+        workers: Most programs that run at once on this machine: ranks or workers that play there share them.
         limits: Of every run that names none.
         url: Of the service, ``http://TOKEN@HOST:PORT``, for the layer ``remote``.
         unsafe: Consent to layer ``unsafe``, which has rlimits and timeouts and no isolation; it also takes the
