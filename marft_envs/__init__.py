@@ -72,6 +72,7 @@ for _team, _summary in {
     "solo": "one agent writes a program, which runs in a sandbox",
     "dual": "planner, then coder",
     "reflect": "coder and reflector, until all public tests pass: up to 3 rounds",
+    "retry": "the reflecting team's control: one coder who reads the feedback himself",
     "trio": "planner, coder, reviewer: the reviewer's program counts",
     "tester": "coder and tester in parallel, then the coder mends",
 }.items():
