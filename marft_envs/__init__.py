@@ -87,6 +87,18 @@ for _team, _summary in {
     "dual_control": "an agent and a user-agent with tools of their own on one state",
 }.items():
     register(f"tools-{_team}-v0", "marft_envs.tools:make", {"team_name": _team}, _summary)
+for _team, _summary in {
+    "quarantine": "a reader without tools says one value of a letter, then an actor with tools, who never sees it",
+    "messenger": "the same, but the reader passes the letter on: a quarantine in name only",
+}.items():
+    register(f"tools-{_team}-v0", "marft_envs.tools:make", {"team_name": _team, "domain": "letters"}, _summary)
+for _team, _summary in {
+    "solo": "one agent says an answer to a puzzle",
+    "trial": "one agent tries several answers in one reply, and checks each",
+    "pick": "three proposers in parallel, then a checker that picks",
+    "check": "a proposer, and a checker whose words say whether it proposes again",
+}.items():
+    register(f"search-{_team}-v0", "marft_envs.search:make", {"team_name": _team}, _summary)
 for _toy, _summary in {
     "relay": "toy: the solver can only know what the planner passes on",
     "xor": "toy: two agents in parallel, a third joins what they say",
