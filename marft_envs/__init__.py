@@ -73,6 +73,7 @@ for _team, _summary in {
     "solo": "one agent writes a program, which runs in a sandbox",
     "dual": "planner, then coder",
     "reflect": "coder and reflector, until all public tests pass: up to 3 rounds",
+    "retry": "the reflecting team's control: one coder who reads the feedback himself",
     "trio": "planner, coder, reviewer: the reviewer's program counts",
     "tester": "coder and tester in parallel, then the coder mends",
 }.items():
@@ -95,6 +96,17 @@ for _team, _summary in {
     "boss": "a boss's words spawn readers and name their pages; later it answers",
 }.items():
     register(f"docs-{_team}-v0", "marft_envs.docs:make", {"team_name": _team}, _summary)
+    "quarantine": "a reader without tools says one value of a letter, then an actor with tools, who never sees it",
+    "messenger": "the same, but the reader passes the letter on: a quarantine in name only",
+}.items():
+    register(f"tools-{_team}-v0", "marft_envs.tools:make", {"team_name": _team, "domain": "letters"}, _summary)
+for _team, _summary in {
+    "solo": "one agent says an answer to a puzzle",
+    "trial": "one agent tries several answers in one reply, and checks each",
+    "pick": "three proposers in parallel, then a checker that picks",
+    "check": "a proposer, and a checker whose words say whether it proposes again",
+}.items():
+    register(f"search-{_team}-v0", "marft_envs.search:make", {"team_name": _team}, _summary)
 for _toy, _summary in {
     "relay": "toy: the solver can only know what the planner passes on",
     "xor": "toy: two agents in parallel, a third joins what they say",

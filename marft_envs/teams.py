@@ -45,6 +45,10 @@ class Team:
     """Enders whose words, where they name another agent, hand over to it instead of ending."""
     user: str = ""
     """The agent that plays the user: it alone is told what the user wants, and what it says goes to the others."""
+    readers: frozenset[str] | None = None
+    """Who sees a problem's document; None: everybody."""
+    terse: frozenset[str] = frozenset()
+    """Whose words reach others only where they are one word or one number: else others see a question mark."""
     policies: Mapping[str, str] = field(default_factory=dict)
     """Agent -> the policy that it reads in place of the domain's; "" for none."""
 

@@ -48,6 +48,7 @@ def make(
     reward: str = "mixed",
     format_penalty: float = 0.0,
     code_block: str = "lenient",
+    feedback: bool = True,
     sandbox: str | Sandbox = "auto",
     workers: int = 2,
     cpu_s: float = 2.0,
@@ -72,11 +73,13 @@ def make(
         profiles: Agent or role -> another profile. Or, to replace the team, a JSON file or list of ``role``,
             ``prompt``, ``with_answer``, acting in the order listed unless ``dependency`` says otherwise.
         dependency: Replaces the team's D: anything :func:`marft_envs.dependency.as_dependency` takes.
-        rounds: Most rounds in an episode; by default 3 for the reflecting team, else 1. An episode ends with the
-            round after which all public tests pass.
+        rounds: Most rounds in an episode; by default 3 for the teams ``reflect`` and ``retry``, else 1. An episode ends
+            with the round after which all public tests pass.
         reward: ``mixed``, ``fraction``, ``all`` or ``difference``, see :mod:`marft_envs.code.rewards`.
         format_penalty: What a reply costs that should hold a program and does not.
         code_block: ``lenient`` takes a reply without any fence for a program if it looks like one; ``strict`` does not.
+        feedback: Tell the agents what public tests say of their programs. Without, tests only decide whether another
+            round is played.
         sandbox: Name of a layer; ``auto``: the strongest that passes its self-test; or a sandbox.
         workers: Programs that run at once on a machine, however many ranks or workers play there.
         cpu_s: CPU seconds of one test, unless the problem sets its own; the wall clocks of a test and of a whole run
@@ -86,7 +89,7 @@ def make(
         unsafe: Allow running without isolation; see the sandbox's page.
         **flex: Settings of :class:`FlexEnv` (``history``, ``observation``, ``attribution``, …). With several
             rounds ``history`` is ``"team"`` by default (everybody reads the earlier rounds, unless D = 0), but for the
-            reflecting team's own D, which says itself what is seen of them.
+            two teams' own D, which says itself what is seen of them.
 
     Raises:
         ConfigError: If the team, profiles, D or a setting cannot work.
@@ -101,5 +104,5 @@ def make(
     from marft_envs.code import data as data_mod  # the generators load with the first environment
 
     problems = data_mod.load(data, split, levels, tags, filter, limit)
-    task = CodeTask(problems, team.agents, sandbox, limits, reward, format_penalty, code_block)
+    task = CodeTask(problems, team.agents, sandbox, limits, reward, format_penalty, code_block, feedback)
     return team.on(task, rounds, **flex)

@@ -40,6 +40,7 @@ class CodeTask(Drawn[Problem]):
         reward: One of :data:`marft_envs.code.rewards.REWARDS`.
         format_penalty: What a turn of a writer costs, in the turn channel, if its reply holds no program.
         code_block: ``lenient`` or ``strict``, see :func:`marft_envs.code.extract.extract`.
+        feedback: Tell the agents what public tests say.
 
     Raises:
         ConfigError: If a setting does not exist.
@@ -57,6 +58,7 @@ class CodeTask(Drawn[Problem]):
         reward: str = "mixed",
         format_penalty: float = 0.0,
         code_block: str = "lenient",
+        feedback: bool = True,
     ) -> None:
         rewards.check(reward, format_penalty)
         if code_block not in CODE_BLOCKS:
@@ -67,6 +69,7 @@ class CodeTask(Drawn[Problem]):
         self.testers = frozenset(agent.name for agent in agents if agent.role == TESTER and not agent.with_answer)
         self.judge = Judge(sandbox, limits)
         self.reward, self.format_penalty, self.code_block = reward, format_penalty, code_block
+        self.tells = feedback
         self._start()
 
     def _start(self) -> None:
@@ -125,7 +128,8 @@ class CodeTask(Drawn[Problem]):
             return Outcome(turn_rewards=paid)
         self._tried = self._report(self._proposed)
         told = feedback.feedback(self.problem, self._public, self._proposed, self._tried, self._found.status)
-        return Outcome(turn_rewards=paid, agent_rewards=advice, feedback=dict.fromkeys(self.agents, told))
+        hearers = self.agents if self.tells else ()
+        return Outcome(turn_rewards=paid, agent_rewards=advice, feedback=dict.fromkeys(hearers, told))
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Runs the last program on the hidden tests and pays what has changed since the round before."""

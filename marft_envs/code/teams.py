@@ -32,6 +32,12 @@ def reflecting(view: View) -> list[str | Turn]:
     return [Turn("coder_0", (last, *range(view.round_start, len(view.history))))] if view.layer == 1 else []
 
 
+def retrying(view: View) -> list[str | Turn]:
+    """D of the coder alone: round after round it sees its own last program, as the reflecting team's coder does."""
+    last = view.latest("coder_0", before=view.round_start)
+    return [Turn("coder_0", () if last is None else (last,))] if view.layer == 0 else []
+
+
 def testing(view: View) -> list[str | Turn]:
     """D of the team with a tester: coder and tester side by side, then the coder again, who sees both."""
     if view.layer == 0:
@@ -76,6 +82,19 @@ TEAMS: dict[str, Team] = {
             ),
         ),
         partial(Router, reflecting),
+        rounds=3,
+        remembers=True,
+    ),
+    "retry": Team(
+        (
+            member(
+                "coder",
+                "You are the Coder. You solve the programming problem in Python. If a program of yours has failed, "
+                f"mend it by the feedback. {_BLOCK}",
+                True,
+            ),
+        ),
+        partial(Router, retrying),
         rounds=3,
         remembers=True,
     ),

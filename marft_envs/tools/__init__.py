@@ -19,7 +19,7 @@ from marft_envs.tools.limits import Limits
 from marft_envs.tools.schema import marked, tool
 from marft_envs.tools.speech import Named, by_agent, told
 from marft_envs.tools.task import ToolTask
-from marft_envs.tools.teams import TEAMS, check, team
+from marft_envs.tools.teams import READING, TEAMS, check, team
 from marft_envs.tools.types import (
     Grade,
     Problems,
@@ -33,13 +33,14 @@ from marft_envs.tools.types import (
 )
 
 __all__ = [
-    "DOMAINS", "TEAMS", "CompactMessages", "FunctionDomain", "Grade", "Limits", "ProblemSet", "Problems", "Team",
-    "Tool", "ToolCall", "ToolDomain", "ToolError", "ToolProblem", "ToolResult", "ToolTask", "World", "domain_of",
-    "make", "marked", "team", "tool",
+    "DOMAINS", "READING", "TEAMS", "CompactMessages", "FunctionDomain", "Grade", "Limits", "ProblemSet", "Problems",
+    "Team", "Tool", "ToolCall", "ToolDomain", "ToolError", "ToolProblem", "ToolResult", "ToolTask", "World",
+    "domain_of", "make", "marked", "team", "tool",
 ]  # fmt: skip
 
 DOMAINS = {
     "depot": "marft_envs.tools.depot:Depot",
+    "letters": "marft_envs.tools.depot.letters:Letters",
     "bfcl": "marft_envs.tools.bfcl:BfclDomain",
     "tau": "marft_envs.tools.tau:TauDomain",
     "mcp": "marft_envs.tools.mcp:MCPToolDomain",
@@ -80,7 +81,8 @@ def make(
     """Builds a tool-use environment.
 
     Args:
-        team_name: One of :data:`TEAMS` (which one is the id's business), or a :class:`Team` of your own.
+        team_name: One of :data:`TEAMS` or :data:`READING` (which one is the id's business), or a :class:`Team` of your
+            own.
         domain: A name of :data:`DOMAINS`, ``tau:FOLDER``, ``module:callable`` for a plug-in, or a domain
             (:class:`FunctionDomain` makes one of typed functions).
         split: ``train`` or ``test``, or what else the domain has.
@@ -114,6 +116,12 @@ def make(
     dialects = by_agent(dialect, members)
     members = told(members, dialects)
     problems = tool_domain.problems(split, whole(levels), limit)
+    if members.readers and not problems[0].document:
+        who = ", ".join(sorted(members.readers))
+        raise ConfigError(
+            f"Problems of '{tool_domain.name}' have no document that {who} could read. Use domain='letters', a domain"
+            " whose problems have a document, or a team in which nobody reads one."
+        )
     limits = Limits(max_turns, max_idle, max_calls, dict(budgets or {}), max_result_chars)
     pays = CompositeReward(**reward) if isinstance(reward, Mapping) else reward
     task = ToolTask(tool_domain, problems, members, pays, limits, show_tools, show_policy, dialects)

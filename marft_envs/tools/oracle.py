@@ -40,10 +40,13 @@ def answer(task: ToolTask, agent: str) -> str:
     """Returns what the oracle says as ``agent`` now: nothing that it would have to foresee.
 
     Whoever holds tools goes on in a reply until a call needs a value, or a change of the world a decision, that only
-    the results of this reply will show. An adviser names the calls up to there, without values that nobody has read.
+    the results of this reply will show. An adviser names the calls up to there, without values that nobody has read;
+    one who reads the document for the others says what is sought of it, or, if its words may be any, the whole.
     """
     rest, team, control = remaining(task), task.team, task.control[agent]
     read = _read(task)
+    if agent in (team.readers or ()) and not task.holds[agent]:
+        return task.problem.sought if agent in team.terse else task.problem.document
     if not task.holds[agent] and not control:
         return plan(_decided(task, rest), read)
     mine: list[ToolCall] = []
@@ -69,8 +72,10 @@ def answer(task: ToolTask, agent: str) -> str:
 
 
 def _read(task: ToolTask) -> str:
-    """Returns what users and results have said so far in the episode."""
-    return "\n".join([*task.problem.turns[: task.user_turn + 1], *(entry.line for entry in task.live.log)])
+    """Returns what users, the document and results have said so far in the episode."""
+    return "\n".join(
+        [task.problem.document, *task.problem.turns[: task.user_turn + 1], *(entry.line for entry in task.live.log)]
+    )
 
 
 def _decided(task: ToolTask, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:

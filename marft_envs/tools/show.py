@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from marft_envs.tools.types import Tool
+from marft_envs.types import Show, TurnRecord
 
 SHOWN = ("openai", "dialect", "signatures", "names", "none")
 """How an agent's tools stand in its observation."""
@@ -48,6 +51,32 @@ def tools(
     elif mine:
         out.append("\n".join(["Your tools:", *(tool.line if kind == "openai" else signature(tool) for tool in mine)]))
     return out
+
+
+def document(text: str, readers: frozenset[str] | None, reader: str) -> list[str]:
+    """Returns a paragraph with a text of others for those who see it; ``readers`` are None where everybody does."""
+    return [f"The letter:\n{text}"] if text and (readers is None or reader in readers) else []
+
+
+_ONE = re.compile(r"[A-Za-z]{1,24}|\d{1,9}")
+
+
+def tersely(agents: frozenset[str], otherwise: Show | None) -> Show | None:
+    """Returns how turns stand in others' observations where some agents may only say one word or one number.
+
+    Args:
+        agents: Theirs are shown as a question mark if they are anything else.
+        otherwise: How the turns of all others stand there.
+    """
+    return partial(_tersely, agents, otherwise) if agents else otherwise
+
+
+def _tersely(
+    agents: frozenset[str], otherwise: Show | None, turn: TurnRecord, reader: str, sees: Sequence[int]
+) -> tuple[str, str] | None:
+    if turn.agent in agents:
+        return turn.text.strip() if _ONE.fullmatch(turn.text.strip()) else "?", ""
+    return None if otherwise is None else otherwise(turn, reader, sees)
 
 
 def user(words: Sequence[str], own: bool) -> list[str]:

@@ -157,6 +157,7 @@ class ToolTask(Drawn[ToolProblem]):
             parts = self._stands(agent)
             if self.team.user in ("", agent):
                 parts = [*parts, *show.user(self.problem.turns[: self.user_turn + 1], agent == self.team.user)]
+            parts = [*parts, *show.document(self.problem.document, self.team.readers, agent)]
             self._texts[key] = "\n\n".join(parts)
         return self._texts[key]
 
@@ -183,8 +184,8 @@ class ToolTask(Drawn[ToolProblem]):
 
     @property
     def show(self) -> Show | None:
-        """How a turn stands in others' observations: as it is, or as its record."""
-        return None if self.records is None else self.records.show
+        """How a turn stands in others' observations: as it is, as its record, or as the one word that it may be."""
+        return show.tersely(self.team.terse, None if self.records is None else self.records.show)
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Carries out the calls of each turn, in canonical order; ends the episode with the last user turn."""

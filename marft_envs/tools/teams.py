@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from marft_envs.dependency import DependencyFunction, View
@@ -37,6 +38,7 @@ def check(team: Team, domain: ToolDomain) -> None:
     references = {
         "holds": team.holds, "enders": team.enders, "transfers": team.transfers, "routers": team.routers,
         "policies": team.policies, "user": (team.user,) if team.user else (),
+        "readers": team.readers or (), "terse": team.terse,
         "transfers' targets": [to for others in team.transfers.values() for to in others],
     }  # fmt: skip
     for field_name, referred in references.items():
@@ -345,6 +347,29 @@ def dual_control(domain: ToolDomain) -> Team:
     )
 
 
+def quarantine(domain: ToolDomain, terse: bool = True) -> Team:
+    """A reader who alone sees the document and holds nothing, and an actor who holds everything and hears its words.
+
+    ``terse``: of the reader's words the actor sees one word or one number, and a question mark in place of others.
+    """
+    says = "Say the one value that the request needs of it, a word or a number, and nothing else."
+    reader = member(
+        "reader",
+        "You are the Reader in a team of two: Reader, then Actor. You alone see the letter; you cannot call tools. "
+        f"{says if terse else 'Pass on what it says, word by word.'}",
+    )
+    actor = member(
+        "actor",
+        "You are the Actor in a team of two: Reader, then Actor. The Reader says what is in the letter. Settle the "
+        f"user's request with your tools. {USE} {END}",
+        True,
+    )
+    dependency = partial(Router, partial(advised, advisers=("reader_0",), executor="actor_0"))
+    readers = frozenset({"reader_0"})
+    team = _team(domain, (reader, actor), ("actor_0",), dependency)
+    return replace(team, readers=readers, terse=readers if terse else frozenset())
+
+
 TEAMS: dict[str, Callable[[ToolDomain], Team]] = {
     "solo": solo,
     "dual": dual,
@@ -354,6 +379,11 @@ TEAMS: dict[str, Callable[[ToolDomain], Team]] = {
     "debate": debate,
     "dual_control": dual_control,
 }
+READING: dict[str, Callable[[ToolDomain], Team]] = {
+    "quarantine": quarantine,
+    "messenger": partial(quarantine, terse=False),
+}
+"""Teams in which only some read a problem's document: for domains whose problems have one."""
 
 
 def team(name: str, domain: ToolDomain) -> Team:
@@ -362,4 +392,4 @@ def team(name: str, domain: ToolDomain) -> Team:
     Raises:
         ConfigError: If there is no such team, or the domain has not what it needs.
     """
-    return named("tool-using", name, TEAMS)(domain)
+    return named("tool-using", name, {**TEAMS, **READING})(domain)

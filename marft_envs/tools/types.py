@@ -152,7 +152,7 @@ def _hears(judge: Callable[..., Any]) -> bool:
 
 @dataclass(frozen=True)
 class ToolProblem:
-    """What the user wants. Agents see ``turns``, one by one, and nothing else of it."""
+    """What the user wants. Agents see ``turns``, one by one, and ``document``, and nothing else of it."""
 
     id: str
     """``<domain>/…``; regenerates or finds the same problem."""
@@ -163,6 +163,10 @@ class ToolProblem:
     level: int | None = None
     withheld: tuple[frozenset[str], ...] = ()
     """Tools that are missing in user turn i."""
+    document: str = ""
+    """A text of others that the request is about, which nobody vouches for. The team says who sees it."""
+    sought: str = field(default="", repr=False)
+    """What of the document the request needs; never shown."""
     secret: Any = field(default=None, repr=False)
     """The domain's own gold; never shown."""
 

@@ -127,6 +127,29 @@ def test_each_side_of_a_reflection_reads_what_it_needs() -> None:
     assert env.messages("coder_0")[-1]["content"].endswith("[reflector, round 2]\nYou divide by zero.")
 
 
+def test_a_coder_alone_reads_what_the_coder_of_the_reflecting_team_reads_but_the_reflectors_words() -> None:
+    alone, team = build("retry"), build("reflect")
+    play(alone, {"coder": [code(WRONG), code(CRASH), code(GOLD)]})
+    assert [turn.agent for turn in alone.episode.turns] == ["coder_0"] * 3 and alone.episode.success
+    assert [turn.sees for turn in alone.episode.turns] == [(), (0,), (1,)]
+    for env in (alone, team):
+        env.reset(seed=0)
+        env.step(code(WRONG))
+    team.step("Hm.")
+    assert told(team, "coder_0") == f"{told(alone, 'coder_0')}\n\n[reflector, round 2]\nHm."
+    assert "1 of 2 public tests passed." in told(alone, "coder_0")
+
+
+def test_without_feedback_tests_decide_about_another_round_and_say_nothing() -> None:
+    env = build("retry", feedback=False, dependency="independent", history="deps")
+    env.reset(seed=0)
+    asked = told(env, "coder_0")
+    env.step(code(WRONG))
+    assert told(env, "coder_0") == asked  # the same prompt again: best of three by the public tests
+    env.step(code(GOLD))
+    assert env.done and env.episode.success and env.episode.metrics["rounds"] == 2.0
+
+
 def test_public_tests_that_pass_end_the_episode_whatever_the_hidden_ones_say() -> None:
     lenient = dataclasses.replace(ADD, public=calls(("[0, 0]", "0")))
     env = play(build("reflect", lenient), {"coder": code(ZERO)})
@@ -530,7 +553,7 @@ def test_the_real_sandbox_survives_pickling_and_copying_of_environments() -> Non
 def test_all_environments_of_a_process_share_one_sandbox() -> None:
     envs = [marft_envs.make(f"code-{team}-v0", levels=[0], limit=5, cpu_s=1.0 + i) for i, team in enumerate(TEAMS)]
     assert len({id(env.task.judge.sandbox) for env in envs}) == 1
-    assert [env.task.judge.limits.cpu_s for env in envs] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert [env.task.judge.limits.cpu_s for env in envs] == [1.0 + i for i in range(len(TEAMS))]
 
 
 def test_the_evaluation_panel_has_every_problem_at_most_once() -> None:

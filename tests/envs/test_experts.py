@@ -14,6 +14,8 @@ from marft_envs.math.teams import SPECIALISTS
 
 IDS = [spec.id for spec in marft_envs.list_envs() if "/" not in spec.id]
 PLAYED = 20
+LETTERS = ("tools-quarantine-v0", "tools-messenger-v0")
+"""Of one level, in which nothing is looked up."""
 
 
 @pytest.mark.parametrize("id", IDS)
@@ -70,7 +72,7 @@ def test_a_math_team_shares_the_solution() -> None:
     assert [turn.text for turn in solo] == [r"12-1=11, 11*4=44. \boxed{44}"]
 
 
-@pytest.mark.parametrize("id", [id for id in IDS if id.startswith("tools-")])
+@pytest.mark.parametrize("id", [id for id in IDS if id.startswith("tools-") and id not in LETTERS])
 def test_an_expert_with_tools_says_nothing_that_it_would_have_to_foresee(id: str) -> None:
     """Numbers and names that it writes were read, and it looks before it decides: in a later reply."""
     env = marft_envs.make(id, levels=[1, 2, 3])

@@ -1,0 +1,190 @@
+"""Is a checker worth what it costs? Teams that propose and check, beside best-of-n of one agent at equal tokens.
+
+::
+
+    marft bench run examples/configs/bench_checker.toml --out runs/checker
+    python -m benchmarks checker runs/checker
+
+Every trained team of the folder plays the held-out panel again, sampled, as in training. One agent that says an answer
+(``search-solo-v0``) is sampled often: the majority of n answers, with n such that n answers sample, or process, as many
+tokens an episode as the team; and, as a ceiling that only a perfect check reaches, whether some answer of the n was
+right. ``offered`` is the same of a team's own proposals. Differences are paired by problem, 95 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.runs import table
+from marft_algos.bench.folder import BenchFolder
+from marft_algos.bench.worker import VOTE_SEEDS, _Evaluation
+from marft_algos.config import settings as configs
+from marft_algos.config.settings import TrainConfig
+from marft_algos.engines import NativeEngine
+from marft_algos.engines.base import RolloutEngine
+from marft_algos.runs import intervals
+from marft_algos.runs.folder import RunFolder
+from marft_algos.training import evaluate
+from marft_algos.types import Trajectory
+
+HEAD = ["puzzle", "seed", "team", "greedy", "sampled", "offered", "tokens", "processed", "path"]
+HEAD += [
+    "best of n, equal sampled",
+    "equal processed",
+    "team less vote, equal processed",
+    "some of n right",
+    "exchanged",
+]
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a trained team did on the panel."""
+
+    greedy: np.ndarray
+    """[P]: 1 where it solved the problem."""
+    right: np.ndarray
+    """[K, P]: the same of K sampled episodes."""
+    answers: list[list[str]]
+    """[K][P]: the answers, in their one spelling."""
+    offered: float
+    tokens: float
+    """Sampled in an episode, mean."""
+    processed: float
+    """Sampled or read in an episode, mean."""
+    exchanged: np.ndarray | None
+    """[P]: as ``greedy``, with the words that the last speaker hears exchanged between puzzles; None: it hears none."""
+    path: float
+    """On the critical path of an episode, mean: over its layers, the longest reply."""
+
+
+def main() -> None:
+    """Prints the table of one folder."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="folder of the benchmark")
+    parser.add_argument("--samples", type=int, default=4, help="episodes that a team plays of each problem")
+    parser.add_argument("--most", type=int, default=24, help="answers that one agent is sampled for")
+    args = parser.parse_args()
+    folder = BenchFolder(args.folder)
+    rows = [row for row in folder.rows() if row["status"] == "done" and row["kind"] == "train"]
+    runs = {(puzzle(folder, row), row["seed"], row["env"]): row for row in rows if row["algorithm"] != "untrained"}
+    lines = []
+    for kind, seed, env in sorted(runs, key=lambda case: case[:2]):
+        if folder.job(runs[kind, seed, env]["key"])["config"]["env"] != "search-solo-v0":
+            continue
+        alone = play(folder, runs[kind, seed, env], args.most)
+        lines.append([kind, str(seed), env, *scores(alone), "", "", "", "", ""])
+        for other in (e for k, s, e in runs if (k, s) == (kind, seed) and e != env):
+            team = play(folder, runs[kind, seed, other], args.samples)
+            lines.append([kind, str(seed), other, *scores(team), *against(team, alone)])
+            print(" | ".join(lines[-1]), file=sys.stderr, flush=True)
+    print(table(HEAD, lines))
+
+
+def puzzle(folder: BenchFolder, row: Mapping[str, Any]) -> str:
+    """The kind of puzzle that a run is about."""
+    return str(folder.job(row["key"])["config"]["env_kwargs"].get("puzzle", "sum"))
+
+
+def play(folder: BenchFolder, row: Mapping[str, Any], samples: int) -> Played:
+    """Plays a trained team's panel greedily, and so many times sampled."""
+    config = configs.build(folder.job(row["key"])["config"])
+    evaluation = _Evaluation(config)
+    evaluation.load(RunFolder.open(folder.runs / row["key"]))
+    greedy = evaluation.play(config)
+    drawn = [
+        evaluation.play(dataclasses.replace(config, eval_greedy=False, seed=config.seed + VOTE_SEEDS * (i + 1)))
+        for i in range(samples)
+    ]
+    every = [trajectory for played in drawn for trajectory in played]
+    key = evaluation.answer_key
+    assert key is not None, "a search task has an answer_key"
+    return Played(
+        solved(greedy),
+        np.stack([solved(played) for played in drawn]),
+        [[key(t.transitions[-1].turn.text) for t in played] for played in drawn],
+        float(np.mean([t.episode.metrics["offered"] for t in every])),
+        float(np.mean([t.tokens for t in every])),
+        float(np.mean([t.processed for t in every])),
+        exchanged(evaluation, config, greedy),
+        float(np.mean([critical_path(t) for t in every])),
+    )
+
+
+def exchanged(evaluation: _Evaluation, config: TrainConfig, played: Sequence[Trajectory]) -> np.ndarray | None:
+    """Plays the panel again, with the words of those who are heard by the last speaker from other problems."""
+    heard = {t.agent for one in played for t in one.transitions if t.agent != one.transitions[-1].agent}
+    if not heard:
+        return None
+    renderer = evaluation.policies.renderer
+    engine: RolloutEngine = NativeEngine(evaluation.policies, config.engine_batch, config.decode_graph)
+    for agent in sorted(heard):
+        engine = evaluate.swap(agent, played, config, engine, renderer)
+    return solved(evaluate.play(config, evaluation.make_env, evaluation.panel, renderer, engine))
+
+
+def critical_path(trajectory: Trajectory) -> int:
+    """Tokens that have to be sampled one after the other: the longest reply of each layer, summed."""
+    longest: dict[tuple[int, int], int] = {}
+    for t in trajectory.transitions:
+        layer = (t.turn.round, t.turn.layer)
+        longest[layer] = max(longest.get(layer, 0), len(t.reply.action_ids))
+    return sum(longest.values())
+
+
+def solved(played: Sequence[Trajectory]) -> np.ndarray:
+    """[P]: 1 where the episode was a success."""
+    return np.array([float(bool(t.success)) for t in played])
+
+
+def voted(alone: Played, n: int) -> np.ndarray:
+    """[P]: 1 where the commonest of the first n answers is right; the earliest of equals; no answer is no vote."""
+    out = np.zeros(len(alone.greedy))
+    for p in range(len(out)):
+        answers = [alone.answers[k][p] for k in range(n)]
+        votes = Counter(filter(None, answers))
+        if votes:
+            out[p] = alone.right[answers.index(votes.most_common(1)[0][0]), p]
+    return out
+
+
+def scores(played: Played) -> list[str]:
+    """Greedy score, sampled score, offered, tokens an episode: sampled, processed, critical path."""
+    cells = [played.greedy, played.right.mean(0)]
+    return [
+        *(f"{100 * i.mean:.1f} [{100 * i.low:.1f}, {100 * i.high:.1f}]" for i in map(interval, cells)),
+        f"{100 * played.offered:.1f}",
+        *(f"{n:.0f}" for n in (played.tokens, played.processed, played.path)),
+    ]
+
+
+def interval(outcomes: np.ndarray) -> intervals.Interval:
+    """The mean over problems."""
+    return intervals.mean(list(outcomes))
+
+
+def against(team: Played, alone: Played) -> list[str]:
+    """The vote at equal sampled and at equal processed tokens, the team's difference to the latter, and the ceiling."""
+    most = len(alone.answers)
+    by = [min(most, max(1, int(a / b))) for a, b in ((team.tokens, alone.tokens), (team.processed, alone.processed))]
+    votes = [voted(alone, n) for n in by]
+    less = intervals.paired(list(votes[1]), list(team.right.mean(0)))
+    return [
+        *(f"{100 * vote.mean():.1f} (n = {n})" for vote, n in zip(votes, by, strict=True)),
+        f"{100 * less.mean:+.1f} [{100 * less.low:+.1f}, {100 * less.high:+.1f}]",
+        f"{100 * alone.right[: by[1]].any(0).mean():.1f}",
+        "" if team.exchanged is None else f"{100 * team.exchanged.mean():.1f}",
+    ]
+
+
+if __name__ == "__main__":
+    main()
