@@ -8,6 +8,7 @@ the order in which they arrive changes nothing. ``sees``, not arrival, decides w
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -77,6 +78,7 @@ class FlexEnv(AECEnv):
     ) -> None:
         super().__init__()
         _check_team(agents, render_mode)
+        _check_task(task)
         self.rules = Rules(history, max_rounds, max_turns, max_turns_per_agent, on_invalid, max_chars, share_thoughts)
         """Limits, and what of the past is seen; what is put here counts from the next :meth:`reset` on."""
         self.team = tuple(agents) if reply_tokens is None else _limited(agents, reply_tokens)
@@ -349,11 +351,30 @@ def _limited(agents: Sequence[AgentSpec], tokens: int) -> tuple[AgentSpec, ...]:
     return tuple(replace(agent, prompt=f"{agent.prompt}\n\n{words}".lstrip()) for agent in agents)
 
 
+_NAME = re.compile(r"\w[\w.-]*")
+_HOOKS = ("reset", "observe", "on_layer", "on_round", "sample_actions")
+
+
+def _check_task(task: Any) -> None:
+    missing = [name for name in _HOOKS if not callable(getattr(task, name, None))]
+    if missing:
+        raise ConfigError(
+            f"The task {type(task).__name__} has no {', '.join(missing)}; expected {', '.join(_HOOKS)}. Next: write it;"
+            " docs/custom-tasks.md has a whole one."
+        )
+
+
 def _check_team(agents: Sequence[AgentSpec], render_mode: str | None) -> None:
     names = [agent.name for agent in agents]
     if not names:
         raise ConfigError("A team needs at least one agent. Next: FlexEnv([AgentSpec('solver_0', 'solver')], task, D).")
     if len(set(names)) < len(names):
         raise ConfigError(f"Agent names must be unique; got {names}. Number them: solver_0, solver_1, …")
+    for name in names:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"An agent is called {name!r}; expected letters, digits, '_', '-' and '.', as its policy has a folder"
+                " of that name. Next: AgentSpec('solver_0', 'solver')."
+            )
     if render_mode not in (None, "human", "ansi"):
         raise ConfigError(f"render_mode must be None, 'human' or 'ansi'; got '{render_mode}'.")

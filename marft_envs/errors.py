@@ -42,7 +42,7 @@ class WorkerError(MarftError, RuntimeError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Returns a sentence naming the nearest known word, or the known words when none is near."""
-    names = sorted(known)
+    names = sorted(set(known))
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if near:
         return f"Did you mean '{near[0]}'?"

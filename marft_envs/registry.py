@@ -112,12 +112,13 @@ def import_for(wanted: str, module: str) -> ModuleType:
             raise ConfigError(
                 f"There is no module '{module}' to import for '{wanted}'. Expected module:name, importable from here."
             ) from error
-        raise _broken(wanted, module, error) from error
+        raise broken(wanted, f"The module '{module}' cannot be imported", error) from error
     except Exception as error:  # whatever a module of others raises
-        raise _broken(wanted, module, error) from error
+        raise broken(wanted, f"The module '{module}' cannot be imported", error) from error
 
 
-def _broken(wanted: str, module: str, error: Exception) -> ConfigError:
+def broken(wanted: str, what: str, error: Exception) -> ConfigError:
+    """Says which line of a user's own code failed, and how."""
     stack = traceback.extract_tb(error.__traceback__)
     # The line that asked: not the import system's, nor that of a package that has no such name.
     frames = [f for f in stack if not f.filename.startswith("<frozen") and f.name != "__getattr__"]
@@ -125,7 +126,7 @@ def _broken(wanted: str, module: str, error: Exception) -> ConfigError:
     if isinstance(error, SyntaxError):
         where = f"{error.filename}, line {error.lineno}"
     return ConfigError(
-        f"The module '{module}' cannot be imported for '{wanted}': {type(error).__name__}: {error} ({where}). Mend it"
+        f"{what} for '{wanted}': {type(error).__name__}: {error} ({where}). Mend it"
         " there; --debug shows the whole traceback."
     )
 
@@ -178,14 +179,14 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
     env_spec = spec(id)
     fn = env_spec.load()
     arguments = {**env_spec.kwargs, **kwargs}
-    _check_keywords(env_spec.id, fn, arguments)
+    check_keywords(env_spec.id, fn, arguments)
     try:
         env = fn(**arguments)
     except TypeError as error:
         # A factory that passes **kwargs on to FlexEnv.
         unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if unknown is None or unknown[1] not in kwargs:
-            raise
+            raise broken(id, "The environment cannot be made", error) from error
         raise ConfigError(f"'{id}' takes no '{unknown[1]}'. {did_you_mean(unknown[1], _keywords(fn))}") from error
     env.unwrapped.env_id = env_spec.id
     env.unwrapped.env_kwargs = dict(kwargs)
@@ -193,7 +194,8 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
     return env
 
 
-def _check_keywords(id: str, fn: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+def check_keywords(id: str, fn: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    """Raises ``ConfigError`` for an argument that an environment's factory does not take."""
     known = _keywords(fn)
     for name in arguments:
         if name not in known:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -54,8 +56,24 @@ class Rules:
             raise ConfigError(f"on_invalid must be 'fallback', 'end_round' or a penalty; got '{self.on_invalid}'.")
         for name in ("max_rounds", "max_turns", "max_turns_per_agent", "max_chars"):
             limit = getattr(self, name)
-            if limit is not None and limit < 1:
-                raise ConfigError(f"{name} must be at least 1; got {limit}.")
+            if limit is not None and (not isinstance(limit, Integral) or limit < 1):
+                raise ConfigError(
+                    f"{name} is {limit!r}; expected a whole number, at least 1. Say {name}=1, or leave it out."
+                )
+
+
+def _check_finite(outcome: Outcome) -> None:
+    """Raises ``ConfigError`` for a reward that is no number, or none that can be added up."""
+    for reward in (outcome.team_reward, *outcome.turn_rewards.values(), *outcome.agent_rewards.values()):
+        try:
+            fine = math.isfinite(reward)
+        except (TypeError, OverflowError):
+            fine = False
+        if not fine:
+            raise ConfigError(
+                f"The task paid {reward!r}; expected a finite number. Next: let on_layer and on_round pay numbers such"
+                " as 1.0, and say what else is to be known in metrics or info."
+            )
 
 
 Payment = tuple[float, Turns, Mapping[str, float], list[str], list[str]]
@@ -298,6 +316,11 @@ class Schedule:
 
     def _book(self, outcome: Outcome) -> None:
         """Enters what a task said: payments, results, feedback, facts, deaths, the end."""
+        if not isinstance(outcome, Outcome):
+            raise ConfigError(
+                f"{type(self.task).__name__} answered {outcome!r} to a layer or round; expected an Outcome. Next:"
+                " return marft_envs.Outcome(team_reward=…) from on_layer and on_round."
+            )
         view, record = self.view, self.record
         view.outcome = outcome
         if outcome.team_reward or outcome.turn_rewards or outcome.agent_rewards:
@@ -334,6 +357,7 @@ class Schedule:
         if not self.record.layers:
             self._early.append(outcome)
             return
+        _check_finite(outcome)
         layer, turns = self.record.layers[-1], []
         for index, reward in outcome.turn_rewards.items():
             if not 0 <= index < len(history):

@@ -78,7 +78,10 @@ def _run(check: Callable[[Build], str | None], build: Build, report: CheckReport
     except Exception as error:
         what = str(error) if isinstance(error, invariants.Broken) else f"{type(error).__name__}: {error}"
         promise = (check.__doc__ or "").strip().splitlines()[0]
-        raise CheckError(f"{report.env_id} breaks '{check.__name__}': {what}. The promise: {promise}") from error
+        raise CheckError(
+            f"{report.env_id} breaks '{check.__name__}': {what.rstrip('.')}. The promise: {promise} Mend it, and check"
+            " again; --debug shows where it broke."
+        ) from error
     report.passed[check.__name__] = time.perf_counter() - start
     if remark:
         report.remarks[check.__name__] = remark

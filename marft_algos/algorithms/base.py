@@ -365,6 +365,11 @@ def get(name: str) -> type[Algorithm]:
             algorithm = getattr(import_for(name, module), attribute)
         except AttributeError as error:
             raise ConfigError(f"Cannot load algorithm '{name}': {error}. Expected module:Class, importable.") from error
+        if not (isinstance(algorithm, type) and issubclass(algorithm, Algorithm)):
+            raise ConfigError(
+                f"'{name}' is no algorithm. Expected a subclass of marft_algos.Algorithm with a Config:"
+                " examples/contributing/algorithm.py is a whole one."
+            )
         return algorithm
     if name not in _REGISTRY and name in pages():
         importlib.import_module(f"{__package__}.{name}")

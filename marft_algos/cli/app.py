@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 import shlex
 import signal
 import sys
@@ -20,6 +21,7 @@ from typing import Annotated, Any
 import tyro
 
 from marft_algos.config import trust
+from marft_algos.config.arguments import UsageError
 from marft_algos.ranges import COUNT, NOT_NEGATIVE
 from marft_algos.terminal import clean, say
 from marft_envs.errors import MarftError, did_you_mean
@@ -85,14 +87,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MarftError as error:
         if debug:
             raise
-        say(f"error: {error}", error=True)
-        return 1
+        say(f"error: {error}{_advice(str(error), words)}", error=True)
+        return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         say("stopped", error=True)
         return 130
     except BrokenPipeError:  # the reader of our output has gone: `marft envs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _advice(message: str, words: list[str]) -> str:
+    """Says what to type where an error's own words name no command and no option."""
+    if re.search(r"\bmarft [a-z]|--[a-z]", message) or words[:1] not in ([command] for command in COMMANDS):
+        return ""
+    verb = words[1:2] if words[0] == "bench" and words[1:2] in (["run"], ["report"]) else []
+    return f"\nAll options: {shlex.join(['marft', words[0], *verb, '--help'])}"
 
 
 @contextmanager
@@ -284,7 +294,7 @@ def factory(target: str, kwargs: dict[str, Any]) -> Any:
     """Returns a callable without arguments that builds ``target``: an id, ``module:id`` or ``module:callable``."""
     import marft_envs
     from marft_envs.errors import ConfigError
-    from marft_envs.registry import FOREIGN, import_for
+    from marft_envs.registry import FOREIGN, broken, check_keywords, import_for
 
     module, _, name = target.rpartition(":")
     if not module or not name.isidentifier() or target.startswith(FOREIGN):
@@ -297,7 +307,17 @@ def factory(target: str, kwargs: dict[str, Any]) -> Any:
         return lambda: build
     if foreign_clauses(target, kwargs):
         return lambda: marft_envs.make(target, **kwargs)
-    return lambda: build(**kwargs)
+    check_keywords(target, build, kwargs)
+
+    def built() -> Any:
+        try:
+            return build(**kwargs)
+        except MarftError:
+            raise
+        except Exception as error:  # whatever a user's own function raises
+            raise broken(target, f"'{name}' makes no environment", error) from error
+
+    return built
 
 
 if __name__ == "__main__":

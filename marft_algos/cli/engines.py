@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 import time
 from collections.abc import Mapping
@@ -165,8 +166,12 @@ def _price(text: str) -> tuple[float, float] | None:
         return None
     try:
         price_in, price_out = (float(part) for part in text.split(","))
+        if not (0 <= price_in < math.inf and 0 <= price_out < math.inf):
+            raise ValueError(text)
     except ValueError as error:
-        raise ConfigError(f"--price {text}: expected IN,OUT per million tokens, such as --price 0.25,2") from error
+        raise ConfigError(
+            f"--price {text}: expected IN,OUT per million tokens, 0 or more, such as --price 0.25,2"
+        ) from error
     return price_in, price_out
 
 

@@ -89,6 +89,10 @@ def run_eval(argv: list[str]) -> int:
 def _only_engines(options: EvalArguments) -> None:
     """Refuses what would otherwise be left out without a word."""
     plain = EvalArguments()
+    if options.scenarios and not options.compare:
+        raise ConfigError("--scenarios is about --compare. Type: marft eval --compare RUN_A RUN_B --scenarios FILE")
+    if options.untrained and options.checkpoint != plain.checkpoint:
+        raise ConfigError("--untrained plays no checkpoint. Leave out --untrained, or --checkpoint.")
     for name in ENGINES_ONLY:
         if getattr(options, name) != getattr(plain, name):
             raise ConfigError(f"--{name.replace('_', '-')} belongs to --engines. Type: marft eval --env ID --engines …")

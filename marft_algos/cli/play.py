@@ -52,6 +52,12 @@ def run_play(argv: list[str]) -> int:
         raise ConfigError(f"--episodes is {options.episodes}; expected at least 1.")
     if options.agent and options.agent not in names:
         raise ConfigError(f"There is no agent '{options.agent}' in {options.id}. {did_you_mean(options.agent, names)}")
+    if options.random and (options.agent or options.team):
+        other = "--agent" if options.agent else "--team"
+        raise ConfigError(
+            f"--random plays everybody at random, and {other} says who else plays. Expected one of them: leave out"
+            f" --random, or {other}."
+        )
     rng = np.random.default_rng(options.seed)
 
     def at_random(agent: str, messages: Sequence[Mapping[str, str]]) -> str:

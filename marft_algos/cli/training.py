@@ -43,6 +43,11 @@ def typed_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
         for hint in _hints(argv, base) if refused.code else []:
             say(hint, error=True)
         raise
+    if run is not None and config.seed != base.seed:
+        raise ConfigError(
+            f"'{run.root}' has drawn from seed {base.seed}, and goes on so. Leave out --seed; to begin another run with"
+            f" its weights: {typed('train', '--start', run.root, '--seed', config.seed)}"
+        )
     # A key given here replaces that key, and leaves the others of the preset.
     merged = arguments.over(base.env_kwargs, config.env_kwargs, preset=run is None and "config" not in files)
     return dataclasses.replace(config, env_kwargs=merged), run
@@ -58,7 +63,8 @@ def _hints(argv: list[str], base: TrainConfig) -> list[str]:
         option, _, value = word.removeprefix("--").partition("=")
         name = option.replace("-", "_")
         if i and word in algorithms.names() and not argv[i - 1].startswith("--algo"):
-            hints.append(f"The algorithm comes first: {typed('train', word, *argv[:i], *argv[i + 1 :])}")
+            before = argv[int(argv[0] in algorithms.names()) : i]  # `marft sft grpo` names two
+            hints.append(f"The algorithm comes first: {typed('train', word, *before, *argv[i + 1 :])}")
         elif word.startswith("--") and name not in known and presets.accepts(base.env, name):
             hints.append(f"{name} is an argument of {base.env}: --env-kwargs {name}={value or '…'}")
     return hints

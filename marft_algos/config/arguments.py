@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import dataclasses
 import inspect
+import io
 import json
 import shlex
+import sys
 import tomllib
 import types
 import typing
@@ -18,8 +21,14 @@ import tyro
 from pydantic import TypeAdapter, ValidationError
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from marft_algos.config.values import NONE
 from marft_algos.ranges import check, hints
 from marft_envs.errors import ConfigError
+
+
+class UsageError(ConfigError):
+    """A command's words cannot be: it ends with 2, as for words that no parser can read."""
+
 
 registry = ConstructorRegistry()
 """Use as ``with registry: tyro.cli(…)``."""
@@ -70,6 +79,38 @@ def _has_table(kind: Any) -> bool:
     return union and any(_has_table(part) for part in typing.get_args(kind))
 
 
+_NUMBERS = {int: "whole number", float: "number"}
+
+
+@registry.primitive_rule
+def _number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Numbers, or none where the type says so: what cannot be read is told in words."""
+    union = typing.get_origin(info.type) in (typing.Union, types.UnionType)
+    parts = set(typing.get_args(info.type)) if union else {info.type}
+    kind = next((kind for kind in _NUMBERS if parts - {type(None)} == {kind}), None)
+    if kind is None:
+        return None
+    none = type(None) in parts
+
+    def read(words: list[str]) -> Any:
+        if none and words[0].lower() == NONE:
+            return None
+        try:
+            return kind(words[0])
+        except ValueError as error:
+            raise ValueError(f"'{words[0]}' is no {_NUMBERS[kind]}{' and not none' * none}") from error
+
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=kind.__name__.upper() + "|none" * none,
+        instance_from_str=read,
+        is_instance=lambda default: (
+            (none and default is None) or (isinstance(default, kind | int) and default is not True)
+        ),
+        str_from_instance=lambda default: [NONE if default is None else str(default)],
+    )
+
+
 @registry.primitive_rule
 def _table(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     if not _has_table(info.type):
@@ -99,12 +140,33 @@ def _table(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
 
 
 def parse(kind: Any, argv: list[str], *, prog: str, description: str = "", **options: Any) -> Any:
-    """Parses ``argv`` into ``kind`` (a dataclass or callable); errors and ``--help`` leave by ``SystemExit``."""
-    with registry:
-        settings = tyro.cli(kind, args=argv, prog=prog, description=description or None, **options)
-    if dataclasses.is_dataclass(settings):
-        check(settings)
+    """Parses ``argv`` into ``kind`` (a dataclass or callable); ``--help`` and unreadable words leave by ``SystemExit``.
+
+    Raises:
+        UsageError: A value that can be read, and cannot be.
+    """
+    said = io.StringIO()
+    try:
+        with registry, contextlib.redirect_stderr(said):
+            settings = tyro.cli(kind, args=argv, prog=prog, description=description or None, **options)
+        if dataclasses.is_dataclass(settings):
+            check(settings)
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+    except SystemExit as leaving:
+        if (cause := _own(leaving)) is not None:  # the parser would draw a box around it
+            raise UsageError(str(cause)) from cause
+        sys.stderr.write(said.getvalue())
+        raise
     return settings
+
+
+def _own(leaving: BaseException) -> ConfigError | None:
+    """Finds the error of a check of ours for which a parser left."""
+    reason: BaseException | None = leaving
+    while reason is not None and not isinstance(reason, ConfigError):
+        reason = reason.__cause__ or reason.__context__
+    return reason
 
 
 def parse_in_sections(

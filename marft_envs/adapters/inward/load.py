@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from marft_envs.adapters.inward.codecs import Codec
 from marft_envs.adapters.inward.isolation import GlobalGenerators
 from marft_envs.core import FlexEnv
-from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
-from marft_envs.registry import FOREIGN
+from marft_envs.errors import ConfigError, MarftError, MissingExtraError, did_you_mean
+from marft_envs.registry import FOREIGN, broken
 
 if TYPE_CHECKING:
     from marft_envs.adapters.inward.compliance import Clause
@@ -130,7 +130,13 @@ def raw(target: str, settings: Mapping[str, Any], parallel: bool = False) -> Any
         adapter = importlib.import_module(f"marft_envs.adapters.inward.{scheme}")
         return adapter.build(name, settings)
     module, _, function = target.rpartition(":")
-    return getattr(importlib.import_module(module), function)(**settings)
+    build = getattr(importlib.import_module(module), function)
+    try:
+        return build(**settings)
+    except (MarftError, OSError, TypeError):  # said already; an outage; other arguments
+        raise
+    except Exception as error:  # whatever a function of others raises
+        raise broken(target, f"'{function}' makes no environment", error) from error
 
 
 def wrap(env: Any, **settings: Any) -> FlexEnv:
