@@ -96,6 +96,7 @@ for _team, _summary in {
     "boss": "a boss's words spawn readers and name their pages; later it answers",
 }.items():
     register(f"docs-{_team}-v0", "marft_envs.docs:make", {"team_name": _team}, _summary)
+for _team, _summary in {
     "quarantine": "a reader without tools says one value of a letter, then an actor with tools, who never sees it",
     "messenger": "the same, but the reader passes the letter on: a quarantine in name only",
 }.items():
