@@ -28,7 +28,7 @@ from marft_algos.runs.folder import RunFolder
 
 Row = Mapping[str, Any]
 TEAM = "chain"
-MIXED = ("solo-all",)
+MIXED = ("solo-all", "boss")
 """What is trained on several lengths: its own panel is no length of its own."""
 
 

@@ -61,6 +61,8 @@ def make(
     """
     if window is not None and (type(window) is not int or window < 0):
         raise ConfigError(f"window is {window!r}; expected how many characters an agent sees, or 0 for no limit.")
+    if "max_chars" in flex:
+        raise ConfigError("The window is what max_chars is elsewhere. Next: window=… instead of max_chars=….")
     made_here = str(data) == "procedural"
     if window is None:
         window = WINDOW.get(level, 0) if made_here else data_mod.WINDOW

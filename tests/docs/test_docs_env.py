@@ -250,6 +250,7 @@ def test_a_deaf_team_reads_alone() -> None:
         ({"level": 3}, "level 3"),
         ({"split": "dev"}, "no split 'dev'"),
         ({"window": -1}, "window is -1"),
+        ({"max_chars": 100}, "Next: window="),
         ({"readers": 0}, "readers is 0"),
         ({"limit": 0}, "limit is 0"),
         ({"profiles": [{"role": "poet", "prompt": "", "with_answer": True}]}, "role 'poet'"),

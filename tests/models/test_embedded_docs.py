@@ -79,11 +79,24 @@ def test_untrained_it_is_middling(tokenizer: Any) -> None:
     assert 0.02 <= sum(bool(e.success) for e in episodes) / 80 <= 0.7
 
 
-@pytest.mark.parametrize("env_id", [TEAM, "docs-boss-v0"])
-def test_the_preset_trains_a_team(env_id: str, tmp_path: Path) -> None:
+ROLES = {"boss": "boss", "mapper": "reader"}
+"""A policy for each role: agents that are spawned share it, and those that are not leave nothing to learn from."""
+
+
+@pytest.mark.parametrize(("env_id", "policies"), [(TEAM, "shared"), ("docs-boss-v0", ROLES), ("docs-boss-v0", "own")])
+def test_the_preset_trains_a_team(env_id: str, policies: Any, tmp_path: Path) -> None:
     assert presets.suited(env_id) == "docs"
-    table = presets.get("docs") | {"env": env_id, "iterations": 1, "episodes_per_iteration": 8, "eval_episodes": 8}
+    few = {"iterations": 1, "episodes_per_iteration": 8, "eval_episodes": 8, "policies": policies}
+    table = presets.get("docs") | few | {"env": env_id}
     _, run = train(config.build(table | {"runs_dir": str(tmp_path), "name": "docs"}))
     lines = run.metrics()
     assert lines[-1]["critical_path"] > 0 and lines[-1]["eval/critical_path"] > 0
     assert lines[-1]["eval/tokens_processed"] > lines[-1]["eval/tokens"] > 0
+
+
+def test_the_expert_of_a_kind_that_the_model_does_not_know_can_be_learnt_from(tmp_path: Path) -> None:
+    kwargs = {"level": 0, "kinds": ["lookup", "conflict"], "lengths": 1}
+    few = {"iterations": 1, "episodes_per_iteration": 8, "eval_episodes": 8, "env_kwargs": kwargs, "algo": "sft"}
+    table = presets.get("docs") | few | {"env": "docs-boss-v0", "algorithm": {"lr": 1e-3}}
+    _, run = train(config.build(table | {"runs_dir": str(tmp_path), "name": "docs"}))
+    assert run.metrics()[-1]["success"] == 1.0, "the expert's episodes"
