@@ -74,9 +74,9 @@ def run_drill(argv: list[str]) -> int:
                 results.append(rehearsal.play(name, len(results), left))
                 say(_line(name, results[-1]))
                 failed += bool(results[-1].faults)
+                if options.out:
+                    _write(Path(options.out), name, argv, options.seed, rehearsal.digest, results)
             say(_summary(name, results))
-            if options.out:
-                _write(Path(options.out), name, argv, options.seed, rehearsal.digest, results)
     return int(failed > 0)
 
 
