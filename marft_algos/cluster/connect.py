@@ -22,6 +22,8 @@ ANSWER_S, REPORT_S = 10.0, 30.0
 def connect(cpus: int) -> tuple[Any, bool]:
     """Joins the cluster that ``RAY_ADDRESS`` names, or that this machine is part of; else makes one of this machine.
 
+    ``RAY_ADDRESS=local`` makes one in any case.
+
     Args:
         cpus: Cores that a cluster of this machine counts, if that is more than it has.
 
@@ -43,11 +45,7 @@ def connect(cpus: int) -> tuple[Any, bool]:
     os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by itself: next to nothing beside any other program
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
-        try:
-            ray.init("auto", **quiet)
-        except ConnectionError:
-            if os.environ.get("RAY_ADDRESS"):
-                raise
+        if not _joined(ray, quiet):
             ray.init("local", num_cpus=max(cpus, os.cpu_count() or 1), include_dashboard=False, **quiet)
     except Exception as error:
         raise EngineError(
@@ -55,6 +53,19 @@ def connect(cpus: int) -> tuple[Any, bool]:
             + _advice(f"{type(error).__name__} {error}".lower())
         ) from error
     return ray, True
+
+
+def _joined(ray: Any, quiet: Mapping[str, Any]) -> bool:
+    """Joins a cluster that is there, unless ``RAY_ADDRESS=local`` asks for one of this run's own."""
+    if os.environ.get("RAY_ADDRESS") == "local":
+        return False
+    try:
+        ray.init("auto", **quiet)
+    except ConnectionError:
+        if os.environ.get("RAY_ADDRESS"):
+            raise
+        return False
+    return True
 
 
 def _check_there(address: str) -> None:

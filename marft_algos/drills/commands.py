@@ -64,7 +64,7 @@ def run_drill(argv: list[str]) -> int:
     from marft_algos.drills.rehearsal import Rehearsal
 
     _check_cluster([name for name in names if "ray" in DRILLS[name].kind])
-    failed = 0
+    failed, before = 0, _read(Path(options.out)) if options.out else {}
     with tempfile.TemporaryDirectory(prefix="marft-drill-") as folder:
         rehearsal = Rehearsal(Path(folder), options.seed)
         say(f"seed {options.seed}; undisturbed: {rehearsal.digest[:16]}")
@@ -74,9 +74,12 @@ def run_drill(argv: list[str]) -> int:
                 results.append(rehearsal.play(name, len(results), left))
                 say(_line(name, results[-1]))
                 failed += bool(results[-1].faults)
+                if options.out:
+                    about = {"command": shlex.join(["marft", "drill", *argv]), "seed": options.seed}
+                    rows = {"undisturbed": rehearsal.digest, **_table(results)}
+                    before[name] = about | rows | {"runs": [dataclasses.asdict(result) for result in results]}
+                    write_whole(Path(options.out), json.dumps(before, indent=1) + "\n")
             say(_summary(name, results))
-            if options.out:
-                _write(Path(options.out), name, argv, options.seed, rehearsal.digest, results)
     return int(failed > 0)
 
 
@@ -114,13 +117,18 @@ def _summary(name: str, results: Sequence[Result]) -> str:
     return f"{name}: {table['as_promised']} of {times} as promised, {table['equal']} with the same weights{seen}"
 
 
-def _write(out: Path, name: str, argv: Sequence[str], seed: int, digest: str, results: Sequence[Result]) -> None:
-    content: dict[str, Any] = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {}
-    content[name] = {
-        "command": shlex.join(["marft", "drill", *argv]),
-        "seed": seed,
-        "undisturbed": digest,
-        **_table(results),
-        "runs": [dataclasses.asdict(result) for result in results],
-    }
-    write_whole(out, json.dumps(content, indent=1) + "\n")
+def _read(out: Path) -> dict[str, Any]:
+    """Reads what came of drills before.
+
+    Raises:
+        ConfigError: The file is something else, or its folder is not there.
+    """
+    try:
+        content = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"--out {out} cannot be read: {error}. Expected what a drill wrote, or a new file."
+        ) from error
+    if not isinstance(content, dict) or not out.parent.is_dir():
+        raise ConfigError(f"--out {out} is no file of a drill. Expected one, or a new file in a folder that is there.")
+    return content

@@ -99,8 +99,8 @@ class Run:
         what = ["--resume", str(self.folder / "run")] if begun else [*filter(None, [self.algo]), *RUN]
         where = [] if begun else ["--runs-dir", str(self.folder)]
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
+        environ["RAY_ADDRESS"] = "local"  # never a cluster of somebody else's
         environ |= {MARK: str(self.folder), "XDG_STATE_HOME": str(self.folder / "state")}
-        environ.pop("RAY_ADDRESS", None)  # never a cluster of somebody else's
         self.started, self.ended = time.monotonic(), None
         self._process = subprocess.Popen(
             [*self.first, sys.executable, "-m", "marft_algos", "train", *what, *where, *self.words],

@@ -145,6 +145,18 @@ def test_without_a_name_drills_are_listed_and_an_unknown_one_is_an_error(capsys:
     assert "Did you mean 'kill-worker'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("text", ["[]", "no json", None])
+def test_where_results_cannot_be_written_is_said_before_anything_fails(
+    text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearsal.Rehearsal, "digest", None)
+    out = tmp_path / "out.json" if text is not None else tmp_path / "nowhere" / "out.json"
+    if text is not None:
+        out.write_text(text)
+    assert main(["drill", "kill-rank", "--out", str(out)]) == 1
+    assert "Expected" in capsys.readouterr().err
+
+
 def test_a_small_disk_is_full_for_those_on_it_and_there_is_room_again(tmp_path: Path) -> None:
     try:
         disk = SmallDisk(tmp_path)
