@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 import numpy as np
 
 from marft_envs.errors import ConfigError, DataError, did_you_mean
+from marft_envs.rows import Lines
 
 if TYPE_CHECKING:
     from marft_envs.generators import Generators
@@ -64,13 +65,14 @@ class ProblemSet(Sequence[P], Generic[P]):
         reload: tuple[Callable[..., ProblemSet[P]], tuple[Any, ...]] | None = None,
     ) -> None:
         self.name = name
-        self._problems = tuple(problems)
-        self._by_id = {problem.id: problem for problem in self._problems}
+        self._problems: Sequence[P] = problems if isinstance(problems, Lines) else tuple(problems)
+        ids = problems.ids if isinstance(problems, Lines) else tuple(problem.id for problem in self._problems)
+        self._places = {problem_id: i for i, problem_id in enumerate(ids)}
         self._regenerate, self._reload = regenerate, reload
         if not self._problems:
             raise DataError(f"'{name}' has no problem. Loosen split, levels or limit.")
-        if len(self._by_id) < len(self._problems):
-            twice = Counter(problem.id for problem in self._problems).most_common(1)[0][0]
+        if len(self._places) < len(self._problems):
+            twice = Counter(ids).most_common(1)[0][0]
             raise DataError(f"'{name}' has the id '{twice}' twice. Make ids unique, or leave the column out.")
 
     def __len__(self) -> int:
@@ -97,7 +99,8 @@ class ProblemSet(Sequence[P], Generic[P]):
         Raises:
             DataError: If there is none.
         """
-        problem = self._by_id.get(problem_id)
+        place = self._places.get(problem_id)
+        problem = None if place is None else self._problems[place]
         if problem is None and self._regenerate is not None:
             problem = self._regenerate(problem_id)
         if problem is None:
@@ -309,13 +312,19 @@ class Catalogue(Generic[L]):
     ) -> ProblemSet[L]:
         """Returns those of ``had`` that meet the conditions, as a new set."""
         kinds, levels = wanted.kinds, wanted.levels
-        kept = [
-            p
-            for p in had
-            if (kinds is None or self.kinds_of(p) & set(kinds))
-            and (levels is None or p.level in levels)
-            and (filter is None or filter(p))
-        ]
+
+        def keep(p: L) -> bool:
+            return bool(
+                (kinds is None or self.kinds_of(p) & set(kinds))
+                and (levels is None or p.level in levels)
+                and (filter is None or filter(p))
+            )
+
+        if isinstance(had, Lines):
+            every = kinds is None and levels is None and filter is None
+            kept: Sequence[L] = had if every else had.where(keep)
+        else:
+            kept = [p for p in had if keep(p)]
         if not kept:
             raise DataError(self._nothing_left(wanted, had))
         chosen = spread(kept, wanted.limit)

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from marft_envs.errors import DataError, MissingExtraError
+
+LARGE = 16 << 20
+"""Bytes of a file from which on its rows stay there, and are read again when they are asked for."""
+T = TypeVar("T")
+Make = Callable[[dict[str, Any], int, str], T]
+"""(row, number of its line, its place in words) -> what is made of it; the same whenever it is called."""
 
 
 def of_file(path: Path, needs: str = "") -> Iterator[tuple[int, str, dict[str, Any]]]:
@@ -21,18 +32,115 @@ def of_file(path: Path, needs: str = "") -> Iterator[tuple[int, str, dict[str, A
         DataError: It cannot be read or holds no rows; or a line is not UTF-8, no JSON object, nested too deeply, or has
             text that no file can hold (half a surrogate pair).
     """
-    expected, lines = f"JSON object {needs}".rstrip(), 0
+    for number, where, row, _, _ in _lines(path, needs):
+        yield number, where, row
+
+
+def made(
+    path: Path, needs: str, make: Make[T], note: Callable[[dict[str, Any], str, T], None] = lambda row, where, x: None
+) -> Sequence[T]:
+    """Makes something of each row of a file, all of which are looked at now.
+
+    What is made of a large file is not kept but made again when it is asked for: the processes of a machine that read
+    the file share its pages in the kernel's cache, and each of them holds its rows' places and ids.
+
+    Args:
+        path: The file.
+        needs: As for ``of_file``.
+        make: Makes it; picklable, and what it makes has an ``id``.
+        note: Is told each row, its place in words, and what was made of it.
+
+    Raises:
+        DataError: As ``of_file``, and what ``make`` raises.
+    """
+    large = path.is_file() and path.stat().st_size >= LARGE
+    found: list[T] = []
+    places: list[tuple[int, int, int]] = []
+    ids: list[str] = []
+    for number, where, row, offset, length in _lines(path, needs):
+        one = make(row, number, where)
+        note(row, where, one)
+        if large:
+            places.append((number, offset, length))
+            ids.append(one.id)  # type: ignore[attr-defined]
+        else:
+            found.append(one)
+    return Lines(path, make, np.array(places, np.int64), tuple(ids)) if large else tuple(found)
+
+
+def pick(items: Sequence[T], numbers: Sequence[int]) -> Sequence[T]:
+    """Returns some of what ``made`` returned."""
+    return items.pick(numbers) if isinstance(items, Lines) else tuple(items[i] for i in numbers)
+
+
+class Lines(Sequence[T], Generic[T]):
+    """What is made of some lines of a file, whenever it is asked for. A deep copy is the sequence itself.
+
+    Args:
+        path: The file. If it changes, what is asked for is an error.
+        make: Makes it of a row.
+        places: ``[N, 3]`` number, offset and length of each line.
+        ids: Of what is made.
+    """
+
+    def __init__(self, path: Path, make: Make[T], places: npt.NDArray[np.int64], ids: tuple[str, ...]) -> None:
+        self.ids, self._path, self._make, self._places = ids, path, make, places
+        self._file = os.open(path, os.O_RDONLY)
+        self._known = _stamp(self._file)
+        weakref.finalize(self, os.close, self._file)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        if isinstance(index, slice):
+            return self.pick(range(len(self))[index])
+        number, offset, length = map(int, self._places[index])
+        if _stamp(self._file) != self._known:
+            raise DataError(f"{self._path} has changed since it was read. Begin again with the file as it is.")
+        where = f"{self._path}, line {number}"
+        return self._make(_parsed(os.pread(self._file, length, offset), where), number, where)
+
+    def pick(self, numbers: Sequence[int]) -> Lines[T]:
+        """Returns some of them."""
+        some = self._places[np.asarray(numbers, np.int64)] if len(numbers) else self._places[:0]
+        return Lines(self._path, self._make, some, tuple(self.ids[i] for i in numbers))
+
+    def where(self, keep: Callable[[T], bool]) -> Lines[T]:
+        """Returns those for which something is true."""
+        return self.pick([i for i, one in enumerate(self) if keep(one)])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Lines[T]:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Lines, (self._path, self._make, self._places, self.ids)
+
+
+def _stamp(file: int) -> tuple[int, int]:
+    state = os.fstat(file)
+    return state.st_mtime_ns, state.st_size
+
+
+def _lines(path: Path, needs: str) -> Iterator[tuple[int, str, dict[str, Any], int, int]]:
+    """Yields number, place, content, offset and length of each line that is not blank; see ``of_file``."""
+    expected, lines, offset = f"JSON object {needs}".rstrip(), 0, 0
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
                 line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+                begin, offset = offset + len(raw) - len(line), offset + len(raw)
                 if line.strip():
                     lines += 1
                     where = f"{path}, line {number}"
                     row = _parsed(line, where)
                     if not isinstance(row, dict):
                         raise DataError(f"{where}: expected a {expected}, got {type(row).__name__}.")
-                    yield number, where, row
+                    yield number, where, row, begin, len(line)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}.") from error
     if not lines:

@@ -3,12 +3,13 @@
 ::
 
     git worktree add ../before 95206c8                        # the last commit without chunks, ranks and workers
-    python -m benchmarks seams --reference ../before [--pairs 8] [--iterations 12]
+    python -m benchmarks seams --reference ../before [--starts 3] [--iterations 10]
 
-Each pair is one ``marft train`` of the quickstart by either checkout, in turns (AB, BA, …), with this interpreter and
-its packages, so that only the source differs. What counts is CPU time: of the iterations (``time_cpu`` of
-metrics.jsonl) and of the whole process, start included. Printed are the means of the pairs' ratios with 95 %
-intervals (Student's t), and whether both trained the same weights.
+Two processes run the quickstart, one with each checkout's source and both with this interpreter and its packages. They
+take turns, iteration by iteration, and who is first changes: an iteration of both is a pair. The same seed gives both
+the same episodes, so a pair does the same work; it is checked that they sampled the same tokens. The first iteration of
+a start is not counted. Printed are the mean of the pairs' ratios of CPU time with a 95 % interval (Student's t), and
+the mean of each start: how memory lies differs from process to process, so starts should agree, too.
 """
 
 from __future__ import annotations
@@ -17,52 +18,111 @@ import argparse
 import json
 import math
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from benchmarks.correctness.same_weights import tensors
 from benchmarks.runs import table
 from marft_algos.bench.statistics import student_quantile
 from marft_envs.errors import ConfigError
 
 HERE = Path(__file__).resolve().parents[2]
 RESULT = HERE / "benchmarks" / "results" / "seams.json"
-SETTINGS = ("--preset", "quickstart", "--eval-episodes", "16", "--eval-every", "0", "--record-episodes", "0")
+SIDE = """
+import json, sys, time
+from rich.console import Console
+from marft_algos.config import presets
+from marft_algos.config import settings as configs
+from marft_algos.runs.loggers import Display
+from marft_algos.training.parts import build
+from marft_algos.training.trainer import Trainer
+
+class Turns(Display):
+    def log(self, metrics):
+        print(json.dumps([time.process_time() - self.since, metrics.get("tokens", 0)]), flush=True)
+        if metrics["iteration"] < self.total:
+            sys.stdin.readline()
+        self.since = time.process_time()
+
+folder, seed, iterations = json.loads(sys.argv[1])
+quick = {"runs_dir": folder, "seed": seed, "iterations": iterations, "eval_episodes": 16, "eval_every": 0}
+spare = {"save_every": 0, "record_episodes": 0}
+trainer = Trainer(build(configs.build({**presets.get("quickstart"), **quick, **spare})))
+with Turns(iterations, 0, "", Console(quiet=True)) as display:
+    display.since = time.process_time()
+    trainer.train(trainer.start(), display)
+"""
+"""What a process runs: it says what an iteration took, and waits for its turn."""
 
 
-@dataclass(frozen=True)
-class Cost:
-    """CPU seconds of a run."""
+class Side:
+    """A process with a checkout's source.
 
-    iterations: float
-    whole: float
-    weights: dict[str, str]
-    """Saved tensor -> hash of its bytes."""
+    Args:
+        checkout: Its folder.
+        folder: Of the run.
+        seed: Of the run.
+        iterations: Of the run.
+    """
+
+    def __init__(self, checkout: Path, folder: Path, seed: int, iterations: int) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout)}
+        words = [sys.executable, "-c", SIDE, json.dumps([str(folder), seed, iterations])]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._checkout = checkout
+        self._process = subprocess.Popen(words, cwd=checkout, env=environment, **pipes)
+        self.read()  # the evaluation of the untrained team
+
+    def turn(self) -> tuple[float, int]:
+        """Lets it run an iteration; returns CPU seconds and tokens."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return self.read()
+
+    def read(self) -> tuple[float, int]:
+        """Waits for what it says.
+
+        Raises:
+            ConfigError: It has ended.
+        """
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise ConfigError(f"'{self._checkout}' does not train; what it printed stands above.")
+        seconds, tokens = json.loads(line)
+        return float(seconds), int(tokens)
+
+    def end(self) -> None:
+        """Ends it."""
+        self._process.kill()
+        self._process.wait()
 
 
-def run(checkout: Path, folder: Path, iterations: int, seed: int) -> Cost:
-    """Trains with a checkout's source.
+def start(ways: dict[str, Path], seed: int, iterations: int) -> list[dict[str, float]]:
+    """Starts both, and lets them take turns; returns CPU seconds, pair by pair.
 
     Raises:
-        ConfigError: It does not run.
+        ConfigError: One of them does not train, or they have not done the same.
     """
-    more = ("--iterations", f"{iterations}", "--seed", f"{seed}", "--runs-dir", f"{folder}", "--name", "run")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout)}
-    words = [sys.executable, "-m", "marft_algos", "train", *SETTINGS, *more]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(words, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode:
-        raise ConfigError(f"'{checkout}' does not train:\n{done.stderr}")
-    lines = (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    spent = sum(line["time_cpu"] for line in map(json.loads, lines) if "score" in line)
-    return Cost(spent, sum(after[:2]) - sum(before[:2]), tensors(folder / "run"))
+    pairs = []
+    with tempfile.TemporaryDirectory() as folder:
+        sides = {way: Side(path, Path(folder) / way, seed, iterations + 1) for way, path in ways.items()}
+        try:
+            for number in range(iterations + 1):
+                order = list(ways) if (number + seed) % 2 == 0 else list(ways)[::-1]
+                took = {way: sides[way].turn() for way in order}
+                if len({tokens for _, tokens in took.values()}) > 1:
+                    raise ConfigError(f"In iteration {number + 1} the two checkouts sampled other tokens: {took}")
+                pairs.append({way: seconds for way, (seconds, _) in took.items()})
+        finally:
+            for side in sides.values():
+                side.end()
+    return pairs[1:]
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:
@@ -78,29 +138,28 @@ def main() -> None:
     """Measures, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reference", type=Path, required=True, help="the checkout before")
-    parser.add_argument("--pairs", type=int, default=8)
-    parser.add_argument("--iterations", type=int, default=12)
+    parser.add_argument("--starts", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=10, help="pairs of a start")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/seams.json")
     args = parser.parse_args()
     if not (args.reference / "marft_algos").is_dir():
         raise ConfigError(f"'{args.reference}' is no checkout of MARFT. Make one: git worktree add ../before 95206c8")
     ways = {"before": args.reference.resolve(), "now": HERE}
-    pairs: list[dict[str, Cost]] = []
-    for number in range(args.pairs):
-        order = list(ways) if number % 2 == 0 else list(ways)[::-1]
-        with tempfile.TemporaryDirectory() as folder:
-            pairs.append({way: run(ways[way], Path(folder) / way, args.iterations, number) for way in order})
-    rows, kept = [], {}
-    for name in ("iterations", "whole"):
-        spent = {way: [getattr(pair[way], name) for pair in pairs] for way in ways}
-        mean, half = interval([b / a for a, b in zip(spent["before"], spent["now"], strict=True)])
-        rows.append([name, *(f"{statistics.mean(spent[way]):.2f}" for way in ways), f"{mean:+.1f} ± {half:.1f}"])
-        kept[name] = {way: [round(x, 3) for x in spent[way]] for way in ways}
-    print(table(["CPU seconds of", "before", "now", "cost, %"], rows))
-    same = sum(pair["before"].weights == pair["now"].weights for pair in pairs)
-    print(f"{len(pairs)} pairs of {args.iterations} iterations; equal weights in {same}")
+    starts = []
+    for seed in range(args.starts):
+        starts.append(start(ways, seed, args.iterations))
+        mean, half = interval([pair["now"] / pair["before"] for pair in starts[-1]])
+        print(f"start {seed + 1}: {mean:+.2f} ± {half:.2f} %", flush=True)
+    pairs = [pair for group in starts for pair in group]
+    mean, half = interval([pair["now"] / pair["before"] for pair in pairs])
+    spent = [f"{statistics.mean(pair[way] for pair in pairs):.3f}" for way in ways]
+    print(
+        table(["CPU seconds of an iteration", "before", "now", "cost, %"], [["", *spent, f"{mean:+.2f} ± {half:.2f}"]])
+    )
+    print(f"{len(pairs)} pairs in {len(starts)} starts")
     if args.write:
-        RESULT.write_text(json.dumps({"equal_weights": same, "rows": rows, **kept}, indent=1) + "\n", encoding="utf-8")
+        kept = [{way: [round(pair[way], 4) for pair in group] for way in ways} for group in starts]
+        RESULT.write_text(json.dumps({"cost": [mean, half], "starts": kept}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,7 +15,7 @@ from marft_envs.code import split
 from marft_envs.code.problem import Mode, Problem, Test
 from marft_envs.code.setup_code import DecidedInside
 from marft_envs.errors import DataError, did_you_mean
-from marft_envs.rows import of_file
+from marft_envs.rows import made, pick
 
 LEVELS = {
     "easy": 1, "introductory": 1, "medium": 2, "interview": 2, "medium_hard": 3, "hard": 3, "competition": 3,
@@ -300,7 +300,7 @@ def read_row(row: Any, where: str, *, fallback_id: str, source: str) -> Problem:
     return problem
 
 
-def read_jsonl(path: Path, split: str | None = None) -> tuple[Problem, ...]:
+def read_jsonl(path: Path, split: str | None = None) -> Sequence[Problem]:
     """Reads a JSONL file in the unified schema: one problem per line.
 
     Needed: ``mode`` (``function`` or ``stdio``), ``prompt``, ``tests``, and in function mode ``entry_point``.
@@ -317,26 +317,38 @@ def read_jsonl(path: Path, split: str | None = None) -> tuple[Problem, ...]:
         DataError: a bad row (names file and line), an id twice, or no rows; rows outside the split are checked too.
     """
     stat = path.stat()
-    rows = _read(path, stat.st_mtime_ns, stat.st_size)
-    problems = tuple(problem for problem, name in rows if split in (None, "all", name) or not name)
-    if not problems:
+    return _split(path, stat.st_mtime_ns, stat.st_size, split)
+
+
+@lru_cache(maxsize=16)
+def _split(path: Path, mtime_ns: int, size: int, split: str | None) -> Sequence[Problem]:
+    """The rows of a split: the same object for all environments that ask for them."""
+    problems, names = _read(path, mtime_ns, size)
+    chosen = [i for i, name in enumerate(names) if split in (None, "all", name) or not name]
+    if not chosen:
         raise DataError(
-            f"{path} has no row of the split '{split}'. It has: {', '.join(sorted({name for _, name in rows}))}. "
+            f"{path} has no row of the split '{split}'. It has: {', '.join(sorted(set(names)))}. "
             'Ask for one of these, or for all rows with split="all".'
         )
-    return problems
+    return pick(problems, chosen)
 
 
 @lru_cache(maxsize=8)  # many environments share one reading; an edited file has another time or size
-def _read(path: Path, mtime_ns: int, size: int) -> tuple[tuple[Problem, str], ...]:
-    """Every row of a file, with the split that it names."""
-    rows: list[tuple[Problem, str]] = []
-    lines: dict[str, int] = {}
-    for number, where, row in of_file(path, f"with {NEEDS}"):
-        problem = read_row(row, where, fallback_id=f"{path.stem}/{number}", source=path.stem)
-        row_split = _text(row, "split", where)
+def _read(path: Path, mtime_ns: int, size: int) -> tuple[Sequence[Problem], tuple[str, ...]]:
+    """Every row of a file, and the splits that they name."""
+    names: list[str] = []
+    lines: dict[str, str] = {}
+
+    def note(row: dict[str, Any], where: str, problem: Problem) -> None:
+        names.append(_text(row, "split", where))
+        line = where.rpartition("line ")[2]
         if problem.id in lines:
             raise DataError(f"{where}: the id '{problem.id}' is that of line {lines[problem.id]} too. Change one.")
-        lines[problem.id] = number
-        rows.append((problem, row_split))
-    return tuple(rows)
+        lines[problem.id] = line
+
+    problems = made(path, f"with {NEEDS}", partial(_problem, path), note)
+    return problems, tuple(names)
+
+
+def _problem(path: Path, row: dict[str, Any], number: int, where: str) -> Problem:
+    return read_row(row, where, fallback_id=f"{path.stem}/{number}", source=path.stem)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def load(
     return CATALOGUE.select(wanted, filter, (load, again))
 
 
-def _read(path: Path, split: str | None) -> tuple[Problem, ...]:
+def _read(path: Path, split: str | None) -> Sequence[Problem]:
     """A file, whole, whatever the split."""
     stat = path.stat()
     return read_jsonl(path, stat.st_mtime_ns, stat.st_size)
@@ -71,22 +71,21 @@ NAMES = CATALOGUE.names
 
 
 @lru_cache(maxsize=8)
-def read_jsonl(path: Path, mtime_ns: int = 0, size: int = 0) -> tuple[Problem, ...]:
+def read_jsonl(path: Path, mtime_ns: int = 0, size: int = 0) -> Sequence[Problem]:
     """Reads a JSONL file with ``problem`` and ``answer``, or GSM8K's raw ``question`` and ``answer``.
 
     ``id``, ``solution``, ``subject``, ``level`` and ``source`` are optional. The time and size of the file
-    are part of the cache's key: many environments share one reading, and an edited file is read again.
+    are part of the cache's key: many environments share one reading, and an edited file is read again. A large file's
+    problems stay in it (``rows.made``).
 
     Raises:
         DataError: not UTF-8, not JSON, or a row without statement or gold answer, or with something else than text
             and numbers in its fields; names file, line and field.
     """
-    return tuple(
-        _problem(row, number, where, path) for number, where, row in rows.of_file(path, f"with {CATALOGUE.row}")
-    )
+    return rows.made(path, f"with {CATALOGUE.row}", partial(_problem, path))
 
 
-def _problem(row: dict[str, Any], line_number: int, where: str, path: Path) -> Problem:
+def _problem(path: Path, row: dict[str, Any], line_number: int, where: str) -> Problem:
     def optional(column: str) -> str | None:
         return column if row.get(column) is not None else None
 

@@ -19,8 +19,8 @@ from marft_algos.training.trainer import Trainer
 ray = pytest.importorskip("ray", reason="needs the extra 'cluster'")
 from ray.cluster_utils import Cluster  # noqa: E402
 
-pytestmark = pytest.mark.slow
-GROWING = {"rollouts": "ray", "workers": 1, "max_workers": 3, "chunk": 2, "worker_start": 300.0}
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+GROWING = {"rollouts": "ray", "workers": 1, "max_workers": 3, "chunk": 2, "worker_start": 600.0}
 ENV = "helpers.cluster_targets:make_slow_letters"
 
 

@@ -65,6 +65,41 @@ def test_weights_and_numbers_are_equal_to_the_bit_for_any_number_of_ranks(name: 
             assert 0 < done < passes * 4, "no rank does all of it"
 
 
+CASES: dict[str, dict[str, Any]] = {
+    "fewer rows than ranks": {},
+    "stopped": {"kl_stop": 1e-9, "epochs": 3},
+    "skipped": {},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", ["marft", "grpo", "happo", "a2po", "vapo", "at_grpo"])
+def test_all_ranks_make_the_same_calls_whatever_they_have_to_do(name: str, case: str) -> None:
+    """A call that one rank makes and another does not is waited for until the run ends."""
+
+    def work(rank: ThreadRank) -> tuple[dict[str, int], dict[str, float]]:
+        policies, heads = Tabular(["a0", "a1", "a2", "a3"]), Heads(["a0", "a1", "a2", "a3"])
+        kind, data = algorithm.get(name), data_for(name, 0)
+        config = kind.Config(
+            **{"lr": 0.05, "minibatches": 1, "micro_tokens": 64} | SETTINGS.get(name, {}) | CASES[case]
+        )
+        scored(policies, data)
+        if case == "fewer rows than ranks":
+            data = data[: getattr(config, "group_size", 1)]
+        if case == "skipped":
+            for turn in (t for d in data for t in (*d.transitions, *d.candidates) if t.agent == "a3"):
+                put(turn, trainable=False)
+        learner = Learner(kind(config, SamplingParams(max_new_tokens=8)), policies, heads, 3, Lanes(rank, 8))
+        return rank.calls, learner.update(data, 0)
+
+    found = together(4, work)
+    assert all(calls == found[0][0] for calls, _ in found) and found[0][0]["add"] > 0
+    if case == "stopped":
+        assert any(value > 0 for key, value in found[0][1].items() if key.endswith("/kl_stopped"))
+    if case == "skipped":
+        assert not any(key.startswith("policy/a3/") and key.endswith("/steps") and v for key, v in found[0][1].items())
+
+
 def test_every_piece_is_computed_once_and_ranks_share_evenly() -> None:
     done: list[list[int]] = together(4, lambda rank: seen(rank, 16))
     assert sorted(n for numbers in done for n in numbers) == list(range(16))
