@@ -1,7 +1,7 @@
 """Puzzles that are searched for: what is asked, what an answer is, and the written check of one.
 
 Two kinds have an answer that anybody can check in one pass (``sum``, ``colour``): more than one may be right, and none
-has to be known to check another. The third (``count``) asks about the same numbers as ``sum`` for how many answers
+has to be known to check another. The third (``count``) asks of such numbers as ``sum`` has how many answers
 there are: to check a count is to count again. Every puzzle is a pure function of its id, ``search/<kind>/<key>``.
 """
 
@@ -20,8 +20,8 @@ from marft_envs.problems import ProblemSet, spread
 
 PANEL = 2000
 """Distinct puzzles of a kind, both splits together."""
-RANGE, NUMBERS, CHOSEN = range(10, 30), 6, 3
-"""A puzzle has so many different numbers of this range, of which so many are to be chosen: 20 ways."""
+TOP, NUMBERS, CHOSEN = 9, 6, 3
+"""A puzzle has so many numbers from 1 to TOP, of which so many are to be chosen: 20 ways."""
 PLACES, COLOURS = "abcdef", 3
 """Of a map; with 5 to 8 borders between its places."""
 COUNTS = 3
@@ -68,7 +68,7 @@ class Kind(ABC):
         return answer
 
     def check(self, puzzle: Puzzle, answer: str) -> str:
-        """Returns an answer with its check, as one writes it down: ``14+19+27: 33 60 yes``."""
+        """Returns an answer with its check, as one writes it down: ``4+7+9: 11 20 yes``."""
         steps = self.steps(puzzle, answer)
         return f"{answer}: {' '.join([*steps, YES if answer in puzzle.answers else NO])}"
 
@@ -87,7 +87,7 @@ def _triple(numbers: tuple[int, ...]) -> str:
 
 def _drawn(dice: Dice) -> tuple[list[int], int]:
     """Draws the numbers of a puzzle and what some of them make."""
-    numbers = dice.sample(RANGE, NUMBERS)
+    numbers = [dice.integer(1, TOP) for _ in range(NUMBERS)]
     return numbers, sum(dice.sample(numbers, CHOSEN))
 
 
@@ -101,15 +101,15 @@ class Sum(Kind):
     def build(self, key: int) -> Puzzle:
         """Draws numbers of which three make the sum, perhaps in several ways."""
         numbers, total = _drawn(Dice("search/sum", key))
-        right = [_triple(few) for few in combinations(numbers, CHOSEN) if sum(few) == total]
+        right = dict.fromkeys(_triple(few) for few in combinations(numbers, CHOSEN) if sum(few) == total)
         text = f"Three of {' '.join(map(str, numbers))} make {total}."
         return Puzzle(f"search/{self.name}/{key}", text, tuple(right))
 
     def options(self, puzzle: Puzzle) -> list[str]:
-        """Returns the twenty triples."""
+        """Returns the triples that there are, at most twenty."""
         match = self._text.fullmatch(puzzle.text)
         assert match is not None
-        return [_triple(few) for few in combinations(map(int, match[1].split()), CHOSEN)]
+        return list(dict.fromkeys(_triple(few) for few in combinations(map(int, match[1].split()), CHOSEN)))
 
     def canonical(self, answer: str) -> str:
         """Returns the numbers in order; leading zeros go."""
@@ -168,7 +168,7 @@ class Count(Kind):
         dice, wanted = Dice("search/count", key), key % COUNTS
         while True:
             numbers, total = _drawn(dice)
-            total = dice.integer(45, 75) if wanted == 0 else total  # else some triple makes it
+            total = dice.integer(CHOSEN, CHOSEN * TOP) if wanted == 0 else total  # else some triple makes it
             ways = sum(sum(few) == total for few in combinations(numbers, CHOSEN))
             if ways == wanted:
                 text = f"How many threes of {' '.join(map(str, numbers))} make {total}?"
