@@ -39,6 +39,7 @@ COMMANDS = {
     "export": "write a trained team for PEFT, transformers, vLLM and llama.cpp; push it to a hub",
     "bench": "run a grid of algorithms, environments and seeds, and report on it",
     "show": "the last numbers of a run, and where its report is",
+    "doctor": "what this machine has, what runs on it, and what to type for what does not",
 }
 """Command -> what it does; the function is ``run_<command>`` of the module in ``_WHERE`` (here by default)."""
 
@@ -50,6 +51,7 @@ _WHERE = {
     "dpo": "cli.commands",
     "eval": "cli.evaluate",
     "show": "cli.commands",
+    "doctor": "cli.doctor",
     "export": "export.commands",
     "bench": "bench.commands",
 }
