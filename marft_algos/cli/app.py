@@ -42,6 +42,7 @@ COMMANDS = {
     "drill": "make something fail on purpose, and see that nothing is lost",
     "top": "how fast a run is, who waits for whom, and what was lost, while it runs",
     "show": "the last numbers of a run, and where its report is",
+    "doctor": "what this machine has, what runs on it, and what to type for what does not",
 }
 """Command -> what it does; the function is ``run_<command>`` of the module in ``_WHERE`` (here by default)."""
 
@@ -54,6 +55,7 @@ _WHERE = {
     "eval": "cli.evaluate",
     "top": "cli.top",
     "show": "cli.commands",
+    "doctor": "cli.doctor",
     "export": "export.commands",
     "bench": "bench.commands",
     "replay": "cli.replay",

@@ -10,7 +10,6 @@ import inspect
 import io
 import json
 import shlex
-import sys
 import tomllib
 import types
 import typing
@@ -23,6 +22,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from marft_algos.config.values import NONE
 from marft_algos.ranges import check, hints
+from marft_algos.terminal import say
 from marft_envs.errors import ConfigError
 
 
@@ -156,7 +156,7 @@ def parse(kind: Any, argv: list[str], *, prog: str, description: str = "", **opt
     except SystemExit as leaving:
         if (cause := _own(leaving)) is not None:  # the parser would draw a box around it
             raise UsageError(str(cause)) from cause
-        sys.stderr.write(said.getvalue())
+        say(said.getvalue(), error=True, end="")
         raise
     return settings
 

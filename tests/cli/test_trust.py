@@ -114,7 +114,7 @@ MCP = (
         ["train", "--resume", "evil"],
         ["eval", "evil"],
         ["eval", "--compare", "evil", "evil"],
-        ["play", "relay-v0", "--random", "--team", "evil"],
+        ["play", "relay-v0", "--team", "evil"],
     ],
 )
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_strangers_engine_gets_no_variable(
         stranger(here / "evil", 'env = "relay-v0"\n' + engines)
         for argv in (
             ["eval", "evil"],
-            ["play", "relay-v0", "--random", "--team", "evil"],
+            ["play", "relay-v0", "--team", "evil"],
             ["train", "--resume", "evil"],
         ):
             said = refused(argv, capsys)

@@ -122,6 +122,8 @@ show evil | evil/metrics.jsonl, line 1 is not JSON: | is not JSON | Take it out,
 envs raising:make | 'make' makes no environment for | RuntimeError: no luck | --debug shows the whole traceback
 play raising:make --random | 'make' makes no environment for | RuntimeError: no luck | --debug shows the whole traceback
 play relay-v0 --episodes none | 'none' is no whole number | --episodes INT | marft play --help
+doctor --jsn | Unrecognized options: --jsn | --json, --no-json | marft doctor --help
+doctor relay-v0 | Unrecognized options: relay-v0 | For full helptext | marft doctor --help
 """
 
 
