@@ -36,6 +36,7 @@ COMMANDS = {
     "eval": "score a trained team against the untrained one or another, or any team of hosted and local models",
     "export": "write a trained team for PEFT, transformers, vLLM and llama.cpp; push it to a hub",
     "bench": "run a grid of algorithms, environments and seeds, and report on it",
+    "versus": "does a team beat the best single agent at equal cost?",
     "show": "the last numbers of a run, and where its report is",
 }
 """Command -> what it does; the function is ``run_<command>`` of the module in ``_WHERE`` (here by default)."""
@@ -50,6 +51,7 @@ _WHERE = {
     "show": "cli.commands",
     "export": "export.commands",
     "bench": "bench.commands",
+    "versus": "bench.versus.commands",
 }
 
 WELCOME = """\
