@@ -173,8 +173,8 @@ def pretended(score: Score) -> Any:
             ends = sorted({wanted[0], -(-wanted[1] // reads), wanted[2]} - {0})
             points = []
             for tokens in [0, *ends]:
-                rng = np.random.default_rng([cell.seed, tokens, len(cell.env)])
-                outcomes = (rng.random(100) < score(cell, tokens)).astype(float).tolist()
+                coins = np.random.default_rng(cell.seed).random(100)  # the same for all: equal chances, equal outcomes
+                outcomes = (coins < score(cell, tokens)).astype(float).tolist()
                 spent = {"tokens": tokens, "processed": tokens * reads, "latency": tokens}
                 points.append({**spent, "score": float(np.mean(outcomes)), "outcomes": outcomes, "train_score": 0.0})
             last = points[-1]
@@ -212,7 +212,7 @@ def test_a_single_agent_that_needs_more_tokens_and_reads_less_makes_the_team_too
     def score(cell: Cell, tokens: int) -> float:
         return (0.9 if tokens > 1500 else 0.3) if cell.env == "single" else 0.9
 
-    found = judged(monkeypatch, tmp_path / "t", score, margin=0.15)
+    found = judged(monkeypatch, tmp_path / "t", score)
     assert {unit: c.word for unit, c in found.comparisons.items()} == {
         "sampled": "ahead",
         "processed": "level",
@@ -228,7 +228,7 @@ def test_the_best_of_several_single_agents_is_the_rival(monkeypatch: pytest.Monk
     def score(cell: Cell, tokens: int) -> float:
         return 0.1 if cell.env == "single" and "marft" in cell.algorithm else 0.8
 
-    found = judged(monkeypatch, tmp_path / "t", score, margin=0.1)
+    found = judged(monkeypatch, tmp_path / "t", score)
     assert found.team_needed == "no team needed"
     assert all(row[2].startswith("rft at") for row in found.sheets["At equal cost"][1:])
 

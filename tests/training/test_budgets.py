@@ -23,13 +23,13 @@ def test_a_run_is_done_when_all_budgets_are_used_up() -> None:
 
 def test_a_run_is_evaluated_where_it_reaches_each_budget_and_ends_at_the_last(tmp_path: Path) -> None:
     model = save_tiny(tmp_path / "model")
-    config = settings(model, tmp_path, iterations=50, eval_every=0, token_budget=20, processed_budget=400)
+    config = settings(model, tmp_path, iterations=50, eval_every=0, token_budget=100, processed_budget=5000)
     _, run = train(config)
     lines = run.metrics()
     sampled = [line["tokens_total"] for line in lines[1:]]
     processed = [sum(line["tokens_processed"] for line in lines[1 : i + 2]) for i in range(len(sampled))]
-    first = next(i for i, n in enumerate(sampled) if n >= 20) + 1
-    last = next(i for i, n in enumerate(processed) if n >= 400) + 1
+    first = next(i for i, n in enumerate(sampled) if n >= 100) + 1
+    last = next(i for i, n in enumerate(processed) if n >= 5000) + 1
     assert first < last == len(lines) - 1, (sampled, processed)
     assert [line["iteration"] for line in lines if "eval/success" in line] == [0, first, last]
     assert all(0 < line["latency_played"] <= line["tokens_played"] for line in lines[1:])

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from marft_algos.config import arguments
+from marft_algos.config import arguments, presets
+from marft_algos.config.settings import TrainConfig
 from marft_algos.ranges import COUNT, SHARE
 from marft_algos.terminal import say
 
@@ -20,9 +21,9 @@ Trains the team, the team without D, and one agent by the best of several algori
 the single agent gets what the team has cost in sampled tokens, in processed tokens and in latency. Then it says one of
 "team needed", "no team needed", "too dear", "not decided", and "D matters" or not. docs/versus.md has the rules.
 
-  marft versus math-dual-v0 --env-kwargs levels=[0] --token-budget 98304 --out runs/versus --plan
-  marft versus math-dual-v0 --env-kwargs levels=[0] --token-budget 98304 --out runs/versus --jobs 2
-  marft versus relay-v0 --single-team planner_0 --settings preset=toy --token-budget 20000 --out runs/relay
+  marft versus {team} --env-kwargs levels=[0] --token-budget 98304 --out runs/versus --plan
+  marft versus {team} --env-kwargs levels=[0] --token-budget 98304 --out runs/versus --jobs 2
+  marft versus {toy} --single-team planner_0 --settings preset=toy --token-budget 20000 --out runs/relay
   marft versus MODULE:ID --single MODULE:SOLO-ID --algorithms rft grpo --token-budget 50000 --out runs/mine
 
 The same command goes on with what was stopped, and writes the report again."""
@@ -41,7 +42,7 @@ class Arguments:
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the environment; the single agent's gets those that it takes, too."""
     single: str = ""
-    """Environment in which one agent does the same task on the same problems; empty: FAMILY-solo-v0."""
+    """Environment in which one agent does the same task on the same problems; empty: its family's solo environment."""
     single_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of that environment, over the team's."""
     single_team: tuple[str, ...] = ()
@@ -70,7 +71,8 @@ class Arguments:
 
 def run_versus(argv: list[str]) -> int:
     """``marft versus ENV --token-budget N --out DIR``."""
-    options: Arguments = arguments.parse(Arguments, argv, prog="marft versus", description=EXAMPLES)
+    about = EXAMPLES.format(team=TrainConfig.env, toy=presets.TOYS[0])
+    options: Arguments = arguments.parse(Arguments, argv, prog="marft versus", description=about)
     from marft_algos.lazy import require_training
 
     require_training()

@@ -32,7 +32,7 @@ class Trial(Part):
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Its arguments; the single agent's environment gets those that it takes, too."""
     single: str = ""
-    """Environment in which one agent does the same task on the same problems; empty: FAMILY-solo-v0, if it exists."""
+    """Environment in which one agent does the same task on the same problems; empty: its family's solo environment."""
     single_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of that environment, over the team's."""
     single_team: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ class Trial(Part):
 
     def _counterpart(self) -> str:
         known = {spec.id for spec in marft_envs.list_envs()}
-        solo = f"{self.env.split('-')[0]}-solo-v0"
+        solo = "-".join((self.env.split("-")[0], "solo", "v0"))
         if solo not in known or solo == self.env:
             raise ConfigError(
                 f"Nobody has said who the single agent of '{self.env}' is. Name an environment with one agent and the "
