@@ -44,6 +44,7 @@ _LATER = {
     for name in (
         *("start", "start_values", "warm_start", "tell_budget", "decode_graph", "head_dtype"),
         *("lanes", "chunk", "shard", "collective_timeout", "staleness"),
+        *("processed_budget", "latency_budget"),
         *("rollouts", "workers", "worker_gpus", "worker_timeout", "worker_start", "retries"),
     )
 }
@@ -76,6 +77,8 @@ class Cell:
     """Keys of the trained cells it is made of."""
     reference: str = ""
     """Key of the cell whose inference tokens a vote may spend; empty: one answer of each source."""
+    swap: str = ""
+    """Agent whose messages are exchanged between problems when a trained team is scored."""
     hidden: bool = False
     """A part of another cell, no row of its own."""
     skipped: str = ""
@@ -87,6 +90,7 @@ class Cell:
         if "algorithm" in table:
             table["algorithm"] = _as_before(table["algorithm"], _LATER_OF_ALGORITHMS)
         content = [marft_algos.__version__, self.kind, self.contribution, self.sources, self.reference, table]
+        content += [self.swap] if self.swap else []
         if self.skipped:
             content = [self.stage, self.algorithm, self.env, self.credit, self.seed, self.lr, self.skipped]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -168,7 +172,7 @@ class _Expansion:
             source = self._cell(label, entry.trained_on, self.grid.env_entry(entry.trained_on), rule, seed, lr)
             here = self._cell(label, env, dataclasses.replace(entry, trained_on=""), rule, seed, lr)
             scored = dataclasses.replace(here, kind="ablation", sources=(source.key,), contribution=0, samples=0)
-            yield dataclasses.replace(scored, skipped=source.skipped or here.skipped)
+            yield dataclasses.replace(scored, swap=entry.swap, skipped=source.skipped or here.skipped)
         elif entry.members:
             members = [self._member(label, env, entry, rule, seed, lr, m) for m in range(entry.members)]
             yield from (m for m in members if not m.skipped)

@@ -33,7 +33,7 @@ ALL = "all"
 """In ``algorithms``: every registered one."""
 
 
-class _Part(Checked):
+class Part(Checked):
     """Base class of the grid's tables: fields take what TOML, JSON and Python give them."""
 
     def __post_init__(self) -> None:
@@ -44,7 +44,7 @@ class _Part(Checked):
 
 
 @dataclass(frozen=True)
-class EnvEntry(_Part):
+class EnvEntry(Part):
     """What an environment's label stands for."""
 
     id: str = ""
@@ -55,6 +55,8 @@ class EnvEntry(_Part):
     """Train so many agents on their own, each on its part of the budget, and let them vote."""
     trained_on: str = ""
     """Another label: its trained teams are only scored here (with D ablated, say)."""
+    swap: str = ""
+    """With ``trained_on``: the agent who says, on every problem, what it said on another one."""
     token_budget: Annotated[int | None, COUNT] = None
     """Instead of the grid's."""
     sweep_lr: Annotated[tuple[float, ...], LEARNING] = ()
@@ -64,7 +66,7 @@ class EnvEntry(_Part):
 
 
 @dataclass(frozen=True)
-class AlgorithmEntry(_Part):
+class AlgorithmEntry(Part):
     """What an algorithm's label stands for."""
 
     algo: str = ""
@@ -78,7 +80,7 @@ class AlgorithmEntry(_Part):
 
 
 @dataclass(frozen=True)
-class Sweep(_Part):
+class Sweep(Part):
     """Learning rates, tried for every algorithm alike, on seeds that the main stage does not have."""
 
     lr: Annotated[tuple[float, ...], LEARNING]
@@ -88,7 +90,7 @@ class Sweep(_Part):
 
 
 @dataclass(frozen=True)
-class Grid(_Part):
+class Grid(Part):
     """A benchmark: every algorithm in every environment, with every seed.
 
     >>> bench = Grid(["marft", "grpo"], ["relay-v0"], token_budget=4000, seeds=range(3)).run("runs/small", jobs=2)
@@ -282,6 +284,8 @@ def _check_envs(grid: Grid) -> None:
                 f"[env.{label}] is trained on '{source}', which is no label that trains a team. "
                 f"{did_you_mean(source, [e for e in grid.envs if not grid.env_entry(e).trained_on])}"
             )
+        if entry.swap and not source:
+            raise ConfigError(f"[env.{label}]: messages are exchanged in trained teams. Say whose: trained_on = LABEL.")
         if entry.members == 1 or (entry.members and source):
             raise ConfigError(f"[env.{label}]: members is {entry.members}; a vote takes two or more, trained here.")
         if entry.sweep_lr and (grid.sweep is None or source):

@@ -93,7 +93,7 @@ def make(folder: BenchFolder, job: Mapping[str, Any]) -> dict[str, Any]:
     if job["kind"] == "vote":
         return vote(folder, config, job["sources"], job["reference"])
     if job["kind"] == "ablation":
-        return ablation(folder, config, job["sources"][0])
+        return ablation(folder, config, job["sources"][0], job.get("swap", ""))
     return train(config, job["contribution"])
 
 
@@ -129,15 +129,18 @@ def measured(run: RunFolder) -> dict[str, Any]:
     lost = sum(int(line.get("infra", 0)) for line in metrics)
     last = run.recorded("eval")[-1]
     final = run.evaluation(last)
-    tokens, seconds, learnt = 0, 0.0, 0.0
+    tokens, processed, latency, seconds, learnt = 0, 0, 0, 0.0, 0.0
     curve, drift = [], []
     for line in metrics:
         before, tokens = tokens, int(line.get("tokens_total", tokens))
+        processed += int(line.get("tokens_processed", 0))
+        latency += int(line.get("latency_played", 0))
         learnt += (tokens - before) * line.get("success", line.get("score", 0.0))
         seconds += line.get("time_rollout", 0.0) + line.get("time_update", 0.0)
         if "eval/success" in line:
             outcomes = _known(run.evaluation(line["iteration"]))
             point = {"iteration": line["iteration"], "tokens": tokens, "seconds": seconds}
+            point |= {"processed": processed, "latency": latency, "train_score": learnt / tokens if tokens else 0.0}
             curve.append({**point, "score": line["eval/success"], "outcomes": outcomes})
         changes = {name: _mean_over_policies(line, name) for name in ("kl", "ess")}
         drift.append({"tokens": tokens, **{k: v for k, v in changes.items() if v is not None}})
@@ -149,9 +152,11 @@ def measured(run: RunFolder) -> dict[str, Any]:
         "score": metrics[-1]["eval/success"],
         "train_score": learnt / tokens if tokens else 0.0,
         "tokens": tokens,
-        "processed": sum(int(line.get("tokens_processed", 0)) for line in metrics),
+        "processed": processed,
+        "latency": latency,
         "starts": sum(int(line.get("starts", 0)) for line in metrics),
         "seconds": seconds,
+        "eval_seconds": sum(line.get("time_eval", 0.0) for line in metrics),
         "iterations": metrics[-1]["iteration"],
         "eval_tokens": int(metrics[-1]["eval/tokens"]),
         "eval_processed": sum(e.processed for e in final),
@@ -242,21 +247,26 @@ class _Evaluation:
         names = setup.saved_policies(self.config, self.policies)
         checkpoint.load_policies(checkpoint.pick(run.checkpoints), self.policies, names)
 
-    def play(self, config: TrainConfig) -> list[Trajectory]:
-        """Plays the panel with these settings of sampling."""
+    def play(self, config: TrainConfig, swap: str = "") -> list[Trajectory]:
+        """Plays the panel with these settings of sampling; then again with one agent's messages exchanged, if any."""
         engine = NativeEngine(self.policies, config.engine_batch, config.decode_graph)
-        return evaluate.play(config, self.make_env, self.panel, self.policies.renderer, engine)
+        renderer = self.policies.renderer
+        played = evaluate.play(config, self.make_env, self.panel, renderer, engine)
+        if not swap:
+            return played
+        exchanged = evaluate.swap(swap, played, config, engine, renderer)
+        return evaluate.play(config, self.make_env, self.panel, renderer, exchanged)
 
     @staticmethod
     def score(played: Sequence[Trajectory]) -> float:
         return runs.estimate(evaluate.records(played)).mean
 
 
-def ablation(folder: BenchFolder, config: TrainConfig, source: str) -> dict[str, Any]:
-    """Scores a trained team in another environment than it was trained in."""
+def ablation(folder: BenchFolder, config: TrainConfig, source: str, swap: str) -> dict[str, Any]:
+    """Scores a trained team in another environment than it was trained in, or with an agent's messages exchanged."""
     evaluation = _Evaluation(config)
     evaluation.load(_trained(folder, source, "An ablation"))
-    played, started = evaluation.play(config), time.monotonic()
+    played, started = evaluation.play(config, swap), time.monotonic()
     return _scored(folder, played, _known(evaluate.records(played)), [source], started)
 
 

@@ -81,7 +81,7 @@ def _train(trainer: Trainer, run: RunFolder) -> int:
     try:
         train_and_report(trainer, run)
     except KeyboardInterrupt:
-        if trainer.progress.done(config.iterations, config.token_budget):
+        if trainer.progress.done(config):
             say(f"stopped when all was trained and saved; its report: {typed('show', run.root, '--html')}")
         else:
             resume = typed("train", "--resume", run.root)
@@ -101,7 +101,7 @@ def _is_done(run: RunFolder, config: TrainConfig) -> bool:
     if not checkpoint.steps(run.checkpoints):
         return False
     progress = checkpoint.read_progress(checkpoint.pick(run.checkpoints))
-    if progress.unevaluated or not progress.done(config.iterations, config.token_budget):
+    if progress.unevaluated or not progress.done(config):
         return False
     if not run.report_file.is_file():
         report.finish(run)
@@ -109,8 +109,9 @@ def _is_done(run: RunFolder, config: TrainConfig) -> bool:
         more = typed("train", "--resume", run.root, "--iterations", 2 * max(progress.iteration, 1))
         done = f"is at iteration {progress.iteration} of {config.iterations}"
     else:
-        more = typed("train", "--resume", run.root, "--token-budget", 2 * progress.tokens)
-        done = f"has sampled {progress.tokens} of {config.token_budget} tokens"
+        unit, spent, budget = progress.spent(config)[0]
+        more = typed("train", "--resume", run.root, f"--{unit.replace('_', '-')}", 2 * spent)
+        done = f"has spent {spent} of {budget} tokens ({unit})"
     say(f"nothing to do: {run.root} {done}; for more: {more}")
     say(f"report:  {run.report_file}")
     return True

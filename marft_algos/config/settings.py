@@ -115,6 +115,11 @@ class TrainConfig(Checked):
     token_budget: Annotated[int | None, COUNT] = None
     """Ends the run after the iteration in which so many tokens have been sampled for training, dropped groups and
     branches included; none: only ``iterations`` ends it. Equal budgets are what ``marft bench`` compares."""
+    processed_budget: Annotated[int | None, COUNT] = None
+    """The same, of tokens that are sampled or read: prompts count as often as they are read. Of several budgets each
+    is evaluated as it is reached, and the run ends when all are."""
+    latency_budget: Annotated[int | None, COUNT] = None
+    """The same, of tokens on the critical path: the longest reply of each layer, summed over layers and episodes."""
     episodes_per_iteration: Annotated[int, COUNT] = 64
     """Episodes per cycle. 64: enough rows for whitened advantages and to keep one GPU's decoder busy."""
     staleness: Annotated[int, NOT_NEGATIVE] = 0

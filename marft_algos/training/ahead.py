@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from marft_algos.runs import plain
-from marft_algos.runs.folder import Progress
+from marft_algos.runs.folder import Budgets, Progress
 from marft_algos.training.collect import Collected
 from marft_envs.errors import DataError
 
@@ -46,12 +46,11 @@ class Ahead:
 
     Args:
         staleness: Iterations that may wait beside the one that is learnt from next.
-        iterations: Of the run.
-        token_budget: Ends the run when so many tokens are played; None: nothing but ``iterations`` does.
+        budgets: What ends the run, once so much is played.
     """
 
-    def __init__(self, staleness: int, iterations: int, token_budget: int | None) -> None:
-        self._staleness, self._iterations, self._budget = staleness, iterations, token_budget
+    def __init__(self, staleness: int, budgets: Budgets) -> None:
+        self._staleness, self._budgets = staleness, budgets
         self._queue = deque[Waiting]()
 
     def fill(self, play: Callable[[int], Future[Collected]], progress: Progress, version: int) -> None:
@@ -79,13 +78,11 @@ class Ahead:
     def _lacks(self, progress: Progress) -> bool:
         if not self._queue:
             return True
-        known = [waiting.collected for waiting in self._queue]
-        played = progress.tokens + sum(collected.tokens for collected in known if collected is not None)
-        return (
-            len(self._queue) <= self._staleness
-            and progress.iteration + len(self._queue) < self._iterations
-            and (self._budget is None or played < self._budget)
-        )
+        played = replace(progress, iteration=progress.iteration + len(self._queue))
+        for waiting in self._queue:
+            if (collected := waiting.collected) is not None:
+                played.spend(collected.metrics)
+        return len(self._queue) <= self._staleness and not played.done(self._budgets)
 
     def state_dict(self) -> list[Any]:
         """Returns what waits, as plain values; what is being played is waited for, up to what has failed."""

@@ -125,6 +125,7 @@ class Episodes:
         metrics |= self._variety.measure(whole(played)) | {"episodes_played": len(played)}
         metrics["tokens_played"] = sum(trajectory.tokens for trajectory in played)
         metrics["tokens_processed"] = sum(trajectory.processed for trajectory in played)
+        metrics["latency_played"] = sum(trajectory.critical_path for trajectory in played)
         if isinstance(self._algorithm.config, algorithms.GroupConfig):
             metrics |= {"groups": len(kept) // size, "groups_dropped": (len(played) - len(kept)) // size}
         return Collected(kept, metrics, [judged for part in parts for judged in part.judged])

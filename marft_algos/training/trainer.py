@@ -57,7 +57,7 @@ class Trainer:
         self.pool = selfplay.Pool(config, self.policies) if config.pool else None
         self.rollouts = rollouts.make(parts, self.lanes, self.pool)
         self._episodes = Episodes(config, algorithm, self.problems, self.rollouts)
-        self._ahead = ahead.Ahead(config.staleness, config.iterations, config.token_budget)
+        self._ahead = ahead.Ahead(config.staleness, config)
         self._elsewhere = ThreadPoolExecutor(1, "marft-elsewhere")
         self._demonstrations = parts.demonstrations
         self.progress = Progress()
@@ -198,12 +198,13 @@ class Trainer:
         if self.pool is not None:
             metrics |= self.pool.results(trajectories)
             self.rollouts.publish(self.pool.take(iteration), self.policies.version)
-        self.progress.tokens += collected.tokens
+        reached = self.progress.reached(config)
+        self.progress.spend(metrics)
         metrics["tokens_total"] = self.progress.tokens
         last = self._done()
         if config.record_episodes and (last or _due(iteration, config.record_every)):
             self._record(session.run, iteration, collected.trajectories[: config.record_episodes])
-        evaluated = last or _due(iteration, config.eval_every)
+        evaluated = last or _due(iteration, config.eval_every) or self.progress.reached(config) > reached
         if evaluated:
             try:
                 metrics |= self._evaluate(session, iteration)
@@ -251,7 +252,7 @@ class Trainer:
         return known
 
     def _done(self) -> bool:
-        return self.progress.done(self.config.iterations, self.config.token_budget)
+        return self.progress.done(self.config)
 
     def _catch_up(self, session: _Session) -> None:
         """Evaluates the team as it stands: untrained, or where an outage stopped the run before it was evaluated."""

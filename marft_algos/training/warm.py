@@ -52,7 +52,7 @@ def warmed(config: TrainConfig, command: str = "", group: Group | None = None) -
         if there:
             trainer.resume(run)
         run.add_command(command, trainer.progress.iteration, made=not there)
-        if not trainer.progress.done(settings.iterations, None):
+        if not trainer.progress.done(settings):
             _train(trainer, run)
     return dataclasses.replace(config, start=os.path.abspath(run.root), warm_start=0)
 
@@ -64,6 +64,8 @@ def supervised(config: TrainConfig) -> TrainConfig:
         "warm_start": 0,
         "pool": 0,
         "token_budget": None,
+        "processed_budget": None,
+        "latency_budget": None,
         "permute_rewards": False,
         "credit_diagnostics": 0,
     }

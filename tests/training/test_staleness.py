@@ -19,6 +19,7 @@ from helpers.runs import collector, quiet_display, settings, timeless, train
 from helpers.thread_ranks import together
 from helpers.tiny import save_tiny
 from marft_algos.batching import StaleError
+from marft_algos.config.settings import TrainConfig
 from marft_algos.learner.learner import Learner
 from marft_algos.ranks.group import Group
 from marft_algos.runs import checkpoint, plain
@@ -264,12 +265,12 @@ def test_what_a_task_put_there_is_described_and_nothing_else_is_made() -> None:
 
 
 def test_a_queue_of_another_iteration_is_refused() -> None:
-    ahead = Ahead(2, 9, None)
+    ahead = Ahead(2, TrainConfig(iterations=9))
     ahead.fill(lambda iteration: done(Collected([], {"tokens": iteration})), Progress(iteration=3, version=3), 3)
     state = ahead.state_dict()
     assert [row["iteration"] for row in state] == [3, 4, 5]
-    Ahead(2, 9, None).load_state_dict(state, Progress(iteration=3, version=3))
+    Ahead(2, TrainConfig(iterations=9)).load_state_dict(state, Progress(iteration=3, version=3))
     with pytest.raises(DataError, match="holds episodes of others: 3 and later"):
-        Ahead(2, 9, None).load_state_dict(state, Progress(iteration=4, version=4))
+        Ahead(2, TrainConfig(iterations=9)).load_state_dict(state, Progress(iteration=4, version=4))
     with pytest.raises(DataError, match="cannot be read"):
-        Ahead(2, 9, None).load_state_dict([{"iteration": 4}], Progress(iteration=4, version=4))
+        Ahead(2, TrainConfig(iterations=9)).load_state_dict([{"iteration": 4}], Progress(iteration=4, version=4))

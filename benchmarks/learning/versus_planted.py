@@ -1,0 +1,142 @@
+"""``marft versus`` on five planted cases: is the verdict right where the answer is known?
+
+::
+
+    python -m benchmarks versus_planted --seeds 0 1 2 --out runs/versus_planted   # goes on where it was stopped
+    python -m benchmarks versus_planted --out runs/versus_planted --write   # the table, and results/versus_planted.json
+
+The cases are those of ``examples/planted.py``. Each number is a whole trial: sweeps, three seeds of the team, of the
+team without D and of the single agent, on seeds that no other trial has. What counts as right stands in ``CASES``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.pack import RESULTS
+from benchmarks.runs import table
+from marft_algos.bench.versus import report, run
+from marft_algos.bench.versus.trial import Trial
+from marft_algos.jsonl import drop_cut_line
+from marft_algos.runs.disk import write_whole
+from marft_algos.runs.intervals import wilson
+
+ENV = "examples.planted:planted-v0"
+SETTINGS: Mapping[str, Any] = {
+    "preset": "toy",
+    "episodes_per_iteration": 16,
+    "eval_every": 0,
+    "save_every": 0,
+    "record_every": 0,
+    "record_episodes": 0,
+    "eval_episodes": 48,  # of two to four different states
+}
+SWEPT_APART = 500
+"""Between a trial's seeds and those of its sweep; a thousand is between two trials."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A trial whose verdict is known."""
+
+    team_needed: str
+    dependency: str
+    token_budget: int
+    rival: Mapping[str, Any] = field(default_factory=dict)
+
+    def trial(self, name: str, number: int) -> Trial:
+        """Makes the trial with this number."""
+        first = 1000 * number
+        given = {
+            "env_kwargs": {"case": name},
+            "seeds": tuple(range(first, first + 3)),
+            "sweep_seeds": (first + SWEPT_APART,),
+            "team_algorithms": ("marft",),
+            "lr": (2e-3,),  # one, to be cheap: the sweep chooses among algorithms
+            "margin": 0.1,
+            "settings": dict(SETTINGS),
+        }
+        return Trial(ENV, self.token_budget, **{**given, **self.rival})
+
+
+CASES: Mapping[str, Case] = {
+    "spare": Case("no team needed", "D does not matter", 1200, {"single_team": ("solver_0",)}),
+    "halves": Case("team needed", "D does not matter", 1500, {"single_team": ("planner_0",)}),
+    "relay": Case("team needed", "D matters", 2500, {"single_team": ("solver_0",)}),
+    "told": Case("no team needed", "D matters", 2500, {"single_team": ("planner_0",)}),
+    "dear": Case("too dear", "D does not matter", 3000, {"single": ENV, "single_kwargs": {"solo": True}}),
+}
+
+
+def one(name: str, number: int, root: Path) -> dict[str, Any]:
+    """Runs one trial, or goes on with it; returns its row. Its folder is removed, the verdict stays."""
+    case, folder, started = CASES[name], root / f"{name}-{number}", time.monotonic()
+    trial = case.trial(name, number)
+    record = run.run(trial, folder)
+    found = report.write(trial, folder, f"python -m benchmarks versus_planted --cases {name} --seeds {number}")
+    row = {
+        "case": name,
+        "number": number,
+        "verdict": found.team_needed,
+        "dependency": found.dependency,
+        "right": found.team_needed == case.team_needed,
+        "dependency_right": found.dependency == case.dependency,
+        "chosen": record["chosen"],
+        "seconds": time.monotonic() - started,
+        **{key: found.table()[key] for key in ("comparisons", "retrained", "after", "sheets")},
+    }
+    shutil.rmtree(folder)
+    return row
+
+
+def summary(rows: list[dict[str, Any]]) -> list[list[str]]:
+    """Makes the table: how many verdicts were right, and what the wrong ones said."""
+    out = []
+    for name, case in CASES.items():
+        mine = [r for r in rows if r["case"] == name]
+        for key, wanted, right in (
+            ("verdict", case.team_needed, "right"),
+            ("dependency", case.dependency, "dependency_right"),
+        ):
+            hits, n = sum(r[right] for r in mine), len(mine)
+            share = wilson(hits, n) if n else None
+            wrong = ", ".join(f"{r['number']}: {r[key]}" for r in mine if not r[right])
+            bounds = f"[{share.low:.2f}, {share.high:.2f}]" if share else "–"
+            out.append([name, wanted, f"{hits} of {n}", bounds, wrong])
+    return out
+
+
+def main() -> None:
+    """Runs trials that are missing, and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/versus_planted"))
+    parser.add_argument("--seeds", type=int, nargs="*", default=[])
+    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/versus_planted.json")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    file = args.out / "results.jsonl"
+    with file.open("ab+") as lines:
+        rows = [json.loads(line) for line in drop_cut_line(lines).splitlines()]
+    for number in args.seeds:
+        for name in args.cases:
+            if any((r["case"], r["number"]) == (name, number) for r in rows):
+                continue
+            rows.append(one(name, number, args.out))
+            with file.open("ab") as lines:
+                lines.write(json.dumps(rows[-1]).encode() + b"\n")
+    rows.sort(key=lambda r: (list(CASES).index(r["case"]), r["number"]))
+    print(table(["case", "known", "right", "95 %", "wrong: trial, verdict"], summary(rows)))
+    if args.write:
+        write_whole(RESULTS / "versus_planted.json", json.dumps(rows, indent=0) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""``marft versus``: does a team beat the best single agent at equal cost? A trial made of grids, and a verdict."""
+
+from marft_algos.bench.versus.trial import Trial
+
+__all__ = ["Trial"]
