@@ -52,7 +52,7 @@ test-real: $(STAMP)  ## tools on real packages and public MCP servers (downloads
 test-adapters: $(STAMP)  ## the adapters' tests, each group in an environment of its own (downloads; ARGS="trl rllib" for some)
 	$(BIN)/python tests/adapters/run.py --cache .adapters $(if $(PIP_ARGS),--pip-args="$(PIP_ARGS)") $(ARGS)
 
-test-browser: $(STAMP)  ## drive the machine's Chromium over the site (screenshots: .browser/; ARGS= goes to pytest)
+test-browser: docs  ## drive the machine's Chromium over the site (screenshots: .browser/; ARGS= goes to pytest)
 	@$(BIN)/python -m pip install $(PIP_ARGS) --quiet -c constraints.txt -e '.[browser]'
 	$(BIN)/python -m pytest -q --browser tests/browser $(ARGS)
 

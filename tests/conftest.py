@@ -24,9 +24,10 @@ NEEDS_EXTRA = {
     "tokenizers",
     "torch",
     "transformers",
+    "website",
 }
 """What no file imports, nor a helper that it imports, that is tested on a base install."""
-PROGRAMS = {"test_contributing.py", "test_examples.py", "test_house.py", "test_readme.py"}
+PROGRAMS = {"test_contributing.py", "test_examples.py", "test_house.py", "test_newcomer.py", "test_readme.py"}
 """These start programs that train."""
 
 
