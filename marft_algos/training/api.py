@@ -17,8 +17,9 @@ from marft_algos.training.warm import warmed
 def train(preset: str = "", *, config: Path | str = "", trusted: bool = False, **settings: Any) -> RunFolder:
     """Trains a team and returns the folder of the run: metrics, episodes, checkpoints, report.
 
-    >>> run = marft_algos.train("quickstart", iterations=20, algorithm={"level": "action"})
-    >>> run.metrics()[-1]["eval/success"]
+    Examples:
+        >>> run = marft_algos.train("quickstart", iterations=20, algorithm={"level": "action"})
+        >>> run.metrics()[-1]["eval/success"]
 
     Args:
         preset: Where settings that are not named come from; see ``marft_algos.config.presets``. Empty: ``default``,

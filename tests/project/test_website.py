@@ -1,0 +1,119 @@
+"""The documentation site without building it: reference, gallery, figures, links, versions. ``make docs`` builds it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+import marft_envs
+from website import __main__ as build
+from website import api, draw, figures, gallery, links, notebooks
+
+ROOT = Path(__file__).resolve().parents[2]
+MKDOCS = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+
+
+def entries(nav: object) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    parts = nav.values() if isinstance(nav, dict) else nav
+    return [name for part in parts for name in entries(part)]  # type: ignore[attr-defined]
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    text = "\n".join(content for _, _, content in api.pages())
+    for package in ("marft_envs", "marft_algos"):
+        for name in __import__(package).__all__:
+            assert f"\n::: {package}.{name}\n" in text + "\n", f"{package}.{name} is on no page: website/api.py"
+
+
+def test_a_public_name_without_a_place_stops_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marft_envs, "__all__", [*marft_envs.__all__, "brand_new"])
+    with pytest.raises(ValueError, match="brand_new"):
+        list(api.pages())
+
+
+def test_every_page_is_in_the_menu() -> None:
+    named = entries(MKDOCS["nav"])
+    pages = {file.relative_to(ROOT / "docs").as_posix() for file in (ROOT / "docs").rglob("*.md")}
+    made = {page for page in links.MOVED.values() if page != "index.md"}
+    missing = {page for page in pages if page not in named and not page.startswith("algorithms/")}
+    assert not missing, f"put them into the nav of mkdocs.yml: {sorted(missing)}"
+    assert not {name for name in named if name.endswith(".md")} - pages - made
+    assert len(named) == len(set(named))
+
+
+def test_the_gallery_shows_what_agents_see_who_hears_whom_and_an_episode_that_succeeds() -> None:
+    played = gallery.play("relay-v0")
+    text = gallery.page("relay-v0", "a summary", played)
+    assert played.episode.success and played.episode.rounds[0].D == [[0, 1], [0, 0]]
+    for agent in marft_envs.make("relay-v0").possible_agents:
+        assert f"### {agent}" in text and played.seen[agent][:60] in text
+    assert "| marft | 100.0" in text and "@software{marft" in text and "(relay-v0.svg)" in text
+    assert gallery.picture("relay-v0", played).count("marker-end") == 1
+    assert {gallery.family(name) for name in gallery.ids()} == set(gallery.FAMILIES)
+
+
+def test_backticks_of_a_model_do_not_end_the_block_that_shows_them() -> None:
+    assert gallery._block("a\n```\nb").startswith("````text\n")
+
+
+@pytest.mark.parametrize("made", [figures.dependencies, figures.successors, figures.staleness, figures.curves])
+def test_figures_are_what_their_command_makes(made: object) -> None:
+    for name, content in made():  # type: ignore[operator]
+        file = figures.IMAGES / name
+        assert file.read_text(encoding="utf-8") == content, "type: python -m website.figures --write"
+
+
+def test_text_in_a_picture_is_escaped() -> None:
+    assert "<b>" not in draw.layers("x", [["<b>"]], [])
+
+
+def test_links_between_files_become_links_between_pages() -> None:
+    shown: list[str] = []
+    text = "[a](../examples/custom_task.py) [b](credit.md#costs) [c](../CHANGELOG.md) [d](#here) [e](https://x.y/z.md)"
+    moved = links.relocate(text, "docs/training.md", "training.md", shown.append)
+    assert moved == (
+        "[a](files/examples/custom_task.py.md) [b](credit.md#costs) [c](changelog.md) [d](#here) [e](https://x.y/z.md)"
+    )
+    assert shown == ["examples/custom_task.py"]
+    assert links.relocate("[a](docs/credit.md)", "CONTRIBUTING.md", "contributing.md", shown.append) == "[a](credit.md)"
+    assert links.relocate("[a](index.md)", "docs/algorithms/grpo.md", "algorithms/grpo.md", print) == "[a](index.md)"
+
+
+def test_assets_of_other_hosts_are_found(tmp_path: Path) -> None:
+    page = tmp_path / "a.html"
+    page.write_text('<a href="https://x.y">fine</a><img src="b.png"><link rel=canonical href="https://x.y/a">')
+    assert build.foreign(tmp_path) == []
+    for bad in (
+        '<script src="https://x.y/z.js"></script>',
+        '<img src="//x.y/z.png">',
+        '<link rel="stylesheet" href="http://x.y/">',
+    ):
+        page.write_text(bad)
+        assert len(build.foreign(tmp_path)) == 1
+    page.unlink()
+    (tmp_path / "a.css").write_text("@import url(https://x.y/font.css)")
+    assert len(build.foreign(tmp_path)) == 1
+
+
+def test_the_newest_version_stands_first_and_at_the_top(tmp_path: Path) -> None:
+    for version in ("0.9.0", "0.10.0", "0.2.0"):
+        (tmp_path / version).mkdir()
+        build.publish(tmp_path, version)
+    listed = json.loads((tmp_path / "versions.json").read_text())
+    assert [entry["version"] for entry in listed] == ["0.10.0", "0.9.0", "0.2.0"]
+    assert [entry["aliases"] for entry in listed] == [["latest"], [], []]
+    assert "url=0.10.0/index.html" in (tmp_path / "index.html").read_text()
+
+
+def test_every_notebook_has_a_page_and_no_outputs() -> None:
+    pages = {address for address, _, _ in notebooks.pages()}
+    files = sorted(notebooks.FOLDER.glob("*.ipynb"))
+    assert {f"notebooks/{file.stem}.md" for file in files} < pages and len(files) == 5
+    for file in files:
+        cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
+        assert not [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")]

@@ -1,0 +1,187 @@
+"""Makes the gallery: a page for every environment of the registry, with what agents see, D, and one played episode."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import marft_envs
+from marft_envs.types import Episode, optional
+from website import draw
+
+ROOT = Path(__file__).resolve().parents[1]
+SEED, MOST_TURNS, MOST_CHARS = 0, 40, 1200
+FAMILIES = {
+    "math": ("Mathematics", "environments.md#the-math-family"),
+    "code": ("Coding", "code.md"),
+    "tools": ("Tools", "tools.md"),
+    "toy": ("Toys", "environments.md#the-toy-ladder"),
+}
+MEASURED = {"code": "results.md#coding-teams", "tools": "results.md#tool-use", "math": "results.md#does-d-matter"}
+"""Family -> where its numbers stand that are in no table by id."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """One episode, as the task's expert plays it, and what each agent was shown at its first turn."""
+
+    episode: Episode
+    seen: dict[str, str]
+    dependency: str
+    asked: frozenset[tuple[str, str]] | None
+    tools: dict[str, list[str]]
+
+
+def play(env_id: str) -> Played:
+    """Plays seed 0 of an environment with its task's expert, who knows the answer."""
+    env = marft_envs.make(env_id)
+    try:
+        env.reset(seed=SEED)
+        expert, seen, tools = optional(env.task, "expert"), dict[str, str](), dict[str, list[str]]()
+        turns = 0
+        while not env.done and turns < MOST_TURNS:
+            for agent in list(env.ready_agents):
+                env.select(agent)
+                if agent not in seen:
+                    seen[agent] = "\n\n".join(f"[{m['role']}]\n{m['content']}" for m in env.messages(agent))
+                    tools[agent] = [tool["function"]["name"] for tool in optional(env.task, "tools")(agent)]
+                env.step(expert(agent))
+                turns += 1
+        kind = env.dependency
+        return Played(env.episode, seen, type(kind).__name__, kind.possible_edges, tools)
+    finally:
+        env.close()
+
+
+def family(env_id: str) -> str:
+    """The family of an id: a key of ``FAMILIES``."""
+    first = env_id.partition("-")[0]
+    return first if first in FAMILIES else "toy"
+
+
+def picture(env_id: str, played: Played) -> str:
+    """Draws who heard whom in the first round that was played, at most its first nine layers."""
+    episode = played.episode
+    first = [layer for layer in episode.layers if layer.round == 0][:9]
+    turns = [turn for layer in first for turn in layer.turns]
+    number = {turn: n for n, turn in enumerate(turns)}
+    edges = [(number[a], number[b]) for a, b in episode.rounds[0].edges if a in number and b in number]
+    columns = [[episode.turns[turn].agent for turn in layer.turns] for layer in first]
+    names = [agent.name for agent in episode.agents]
+    return draw.layers(f"D of {env_id}: who heard whom", columns, edges, (names, episode.rounds[0].D))
+
+
+def _block(text: str, language: str = "text") -> str:
+    text = text if len(text) <= MOST_CHARS else text[:MOST_CHARS].rstrip() + "\n…"
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def baselines(env_id: str) -> str:
+    """Scores of an environment out of the table of ``docs/core.md``, or where else its numbers stand."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (ROOT / "docs/core.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith(f"| {env_id} |")
+    ]
+    rows = [row for row in rows if len(row) > 10 and re.match(r"\d", row[2])]
+    if not rows:
+        where = MEASURED.get(family(env_id))
+        return f"Not in the core comparison. See [results](../{where})." if where else "None is packed."
+    lines = ["| algorithm | score, % | IQM, % | sampled tokens |", "|---|---|---|---|"]
+    lines += [f"| {row[1]} | {row[2]} | {row[3]} | {row[8]} |" for row in rows]
+    lines += ["", "Greedy, means over five seeds with 95 % intervals; made by `marft bench run` on "]
+    lines[-1] += (
+        "[the core grid](../../examples/configs/bench_core.toml), explained in [the core comparison](../core.md)."
+    )
+    return "\n".join(lines)
+
+
+def cite() -> str:
+    """How to cite, as BibTeX: this software, and the paper."""
+    version = marft_envs.__version__
+    return _block(
+        "@software{marft,\n"
+        "  title   = {MARFT: reinforcement fine-tuning of teams of language-model agents},\n"
+        f"  author  = {{MARFT contributors}},\n  version = {{{version}}}\n}}\n"
+        "@article{liao2025marft,\n  title   = {MARFT: Multi-Agent Reinforcement Fine-Tuning},\n"
+        "  author  = {Liao, Junwei and Wen, Muning and Wang, Jun and Zhang, Weinan},\n"
+        "  journal = {arXiv:2504.16129},\n  year    = {2025}\n}",
+        "bibtex",
+    )
+
+
+def _many(number: int, name: str) -> str:
+    return f"{number} {name}" + "s" * (number != 1)
+
+
+def _turns(episode: Episode) -> Iterator[str]:
+    for turn in episode.turns:
+        heard = ", ".join(f"{episode.turns[k].agent} (turn {k + 1})" for k in turn.sees) or "nobody"
+        yield f"**{turn.index + 1}. {turn.agent}**, who heard {heard}\n"
+        yield _block(turn.text) + "\n"
+        if turn.result:
+            yield f"What came of it:\n\n{_block(turn.result)}\n"
+
+
+def page(env_id: str, summary: str, played: Played) -> str:
+    """The page of one environment."""
+    episode = played.episode
+    title, about = FAMILIES[family(env_id)]
+    result = {True: "success", False: "no success", None: "no verdict"}[episode.success]
+    parts = [
+        f"# `{env_id}`",
+        f"{summary[:1].upper()}{summary[1:]}. [{title}](../{about}), {len(episode.agents)} agent(s).",
+    ]
+    parts += [_block(f'env = marft_envs.make("{env_id}")', "python")]
+    parts += [_block(f"marft envs {env_id}\nmarft play {env_id}\nmarft train --env {env_id}", "sh")]
+    parts += ["## Who hears whom", f"![D of {env_id}]({env_id}.svg)"]
+    possible = played.asked
+    rest = (
+        f" It can ask for {len(possible)} edge(s) in all."
+        if possible is not None
+        else " It decides while an episode runs."
+    )
+    parts += [f"`{played.dependency}`, as it was in the first round of the episode below.{rest}"]
+    parts += ["## What each agent sees", "At its first turn in that episode."]
+    for agent in episode.agents:
+        text = played.seen.get(agent.name)
+        parts.append(f"### {agent.name}" + (" (answers for the team)" if agent.with_answer else ""))
+        parts.append(_block(text) if text else f"It was not asked. Its profile:\n\n{_block(agent.prompt or '(empty)')}")
+        if played.tools.get(agent.name):
+            parts.append("Tools: " + ", ".join(f"`{name}`" for name in played.tools[agent.name]))
+    parts += [
+        "## A played episode",
+        f"Seed {SEED}, task `{episode.task_id}`, by the task's own expert, who knows the answer.",
+    ]
+    parts += _turns(episode)
+    unfinished = "" if episode.terminated or episode.truncated else f" Stopped here, after {MOST_TURNS} turns."
+    parts += [f"Return {episode.team_return:g}, {result}, {_many(len(episode.rounds), 'round')}.{unfinished}"]
+    parts += ["## Baselines", baselines(env_id), "## How to cite", cite()]
+    return "\n\n".join(parts) + "\n"
+
+
+def pages() -> Iterator[tuple[str, str, str]]:
+    """Yields source address, title and content of every page and picture; pictures have no title."""
+    specs = [spec for spec in marft_envs.list_envs() if "/" not in spec.id]
+    lines = [
+        "# Gallery of environments",
+        "",
+        "Made from the registry: what each agent sees, who hears whom, a played episode, baselines.",
+    ]
+    for name, (title, _) in FAMILIES.items():
+        lines += ["", f"## {title}", "", "| id | what it is | D |", "|---|---|---|"]
+        for spec in specs:
+            if family(spec.id) == name:
+                played = play(spec.id)
+                lines.append(f"| [`{spec.id}`]({spec.id}.md) | {spec.summary} | `{played.dependency}` |")
+                yield f"gallery/{spec.id}.svg", "", picture(spec.id, played)
+                yield f"gallery/{spec.id}.md", spec.id, page(spec.id, spec.summary, played)
+    yield "gallery/index.md", "Gallery", "\n".join(lines) + "\n"
+
+
+def ids() -> Sequence[str]:
+    """Every id that has a page."""
+    return [spec.id for spec in marft_envs.list_envs() if "/" not in spec.id]

@@ -1,0 +1,84 @@
+"""Hooks of MkDocs: adds the pages that are made, turns links between files into links between pages.
+
+See https://www.mkdocs.org/user-guide/plugins/#events for when each is called.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from mkdocs.structure.files import File, Files, InclusionLevel
+from pymdownx import slugs
+
+import marft_envs
+from website import api, gallery, links, notebooks
+
+OUTSIDE = {page: file for file, page in links.MOVED.items() if file != "README.md"}
+"""Pages of the site that stand outside of ``docs/`` -> their files."""
+ROLE = re.compile(r":(?:class|meth|func|data|attr|mod|exc):<code>~?([^<]+)</code>")
+APART = InclusionLevel.NOT_IN_NAV
+listed = set[str]()
+"""Files outside ``docs/`` that a page links to."""
+
+
+def on_config(config: Any) -> Any:
+    """Anchors as a forge makes them; the version beside the name."""
+    config.mdx_configs.setdefault("toc", {})["slugify"] = slugs.slugify(case="lower")
+    config.copyright = f"MARFT {marft_envs.__version__}, MIT licence"
+    return config
+
+
+def made(sections: dict[str, list[Any]]) -> Iterator[tuple[str, str]]:
+    """Source address and content of everything that is made; its place in the navigation goes into ``sections``."""
+    for source in (api, gallery, notebooks):
+        for address, title, content in source.pages():
+            if title:
+                sections.setdefault(address.partition("/")[0] + "/", []).append({title: address})
+            yield address, content
+    for page, file in OUTSIDE.items():
+        yield page, (links.ROOT / file).read_text(encoding="utf-8")
+
+
+def _filled(nav: Any, sections: dict[str, list[Any]]) -> Any:
+    """The navigation with the pages of a folder where the folder's name stands: its overview first."""
+    if isinstance(nav, list):
+        return [_filled(entry, sections) for entry in nav]
+    if isinstance(nav, dict):
+        return {title: _filled(entry, sections) for title, entry in nav.items()}
+    if nav in sections:
+        pages = [(title, address) for entry in sections[nav] for title, address in entry.items()]
+        first = [address for _, address in pages if address.endswith("/index.md")]
+        return [*first, *({title: address} for title, address in pages if address not in first)]
+    return nav
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds them, and a page for every file outside ``docs/`` that a page links to."""
+    names = sorted(f.src_uri for f in files.documentation_pages() if f.src_uri.startswith("algorithms/"))
+    sections: dict[str, list[Any]] = {"algorithms/": [{address.split("/")[1][:-3]: address} for address in names]}
+    for address, content in made(sections):
+        files.append(File.generated(config, address, content=content))
+    config.nav = _filled(config.nav, sections)
+    listed.clear()
+    for file in files.documentation_pages():
+        links.relocate(file.content_string, _origin(file.src_uri), file.src_uri, listed.add)
+    for path in sorted(listed):
+        files.append(File.generated(config, links.home(path), content=links.listing(path), inclusion=APART))
+    return files
+
+
+def _origin(address: str) -> str:
+    """The file of the repository in which a page's links are right."""
+    return OUTSIDE.get(address, f"docs/{address}")
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Links as they are on the site."""
+    return links.relocate(markdown, _origin(page.file.src_uri), page.file.src_uri, listed.add)
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Roles of docstrings (``:class:`X```) are the name alone; wide tables scroll in a box of their own."""
+    return ROLE.sub(r"<code>\1</code>", html)
