@@ -21,7 +21,7 @@ STAMP := $(VENV)/.marft-installed
 PYTHONS := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11)
 SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
-.PHONY: help setup train smollm2 test test-all test-base test-real test-adapters lint format bench release clean
+.PHONY: help setup train smollm2 test test-all test-base test-real test-adapters test-browser docs docs-serve lint format bench release clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -52,6 +52,16 @@ test-real: $(STAMP)  ## tools on real packages and public MCP servers (downloads
 test-adapters: $(STAMP)  ## the adapters' tests, each group in an environment of its own (downloads; ARGS="trl rllib" for some)
 	$(BIN)/python tests/adapters/run.py --cache .adapters $(if $(PIP_ARGS),--pip-args="$(PIP_ARGS)") $(ARGS)
 
+test-browser: $(STAMP)  ## drive the machine's Chromium over the site (screenshots: .browser/; ARGS= goes to pytest)
+	@$(BIN)/python -m pip install $(PIP_ARGS) --quiet -c constraints.txt -e '.[browser]'
+	$(BIN)/python -m pytest -q --browser tests/browser $(ARGS)
+
+docs: $(STAMP)  ## build the site into site/ (strict: a broken link fails)
+	$(BIN)/python -m website $(ARGS)
+
+docs-serve: $(STAMP)  ## show the site on this machine, built anew when a page changes
+	$(BIN)/python -m mkdocs serve $(ARGS)
+
 lint: $(STAMP)  ## format, ruff, mypy, spelling, and what every file must keep
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -70,7 +80,7 @@ release: $(STAMP)  ## check that this is ready to be released, and build it (ARG
 	@$(BIN)/python .ci/release $(if $(PIP_ARGS),--pip-args="$(PIP_ARGS)") $(ARGS)
 
 clean:  ## remove the virtual environments and every cache (runs/ stays)
-	rm -rf $(VENV) $(BASE) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BASE) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis site .browser
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so an interrupted installation starts again.

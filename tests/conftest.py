@@ -47,6 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--base", action="store_true", help="only the files that need no extra: what is tested on a base install"
     )
+    parser.addoption("--browser", action="store_true", help="the tests that drive a browser, too: make test-browser")
     parser.addoption(
         "--data", default=None, help="folder with real data sets (else $MARFT_TEST_DATA, else ../shared/data)"
     )
@@ -69,7 +70,9 @@ def imported(file: Path) -> Iterator[str]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With ``--base``, leaves out the files that need an extra."""
+    """Leaves out what drives a browser, unless ``--browser`` asks for it, and with ``--base`` what needs an extra."""
+    if collection_path == HERE / "browser" and not config.getoption("--browser"):
+        return True
     if not config.getoption("--base") or not collection_path.match("test_*.py"):
         return None
     return collection_path.name in PROGRAMS or not NEEDS_EXTRA.isdisjoint(imported(collection_path)) or None

@@ -206,9 +206,9 @@ def test_constraints_pin_every_direct_dependency_and_torch_first() -> None:
     extras = PROJECT["optional-dependencies"]
     everything = re.fullmatch(r"marft\[(.*)\]", extras["all"][0])
     assert everything
-    # The rest are other people's trainers and games, and a quantiser: each wants an environment of its own.
+    # The rest are other people's trainers and games, a quantiser, and what drives a browser: each wants an environment of its own.
     others = {
-        "agent-lightning", "benchmarl", "gem", "openenv", "quant", "reasoning-gym", "rllib", "textarena", "torchrl", "trl",
+        "agent-lightning", "benchmarl", "browser", "gem", "openenv", "quant", "reasoning-gym", "rllib", "textarena", "torchrl", "trl",
         "verifiers", "verl",
     }  # fmt: skip
     assert set(everything[1].split(",")) == set(extras) - {"all"} - others
