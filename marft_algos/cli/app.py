@@ -37,6 +37,7 @@ COMMANDS = {
     "export": "write a trained team for PEFT, transformers, vLLM and llama.cpp; push it to a hub",
     "bench": "run a grid of algorithms, environments and seeds, and report on it",
     "show": "the last numbers of a run, and where its report is",
+    "view": "watch runs, read and compare their episodes, on a page of this machine",
 }
 """Command -> what it does; the function is ``run_<command>`` of the module in ``_WHERE`` (here by default)."""
 
@@ -50,6 +51,7 @@ _WHERE = {
     "show": "cli.commands",
     "export": "export.commands",
     "bench": "bench.commands",
+    "view": "view.commands",
 }
 
 WELCOME = """\
