@@ -44,6 +44,7 @@ COMMANDS = {
     "versus": "does a team beat the best single agent at equal cost?",
     "show": "the last numbers of a run, and where its report is",
     "doctor": "what this machine has, what runs on it, and what to type for what does not",
+    "view": "watch runs, read and compare their episodes, on a page of this machine",
 }
 """Command -> what it does; the function is ``run_<command>`` of the module in ``_WHERE`` (here by default)."""
 
@@ -62,6 +63,7 @@ _WHERE = {
     "replay": "cli.replay",
     "drill": "drills.commands",
     "versus": "bench.versus.commands",
+    "view": "view.commands",
 }
 
 WELCOME = """\
