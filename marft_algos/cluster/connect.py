@@ -151,7 +151,7 @@ def beside(ray: Any, of_one: Mapping[str, float], most: int) -> int:
         most: Workers of the run.
     """
     here = ray.get_runtime_context().get_node_id()
-    has = next((node["Resources"] for node in ray.nodes() if node["NodeID"] == here), {})
+    has: dict[str, float] = next((node["Resources"] for node in ray.nodes() if node["NodeID"] == here), {})
     return max(min(_fit(of_one, {name: has.get(_NAMES[name], 0.0) for name in of_one}), most), 1)
 
 

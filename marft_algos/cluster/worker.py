@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 from torch import Tensor
@@ -78,7 +79,13 @@ class Worker:
 
     def __init__(self, config: TrainConfig, chunk: int) -> None:
         self._server, venv = ExitStack(), config.worker_vllm
-        mine = {"rollouts": "here", "worker_vllm": "", "shard": "whole", "check_memory": False, "fit_memory": False}
+        mine: dict[str, Any] = {
+            "rollouts": "here",
+            "worker_vllm": "",
+            "shard": "whole",
+            "check_memory": False,
+            "fit_memory": False,
+        }
         config = dataclasses.replace(config, **mine)
         if venv:
             config = self._served(config, venv)

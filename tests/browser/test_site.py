@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import driver
 
 import marft_envs
+from browser import driver
 
 BUILT = driver.ROOT / "site"
 PAGES = {
