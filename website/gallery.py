@@ -17,9 +17,18 @@ FAMILIES = {
     "math": ("Mathematics", "environments.md#the-math-family"),
     "code": ("Coding", "code.md"),
     "tools": ("Tools", "tools.md"),
+    "docs": ("Long documents", "long-documents.md"),
+    "search": ("Search", "search.md"),
     "toy": ("Toys", "environments.md#the-toy-ladder"),
 }
-MEASURED = {"code": "results.md#coding-teams", "tools": "results.md#tool-use", "math": "results.md#does-d-matter"}
+TOYS = ("relay", "route", "signal", "xor")
+MEASURED = {
+    "math": "results.md#does-d-matter",
+    "code": "results.md#coding-teams",
+    "tools": "results.md#tool-use",
+    "docs": "long-documents.md",
+    "search": "search.md",
+}
 """Family -> where its numbers stand that are in no table by id."""
 
 
@@ -32,10 +41,11 @@ class Played:
     dependency: str
     asked: frozenset[tuple[str, str]] | None
     tools: dict[str, list[str]]
+    by: str
 
 
 def play(env_id: str) -> Played:
-    """Plays seed 0 of an environment with its task's expert, who knows the answer."""
+    """Plays seed 0 of an environment with its task's expert, who knows the answer, or by plausible replies."""
     env = marft_envs.make(env_id)
     try:
         env.reset(seed=SEED)
@@ -47,17 +57,24 @@ def play(env_id: str) -> Played:
                 if agent not in seen:
                     seen[agent] = "\n\n".join(f"[{m['role']}]\n{m['content']}" for m in env.messages(agent))
                     tools[agent] = [tool["function"]["name"] for tool in optional(env.task, "tools")(agent)]
-                env.step(expert(agent))
+                env.step(expert(agent) if expert else env.task.sample_actions(agent)[0])
                 turns += 1
         kind = env.dependency
-        return Played(env.episode, seen, type(kind).__name__, kind.possible_edges, tools)
+        by = "the task's own expert, who knows the answer" if expert else "a plausible reply, which may be wrong"
+        return Played(env.episode, seen, type(kind).__name__, kind.possible_edges, tools, by)
     finally:
         env.close()
 
 
 def family(env_id: str) -> str:
-    """The family of an id: a key of ``FAMILIES``."""
+    """The family of an id: a key of ``FAMILIES``.
+
+    Raises:
+        KeyError: It has none yet.
+    """
     first = env_id.partition("-")[0]
+    if first not in FAMILIES and first not in TOYS:
+        raise KeyError(f"{env_id} is of no family: say in website/gallery.py which page is about it")
     return first if first in FAMILIES else "toy"
 
 
@@ -89,7 +106,7 @@ def baselines(env_id: str) -> str:
     rows = [row for row in rows if len(row) > 10 and re.match(r"\d", row[2])]
     if not rows:
         where = MEASURED.get(family(env_id))
-        return f"Not in the core comparison. See [results](../{where})." if where else "None is packed."
+        return f"Not in the core comparison. What was measured: [here](../{where})." if where else "None is packed."
     lines = ["| algorithm | score, % | IQM, % | sampled tokens |", "|---|---|---|---|"]
     lines += [f"| {row[1]} | {row[2]} | {row[3]} | {row[8]} |" for row in rows]
     lines += ["", "Greedy, means over five seeds with 95 % intervals; made by `marft bench run` on "]

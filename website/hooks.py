@@ -15,16 +15,12 @@ from pymdownx import slugs
 import marft_envs
 from website import api, gallery, links, notebooks
 
-OUTSIDE = {page: file for file, page in links.MOVED.items() if file != "README.md"}
-"""Pages of the site that stand outside of ``docs/`` -> their files."""
 ROLE = re.compile(r":(?:class|meth|func|data|attr|mod|exc):<code>~?([^<]+)</code>")
 APART = InclusionLevel.NOT_IN_NAV
-listed = set[str]()
-"""Files outside ``docs/`` that a page links to."""
 
 
 def on_config(config: Any) -> Any:
-    """Anchors as a forge makes them; the version beside the name."""
+    """Anchors as a forge makes them; the version at the foot of every page."""
     config.mdx_configs.setdefault("toc", {})["slugify"] = slugs.slugify(case="lower")
     config.copyright = f"MARFT {marft_envs.__version__}, MIT licence"
     return config
@@ -37,7 +33,7 @@ def made(sections: dict[str, list[Any]]) -> Iterator[tuple[str, str]]:
             if title:
                 sections.setdefault(address.partition("/")[0] + "/", []).append({title: address})
             yield address, content
-    for page, file in OUTSIDE.items():
+    for file, page in links.MOVED.items():
         yield page, (links.ROOT / file).read_text(encoding="utf-8")
 
 
@@ -61,24 +57,24 @@ def on_files(files: Files, config: Any) -> Files:
     for address, content in made(sections):
         files.append(File.generated(config, address, content=content))
     config.nav = _filled(config.nav, sections)
-    listed.clear()
+    wanted, shown = set[str](), set[str]()
     for file in files.documentation_pages():
-        links.relocate(file.content_string, _origin(file.src_uri), file.src_uri, listed.add)
-    for path in sorted(listed):
-        files.append(File.generated(config, links.home(path), content=links.listing(path), inclusion=APART))
+        links.relocate(file.content_string, links.origin(file.src_uri), file.src_uri, wanted.add)
+    while wanted - shown:  # a file that is shown may link to another
+        path = (wanted - shown).pop()
+        shown.add(path)
+        page = File.generated(config, links.home(path), content=links.listing(path), inclusion=APART)
+        files.append(page)
+        if path.endswith(".md"):
+            links.relocate(page.content_string, path, page.src_uri, wanted.add)
     return files
-
-
-def _origin(address: str) -> str:
-    """The file of the repository in which a page's links are right."""
-    return OUTSIDE.get(address, f"docs/{address}")
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Links as they are on the site."""
-    return links.relocate(markdown, _origin(page.file.src_uri), page.file.src_uri, listed.add)
+    return links.relocate(markdown, links.origin(page.file.src_uri), page.file.src_uri, lambda path: None)
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Roles of docstrings (``:class:`X```) are the name alone; wide tables scroll in a box of their own."""
+    """Roles of docstrings (``:class:`X```) are the name alone."""
     return ROLE.sub(r"<code>\1</code>", html)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-MOVED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "README.md": "index.md"}
+MOVED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Pages that stand outside of ``docs/`` -> where they are on the site."""
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".sh": "sh", ".cff": "yaml", ".json": "json"}
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|<)([^)\s#]+)(#[^)\s]*)?(?=\))")
@@ -25,6 +25,14 @@ def home(path: str) -> str:
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     return f"files/{path}.md"
+
+
+def origin(page: str) -> str:
+    """The file of the repository in which the links of a page are right."""
+    outside = {page: file for file, page in MOVED.items()}
+    if page.startswith("files/"):
+        return page.removeprefix("files/").removesuffix(".md")
+    return outside.get(page, f"docs/{page}")
 
 
 def relocate(markdown: str, file: str, page: str, shown: Callable[[str], None]) -> str:
@@ -49,7 +57,9 @@ def relocate(markdown: str, file: str, page: str, shown: Callable[[str], None]) 
 
 
 def listing(path: str) -> str:
-    """The page of a file."""
+    """The page of a file: Markdown as it reads, anything else as it stands."""
+    if path.endswith(".md"):
+        return (ROOT / path).read_text(encoding="utf-8")
     fence = "`" * 4
     text = (ROOT / path).read_text(encoding="utf-8").rstrip()
     language = LANGUAGES.get(Path(path).suffix, "text")

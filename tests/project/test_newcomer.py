@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
+import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -34,7 +37,8 @@ def follow(page: str, folder: Path, minutes: float) -> str:
     (home / "marft").write_text(f'#!/bin/sh\nexec {sys.executable} -m marft_algos "$@"\n')
     (home / "marft").chmod(0o755)
     path = f"{home}{os.pathsep}{os.environ['PATH']}"
-    began = time.monotonic()
+    faulthandler.cancel_dump_traceback_later()  # the limit of time is the page's
+    began, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     done = subprocess.run(
         ["sh", "-c", script(page)],
         cwd=folder,
@@ -44,15 +48,14 @@ def follow(page: str, folder: Path, minutes: float) -> str:
         timeout=60 * minutes,
         check=False,
     )
-    print(f"{page}: {time.monotonic() - began:.0f} s")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - used
+    print(f"{page}: {time.monotonic() - began:.0f} s, of which {used:.0f} s of CPU", flush=True)
     assert done.returncode == 0, f"{page}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
 
 
 def scores(folder: Path, run: str) -> tuple[float, float]:
     """The first and the last evaluated success of a run."""
-    import json
-
     lines = [json.loads(line) for line in (folder / "runs" / run / "metrics.jsonl").read_text().splitlines()]
     evaluated = [line["eval/success"] for line in lines if "eval/success" in line]
     return evaluated[0], evaluated[-1]
