@@ -8,9 +8,9 @@
 Two processes run the quickstart, one with each checkout's source and both with this interpreter and its packages. They
 take turns, iteration by iteration, and who is first changes: an iteration of both is a pair. The same seed gives both
 the same episodes, so a pair does the same work; it is checked that they sampled the same tokens. The first iteration of
-a start is not counted. Printed are mean and median of the pairs' ratios of CPU time with 95 % intervals (Student's t; order
-statistics, which a busy machine's outliers do not move), and the mean of each start: how memory lies differs from
-process to process, so starts should agree, too.
+a start is not counted. Printed are mean and median of the pairs' ratios of CPU time with 95 % intervals (Student's t;
+order statistics, which a busy machine's outliers do not move), and the mean of each start: how memory lies differs
+from process to process, so starts should agree, too.
 """
 
 from __future__ import annotations
