@@ -8,8 +8,9 @@
 Two processes run the quickstart, one with each checkout's source and both with this interpreter and its packages. They
 take turns, iteration by iteration, and who is first changes: an iteration of both is a pair. The same seed gives both
 the same episodes, so a pair does the same work; it is checked that they sampled the same tokens. The first iteration of
-a start is not counted. Printed are the mean of the pairs' ratios of CPU time with a 95 % interval (Student's t), and
-the mean of each start: how memory lies differs from process to process, so starts should agree, too.
+a start is not counted. Printed are mean and median of the pairs' ratios of CPU time with 95 % intervals (Student's t;
+order statistics, which a busy machine's outliers do not move), and the mean of each start: how memory lies differs
+from process to process, so starts should agree, too.
 """
 
 from __future__ import annotations
@@ -134,6 +135,16 @@ def interval(ratios: Sequence[float]) -> tuple[float, float]:
     return statistics.mean(costs), half
 
 
+def middle(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """Returns the median cost in percent, and the order statistics that hold the true one in 95 % of cases."""
+    costs, n = sorted(100 * (ratio - 1) for ratio in ratios), len(ratios)
+    below, outside = 0, 1 / 2**n  # the chance that no more than `below` pairs lie under the true median
+    while outside + math.comb(n, below + 1) / 2**n <= 0.025:
+        below += 1
+        outside += math.comb(n, below) / 2**n
+    return statistics.median(costs), costs[below], costs[-1 - below]
+
+
 def main() -> None:
     """Measures, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -153,13 +164,13 @@ def main() -> None:
     pairs = [pair for group in starts for pair in group]
     mean, half = interval([pair["now"] / pair["before"] for pair in pairs])
     spent = [f"{statistics.mean(pair[way] for pair in pairs):.3f}" for way in ways]
-    print(
-        table(["CPU seconds of an iteration", "before", "now", "cost, %"], [["", *spent, f"{mean:+.2f} ± {half:.2f}"]])
-    )
+    median, low, high = middle([pair["now"] / pair["before"] for pair in pairs])
+    cells = [*spent, f"{mean:+.2f} ± {half:.2f}", f"{median:+.2f} [{low:+.2f}, {high:+.2f}]"]
+    print(table(["before, CPU s an iteration", "now", "cost, %: mean", "median"], [cells]))
     print(f"{len(pairs)} pairs in {len(starts)} starts")
     if args.write:
         kept = [{way: [round(pair[way], 4) for pair in group] for way in ways} for group in starts]
-        RESULT.write_text(json.dumps({"cost": [mean, half], "starts": kept}, indent=1) + "\n", encoding="utf-8")
+        RESULT.write_text(json.dumps({"mean": [mean, half], "median": [median, low, high], "starts": kept}) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from marft_algos.training.trainer import Trainer
 ray = pytest.importorskip("ray", reason="needs the extra 'cluster'")
 from ray.cluster_utils import Cluster  # noqa: E402
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+from marft_algos.cluster.rollouts import RayRollouts  # noqa: E402
+
+pytestmark = pytest.mark.slow
 GROWING = {"rollouts": "ray", "workers": 1, "max_workers": 3, "chunk": 2, "worker_start": 600.0}
 ENV = "helpers.cluster_targets:make_slow_letters"
 
@@ -28,6 +30,7 @@ ENV = "helpers.cluster_targets:make_slow_letters"
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
     """One node with room for one worker."""
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # else workers starve on a busy machine
     made = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     yield made
     ray.shutdown()
@@ -45,41 +48,41 @@ def test_workers_join_and_go_while_the_run_goes_on(cluster: Any, tmp_path: Path)
     common: dict[str, Any] = {"env": ENV, "iterations": 6, "chunk": 2, "save_every": 1}
     alone = run(settings(model, tmp_path / "here", **common))
     trainer = Trainer(build(settings(model, tmp_path / "ray", **{**common, **GROWING})))
-    seats = trainer.rollouts._seats  # type: ignore[attr-defined]
+    found = trainer.rollouts
+    assert isinstance(found, RayRollouts)
+    nodes: list[Any] = []
     ready: list[int] = []
 
-    def count() -> int:
-        return sum(seat.facts is not None for seat in seats)
-
     def until(number: int) -> None:
-        end = time.monotonic() + 90
-        while count() != number and time.monotonic() < end:
-            time.sleep(0.05)
-        ready.append(count())
+        """Hears what workers say until so many are ready."""
+        end = time.monotonic() + 240
+        while (count := sum(seat.facts is not None for seat in found._seats)) != number and time.monotonic() < end:
+            found._listen({}, Counter())
+        ready.append(count)
 
-    def change() -> None:
-        until(1)
-        node = cluster.add_node(num_cpus=1)
-        until(2)
-        cluster.remove_node(node)
-        until(1)
+    def change(iteration: int) -> None:
+        if iteration == 0:
+            until(1)
+            nodes.append(cluster.add_node(num_cpus=1))
+        elif iteration == 1:
+            until(2)
+        elif iteration == 3:
+            cluster.remove_node(nodes[0])
+            until(1)
 
-    update, changing = trainer.learner.update, threading.Thread(target=change)
+    update = trainer.learner.update
 
     def updated(*args: Any) -> Any:
-        result = update(*args)
-        if args[1] == 0:
-            changing.start()
-        elif args[1] < 5:
-            time.sleep(1.0)  # so that all of it happens before the last iteration
-        return result
+        change(args[1])
+        return update(*args)
 
     trainer.learner.update = updated  # type: ignore[method-assign]
     folder = trainer.start()
     with quiet_display(6) as display:
         trainer.train(folder, display)
-    changing.join()
-    assert ready[:2] == [1, 2] and files(folder) == files(alone)
+    assert ready == [1, 2, 1] and files(folder) == files(alone)
+    players = {player["name"].split(" on ")[0] for line in folder.metrics() for player in line.get("time_players", ())}
+    assert len(players) == 2, "who joined has played, too"
 
 
 def test_a_run_that_needs_more_workers_than_come_says_how_many_came(cluster: Any, tmp_path: Path) -> None:
