@@ -66,10 +66,11 @@ class Planted(ToyTask):
         return Outcome(turn_rewards=dict.fromkeys(faithful, 0.5))
 
     def right(self, turns: Sequence[TurnRecord]) -> bool:
-        """Whether the answer is the digit: that of the agent who answers, or of the last who spoke."""
-        words = {turn.agent: digit(turn.text, SIZE) for turn in turns}
-        reader = (FIRST, SECOND)[self.state[0]] if self.case in ("halves", "dear") else SECOND
-        return bool(turns) and words.get(reader, digit(turns[-1].text, SIZE)) == self.state[1]
+        """Whether the answer is the digit: that of the page's reader, or of the last who spoke."""
+        by_page = self.case in ("halves", "dear") and not self.solo
+        reader = (FIRST, SECOND)[self.state[0]]
+        answers = [digit(turn.text, SIZE) for turn in turns if not by_page or turn.agent == reader]
+        return bool(answers) and answers[-1] == self.state[1]
 
     def gold_turns(self) -> list[tuple[str, str]]:
         """Everybody says the digit, all the time."""

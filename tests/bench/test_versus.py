@@ -24,7 +24,7 @@ TOY: Mapping[str, Any] = {"preset": "toy", "eval_episodes": 8}
 
 
 def relay(**changes: Any) -> Trial:
-    """A planner who sees the digit and could say it alone."""
+    """The toy, with one of its two agents as the rival."""
     given = {"single_team": ("planner_0",), "algorithms": ("marft", "rft"), "lr": (1e-3, 2e-3), "seeds": (0, 1, 2)}
     return Trial("relay-v0", 1000, **{**given, "settings": dict(TOY), **changes})
 
@@ -46,6 +46,7 @@ def relay(**changes: Any) -> Trial:
         ({"sweep_seeds": (1, 7)}, r"Seeds \[1\] are in sweep_seeds and seeds"),
         ({"lr": ()}, "expected at least one"),
         ({"margin": 1.5}, "margin is 1.5"),
+        ({"settings": {"iterations": 3}}, "settings has iterations, which the trial itself decides"),
     ],
 )
 def test_a_trial_that_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:

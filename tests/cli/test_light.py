@@ -44,6 +44,7 @@ def test_help_loads_no_torch(tmp_path: Path) -> None:
         ["show", "--help"],
         ["top", "--help"],
         ["plan", "--help"],
+        ["versus", "--help"],
     ]
     shown = probe(*commands, ["bench", "--help"], ["bench", "run", "--help"], code=0, cwd=tmp_path).stdout
     assert "--kl-coef" in shown and "--group-size" in shown and "--swap" in shown

@@ -23,7 +23,7 @@ the single agent gets what the team has cost in sampled tokens, in processed tok
 
   marft versus {team} --env-kwargs levels=[0] --token-budget 98304 --out runs/versus --plan
   marft versus {team} --env-kwargs levels=[0] --token-budget 98304 --out runs/versus --jobs 2
-  marft versus {toy} --single-team planner_0 --settings preset=toy --token-budget 20000 --out runs/relay
+  marft versus {toy} --single-team solver_0 --settings preset=toy --token-budget 20000 --out runs/relay
   marft versus MODULE:ID --single MODULE:SOLO-ID --algorithms rft grpo --token-budget 50000 --out runs/mine
 
 The same command goes on with what was stopped, and writes the report again."""

@@ -51,6 +51,12 @@ def sweep(trial: Trial, side: Side, budgets: Budgets) -> Grid:
     return _grid(trial, labelled, {side: _entry(trial, side, budgets)}, budgets, Sweep(trial.lr, trial.sweep_seeds))
 
 
+def candidates(trial: Trial, side: Side) -> list[Choice]:
+    """Lists what a side chooses among."""
+    names = trial.algorithms if side == "single" else trial.team_trainers
+    return [Choice(name, lr) for name in names for lr in trial.lr]
+
+
 def main(trial: Trial, side: Side, budgets: Budgets, choices: Sequence[Choice]) -> Grid:
     """Makes the grid of the runs that count, of a team also what is asked of it after training."""
     labelled = {}

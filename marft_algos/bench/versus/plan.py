@@ -115,8 +115,8 @@ def plan(trial: Trial, costs: Mapping[Side, Cost]) -> list[str]:
     seconds, tokens, count = 0.0, 0, 0
     for side in sides(trial):
         cost = costs["single" if side == "single" else "team"]
-        names = trial.algorithms if side == "single" else trial.team_trainers
-        swept = len(names) * len(trial.lr) * len(trial.sweep_seeds)
+        choices = len(grids.candidates(trial, side))
+        swept = choices * len(trial.sweep_seeds) if choices > 1 else 0
         most = len(UNITS) if side == "single" else 1
         iterations = max(budgets[u] / cost.spent[u] for u in (UNITS if side == "single" else UNITS[:1]))
         each = iterations * cost.seconds + cost.evaluation * (2 + most)

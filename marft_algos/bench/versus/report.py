@@ -187,7 +187,8 @@ def _sweeps(trial: Trial, root: Path, labels: Mapping[str, str]) -> Sheet:
     body = []
     for side in run.sides(trial):
         pairs: dict[tuple[str, float], list[Row]] = {}
-        for row in BenchFolder(root / f"{side}-sweep").rows("sweep"):
+        folder = BenchFolder(root / f"{side}-sweep")
+        for row in folder.rows("sweep") if folder.bench_file.is_file() else []:
             pairs.setdefault((row["algorithm"], row["lr"]), []).append(row)
         for (name, lr), rows in pairs.items():
             label = str(grids.Choice(name, lr))

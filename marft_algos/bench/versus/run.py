@@ -36,10 +36,7 @@ def run(trial: Trial, root: Path, jobs: int = 1, say: Say = to_terminal) -> dict
         if side == "single":
             budgets = spent(finished(root, "team", "team"))
             say(f"the team has cost, in tokens: {described(budgets)}; the single agent gets as much")
-        swept = _folder(root, side, "sweep")
-        grids.sweep(trial, side, budgets).run(swept, jobs=jobs, stage="sweep", report=_told(say, f"{side}, sweep"))
-        rows = BenchFolder(swept).rows("sweep")
-        picks = choices(side, rows, budgets)
+        picks = _picked(trial, side, root, budgets, jobs, say)
         for unit, choice in picks.items():
             say(f"{side}{f' at equal {unit}' if side == 'single' else ''}: {choice}")
         runs = grids.main(trial, side, budgets, list(picks.values()))
@@ -48,6 +45,16 @@ def run(trial: Trial, root: Path, jobs: int = 1, say: Say = to_terminal) -> dict
     record = {"version": marft_algos.__version__, "trial": trial.table(), "budgets": dict(budgets), "chosen": chosen}
     write_whole(root / FILE, json.dumps(record, indent=1) + "\n")
     return record
+
+
+def _picked(trial: Trial, side: Side, root: Path, budgets: Budgets, jobs: int, say: Say) -> dict[Unit, Choice]:
+    """Sweeps, unless there is nothing to choose among."""
+    only = grids.candidates(trial, side)
+    if len(only) == 1:
+        return dict.fromkeys(UNITS if side == "single" else UNITS[:1], only[0])
+    swept = _folder(root, side, "sweep")
+    grids.sweep(trial, side, budgets).run(swept, jobs=jobs, stage="sweep", report=_told(say, f"{side}, sweep"))
+    return choices(side, BenchFolder(swept).rows("sweep"), budgets)
 
 
 def sides(trial: Trial) -> list[Side]:

@@ -16,6 +16,9 @@ from marft_envs.errors import ConfigError
 SINGLE_AGENTS = ("marft", "reinforce", "rft", "grpo")
 """Algorithms that may train either side: a critic, none, imitation of luck, groups."""
 
+OF_THE_TRIAL = {"iterations", "token_budget", "processed_budget", "latency_budget", "seed", "algo", "env", "env_kwargs"}
+"""Settings of a run that a trial sets itself."""
+
 
 @dataclass(frozen=True)
 class Trial(Part):
@@ -66,6 +69,11 @@ class Trial(Part):
                 raise ConfigError(f"'{key}' is {list(chosen)}; expected at least one, and none twice.")
         if both := set(self.sweep_seeds) & set(self.seeds):
             raise ConfigError(f"Seeds {sorted(both)} are in sweep_seeds and seeds: rates chosen on a seed flatter it.")
+        if said := sorted(OF_THE_TRIAL & set(self.settings)):
+            raise ConfigError(
+                f"settings has {', '.join(said)}, which the trial itself decides: budgets end its runs, and each side "
+                "has an environment and algorithms of its own. Leave them out; see marft versus --help."
+            )
         if self.single and self.single_team:
             raise ConfigError(
                 "--single names an environment, --single-team agents of the team's own: give one of them."
