@@ -42,6 +42,7 @@ COMMANDS = {
     "drill": "make something fail on purpose, and see that nothing is lost",
     "top": "how fast a run is, who waits for whom, and what was lost, while it runs",
     "show": "the last numbers of a run, and where its report is",
+    "view": "watch runs, read and compare their episodes, on a page of this machine",
 }
 """Command -> what it does; the function is ``run_<command>`` of the module in ``_WHERE`` (here by default)."""
 
@@ -58,6 +59,7 @@ _WHERE = {
     "bench": "bench.commands",
     "replay": "cli.replay",
     "drill": "drills.commands",
+    "view": "view.commands",
 }
 
 WELCOME = """\

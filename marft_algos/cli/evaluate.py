@@ -81,8 +81,12 @@ def run_eval(argv: list[str]) -> int:
         say(f"exchanged    {after}, with {swapped}'s messages from other problems")
         say(f"difference   {difference.signed()} (paired, 95 %)")
     if options.out:
-        records.write(Path(options.out), [records.row(t) for t in played])
-        say(f"episodes:    {options.out}")
+        files = {Path(options.out): played}
+        if swapped:
+            files[Path(options.out).with_stem(f"{Path(options.out).stem}-exchanged")] = again
+        for file, episodes in files.items():
+            records.write(file, [records.row(t) for t in episodes])
+            say(f"episodes:    {file}")
     return 0
 
 

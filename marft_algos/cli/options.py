@@ -40,8 +40,9 @@ class EvalArguments:
     swap: str = ""
     """Also exchange this agent's messages between problems: what the team loses is what its words are worth."""
     out: str = ""
-    """Write the trained team's episodes (the untrained team's, with --untrained) to this JSONL file. With --engines:
-    the evaluation's folder; empty: ``evals/ENV-TIME``."""
+    """Write the trained team's episodes (the untrained team's, with --untrained) to this JSONL file, and with --swap
+    those with exchanged messages to ``NAME-exchanged.jsonl`` beside it. With --engines: the evaluation's folder;
+    empty: ``evals/ENV-TIME``."""
     device: str = ""
     """Another device than while training."""
     compare: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN_A RUN_B")] = ()

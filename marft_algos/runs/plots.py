@@ -65,6 +65,13 @@ def diagrams(metrics: Sequence[Mapping[str, Any]]) -> list[Diagram]:
     return [diagram for diagram in shown if any(diagram.series.values())]
 
 
+def single(metrics: Sequence[Mapping[str, Any]], key: str) -> Diagram:
+    """Returns the diagram of one key of ``metrics.jsonl``."""
+    values = [(m["iteration"], m.get(key)) for m in metrics]
+    points = [(float(x), float(y)) for x, y in values if isinstance(y, int | float) and math.isfinite(y)]
+    return Diagram(key, "", {key: points})
+
+
 def _accuracy(metrics: Sequence[Mapping[str, Any]]) -> Diagram:
     evaluated = [m for m in metrics if "eval/success" in m]
     trained = [(float(m["iteration"]), float(m["score"])) for m in metrics if "score" in m]

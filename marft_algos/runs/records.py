@@ -28,7 +28,7 @@ def row(
     Args:
         trajectory: Finished.
         estimates: Of the update that learnt from it.
-        tokenizers: Policy -> tokenizer, to record tokens beside their advantages; None: leave tokens out.
+        tokenizers: Policy -> tokenizer, to record tokens with what is known of each; None: leave tokens out.
     """
     record = episodes.to_dict(trajectory.episode)
     for turn, transition in zip(record["turns"], trajectory.transitions, strict=True):
@@ -48,7 +48,11 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _learnt(t: Transition, estimates: Estimates, tokenizers: Mapping[str, Any]) -> dict[str, Any]:
-    """What the agent was told; first value, mean advantage and mean return; the tokens' own ones beside the tokens."""
+    """What the agent was told; first value, mean advantage and mean return; and of each token what is known of it.
+
+    ``pieces`` are the sampled tokens as text; ``logprobs`` those of the sampler; ``advantages`` has one number at
+    action level; ``values`` is there at token level only.
+    """
     extras: dict[str, Any] = {}
     if t.observation:
         extras["observation"] = t.observation
@@ -58,14 +62,22 @@ def _learnt(t: Transition, estimates: Estimates, tokenizers: Mapping[str, Any]) 
         extras["advantage"] = _number(np.mean(estimates.advantages[t]))
     if t in estimates.returns:
         extras["return"] = _number(np.mean(estimates.returns[t]))
-    if t.policy in tokenizers and t in estimates.advantages:
-        extras["pieces"] = _pieces(tokenizers[t.policy], t.reply.action_ids)
-        extras["advantages"] = [_number(a) for a in estimates.advantages[t]]
+    ids = t.reply.action_ids
+    if t.policy in tokenizers and ids:
+        extras["pieces"] = _pieces(tokenizers[t.policy], ids)
+        known = {"logprobs": t.reply.logprobs, "values": estimates.values.get(t, ())}
+        extras |= {name: _numbers(array) for name, array in known.items() if len(array) == len(ids)}
+        if t in estimates.advantages:
+            extras["advantages"] = _numbers(estimates.advantages[t])
     return extras
 
 
 def _pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     return [str(piece) for piece in tokenizer.batch_decode([[i] for i in ids])]
+
+
+def _numbers(array: Any) -> list[float]:
+    return [_number(x) for x in array]
 
 
 def _number(x: Any) -> float:

@@ -24,6 +24,7 @@ from marft_algos.config.settings import SECTIONS, TrainConfig
 from marft_algos.rollout import panel as faults
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training.collect import Episodes
+from marft_envs import trajectory
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -176,7 +177,10 @@ def test_train_eval_show_resume(model: Path, here: Path, capsys: pytest.CaptureF
     assert main(["eval", "first", "--swap", "planner", "--out", "out/episodes.jsonl"]) == 0
     shown = capsys.readouterr().out
     assert "untrained" in shown and "step_000002" in shown and "exchanged" in shown and shown.count("paired, 95 %") == 2
-    assert len(Path("out/episodes.jsonl").read_text().splitlines()) == 12
+    played = [list(trajectory.read(Path("out") / name)) for name in ("episodes.jsonl", "episodes-exchanged.jsonl")]
+    assert [e.task_id for e in played[0]] == [e.task_id for e in played[1]] and len(played[0]) == 12
+    words = [[e.turns[0].text for e in episodes] for episodes in played]
+    assert sorted(words[0]) == sorted(words[1]), "every message of the planner is in another episode"
 
     assert main(["show"]) == 0
     assert "iteration 2" in capsys.readouterr().out

@@ -39,6 +39,7 @@ FLOORS = (
     ("training",),
     ("cluster",),
     ("bench", "cli", "export", "drills"),
+    ("view",),
     ("__main__",),
 )
 RANK = {name: rank for rank, names in enumerate(FLOORS) for name in names}
@@ -226,7 +227,8 @@ def test_the_wheel_holds_both_packages_their_types_and_the_model(tmp_path: Path)
     model = "marft_algos/models/embedded"
     wanted = {f"{package}/py.typed" for package in PACKAGES}
     wanted |= {f"{model}/{name}" for name in ("config.json", "model.safetensors", "tokenizer_config.json")}
-    assert wanted <= names
+    wanted |= {f"marft_algos/view/web/{file.name}" for file in (ROOT / "marft_algos/view/web").iterdir()}
+    assert wanted <= names and "marft_algos/view/web/index.html" in names
     top = {name.split("/")[0] for name in names}
     assert top == {*PACKAGES, f"marft-{PROJECT['version']}.dist-info"}
 

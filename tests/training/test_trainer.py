@@ -49,6 +49,8 @@ def test_a_run_writes_a_line_an_iteration_and_whole_episodes(finished: tuple[Tra
         for turn in played.turns:
             assert {"value", "advantage", "return", "tokens"} <= set(turn.extras or {})
             assert turn.extras and len(turn.extras["pieces"]) == len(turn.extras["advantages"]) == turn.extras["tokens"]
+            assert len(turn.extras["values"]) == turn.extras["tokens"] == len(turn.extras["logprobs"])
+            assert sum(turn.extras["logprobs"]) == pytest.approx(turn.extras["logprob"], abs=1e-3)
 
 
 def test_equal_settings_give_equal_runs_whatever_the_number_of_environments(

@@ -1,0 +1,134 @@
+// The first view: what each run is and where it stands, and the curves of all of them together.
+import { chart } from "./chart.js";
+import { ask, color, count, el, failure, svg, visible } from "./dom.js";
+
+const DASHES = [null, "5 3", "1.5 3", "8 3 2 3"];
+const UNITS = { iteration: "iteration", tokens: "tokens sampled", seconds: "seconds" };
+
+const MANY = 6;
+
+const sample = (line) => svg("svg", { width: 18, height: 8 }, line.dots ? svg("circle", { cx: 9, cy: 4, r: 3.5, fill: line.color })
+  : svg("line", { x1: 0, x2: 18, y1: 4, y2: 4, stroke: line.color, "stroke-width": 2, "stroke-dasharray": line.dash }));
+
+export class Runs {
+  constructor(app) {
+    this.app = app;
+    this.hidden = new Set();
+    this.x = "iteration";
+    this.keys = [];
+    this.curves = new Map();
+    this.cards = el("div", { class: "runs" });
+    this.tools = el("div", { class: "tools" });
+    this.figures = el("div", { class: "figures" });
+    this.root = el("section", {}, this.cards, this.tools, this.figures);
+    new ResizeObserver(() => this.draw()).observe(this.figures);
+  }
+
+  /** Called when the view opens and whenever the sources have been asked for again. */
+  async update() {
+    this.showCards();
+    let changed = false;
+    for (const [i, source] of this.app.sources.entries()) {
+      if (source.iteration === null && !source.facts.length) continue;
+      const keys = this.keys.join(","), before = this.curves.get(i);
+      try {
+        const now = await ask("curves", { source: i, keys, seen: before?.wanted === keys ? before.size : "" });
+        if (now.same) continue;
+        this.curves.set(i, { ...now, wanted: keys });
+      } catch (error) {
+        this.curves.set(i, { size: -1, diagrams: [], axes: {}, keys: [], wanted: keys, error });
+      }
+      changed = true;
+    }
+    if (changed || !this.figures.childElementCount) { this.showTools(); this.draw(true); }
+  }
+
+  showCards() {
+    const opened = new Set([...this.cards.querySelectorAll("details[open]")].map((d) => d.dataset.source));
+    this.cards.replaceChildren(...this.app.sources.map((source, i) => this.card(source, i, opened.has(String(i)))));
+  }
+
+  card(source, i, open) {
+    const toggle = el("input", { type: "checkbox", checked: !this.hidden.has(i), "aria-label": `show ${source.name}`,
+      onchange: (e) => { this.hidden[e.target.checked ? "delete" : "add"](i); this.draw(true); } });
+    const live = source.writer && el("span", { class: "live" }, source.writer === "here" ? "training" : `training on ${source.writer}`);
+    const episodes = Object.values(source.files).reduce((a, b) => a + b, 0);
+    const facts = [["iteration", source.iteration], ["episodes recorded", count(episodes)], ...source.facts];
+    const details = el("details", { "data-source": i, open, ontoggle: (e) => e.target.open && this.settings(i, e.target) },
+      el("summary", {}, "commands and settings"));
+    const many = this.app.sources.length > MANY, scored = facts.filter(([k]) => !many || k.startsWith("iteration"));
+    if (open) this.settings(i, details);
+    return el("article", { class: "run", style: { "--run": color(i) } },
+      el("h2", {}, el("label", {}, toggle, el("i", {}), visible(source.name)), live),
+      source.trouble && el("p", { class: "error" }, visible(source.trouble)),
+      el("dl", {}, scored.filter(([, v]) => v != null).map(([k, v]) => [el("dt", {}, k), el("dd", {}, visible(v))])),
+      !many && el("p", { class: "note path" }, visible(source.root)),
+      el("p", {}, el("a", { href: `#episodes?source=${i}` }, "read its episodes")), details);
+  }
+
+  async settings(i, details) {
+    try {
+      const told = await ask("settings", { source: i });
+      details.replaceChildren(details.firstElementChild,
+        ...told.commands.map((c) => el("pre", { class: "command" }, visible(c.command))),
+        told.start && el("p", { class: "note" }, `begins with the weights of ${visible(told.start)}`), el("pre", {}, visible(told.config)));
+    } catch (error) { details.replaceChildren(details.firstElementChild, failure(error)); }
+  }
+
+  showTools() {
+    const keys = [...new Set([...this.curves.values()].flatMap((c) => c.keys))];
+    if (!keys.length) return this.tools.replaceChildren();
+    const axis = el("select", { id: "axis", onchange: (e) => { this.x = e.target.value; this.draw(true); } },
+      Object.entries(UNITS).map(([key, text]) => el("option", { value: key, selected: key === this.x }, text)));
+    const more = el("select", { id: "more", onchange: (e) => { this.keys.push(e.target.value); this.update(); } },
+      el("option", { value: "" }, "another number …"),
+      keys.filter((key) => !this.keys.includes(key)).map((key) => el("option", { value: key }, visible(key))));
+    this.tools.replaceChildren(el("label", {}, "over ", axis), el("label", {}, "add ", more));
+  }
+
+  draw(always = false) {
+    const width = this.figures.clientWidth;
+    if (!width || (width === this.width && !always)) return;
+    this.width = width;
+    const titles = new Map();
+    for (const [i, curves] of this.curves)
+      if (!this.hidden.has(i)) for (const d of curves.diagrams) titles.set(d.title, [...(titles.get(d.title) ?? []), [i, d]]);
+    const columns = Math.max(1, Math.floor(width / 330));
+    const errors = [...this.curves.values()].filter((c) => c.error).map((c) => failure(c.error));
+    const figures = [...titles].map(([title, shown], at) => {
+      const inner = at === 0 ? width - 26 : (width - 12 * (columns - 1)) / columns - 26;
+      return this.figure(title, shown, inner, at === 0);
+    });
+    const none = !figures.length && !errors.length && el("p", { class: "note" }, "No curves yet: nothing has been measured.");
+    this.figures.replaceChildren(...errors, ...figures, ...(none ? [none] : []));
+  }
+
+  figure(title, shown, width, wide) {
+    const several = new Set([...this.curves.keys()].filter((i) => !this.hidden.has(i) && this.curves.get(i).diagrams.length)).size > 1;
+    const lines = [], dashed = [];
+    for (const [i, diagram] of shown) {
+      const at = this.axis(i);
+      for (const [k, [name, points]] of Object.entries(diagram.series).entries()) {
+        const measured = k === 0 && diagram.bars.length > 0, drawn = diagram.bars.length ? k - 1 : k;
+        const label = several ? `${this.app.sources[i].name} · ${name}` : name;
+        lines.push({ label: visible(label), color: color(several ? i : k), dash: several && drawn > 0 ? DASHES[drawn % 4] : null,
+          dots: measured, points: points.map(([x, y]) => [at(x), y]).filter(([x, y]) => x != null && y != null),
+          bars: measured ? diagram.bars.map(([x, ...ends]) => [at(x), ...ends]) : [] });
+      }
+      if (diagram.dashed != null) dashed.push({ y: diagram.dashed, color: several ? color(i) : "var(--soft)" });
+    }
+    const options = { title, x: UNITS[this.x], dashed, unit: shown.every(([, d]) => d.unit), share: shown.every(([, d]) => d.share) };
+    const legend = lines.filter((l) => l.points.length).map((l) => el("span", {}, sample(l), l.label));
+    return el("figure", { class: wide ? "wide" : "" },
+      el("figcaption", {}, el("b", {}, visible(title)), " ", el("span", {}, visible(shown[0][1].note))),
+      chart(lines, Math.max(width, 200), wide ? 230 : 150, options), el("div", { class: "legend" }, legend));
+  }
+
+  /** Iteration -> place on the x-axis of a run. */
+  axis(i) {
+    const { axes } = this.curves.get(i);
+    if (this.x === "iteration") return (x) => x;
+    const table = new Map(axes.iteration.map((n, k) => [n, axes[this.x][k]]));
+    return (x) => table.get(x) ?? null;
+  }
+}
