@@ -159,7 +159,7 @@ def _facts(run: RunFolder) -> dict[str, Any]:
 
 
 def _diagram(diagram: plots.Diagram) -> dict[str, Any]:
-    names = ("title", "note", "series", "bars", "dashed", "unit", "share")
+    names = ("title", "note", "series", "bars", "dashed", "unit", "share", "floor")
     return {name: getattr(diagram, name) for name in names}
 
 

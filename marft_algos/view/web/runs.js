@@ -117,7 +117,8 @@ export class Runs {
       }
       if (diagram.dashed != null) dashed.push({ y: diagram.dashed, color: several ? color(i) : "var(--soft)" });
     }
-    const options = { title, x: UNITS[this.x], dashed, unit: shown.every(([, d]) => d.unit), share: shown.every(([, d]) => d.share) };
+    const options = { title, x: UNITS[this.x], dashed, unit: shown.every(([, d]) => d.unit), share: shown.every(([, d]) => d.share),
+      floor: shown[0][1].floor };
     const legend = lines.filter((l) => l.points.length).map((l) => el("span", {}, sample(l), l.label));
     return el("figure", { class: wide ? "wide" : "" },
       el("figcaption", {}, el("b", {}, visible(title)), " ", el("span", {}, visible(shown[0][1].note))),
