@@ -18,6 +18,8 @@ Draw = Callable[[Any, Sequence[Row], Mapping[str, Any]], None]
 """Draws on axes what the rows of one environment say; label -> color and line."""
 STYLES = ("-", "--", ":", "-.")
 """Colors repeat after eight algorithms; the lines differ."""
+MARKERS = dict(zip(STYLES, "os^D", strict=True))
+"""Points differ alike."""
 BANDS = 6
 """With more algorithms than this there are lines alone: bands upon bands hide them."""
 
@@ -39,18 +41,17 @@ def write(rows: Sequence[Row], lines: Sequence[Line], folder: Path) -> dict[str,
     drawn = {name: (draw, each) for name, draw in _figures(lines).items() if envs}
     if any(line.across for line in lines):
         drawn["environments"] = (lambda axes, rows, look: _environments(axes, look, lines), {"": done})
-    for name, (draw, parts) in drawn.items():
+    for name, (draw, every) in drawn.items():
+        parts = {title: part for title, part in every.items() if _has_data(draw, part, look)}
+        if not parts:
+            continue
         height = -(-len(parts) // 3)
         columns = -(-len(parts) // height)
         figure = plots.figure(5.2 * columns, 3.6 * height)
-        shown = False
         for i, (title, part) in enumerate(parts.items()):
             axes = figure.add_subplot(height, columns, i + 1)
             draw(axes, part, look)
-            shown = shown or axes.has_data()
             plots.finish(axes, title)
-        if not shown:
-            continue
         entries = [pair for axes in figure.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
         if entries:  # one for all panels, beside them: twenty algorithms would cover what they are about
             by_name = {text: line for line, text in entries}
@@ -61,6 +62,13 @@ def write(rows: Sequence[Row], lines: Sequence[Line], folder: Path) -> dict[str,
             (folder / f"{name}.svg").write_text(out[name], encoding="utf-8")
             figure.savefig(folder / f"{name}.png", dpi=110)
     return out
+
+
+def _has_data(draw: Draw, rows: Sequence[Row], look: Mapping[str, Any]) -> bool:
+    """Whether anything is drawn of these rows: no panel is empty."""
+    axes = plots.figure(1, 1).add_subplot()
+    draw(axes, rows, look)
+    return bool(axes.has_data())
 
 
 def _figures(lines: Sequence[Line]) -> dict[str, Draw]:
@@ -82,19 +90,26 @@ def _by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return rows_of
 
 
+def _beside(name: str, look: Mapping[str, Any]) -> float:
+    """Returns where an algorithm stands among those drawn at one place, from -0.5 to 0.5."""
+    return (list(look).index(name) + 0.5) / len(look) - 0.5
+
+
 def _efficiency(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], unit: str) -> None:
-    """Draws the score on the panel over what was spent: the mean of seeds, and every seed's range."""
+    """Draws the score on the panel over what was spent, where it was measured: the mean of seeds, and their range."""
     for name, runs in _by_label(rows).items():
         curves = [r["curve"] for r in runs if len(r["curve"]) > 1]
         if not curves:
             continue
-        end = min(c[-1][unit] for c in curves)
-        grid = np.linspace(0, end, 50)
-        read = np.array([np.interp(grid, [p[unit] for p in c], [p["score"] for p in c]) for c in curves])
+        together = min(map(len, curves))  # the k-th evaluation of every seed
+        x = np.array([[p[unit] for p in c[:together]] for c in curves]).mean(0)
+        x += _beside(name, look) * 0.04 * x.max()  # budgets are equal: points would cover each other
+        read = np.array([[p["score"] for p in c[:together]] for c in curves])
         color, style = look[name]
-        axes.plot(grid, read.mean(0), style, color=color, label=name, linewidth=1.5)
+        axes.plot(x, read.mean(0), MARKERS[style], color=color, label=name, markersize=4)
+        axes.plot(x, read.mean(0), ":", color=color, linewidth=0.9, alpha=0.7)
         if len(look) <= BANDS:
-            axes.fill_between(grid, read.min(0), read.max(0), color=color, alpha=0.1, linewidth=0)
+            axes.vlines(x, read.min(0), read.max(0), color=color, linewidth=1.2, alpha=0.6)
     axes.set_xlabel("tokens sampled" if unit == "tokens" else "seconds of training")
     axes.set_ylabel("score")
 
@@ -157,7 +172,14 @@ def _contribution(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> No
         policies = list(tables[0])
         means = [float(np.mean([t[p] for t in tables])) for p in policies]
         color, style = look[name]
-        axes.plot(range(len(policies)), means, style, marker="o", markersize=4, color=color, label=name, linewidth=1)
+        axes.plot(
+            np.arange(len(policies)) + 0.5 * _beside(name, look),
+            means,
+            MARKERS[style],
+            markersize=5,
+            color=color,
+            label=name,
+        )
         axes.set_xticks(range(len(policies)), [p or "none" for p in policies], fontsize=7)
     axes.set_xlabel("policy frozen at its start")
     axes.set_ylabel("score")
@@ -169,10 +191,9 @@ def _drift(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], name: str, t
         color, style = look[row_label]
         for i, row in enumerate(runs):
             values = [(p["tokens"], p[name]) for p in row["drift"] if name in p]
-            if any(abs(value) > NOISE for _, value in values):  # one step a batch has no KL, to the last bits
+            nothing = 1.0 if name == "ess" else 0.0  # what one step a batch has, to the last bits
+            if any(abs(value - nothing) > NOISE for _, value in values):
                 x, y = zip(*values, strict=True)
                 axes.plot(x, y, style, color=color, linewidth=0.8, alpha=0.8, label=row_label if i == 0 else None)
-    if not axes.has_data():
-        axes.text(0.5, 0.5, "none: one step a batch", ha="center", transform=axes.transAxes, fontsize=8, color="gray")
     axes.set_xlabel("tokens sampled")
     axes.set_ylabel(title)

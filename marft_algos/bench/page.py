@@ -29,8 +29,9 @@ _TITLES = {
     "rates": "Learning rates: final score of each in the sweep (score while training), and the choice",
 }
 _CAPTIONS = {
-    "efficiency_tokens": "Sample efficiency: score over tokens sampled for training, mean of seeds (and their "
-    "range, where few are drawn).",
+    "efficiency_tokens": "Sample efficiency: score over tokens sampled for training. Points are evaluations, means of "
+    "seeds, with their range where few are drawn; dotted lines only lead the eye. "
+    "Points at one place are moved apart.",
     "efficiency_seconds": "The same over seconds of training (rollouts and updates, without evaluations).",
     "iqm": "Interquartile mean of seeds with its 95 % interval.",
     "environments": "Mean score in each environment with its 95 % interval.",
@@ -143,8 +144,8 @@ def _each_run(folder: BenchFolder, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 _STYLE = """
-.scroll { overflow-x: auto }
 table { border-collapse: collapse; font-size: .84rem; font-variant-numeric: tabular-nums }
-th, td { text-align: left; padding: .3rem .5rem; border-bottom: 1px solid var(--line); vertical-align: top }
+th, td { text-align: left; padding: .3rem .5rem; border-bottom: 1px solid var(--line); vertical-align: top;
+  white-space: nowrap }
 figure { margin: 1rem 0 }
 """

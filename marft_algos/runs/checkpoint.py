@@ -32,7 +32,7 @@ from safetensors import SafetensorError
 from marft_algos.models import finite
 from marft_algos.ranks import alike
 from marft_algos.runs.disk import writing
-from marft_algos.runs.folder import Progress as Progress
+from marft_algos.runs.progress import Progress as Progress
 from marft_envs.errors import ConfigError, MarftError, did_you_mean
 
 FORMAT = 1

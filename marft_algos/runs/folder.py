@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from marft_algos.config import trust
 from marft_algos.jsonl import drop_cut_line
@@ -85,64 +85,6 @@ class PanelFacts:
             return f"{self.episodes} episodes"
         named = f"{self.instances} instance{'s' * (self.instances != 1)}"
         return named if self.instances == self.episodes else f"{self.episodes} episodes of {named}"
-
-
-class Budgets(Protocol):
-    """The settings that end a run."""
-
-    @property
-    def iterations(self) -> int: ...
-    @property
-    def token_budget(self) -> int | None: ...
-    @property
-    def processed_budget(self) -> int | None: ...
-    @property
-    def latency_budget(self) -> int | None: ...
-
-
-@dataclass(slots=True)
-class Progress:
-    """Where a run is."""
-
-    iteration: int = 0
-    """Updates done."""
-    version: int = 0
-    """Of the policies' weights."""
-    metrics_bytes: int = 0
-    """Size of metrics.jsonl at this point."""
-    tokens: int = 0
-    """Sampled for training so far, whatever became of them."""
-    processed: int = 0
-    """Sampled or read for training so far."""
-    latency: int = 0
-    """On the critical paths of the episodes played so far, in tokens."""
-    seconds: float = 0.0
-    """Time spent so far, over all sessions."""
-    unevaluated: bool = False
-    """An outage kept the evaluation that was due here from being made."""
-    best_iteration: int | None = None
-    best_score: float = -float("inf")
-
-    def spend(self, metrics: Mapping[str, Any]) -> None:
-        """Adds what an iteration has cost; demonstrations that others wrote have no ``…_played``."""
-        self.tokens += int(metrics.get("tokens_played", metrics["tokens"]))
-        self.processed += int(metrics.get("tokens_processed", 0))
-        self.latency += int(metrics.get("latency_played", 0))
-
-    def reached(self, budgets: Budgets) -> int:
-        """Counts the budgets that are used up."""
-        return sum(spent >= budget for _, spent, budget in self.spent(budgets))
-
-    def done(self, budgets: Budgets) -> bool:
-        """Whether the iterations, or all budgets that there are, are used up."""
-        spent = self.spent(budgets)
-        return self.iteration >= budgets.iterations or (bool(spent) and self.reached(budgets) == len(spent))
-
-    def spent(self, budgets: Budgets) -> list[tuple[str, int, int]]:
-        """Lists the budgets that there are: the setting's name, what is spent of it, and what may be."""
-        counted = {"token_budget": self.tokens, "processed_budget": self.processed, "latency_budget": self.latency}
-        listed = ((name, spent, getattr(budgets, name)) for name, spent in counted.items())
-        return [(name, spent, budget) for name, spent, budget in listed if budget is not None]
 
 
 @dataclass(frozen=True, slots=True)

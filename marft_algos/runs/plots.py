@@ -13,16 +13,21 @@ from typing import Any
 from marft_envs.errors import MissingExtraError
 
 Points = list[tuple[float, float]]
-COLORS = ("#3a6ea5", "#c8553d", "#5b8c5a", "#8e5ea2", "#b8860b", "#2a9d8f", "#d4598c", "#6b7280")
-"""Distinguishable on light and dark paper; agents take them in order."""
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6d5bd0", "#7a7f87")
+"""Told apart on light and dark paper, by those who see fewer colours, too (after Okabe and Ito); agents take them in
+order. The page of ``marft view`` has the same."""
 INK, LINE = "#667085", "#dfe3ea"
 """Of text and of grids; a page has them lighter or darker."""
 NOISE = 1e-8
 """KLs below are rounding: one step a batch has none, and nothing is said of it."""
+READABLE = 0.7
+"""Share of its size at which the text of a diagram can still be read."""
 FEW = 30
 """Points that are marked; one alone would be no line."""
 _SHARES = ("clip_share", "cut")
 """What lies between 0 and 1: its axis starts at 0, and ends at 1 at most."""
+_FLOORS = {"explained_variance": -1.0}
+"""No value head is of use there, and where returns hardly vary it is any number."""
 _OFF_POLICY = ("KL", "clip share")
 """Diagrams that one step a batch leaves empty (its ratio is 1, to the last bits): they are left out then."""
 _POLICY = {
@@ -31,7 +36,7 @@ _POLICY = {
     "entropy": ("entropy", "nats per token"),
     "clip_share": ("clip share", "share of samples at which the clip binds"),
     "value_loss": ("value error", "loss of the value head"),
-    "explained_variance": ("explained variance", "of the returns, by the value head"),
+    "explained_variance": ("explained variance", "of the returns, by the value head; the axis ends at −1"),
     "grad_norm": ("gradient norm", "before clipping"),
 }
 
@@ -52,6 +57,8 @@ class Diagram:
     """Values are in [0, 1], and so is the axis."""
     share: bool = False
     """Values are in [0, 1]; the axis ends at the largest."""
+    floor: float | None = None
+    """Values below are not drawn: they would flatten the others."""
 
 
 def diagrams(metrics: Sequence[Mapping[str, Any]]) -> list[Diagram]:
@@ -103,7 +110,7 @@ def _grouped(metrics: Sequence[Mapping[str, Any]], kind: str, key: str, title: s
                 # Rounding noise around 0 (the KL of a single minibatch) would fill the axis.
                 y = float(value) if abs(value) > NOISE else 0.0
                 series.setdefault(parts[1], []).append((float(m["iteration"]), y))
-    return Diagram(title, note, series, share=key in _SHARES)
+    return Diagram(title, note, series, share=key in _SHARES, floor=_FLOORS.get(key))
 
 
 def _zero(diagram: Diagram) -> bool:
@@ -158,9 +165,12 @@ def svg(drawn: Any) -> str:
 
 
 def inline(text: str) -> str:
-    """Returns an SVG file as a part of a page, in the page's colors."""
+    """Returns an SVG file as a part of a page, in the page's colors; in a narrow one it scrolls in its box."""
     text = re.sub(r' xmlns(:xlink)?="[^"]*"', "", text[text.index("<svg") :])
-    return text.replace(INK, "var(--soft)").replace(LINE, "var(--line)")
+    width = re.search(r' width="([\d.]+)pt"', text)
+    assert width, "matplotlib gives its pictures a width in points"
+    text = text.replace("<svg", f'<svg style="min-width: {READABLE * float(width[1]):.0f}pt"', 1)
+    return f'<div class="scroll">{text.replace(INK, "var(--soft)").replace(LINE, "var(--line)")}</div>'
 
 
 def draw(axes: Any, diagram: Diagram, palette: Mapping[str, str]) -> None:
@@ -175,10 +185,14 @@ def draw(axes: Any, diagram: Diagram, palette: Mapping[str, str]) -> None:
         axes.plot([x, x], [low, high], color=palette[measured], linewidth=1.2)
     if diagram.dashed is not None:
         axes.axhline(diagram.dashed, color=INK, linestyle="--", linewidth=1)
+    values = [y for points in diagram.series.values() for _, y in points]
+    if diagram.floor is not None and min(values, default=0.0) < diagram.floor:
+        axes.set_ylim(diagram.floor, max(*values, diagram.floor + 1) + 0.1)
     if diagram.unit or diagram.share:
-        largest = max(y for points in diagram.series.values() for _, y in points)
+        largest = max(values)
         axes.set_ylim(0.0, 1.0 if diagram.unit or not largest else min(1.08 * largest, 1.0))
     axes.tick_params(labelsize=8)
+    axes.locator_params(axis="x", integer=True)
 
 
 def write_png(metrics: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from string import Template
 from typing import Any
 
-from marft_algos.runs import plots, start
+from marft_algos.runs import dependence, plots, start
 from marft_algos.runs.disk import write_whole, writing
 from marft_algos.runs.folder import UNTRAINED, RunFolder, outcome
 from marft_algos.runs.intervals import Interval
@@ -41,7 +41,9 @@ def render(run: RunFolder) -> str:
     """Returns the page of a run."""
     metrics = run.metrics()
     config = html.escape(run.config_file.read_text(encoding="utf-8"))
-    sections = [_commands(run), _headline(run, metrics), _curves(metrics), _before_and_after(run), _training(run)]
+    before, after = _panels(run)
+    sections = [_commands(run), _headline(run, metrics), _curves(metrics), _team(before, after)]
+    sections += [_before_and_after(run, before, after), _training(run)]
     settings = f"<h2>Settings</h2>\n<details><summary>config.toml</summary><pre>{config}</pre></details>"
     return html_page(run.root.name, [*sections, settings])
 
@@ -112,7 +114,8 @@ def _curves(metrics: Sequence[dict[str, Any]]) -> str:
         axes = figure.add_subplot()
         plots.draw(axes, diagram, palette)
         plots.finish(axes)
-        legend = "".join(f'<i style="background:{palette[name]}"></i>{html.escape(name)} ' for name in diagram.series)
+        names = [name for name, points in diagram.series.items() if points]
+        legend = "".join(f'<span><i style="background:{palette[n]}"></i>{html.escape(n)}</span> ' for n in names)
         figures.append(
             f"<figure{' class=wide' if i == 0 else ''}><figcaption><b>{diagram.title}</b> <span>{diagram.note}</span>"
             f"</figcaption>{plots.inline(plots.svg(figure))}<div class=legend>{legend}</div></figure>"
@@ -120,12 +123,45 @@ def _curves(metrics: Sequence[dict[str, Any]]) -> str:
     return f'<h2>Curves</h2><div class="figures">{"".join(figures)}</div>'
 
 
-def _before_and_after(run: RunFolder) -> str:
+def _panels(run: RunFolder) -> tuple[list[Episode], list[Episode]]:
+    """Reads the first evaluation, if it is the untrained team's, and the last one, if there is another."""
+    done = run.recorded("eval")
+    before = run.episodes("eval", UNTRAINED) if done[:1] == [UNTRAINED] else []
+    return before, run.episodes("eval", done[-1]) if done[len(before) > 0 :] else []
+
+
+def _team(before: Sequence[Episode], after: Sequence[Episode]) -> str:
+    """Shows who is in the team: D as a picture, before training too if it was another one then, and the profiles."""
+    drawn = {"untrained": dependence.shares(_kept(before)), "trained": dependence.shares(_kept(after))}
+    drawn = {name: matrices for name, matrices in drawn.items() if matrices}
+    if not drawn:
+        return ""
+    if len({str(matrices) for matrices in drawn.values()}) == 1:
+        drawn = dict([drawn.popitem()])
+    agents = (_kept(after) or _kept(before))[0].agents
+    names, figures = [agent.name for agent in agents], []
+    for team, matrices in drawn.items():
+        for i, matrix in enumerate(matrices[: dependence.ROUNDS]):
+            title = (f"{team}, " if len(drawn) > 1 else "") + f"round {i + 1} of {len(matrices)}"
+            figures.append(f"<figure><figcaption>{title}</figcaption>{dependence.svg(names, matrix, title)}</figure>")
+    note = (
+        "Row: who speaks; column: who hears it. Filled: in every episode of the evaluation; else the per cent of them."
+    )
+    told = [f"<h3>{html.escape(a.name)}</h3><pre>{html.escape(a.prompt) or '(none)'}</pre>" for a in agents]
+    profiles = f"<details><summary>profiles</summary>{''.join(told)}</details>"
+    shown = f'<p class="note">{note}</p><div class="matrices">{"".join(figures)}</div>' if len(names) > 1 else ""
+    return f"<h2>The team</h2>{shown}{profiles}"
+
+
+def _kept(episodes: Sequence[Episode]) -> list[Episode]:
+    return [episode for episode in episodes if not episode.infra]
+
+
+def _before_and_after(run: RunFolder, before: Sequence[Episode], after: Sequence[Episode]) -> str:
     """Shows the panel before and after, side by side: first what training solved, then what it did not."""
     done = run.recorded("eval")
-    if len(done) < 2 or done[0] != UNTRAINED:
+    if not (before and after):
         return ""
-    before, after = run.episodes("eval", UNTRAINED), run.episodes("eval", done[-1])
     both = list(zip(before, after, strict=True))
     pairs = [p for p in both if not (p[0].infra or p[1].infra)]
     kinds = {
@@ -269,8 +305,18 @@ figure { margin: 0; padding: .7rem .8rem }
 figure.wide { grid-column: 1 / -1 }
 figcaption { font-size: .85rem; margin-bottom: .3rem }
 svg { width: 100%; height: auto; display: block }
-.legend { font-size: .78rem; color: var(--soft); margin-top: .3rem }
-.legend i { display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin: 0 .35rem 0 .6rem }
+.scroll { overflow-x: auto }
+.matrices { display: flex; flex-wrap: wrap; gap: .8rem; margin-bottom: .8rem }
+.matrices figure { overflow-x: auto; max-width: 100% }
+svg.D { width: auto; max-width: none }
+.D text { font-size: 11px; fill: var(--soft) }
+.D .share { fill: var(--ink) }
+.D .cell { fill: #0072b2; stroke: var(--line) }
+.D .own { fill: var(--line); fill-opacity: .5 }
+h3 { font-size: .9rem; margin: .8rem 0 .2rem }
+.legend { display: flex; flex-wrap: wrap; gap: 0 .8rem; font-size: .78rem; color: var(--soft); margin-top: .3rem }
+.legend span { overflow-wrap: anywhere }
+.legend i { display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin-right: .35rem }
 details { padding: .6rem .9rem; margin-bottom: .7rem }
 summary { cursor: pointer; font-weight: 600 }
 .pair, .grid2 { display: grid; grid-template-columns: repeat(auto-fit, minmax(320px, 1fr)); gap: .7rem;

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from marft_algos.runs import plain
-from marft_algos.runs.folder import Budgets, Progress
+from marft_algos.runs.progress import Budgets, Progress
 from marft_algos.training.collect import Collected
 from marft_envs.errors import DataError
 

@@ -26,8 +26,9 @@ from marft_algos.rollout.panel import StoppedError, permute_rewards, summary, wh
 from marft_algos.runs import checkpoint, loggers, records, report
 from marft_algos.runs import folder as runs
 from marft_algos.runs import start as starts
-from marft_algos.runs.folder import UNTRAINED, PanelFacts, Progress, RunFolder
+from marft_algos.runs.folder import UNTRAINED, PanelFacts, RunFolder
 from marft_algos.runs.onlooker import Onlooker
+from marft_algos.runs.progress import Progress
 from marft_algos.training import ahead, evaluate, rollouts, setup
 from marft_algos.training.advice import advice
 from marft_algos.training.collect import Collected, Episodes, demonstrated

@@ -24,6 +24,7 @@ class Api:
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = sources
+        self._told: dict[int, tuple[int, dict[str, Any]]] = {}
         self._calls = {
             "sources": self.overview,
             "settings": self.settings,
@@ -62,10 +63,17 @@ class Api:
         if source.run is not None:
             told["writer"] = writer(source.run)
             try:
-                told |= _facts(source.run)
+                told |= self._facts(number, source.run)
             except (MarftError, OSError, ValueError, LookupError, TypeError) as error:
                 told["trouble"] = f"metrics.jsonl or the last evaluation cannot be read: {error}"
         return told
+
+    def _facts(self, number: int, run: RunFolder) -> dict[str, Any]:
+        """Returns where a run is; its metrics are read again when they have grown."""
+        size = run.metrics_file.stat().st_size if run.metrics_file.is_file() else 0
+        if self._told.get(number, (-1, {}))[0] != size:
+            self._told[number] = size, _facts(run)
+        return self._told[number][1]
 
     def settings(self, query: Mapping[str, str]) -> dict[str, Any]:
         """Returns a run's ``config.toml``, what was typed, and what it began with."""
@@ -147,7 +155,7 @@ def _facts(run: RunFolder) -> dict[str, Any]:
     scores = [m for m in metrics if "eval/success" in m]
     names = {0: "untrained"}
     for line in scores[:1] + scores[-1:] if len(scores) > 1 else scores:
-        name = names.get(line["iteration"], f"iteration {line['iteration']}")
+        name = names.get(line["iteration"], f"after iteration {line['iteration']}")
         interval = f" [{line['eval/low']:.1%}, {line['eval/high']:.1%}]" if "eval/low" in line else ""
         facts.append([name, f"{line['eval/success']:.1%}{interval}"])
     if "eval/gain" in last:
@@ -159,7 +167,7 @@ def _facts(run: RunFolder) -> dict[str, Any]:
 
 
 def _diagram(diagram: plots.Diagram) -> dict[str, Any]:
-    names = ("title", "note", "series", "bars", "dashed", "unit", "share")
+    names = ("title", "note", "series", "bars", "dashed", "unit", "share", "floor")
     return {name: getattr(diagram, name) for name in names}
 
 

@@ -15,6 +15,7 @@ from benchmarks.learning import population, sampled, toys_matrix
 from marft_algos.bench import check, figures, tables
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.cli import main
+from marft_algos.runs import plots
 from marft_envs.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -228,6 +229,22 @@ def test_environments_of_one_task_set_are_compared_with_one_of_them_algorithm_by
             r["problems"] = [f"q{i}" for i in range(40)]
     with pytest.raises(ConfigError, match="not scored on the same problems"):
         tables.lines(rows, "base", "relay-v0")
+
+
+def test_no_panel_is_empty_and_evaluations_are_points(tmp_path: Path) -> None:
+    rows = [*benchmark(0.8), *(r | {"env": "deaf"} for r in benchmark(0.6))]
+    for r in rows:
+        kl = 0.1 if r["env"] == "relay-v0" else 1e-13
+        r["drift"] = [{"tokens": t, "kl": kl, "ess": 1 + 1e-13} for t in (10, 20)]
+        r["curve"] = [{"tokens": t, "seconds": t, "score": 0.1 * r["seed"]} for t in (0, 50, 100)]
+    drawn = figures.write(rows, tables.lines(rows, "base"), tmp_path)
+    assert "relay-v0" in drawn["kl"] and "deaf" not in drawn["kl"], "one step a batch drifts nowhere"
+    assert "ess" not in drawn
+    axes = plots.figure(3, 2).add_subplot()
+    figures._efficiency(axes, rows[:3], {tables.label(rows[0]): ("#000000", "-")}, "tokens")
+    joined = {line.get_linestyle() for line in axes.lines if line.get_marker() == "None"}
+    measured = [line for line in axes.lines if line.get_marker() != "None"]
+    assert joined == {":"} and measured and all(line.get_linestyle() == "None" for line in measured)
 
 
 def test_a_check_passes_on_the_same_runs_and_fails_on_worse_ones() -> None:

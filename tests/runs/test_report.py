@@ -8,14 +8,18 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
+from helpers import flex
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
-from marft_algos.runs import plots, report
+from marft_algos import view
+from marft_algos.runs import dependence, plots, report
 from marft_algos.runs.folder import RunFolder
 from marft_envs import trajectory
 from marft_envs.errors import MissingExtraError
+from marft_envs.types import RoundRecord
 
 HOSTILE = '<script>alert(1)</script><img src=x onerror=alert(2)> & "quotes" \ud800 $title ${body}'
 
@@ -119,6 +123,72 @@ def test_curves_are_drawn_in_both_formats(run: RunFolder) -> None:
     assert run.curves_file.read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_page_has_the_team_d_and_its_profiles(run: RunFolder) -> None:
+    page = report.render(run)
+    assert "Plan." in page and "Solve." in page, "what each agent is told"
+    figures = re.findall(r'<svg class="D".*?</svg>', page)
+    assert len(figures) == 1, "one round, and the untrained team's D is the trained one's"
+    cells = re.findall(r'<rect class="cell".*?fill-opacity="(.*?)"><title>(.*?)</title>', figures[0])
+    assert cells == [("1.000", "planner_0 → solver_0: 100%"), ("0.000", "solver_0 → planner_0: 0%")]
+
+
+def test_d_is_the_share_of_episodes_that_had_the_round() -> None:
+    rng, played = np.random.default_rng(0), []
+    for rounds in (1, 3, 2, 3):
+        made = flex.play(flex.flex(3)).episode
+        made.rounds = [RoundRecord(i, rng.integers(0, 2, (3, 3)).tolist(), []) for i in range(rounds)]
+        played.append(made)
+    shown = dependence.shares(played)
+    assert [len(m) for m in shown] == [3, 3, 3]
+    for i, matrix in enumerate(shown):
+        np.testing.assert_allclose(matrix, np.mean([e.rounds[i].D for e in played if len(e.rounds) > i], axis=0))
+    assert dependence.shares([]) == []
+    drawn = ElementTree.fromstring(dependence.svg(["<b>&", "a" * 99, "c"], shown[0], HOSTILE[:40]))
+    assert len(drawn.findall("rect")) == 9 and not drawn.findall("b")
+
+
+SIGHTS = {
+    "all colours": np.eye(3),
+    "no red": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "no green": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "no blue": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+"""What is left of linear RGB (Machado, Oliveira, Fernandes 2009, severity 1)."""
+
+
+def lab(color: str, sight: str) -> np.ndarray:
+    """CIE L*a*b* of a colour as somebody sees it, under D65."""
+    rgb = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.clip(SIGHTS[sight] @ np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4), 0, 1)
+    to_xyz = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+    xyz = to_xyz @ linear / [0.95047, 1, 1.08883]
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_colors_can_be_told_apart(sight: str) -> None:
+    """A just noticeable difference is about 2.3; lines are thin, so more is asked, and most of the first four."""
+    seen = [lab(color, sight) for color in plots.COLORS]
+    apart = {(i, j): np.linalg.norm(seen[i] - seen[j]) for j in range(len(seen)) for i in range(j)}
+    assert min(apart.values()) > 10
+    assert min(distance for (_, j), distance in apart.items() if j < 4) > 15
+
+
+def test_the_viewer_has_the_same_colors() -> None:
+    style = (Path(view.__file__).parent / "web/style.css").read_text()
+    assert tuple(re.findall(r"--c\d: (#\w+)", style)) == plots.COLORS
+
+
+def test_what_lies_below_the_floor_flattens_nothing() -> None:
+    lines = [{"iteration": i, "policy/a/explained_variance": v} for i, v in enumerate([0.5, -1e9, 0.25])]
+    (diagram,) = plots.diagrams(lines)
+    axes = plots.figure(3, 2).add_subplot()
+    plots.draw(axes, diagram, plots.colors([diagram]))
+    low, high = axes.get_ylim()
+    assert low == -1 and 0.5 < high < 2
+
+
 def test_a_run_that_has_only_begun_has_a_report(run: RunFolder, tmp_path: Path) -> None:
     begun = RunFolder(tmp_path)
     (tmp_path / "config.toml").write_text(run.config_file.read_text())
@@ -129,6 +199,11 @@ def test_a_run_that_has_only_begun_has_a_report(run: RunFolder, tmp_path: Path) 
 def test_without_matplotlib_the_report_says_what_curves_need(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     page = report.render(run)
-    assert "<svg" not in page and "pip install &#x27;marft[train]&#x27;" in page and "lora_r = 2" in page
+    assert (
+        "<svg style" not in page
+        and '<svg class="D"' in page
+        and "pip install &#x27;marft[train]&#x27;" in page
+        and "lora_r = 2" in page
+    )
     with pytest.raises(MissingExtraError, match="Drawing curves"):
         report.finish(run)

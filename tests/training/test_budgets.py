@@ -7,7 +7,7 @@ from pathlib import Path
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos.config.settings import TrainConfig
-from marft_algos.runs.folder import Progress
+from marft_algos.runs.progress import Progress
 
 
 def test_a_run_is_done_when_all_budgets_are_used_up() -> None:

@@ -23,7 +23,8 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.learner.learner import Learner
 from marft_algos.ranks.group import Group
 from marft_algos.runs import checkpoint, plain
-from marft_algos.runs.folder import Progress, RunFolder
+from marft_algos.runs.folder import RunFolder
+from marft_algos.runs.progress import Progress
 from marft_algos.training.ahead import Ahead, done
 from marft_algos.training.collect import Collected, Episodes
 from marft_algos.training.parts import build

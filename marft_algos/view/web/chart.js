@@ -22,7 +22,7 @@ function range(values, fallback) {
 
 /**
  * Draws a diagram.
- * lines: [{label, color, dash, points: [[x, y]], dots: only points, bars: [[x, low, high]]}]; options: {unit, share, dashed: [{y, color}], x}.
+ * lines: [{label, color, dash, points: [[x, y]], dots: only points, bars: [[x, low, high]]}]; options: {unit, share, floor, dashed: [{y, color}], x}.
  */
 export function chart(lines, width, height, options) {
   const shown = lines.filter((line) => line.points.length);
@@ -30,6 +30,7 @@ export function chart(lines, width, height, options) {
   let ys = range(shown.flatMap((l) => [...l.points.map((p) => p[1]), ...(l.bars ?? []).flatMap((b) => [b[1], b[2]])]), [0, 1]);
   if (options.unit) ys = [0, 1];
   else if (options.share) ys = [0, Math.min(1, Math.max(...shown.flatMap((l) => l.points.map((p) => p[1]))) * 1.08 || 1)];
+  else if (options.floor != null && ys[0] < options.floor) ys = [options.floor, Math.max(ys[1], options.floor + 1) + 0.1];
   else ys = [ys[0] - (ys[1] - ys[0]) * 0.04, ys[1] + (ys[1] - ys[0]) * 0.04];
   const X = (x) => PAD.left + ((x - xs[0]) / (xs[1] - xs[0])) * (width - PAD.left - PAD.right);
   const Y = (y) => height - PAD.bottom - ((y - ys[0]) / (ys[1] - ys[0])) * (height - PAD.top - PAD.bottom);
@@ -42,15 +43,19 @@ export function chart(lines, width, height, options) {
     root.append(svg("text", { class: "tick", x: X(x), y: height - 6, "text-anchor": "middle" }, short(x)));
   for (const { y, color } of options.dashed ?? [])
     root.append(svg("line", { class: "dashed", stroke: color, x1: PAD.left, x2: width - PAD.right, y1: Y(y), y2: Y(y) }));
+  // What lies below the floor is cut off at the edge of an inner picture.
+  const edge = PAD.top - 5, inner = height - PAD.bottom - edge + 5;
+  const plot = svg("svg", { x: 0, y: edge, width, height: inner, viewBox: `0 ${edge} ${width} ${inner}` });
+  root.append(plot);
   for (const line of shown) {
     for (const [x, low, high] of line.bars ?? [])
-      root.append(svg("line", { stroke: line.color, "stroke-width": 1.5, x1: X(x), x2: X(x), y1: Y(low), y2: Y(high) }));
+      plot.append(svg("line", { stroke: line.color, "stroke-width": 1.5, x1: X(x), x2: X(x), y1: Y(low), y2: Y(high) }));
     if (!line.dots && line.points.length > 1)
-      root.append(svg("path", { class: "line", stroke: line.color, "stroke-dasharray": line.dash,
+      plot.append(svg("path", { class: "line", stroke: line.color, "stroke-dasharray": line.dash,
         d: "M" + line.points.map(([x, y]) => `${X(x).toFixed(1)},${Y(y).toFixed(1)}`).join("L") }));
     if (line.dots || line.points.length <= 30)
       for (const [x, y] of line.points)
-        root.append(svg("circle", { fill: line.color, r: line.dots ? 3.5 : 1.8, cx: X(x), cy: Y(y) }));
+        plot.append(svg("circle", { fill: line.color, r: line.dots ? 3.5 : 1.8, cx: X(x), cy: Y(y) }));
   }
   return pointed(root, shown, { X, Y, xs, width, height, x: options.x });
 }

@@ -5,7 +5,7 @@ import { ask, color, count, el, failure, svg, visible } from "./dom.js";
 const DASHES = [null, "5 3", "1.5 3", "8 3 2 3"];
 const UNITS = { iteration: "iteration", tokens: "tokens sampled", seconds: "seconds" };
 
-const MANY = 6;
+const MANY = 6, AT_ONCE = 8;
 
 const sample = (line) => svg("svg", { width: 18, height: 8 }, line.dots ? svg("circle", { cx: 9, cy: 4, r: 3.5, fill: line.color })
   : svg("line", { x1: 0, x2: 18, y1: 4, y2: 4, stroke: line.color, "stroke-width": 2, "stroke-dasharray": line.dash }));
@@ -13,7 +13,8 @@ const sample = (line) => svg("svg", { width: 18, height: 8 }, line.dots ? svg("c
 export class Runs {
   constructor(app) {
     this.app = app;
-    this.hidden = new Set();
+    // As many as there are colours; the others are a tick away.
+    this.hidden = new Set([...app.sources.keys()].filter((i) => i >= AT_ONCE));
     this.x = "iteration";
     this.keys = [];
     this.curves = new Map();
@@ -27,20 +28,25 @@ export class Runs {
   /** Called when the view opens and whenever the sources have been asked for again. */
   async update() {
     this.showCards();
-    let changed = false;
-    for (const [i, source] of this.app.sources.entries()) {
-      if (source.iteration === null && !source.facts.length) continue;
-      const keys = this.keys.join(","), before = this.curves.get(i);
-      try {
-        const now = await ask("curves", { source: i, keys, seen: before?.wanted === keys ? before.size : "" });
-        if (now.same) continue;
-        this.curves.set(i, { ...now, wanted: keys });
-      } catch (error) {
-        this.curves.set(i, { size: -1, diagrams: [], axes: {}, keys: [], wanted: keys, error });
-      }
-      changed = true;
+    if (!this.figures.childElementCount) this.figures.append(el("p", { class: "note" }, "Loading curves …"));
+    const changed = await Promise.all(this.app.sources.map((source, i) => !this.hidden.has(i) && this.fetch(source, i)));
+    if (changed.some(Boolean) || !this.drawn) { this.showTools(); this.draw(true); }
+  }
+
+  /** Asks for a run's curves; false if there is nothing new. */
+  async fetch(source, i) {
+    if (source.iteration === null && !source.facts.length && !source.trouble) return false;
+    const keys = this.keys.join(","), before = this.curves.get(i);
+    try {
+      const now = await ask("curves", { source: i, keys, seen: before?.wanted === keys ? before.size : "" });
+      if (now.same) return false;
+      this.curves.set(i, { ...now, wanted: keys });
+    } catch (error) {
+      const same = before?.error?.message === error.message;
+      this.curves.set(i, { size: -1, diagrams: [], axes: {}, keys: [], wanted: keys, error });
+      return !same;
     }
-    if (changed || !this.figures.childElementCount) { this.showTools(); this.draw(true); }
+    return true;
   }
 
   showCards() {
@@ -50,13 +56,13 @@ export class Runs {
 
   card(source, i, open) {
     const toggle = el("input", { type: "checkbox", checked: !this.hidden.has(i), "aria-label": `show ${source.name}`,
-      onchange: (e) => { this.hidden[e.target.checked ? "delete" : "add"](i); this.draw(true); } });
+      onchange: (e) => { this.hidden[e.target.checked ? "delete" : "add"](i); this.draw(true); this.update(); } });
     const live = source.writer && el("span", { class: "live" }, source.writer === "here" ? "training" : `training on ${source.writer}`);
     const episodes = Object.values(source.files).reduce((a, b) => a + b, 0);
     const facts = [["iteration", source.iteration], ["episodes recorded", count(episodes)], ...source.facts];
     const details = el("details", { "data-source": i, open, ontoggle: (e) => e.target.open && this.settings(i, e.target) },
       el("summary", {}, "commands and settings"));
-    const many = this.app.sources.length > MANY, scored = facts.filter(([k]) => !many || k.startsWith("iteration"));
+    const many = this.app.sources.length > MANY, scored = facts.filter(([k]) => !many || /^(iteration|untrained|after)/.test(k));
     if (open) this.settings(i, details);
     return el("article", { class: "run", style: { "--run": color(i) } },
       el("h2", {}, el("label", {}, toggle, el("i", {}), visible(source.name)), live),
@@ -94,13 +100,15 @@ export class Runs {
     for (const [i, curves] of this.curves)
       if (!this.hidden.has(i)) for (const d of curves.diagrams) titles.set(d.title, [...(titles.get(d.title) ?? []), [i, d]]);
     const columns = Math.max(1, Math.floor(width / 330));
-    const errors = [...this.curves.values()].filter((c) => c.error).map((c) => failure(c.error));
+    const errors = [...this.curves].filter(([i, c]) => c.error && !this.hidden.has(i)).map(([, c]) => c).map((c) => failure(c.error));
     const figures = [...titles].map(([title, shown], at) => {
       const inner = at === 0 ? width - 26 : (width - 12 * (columns - 1)) / columns - 26;
       return this.figure(title, shown, inner, at === 0);
     });
+    const left = this.hidden.size && el("p", { class: "note" }, `${this.app.sources.length - this.hidden.size} of ${this.app.sources.length} are drawn; tick others to add them.`);
     const none = !figures.length && !errors.length && el("p", { class: "note" }, "No curves yet: nothing has been measured.");
-    this.figures.replaceChildren(...errors, ...figures, ...(none ? [none] : []));
+    this.drawn = true;
+    this.figures.replaceChildren(...(left ? [left] : []), ...errors, ...figures, ...(none ? [none] : []));
   }
 
   figure(title, shown, width, wide) {
@@ -117,7 +125,8 @@ export class Runs {
       }
       if (diagram.dashed != null) dashed.push({ y: diagram.dashed, color: several ? color(i) : "var(--soft)" });
     }
-    const options = { title, x: UNITS[this.x], dashed, unit: shown.every(([, d]) => d.unit), share: shown.every(([, d]) => d.share) };
+    const options = { title, x: UNITS[this.x], dashed, unit: shown.every(([, d]) => d.unit), share: shown.every(([, d]) => d.share),
+      floor: shown[0][1].floor };
     const legend = lines.filter((l) => l.points.length).map((l) => el("span", {}, sample(l), l.label));
     return el("figure", { class: wide ? "wide" : "" },
       el("figcaption", {}, el("b", {}, visible(title)), " ", el("span", {}, visible(shown[0][1].note))),
