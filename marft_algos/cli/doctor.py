@@ -161,7 +161,7 @@ def metadata(name: str) -> str:
         fields = importlib.metadata.metadata("marft")
     except importlib.metadata.PackageNotFoundError:
         return ""
-    return fields[name] if name in fields else ""
+    return fields.get(name) or ""
 
 
 def extra_names() -> list[str]:
