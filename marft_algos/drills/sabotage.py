@@ -24,11 +24,13 @@ from marft_algos.drills.stage import DEADLY, MARK, PLAN, STRUCK
 from marft_algos.types import Trajectory
 
 
+GONE_S = 30.0
+"""How long an object may outlive its owner."""
+
+
 class Saboteur(MARFT):
     """Counts calls of one hook in this process; whichever process comes first to the planned one strikes, once."""
 
-    rank: ClassVar[str] = "0"
-    """Who strikes where ranks learn."""
     _calls = 0
 
     def now(self) -> bool:
@@ -46,6 +48,13 @@ class Saboteur(MARFT):
             return False
         return True
 
+
+class WhileLearning(Saboteur):
+    """Strikes where a loss is computed; the others do so where episodes are played."""
+
+    rank: ClassVar[str] = "0"
+    """Who strikes where ranks learn."""
+
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float | Tensor]]:
         """Returns MARFT's loss."""
         if os.environ.get("RANK", self.rank) == self.rank and self.now():
@@ -56,7 +65,7 @@ class Saboteur(MARFT):
         """Does what the drill is about, in the process that learns."""
 
 
-class Flips(Saboteur):
+class Flips(WhileLearning):
     """Flips a bit of rank 1's weights."""
 
     rank = "1"
@@ -67,7 +76,7 @@ class Flips(Saboteur):
         weight[weight.abs().argmax(), None].view(torch.int32).bitwise_xor_(1 << 20)
 
 
-class Scarce(Saboteur):
+class Scarce(WhileLearning):
     """Finds no memory on rank 1."""
 
     rank = "1"
@@ -77,7 +86,7 @@ class Scarce(Saboteur):
         raise torch.OutOfMemoryError("there is none left, says a drill")
 
 
-class Hangs(Saboteur):
+class Hangs(WhileLearning):
     """Rank 1 hangs in a call that does not return."""
 
     rank = "1"
@@ -98,7 +107,7 @@ class Breaks(Saboteur):
         return super().surrogate(logprobs, batch)
 
 
-class Loses(Saboteur):
+class Loses(WhileLearning):
     """Weights that are put into the store are lost, once, before a worker has read them."""
 
     def strike(self, logprobs: Tensor) -> None:
@@ -112,6 +121,7 @@ class Loses(Saboteur):
                     owner = self._ray.remote(num_cpus=0)(_Owner).remote()
                     [of.ref] = self._ray.get(owner.put.remote(of.packed))
                     self._ray.kill(owner)
+                    _gone(self._ray, of.ref)
             give(self, *args)
 
         RayRollouts._give = losing  # type: ignore[method-assign,assignment]
@@ -171,6 +181,19 @@ class _Owner:
         import ray
 
         return [ray.put(what)]
+
+
+def _gone(ray: Any, ref: Any) -> None:
+    """Waits until an object is lost: for a moment it outlives its owner."""
+    until = time.monotonic() + GONE_S
+    while time.monotonic() < until:
+        try:
+            ray.get(ref, timeout=1)
+        except ray.exceptions.GetTimeoutError:
+            continue
+        except ray.exceptions.RayError:
+            return
+        time.sleep(0.1)
 
 
 def _damaged(packed: Packed) -> Packed:

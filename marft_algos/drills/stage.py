@@ -25,7 +25,7 @@ RUN = (*SIZE, "--eval-every", "0", "--save-every", "1", "--lanes", "8", "--chunk
 PLAN, STRUCK, DEADLY = "plan", "struck", "deadly"
 """Files of a run's folder: at which call ``sabotage`` strikes; when it has; which episode is deadly from then on."""
 POLL_S = 0.1
-LIMIT_S = 480.0
+LIMIT_S = 1500.0
 """What one training may take."""
 
 
