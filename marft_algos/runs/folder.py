@@ -23,9 +23,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from marft_algos.config import trust
+from marft_algos.config.settings import TrainConfig
 from marft_algos.jsonl import drop_cut_line
 from marft_algos.runs import disk, intervals
 from marft_algos.runs.disk import lines, write_whole, writing
@@ -86,19 +87,6 @@ class PanelFacts:
         return named if self.instances == self.episodes else f"{self.episodes} episodes of {named}"
 
 
-class Budgets(Protocol):
-    """The settings that end a run."""
-
-    @property
-    def iterations(self) -> int: ...
-    @property
-    def token_budget(self) -> int | None: ...
-    @property
-    def processed_budget(self) -> int | None: ...
-    @property
-    def latency_budget(self) -> int | None: ...
-
-
 @dataclass(slots=True)
 class Progress:
     """Where a run is."""
@@ -128,16 +116,16 @@ class Progress:
         self.processed += int(metrics.get("tokens_processed", 0))
         self.latency += int(metrics.get("latency_played", 0))
 
-    def reached(self, budgets: Budgets) -> int:
+    def reached(self, budgets: TrainConfig) -> int:
         """Counts the budgets that are used up."""
         return sum(spent >= budget for _, spent, budget in self.spent(budgets))
 
-    def done(self, budgets: Budgets) -> bool:
+    def done(self, budgets: TrainConfig) -> bool:
         """Whether the iterations, or all budgets that there are, are used up."""
         spent = self.spent(budgets)
         return self.iteration >= budgets.iterations or (bool(spent) and self.reached(budgets) == len(spent))
 
-    def spent(self, budgets: Budgets) -> list[tuple[str, int, int]]:
+    def spent(self, budgets: TrainConfig) -> list[tuple[str, int, int]]:
         """Lists the budgets that there are: the setting's name, what is spent of it, and what may be."""
         counted = {"token_budget": self.tokens, "processed_budget": self.processed, "latency_budget": self.latency}
         listed = ((name, spent, getattr(budgets, name)) for name, spent in counted.items())
