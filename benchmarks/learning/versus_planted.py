@@ -67,11 +67,11 @@ class Case:
 
 
 CASES: Mapping[str, Case] = {
-    "spare": Case("no team needed", "D does not matter", 1200, {"single_team": ("solver_0",)}),
-    "halves": Case("team needed", "D does not matter", 1500, {"single_team": ("planner_0",)}),
-    "relay": Case("team needed", "D matters", 2500, {"single_team": ("solver_0",)}),
-    "told": Case("no team needed", "D matters", 2500, {"single_team": ("planner_0",)}),
-    "dear": Case("too dear", "D does not matter", 3000, {"single": ENV, "single_kwargs": {"solo": True}}),
+    "spare": Case("no team needed", "D does not matter", 3000, {"single_team": ("solver_0",)}),
+    "halves": Case("team needed", "D does not matter", 3000, {"single_team": ("planner_0",)}),
+    "relay": Case("team needed", "D matters", 3000, {"single_team": ("solver_0",)}),
+    "told": Case("no team needed", "D matters", 3000, {"single_team": ("planner_0",)}),
+    "dear": Case("too dear", "D does not matter", 6000, {"single": ENV, "single_kwargs": {"solo": True}}),
 }
 
 

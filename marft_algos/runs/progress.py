@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-
-class Budgets(Protocol):
-    """The settings that end a run."""
-
-    @property
-    def iterations(self) -> int: ...
-    @property
-    def token_budget(self) -> int | None: ...
-    @property
-    def processed_budget(self) -> int | None: ...
-    @property
-    def latency_budget(self) -> int | None: ...
+from marft_algos.config.settings import TrainConfig
 
 
 @dataclass(slots=True)
@@ -49,16 +38,16 @@ class Progress:
         self.processed += int(metrics.get("tokens_processed", 0))
         self.latency += int(metrics.get("latency_played", 0))
 
-    def reached(self, budgets: Budgets) -> int:
+    def reached(self, budgets: TrainConfig) -> int:
         """Counts the budgets that are used up."""
         return sum(spent >= budget for _, spent, budget in self.spent(budgets))
 
-    def done(self, budgets: Budgets) -> bool:
+    def done(self, budgets: TrainConfig) -> bool:
         """Whether the iterations, or all budgets that there are, are used up."""
         spent = self.spent(budgets)
         return self.iteration >= budgets.iterations or (bool(spent) and self.reached(budgets) == len(spent))
 
-    def spent(self, budgets: Budgets) -> list[tuple[str, int, int]]:
+    def spent(self, budgets: TrainConfig) -> list[tuple[str, int, int]]:
         """Lists the budgets that there are: the setting's name, what is spent of it, and what may be."""
         counted = {"token_budget": self.tokens, "processed_budget": self.processed, "latency_budget": self.latency}
         listed = ((name, spent, getattr(budgets, name)) for name, spent in counted.items())

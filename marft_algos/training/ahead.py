@@ -14,8 +14,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
+from marft_algos.config.settings import TrainConfig
 from marft_algos.runs import plain
-from marft_algos.runs.progress import Budgets, Progress
+from marft_algos.runs.progress import Progress
 from marft_algos.training.collect import Collected
 from marft_envs.errors import DataError
 
@@ -49,7 +50,7 @@ class Ahead:
         budgets: What ends the run, once so much is played.
     """
 
-    def __init__(self, staleness: int, budgets: Budgets) -> None:
+    def __init__(self, staleness: int, budgets: TrainConfig) -> None:
         self._staleness, self._budgets = staleness, budgets
         self._queue = deque[Waiting]()
 
