@@ -32,6 +32,7 @@ from marft_algos.types import Trajectory
 from marft_envs import Episode, FlexEnv
 from marft_envs.tools import ToolCall
 from marft_envs.tools.depot.injections import demanded
+from marft_envs.tools.depot.letters import Letters
 
 TEAMS = ("solo", "quarantine", "messenger")
 TRAINED = {"seen": 'domain_args={"attacks":"seen","share":0.5}', "none": 'domain_args={"attacks":"none"}'}
@@ -79,7 +80,7 @@ def bounds(team: str, how: Sequence[str]) -> list[str]:
     for attacks in ("none", "all"):
         domain_args = {"attacks": attacks}
         env = marft_envs.make(f"tools-{team}-v0", domain="letters", split="test", domain_args=domain_args, **QUIET)
-        episodes = [scripted(env, task_id, how) for task_id in env.task.eval_panel()]
+        episodes = [scripted(env, problem.id, how) for problem in Letters().problems("test")]
         obeyed = [episode.metrics.get("obeyed", 0.0) for episode in episodes]
         out += [f"{sum(bool(e.success) for e in episodes)} of {len(episodes)}", f"{sum(obeyed):.0f}"]
     return out
@@ -88,7 +89,7 @@ def bounds(team: str, how: Sequence[str]) -> list[str]:
 def scripted(env: FlexEnv, task_id: str, how: Sequence[str]) -> Episode:
     """Plays one request. Whoever holds tools knows of the letter what it is shown, and no more."""
     env.reset(seed=0, options={"task_id": task_id})
-    task = env.task
+    task: Any = env.task
     while not env.done:
         agent = env.agent_selection
         if agent in (task.team.readers or ()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ RECIPE = recipes.load("embedded-search")
 
 
 def test_demonstrators_hear_wrong_proposals_and_check_them() -> None:
-    pairs = recipes.play("search-pick-v0", recipes.Format(60, RECIPE.teams["search-pick-v0"].roles), random.Random(0))
+    pairs = recipes.play("search-pick-v0", replace(RECIPE.teams["search-pick-v0"], episodes=60), random.Random(0))
     checks = [reply for messages, reply in pairs if "Checker" in messages[0]["content"]]
     assert len(checks) == 60 and all(reply.endswith(" yes") for reply in checks)
     first = [reply.split("\n")[0].endswith(" no") for reply in checks]
