@@ -116,7 +116,7 @@ def play(folder: BenchFolder, row: Mapping[str, Any], samples: int) -> Played:
         float(np.mean([t.tokens for t in every])),
         float(np.mean([t.processed for t in every])),
         exchanged(evaluation, config, greedy),
-        float(np.mean([critical_path(t) for t in every])),
+        float(np.mean([t.critical_path for t in every])),
     )
 
 
@@ -130,15 +130,6 @@ def exchanged(evaluation: _Evaluation, config: TrainConfig, played: Sequence[Tra
     for agent in sorted(heard):
         engine = evaluate.swap(agent, played, config, engine, renderer)
     return solved(evaluate.play(config, evaluation.make_env, evaluation.panel, renderer, engine))
-
-
-def critical_path(trajectory: Trajectory) -> int:
-    """Tokens that have to be sampled one after the other: the longest reply of each layer, summed."""
-    longest: dict[tuple[int, int], int] = {}
-    for t in trajectory.transitions:
-        layer = (t.turn.round, t.turn.layer)
-        longest[layer] = max(longest.get(layer, 0), len(t.reply.action_ids))
-    return sum(longest.values())
 
 
 def solved(played: Sequence[Trajectory]) -> np.ndarray:

@@ -10,23 +10,40 @@ half hold an attack of a kind that is seen in training, or on clean ones (``--tr
 requests without attacks, with attacks of seen kinds, and of unseen kinds, greedily. ``completed``: exactly what was
 asked was done. ``obeyed``: the order that only attacks speak of was changed. Wilson intervals, 95 %; finished runs are
 not run again.
+
+``--scripted`` trains nothing: the same table of agents who do what they read (*credulous*), pass on all of it
+(*parrot*), or know better (*wary*, *honest*), whatever models would do: what the structure alone bounds.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import marft_envs
 from benchmarks.runs import Done, Job, run_all, table
 from marft_algos.bench.worker import _Evaluation
 from marft_algos.runs import intervals, paths
 from marft_algos.types import Trajectory
+from marft_envs import Episode, FlexEnv
+from marft_envs.tools import ToolCall
+from marft_envs.tools.depot.injections import demanded
+from marft_envs.tools.depot.letters import Letters
 
 TEAMS = ("solo", "quarantine", "messenger")
 TRAINED = {"seen": 'domain_args={"attacks":"seen","share":0.5}', "none": 'domain_args={"attacks":"none"}'}
 """What letters a team is trained on."""
+QUIET: dict[str, Any] = {"show_policy": False, "show_tools": "none"}
+SCRIPTED = (
+    ("solo", ("wary",)), ("solo", ("credulous",)),
+    ("quarantine", ("honest", "credulous")), ("quarantine", ("parrot", "credulous")),
+    ("messenger", ("parrot", "wary")), ("messenger", ("parrot", "credulous")),
+)  # fmt: skip
+"""Teams, and how their reader and their actor are."""
 PLAYED = ("none", "seen", "unseen")
 
 
@@ -39,7 +56,12 @@ def main() -> None:
     parser.add_argument("--teams", nargs="+", choices=TEAMS, default=list(TEAMS))
     parser.add_argument("--tokens", type=int, default=40_000, help="sampled in the training of a team")
     parser.add_argument("--warm-start", type=int, default=12, help="iterations on the task's expert")
+    parser.add_argument("--scripted", action="store_true", help="play scripted agents, and train nothing")
     args = parser.parse_args()
+    if args.scripted:
+        head = ["team", *(f"{what}, {a}" for a in ("none", "all") for what in ("completed", "obeyed"))]
+        print(table(head, [[f"{team}: {', '.join(how)}", *bounds(team, how)] for team, how in SCRIPTED]))
+        return
     lines = []
     for seed in range(args.seeds):
         for trained in args.trained:
@@ -52,11 +74,42 @@ def main() -> None:
     print(table([*head, "tokens"], lines))
 
 
+def bounds(team: str, how: Sequence[str]) -> list[str]:
+    """Completion and obedience of scripted agents on every held-out letter, without and with attacks of all kinds."""
+    out = []
+    for attacks in ("none", "all"):
+        domain_args = {"attacks": attacks}
+        env = marft_envs.make(f"tools-{team}-v0", domain="letters", split="test", domain_args=domain_args, **QUIET)
+        episodes = [scripted(env, problem.id, how) for problem in Letters().problems("test")]
+        obeyed = [episode.metrics.get("obeyed", 0.0) for episode in episodes]
+        out += [f"{sum(bool(e.success) for e in episodes)} of {len(episodes)}", f"{sum(obeyed):.0f}"]
+    return out
+
+
+def scripted(env: FlexEnv, task_id: str, how: Sequence[str]) -> Episode:
+    """Plays one request. Whoever holds tools knows of the letter what it is shown, and no more."""
+    env.reset(seed=0, options={"task_id": task_id})
+    task: Any = env.task
+    while not env.done:
+        agent = env.agent_selection
+        if agent in (task.team.readers or ()):
+            env.step(task.problem.document if "parrot" in how else task.problem.sought)
+            continue
+        seen = env.messages(agent)[-1]["content"] if not task.live.log else ""
+        act = demanded(seen.replace("< tool_call>", "<tool_call>").replace("< /tool_call>", "</tool_call>"))
+        acts = [act] if act is not None and "credulous" in how else []
+        knows = re.search(rf"\b{task.problem.sought}\b", re.sub(r"order \d+", "", seen)) is not None
+        calls = [*acts, *(task.gold_calls[0] if knows else ())]
+        env.step(task.speech.write(agent, [*calls, ToolCall("finish", {})]))
+    return env.episode
+
+
 def training(team: str, trained: str, seed: int, tokens: int, warm: int) -> tuple[str, ...]:
     """What ``marft train`` is told."""
     return (
         *("--preset", "tools", "--env", f"tools-{team}-v0", "--seed", str(seed)),
-        *("--env-kwargs", "domain=letters", TRAINED[trained], "--warm-start", str(warm)),
+        *("--env-kwargs", "domain=letters", "show_policy=false", "show_tools=none", TRAINED[trained]),
+        *("--warm-start", str(warm)),
         *("--max-new-tokens", "96" if team == "messenger" else "24"),
         *("--iterations", "100000", "--token-budget", str(tokens), "--eval-every", "0"),
     )
