@@ -3,10 +3,10 @@ import { el, short, svg } from "./dom.js";
 
 const PAD = { left: 46, right: 10, top: 8, bottom: 22 };
 
-function ticks(low, high, wanted) {
+function ticks(low, high, wanted, whole) {
   const rough = (high - low) / Math.max(wanted, 1) || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = power * ([1, 2, 5, 10].find((m) => m * power >= rough) ?? 10);
+  const nice = power * ([1, 2, 5, 10].find((m) => m * power >= rough) ?? 10), step = whole ? Math.max(1, nice) : nice;
   const out = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) out.push(i * step);
   return out;
@@ -22,7 +22,7 @@ function range(values, fallback) {
 
 /**
  * Draws a diagram.
- * lines: [{label, color, dash, points: [[x, y]], dots: only points, bars: [[x, low, high]]}]; options: {unit, share, floor, dashed: [{y, color}], x}.
+ * lines: [{label, color, dash, points: [[x, y]], dots: only points, bars: [[x, low, high]]}]; options: {unit, share, floor, whole, dashed: [{y, color}], x}.
  */
 export function chart(lines, width, height, options) {
   const shown = lines.filter((line) => line.points.length);
@@ -39,7 +39,7 @@ export function chart(lines, width, height, options) {
     root.append(svg("line", { class: "grid", x1: PAD.left, x2: width - PAD.right, y1: Y(y), y2: Y(y) }),
       svg("text", { class: "tick", x: PAD.left - 6, y: Y(y) + 4, "text-anchor": "end" }, short(y)));
   }
-  for (const x of ticks(xs[0], xs[1], width / 90))
+  for (const x of ticks(xs[0], xs[1], width / 90, options.whole))
     root.append(svg("text", { class: "tick", x: X(x), y: height - 6, "text-anchor": "middle" }, short(x)));
   for (const { y, color } of options.dashed ?? [])
     root.append(svg("line", { class: "dashed", stroke: color, x1: PAD.left, x2: width - PAD.right, y1: Y(y), y2: Y(y) }));
