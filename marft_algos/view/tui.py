@@ -144,10 +144,10 @@ def drawn(episode: dict[str, Any]) -> RenderableType:
     """Returns an episode for the terminal: D of each round, then every turn with what it saw, said, and was paid."""
     names = [agent["name"] for agent in episode["agents"]]
     outcome = episode["outcome"]
-    parts = [
+    parts: list[RenderableType] = [
         _line(f"{MARKS[outcome]} {episode['task_id']}  return {episode['team_return']}", f"bold {STYLES[outcome]}")
     ]
-    parts += [_line(f"{key}: {value}", "dim") for key, value in episode["info"].items()]
+    parts += [_line(f"{key}: {value}", "dim") for key, value in episode["info"].items() if value != ""]
     for record in episode["rounds"]:
         heard = [f"{names[i]} → {names[j]}" for i, row in enumerate(record["D"]) for j, one in enumerate(row) if one]
         parts.append(_line(f"D, round {record['index']}: {', '.join(heard) or 'nobody hears anybody'}", "cyan"))
@@ -156,7 +156,7 @@ def drawn(episode: dict[str, Any]) -> RenderableType:
         for index in layer["turns"]:
             turn = episode["turns"][index]
             extras = turn["extras"] or {}
-            parts += ["", _line(_head(turn, extras, [names_of["agent"] for names_of in _seen(turn, episode)]), "bold")]
+            parts += ["", _line(_head(turn, [episode["turns"][i]["agent"] for i in turn["sees"]]), "bold")]
             if extras.get("observation", told) != told:
                 told = str(extras["observation"])
                 parts.append(Padding(Text(clean(told), "dim"), (0, 0, 0, 2)))
@@ -168,11 +168,8 @@ def drawn(episode: dict[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def _seen(turn: dict[str, Any], episode: dict[str, Any]) -> list[dict[str, Any]]:
-    return [episode["turns"][index] for index in turn["sees"]]
-
-
-def _head(turn: dict[str, Any], extras: dict[str, Any], seen: Sequence[str]) -> str:
+def _head(turn: dict[str, Any], seen: Sequence[str]) -> str:
+    extras = turn["extras"] or {}
     numbers = [f"reward {turn['reward']:+g}"] if turn["reward"] else []
     known = {key: extras.get(key) for key in ("value", "advantage", "return", "logprob")}
     numbers += [f"{key} {number:+.3g}" for key, number in known.items() if isinstance(number, int | float)]

@@ -120,7 +120,7 @@ export class Runs {
         const measured = k === 0 && diagram.bars.length > 0, drawn = diagram.bars.length ? k - 1 : k;
         const label = several ? `${this.app.sources[i].name} · ${name}` : name;
         lines.push({ label: visible(label), name: visible(name), color: color(several ? i : k), dash: several && drawn > 0 ? DASHES[drawn % 4] : null,
-          dots: measured, points: points.map(([x, y]) => [at(x), y]).filter(([x, y]) => x != null && y != null),
+          dots: measured, shift: 4 * (shown.findIndex(([j]) => j === i) - (shown.length - 1) / 2) * measured, points: points.map(([x, y]) => [at(x), y]).filter(([x, y]) => x != null && y != null),
           bars: measured ? diagram.bars.map(([x, ...ends]) => [at(x), ...ends]) : [] });
       }
       if (diagram.dashed != null) dashed.push({ y: diagram.dashed, color: several ? color(i) : "var(--soft)" });
