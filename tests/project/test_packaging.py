@@ -22,7 +22,7 @@ PACKAGES = ("marft_envs", "marft_algos")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 HEAVY = (
     "torch", "transformers", "peft", "safetensors", "tokenizers", "jinja2", "datasets", "matplotlib", "tensorboard",
-    "mcp", "openai", "opentelemetry", "ray", "torchrl", "tensordict", "benchmarl",
+    "mcp", "openai", "opentelemetry", "ray", "torchrl", "tensordict", "benchmarl", "textual",
 )  # fmt: skip
 
 # The floors of marft_algos: a room imports from rooms of lower floors only.

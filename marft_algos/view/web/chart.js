@@ -3,10 +3,10 @@ import { el, short, svg } from "./dom.js";
 
 const PAD = { left: 46, right: 10, top: 8, bottom: 22 };
 
-function ticks(low, high, wanted) {
+function ticks(low, high, wanted, whole) {
   const rough = (high - low) / Math.max(wanted, 1) || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = power * ([1, 2, 5, 10].find((m) => m * power >= rough) ?? 10);
+  const nice = power * ([1, 2, 5, 10].find((m) => m * power >= rough) ?? 10), step = whole ? Math.max(1, nice) : nice;
   const out = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) out.push(i * step);
   return out;
@@ -22,7 +22,7 @@ function range(values, fallback) {
 
 /**
  * Draws a diagram.
- * lines: [{label, color, dash, points: [[x, y]], dots: only points, bars: [[x, low, high]]}]; options: {unit, share, floor, dashed: [{y, color}], x}.
+ * lines: [{label, color, dash, points: [[x, y]], dots: only points, shift: px, bars: [[x, low, high]]}]; options: {unit, share, floor, whole, dashed: [{y, color}], x}.
  */
 export function chart(lines, width, height, options) {
   const shown = lines.filter((line) => line.points.length);
@@ -39,7 +39,7 @@ export function chart(lines, width, height, options) {
     root.append(svg("line", { class: "grid", x1: PAD.left, x2: width - PAD.right, y1: Y(y), y2: Y(y) }),
       svg("text", { class: "tick", x: PAD.left - 6, y: Y(y) + 4, "text-anchor": "end" }, short(y)));
   }
-  for (const x of ticks(xs[0], xs[1], width / 90))
+  for (const x of ticks(xs[0], xs[1], width / 90, options.whole))
     root.append(svg("text", { class: "tick", x: X(x), y: height - 6, "text-anchor": "middle" }, short(x)));
   for (const { y, color } of options.dashed ?? [])
     root.append(svg("line", { class: "dashed", stroke: color, x1: PAD.left, x2: width - PAD.right, y1: Y(y), y2: Y(y) }));
@@ -48,14 +48,15 @@ export function chart(lines, width, height, options) {
   const plot = svg("svg", { x: 0, y: edge, width, height: inner, viewBox: `0 ${edge} ${width} ${inner}` });
   root.append(plot);
   for (const line of shown) {
+    const at = (x) => X(x) + (line.shift ?? 0);  // runs that were measured at one place stand beside each other
     for (const [x, low, high] of line.bars ?? [])
-      plot.append(svg("line", { stroke: line.color, "stroke-width": 1.5, x1: X(x), x2: X(x), y1: Y(low), y2: Y(high) }));
+      plot.append(svg("line", { stroke: line.color, "stroke-width": 1.5, x1: at(x), x2: at(x), y1: Y(low), y2: Y(high) }));
     if (!line.dots && line.points.length > 1)
       plot.append(svg("path", { class: "line", stroke: line.color, "stroke-dasharray": line.dash,
         d: "M" + line.points.map(([x, y]) => `${X(x).toFixed(1)},${Y(y).toFixed(1)}`).join("L") }));
     if (line.dots || line.points.length <= 30)
       for (const [x, y] of line.points)
-        plot.append(svg("circle", { fill: line.color, r: line.dots ? 3.5 : 1.8, cx: X(x), cy: Y(y) }));
+        plot.append(svg("circle", { fill: line.color, r: line.dots ? 3.5 : 1.8, cx: at(x), cy: Y(y) }));
   }
   return pointed(root, shown, { X, Y, xs, width, height, x: options.x });
 }

@@ -97,7 +97,7 @@ export class Runs {
     if (!width || (width === this.width && !always)) return;
     this.width = width;
     const titles = new Map();
-    for (const [i, curves] of this.curves)
+    for (const [i, curves] of [...this.curves].sort(([a], [b]) => a - b))
       if (!this.hidden.has(i)) for (const d of curves.diagrams) titles.set(d.title, [...(titles.get(d.title) ?? []), [i, d]]);
     const columns = Math.max(1, Math.floor(width / 330));
     const errors = [...this.curves].filter(([i, c]) => c.error && !this.hidden.has(i)).map(([, c]) => c).map((c) => failure(c.error));
@@ -119,18 +119,27 @@ export class Runs {
       for (const [k, [name, points]] of Object.entries(diagram.series).entries()) {
         const measured = k === 0 && diagram.bars.length > 0, drawn = diagram.bars.length ? k - 1 : k;
         const label = several ? `${this.app.sources[i].name} · ${name}` : name;
-        lines.push({ label: visible(label), color: color(several ? i : k), dash: several && drawn > 0 ? DASHES[drawn % 4] : null,
-          dots: measured, points: points.map(([x, y]) => [at(x), y]).filter(([x, y]) => x != null && y != null),
+        lines.push({ label: visible(label), name: visible(name), color: color(several ? i : k), dash: several && drawn > 0 ? DASHES[drawn % 4] : null,
+          dots: measured, shift: 4 * (shown.findIndex(([j]) => j === i) - (shown.length - 1) / 2) * measured, points: points.map(([x, y]) => [at(x), y]).filter(([x, y]) => x != null && y != null),
           bars: measured ? diagram.bars.map(([x, ...ends]) => [at(x), ...ends]) : [] });
       }
       if (diagram.dashed != null) dashed.push({ y: diagram.dashed, color: several ? color(i) : "var(--soft)" });
     }
-    const options = { title, x: UNITS[this.x], dashed, unit: shown.every(([, d]) => d.unit), share: shown.every(([, d]) => d.share),
+    const options = { title, x: UNITS[this.x], whole: this.x === "iteration", dashed, unit: shown.every(([, d]) => d.unit), share: shown.every(([, d]) => d.share),
       floor: shown[0][1].floor };
-    const legend = lines.filter((l) => l.points.length).map((l) => el("span", {}, sample(l), l.label));
+    const legend = (several && lines.length > AT_ONCE ? this.briefly(shown, lines) : lines.filter((l) => l.points.length))
+      .map((l) => el("span", {}, sample(l), l.label));
     return el("figure", { class: wide ? "wide" : "" },
       el("figcaption", {}, el("b", {}, visible(title)), " ", el("span", {}, visible(shown[0][1].note))),
       chart(lines, Math.max(width, 200), wide ? 230 : 150, options), el("div", { class: "legend" }, legend));
+  }
+
+  /** A legend of many lines: the colour of each run, and the dashes of each policy. */
+  briefly(shown, lines) {
+    const runs = shown.map(([i]) => ({ color: color(i), label: visible(this.app.sources[i].name) }));
+    const names = lines.filter((l) => !l.dots).map((l) => ({ dash: l.dash, label: l.name, color: "var(--soft)" }));
+    const kinds = new Map(names.map((l) => [`${l.dash} ${l.label}`, l]));
+    return [...runs, ...(kinds.size > 1 ? kinds.values() : [])];
   }
 
   /** Iteration -> place on the x-axis of a run. */
