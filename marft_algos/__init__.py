@@ -74,6 +74,10 @@ _HEAVY = {"Learner", "Parts", "Trainer", "build", "check_engine", "train"}
 __all__ = sorted(_LAZY)
 
 
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
+
+
 def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module 'marft_algos' has no attribute '{name}'")

@@ -53,6 +53,10 @@ _LAZY = {"ToolTask": "marft_envs.tools", "check_env": "marft_envs.testing"}
 moved({"marft_envs.profiles": "marft_envs.teams"})
 
 
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
+
+
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

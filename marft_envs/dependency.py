@@ -19,22 +19,29 @@ from marft_envs.types import Outcome, Turn, TurnRecord
 
 
 class View:
-    """Shows a dependency function what has happened, never the task's state."""
+    """Shows a dependency function what has happened, never the task's state.
+
+    Attributes:
+        agents: All agents, in canonical order.
+        history: The turns so far; a turn has ``agent``, ``text``, ``index``, ``round``, ``layer``, ``sees``.
+        round: Number of the round, from 0.
+        round_start: Index of this round's first turn.
+        layer: Layers committed in this round so far.
+        dead: Agents that act no more.
+        outcome: What the task said last: rewards, verdicts and metrics to route by.
+        rng: A seeded generator, for routing that draws.
+    """
 
     __slots__ = ("agents", "dead", "history", "layer", "outcome", "rng", "round", "round_start")
 
     def __init__(self, agents: Sequence[str]) -> None:
         self.agents = tuple(agents)
-        """All agents, in canonical order."""
         self.history: list[TurnRecord] = []
         self.round = 0
         self.round_start = 0
-        """Index of this round's first turn."""
         self.layer = 0
-        """Layers committed in this round so far."""
         self.dead: set[str] = set()
         self.outcome: Outcome = Outcome()
-        """The task's latest word: verdicts and metrics to route by."""
         self.rng: np.random.Generator | None = None
 
     @property

@@ -171,7 +171,8 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
 
     Args:
         id: A registered id, or ``module:id``.
-        **kwargs: Override the id's defaults; which there are is on the environment's page.
+        **kwargs: Override the id's defaults: what is common to all is :class:`marft_envs.FlexEnv`'s (``dependency``,
+            ``max_rounds``, ``history``, ``observation``, …); ``marft envs ID`` lists those of one.
 
     Raises:
         ConfigError: If the id or a keyword is unknown.

@@ -101,6 +101,9 @@ class Facts:
 class Algorithm:
     """Base class: override the hooks that make the idea, keep the rest.
 
+    The hooks, as an iteration calls them: ``values``, ``credit``, ``order``, ``together``, ``before_step``,
+    ``surrogate``, ``after_block``. ``credit`` and ``surrogate`` have no default.
+
     Attributes:
         name: What users type; set by ``register``.
         Config: Frozen dataclass of settings, a subclass of ``UpdateConfig``.

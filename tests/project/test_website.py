@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import marft_envs
+from marft_algos.algorithms.base import Algorithm
 from website import __main__ as build
 from website import api, draw, figures, gallery, links, notebooks
 
@@ -28,6 +29,14 @@ def test_every_public_name_is_in_the_reference() -> None:
     for package in ("marft_envs", "marft_algos"):
         for name in __import__(package).__all__:
             assert f"\n::: {package}.{name}\n" in text + "\n", f"{package}.{name} is on no page: website/api.py"
+
+
+def test_help_of_a_view_and_of_an_algorithm_names_all_that_they_have() -> None:
+    assert all(f"        {name}: " in (marft_envs.View.__doc__ or "") for name in marft_envs.View.__slots__)
+    hooks = ("values", "credit", "order", "together", "before_step", "surrogate", "after_block")
+    assert all(f"``{hook}``" in (Algorithm.__doc__ or "") and getattr(Algorithm, hook).__doc__ for hook in hooks)
+    for package in ("marft_envs", "marft_algos"):
+        assert set(dir(__import__(package))) == {*api.exported(package), "__version__"}
 
 
 def test_a_public_name_without_a_place_stops_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
