@@ -371,7 +371,10 @@ HOSTED = '{kind="openai", model="m", url="http://127.0.0.1:9"}'
         (["--env", ENV, "--engines", HOSTED, "--jobs", "-1"], "jobs is -1; expected at least 1"),
         (["--env", ENV, "--engines", HOSTED, "--episodes", "0"], "episodes is 0; expected at least 1"),
         (["--env", ENV, "--engines", HOSTED, "--temperature", "0"], "temperature is 0.0; expected more than 0"),
-        (["--env", ENV, "--engines", HOSTED, "--price", "nan,1"], "--price nan,1: expected IN,OUT per million tokens, 0 or more"),
+        (
+            ["--env", ENV, "--engines", HOSTED, "--price", "nan,1"],
+            "--price nan,1: expected IN,OUT per million tokens, 0 or more",
+        ),
         (["some-run", "--env", ENV, "--engines", HOSTED], "and a run belongs to one"),
         (["--env", ENV, "--engines", HOSTED, "--untrained"], "and --untrained belongs to one"),
         (["--env", ENV, "--engines", HOSTED, "--price", "3"], "expected IN,OUT per million tokens"),

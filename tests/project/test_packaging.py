@@ -208,8 +208,8 @@ def test_constraints_pin_every_direct_dependency_and_torch_first() -> None:
     assert everything
     # The rest are other people's trainers and games, and a quantiser: each wants an environment of its own.
     others = {
-        "agent-lightning", "benchmarl", "gem", "openenv", "quant", "reasoning-gym", "rllib", "textarena", "torchrl", "trl",
-        "verifiers", "verl",
+        "agent-lightning", "benchmarl", "gem", "mlflow", "openenv", "quant", "reasoning-gym", "rllib", "textarena", "torchrl", "trl",
+        "trackio", "verifiers", "verl", "wandb",
     }  # fmt: skip
     assert set(everything[1].split(",")) == set(extras) - {"all"} - others
     for spec in [*PROJECT["dependencies"], *(s for name in everything[1].split(",") for s in extras[name])]:
