@@ -30,6 +30,7 @@ COMMANDS = {
     "envs": "list the environments, or describe one",
     "play": "play an environment yourself",
     "check": "does an environment keep the rules?",
+    "new": "write a project for an environment of your own, with tests, card and entry point",
     "profiles": "write a team's profiles down, with worked examples of the task's expert",
     "train": "train a team",
     "plan": "what of a run fits on which GPUs, and what it sends",
@@ -45,6 +46,7 @@ COMMANDS = {
 
 _WHERE = {
     "play": "cli.play",
+    "new": "cli.new",
     "train": "cli.commands",
     "plan": "cli.plan",
     "sft": "cli.commands",
