@@ -7,6 +7,7 @@ overrides show another text than there is. So nothing of that kind is ever print
 
 from __future__ import annotations
 
+import os
 import sys
 import unicodedata
 
@@ -24,6 +25,14 @@ def clean(text: object, *, line: bool = False) -> str:
     """
     kept = "" if line else "\n\t"
     return "".join(c if c in kept or c.isprintable() or unicodedata.category(c) == "Zs" else _SHOWN for c in str(text))
+
+
+def fail(message: object) -> None:
+    """Prints an error: its first word in red, on a terminal that shows colours and where NO_COLOR is not set."""
+    coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    if coloured:
+        sys.stderr.write("\x1b[1;31merror:\x1b[0m ")
+    say(message if coloured else f"error: {message}", error=True)
 
 
 def say(*parts: object, error: bool = False, sep: str = " ", end: str = "\n") -> None:

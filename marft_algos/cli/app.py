@@ -23,13 +23,14 @@ import tyro
 from marft_algos.config import trust
 from marft_algos.config.arguments import UsageError
 from marft_algos.ranges import COUNT, NOT_NEGATIVE
-from marft_algos.terminal import clean, say
+from marft_algos.terminal import clean, fail, say
 from marft_envs.errors import MarftError, did_you_mean
 
 COMMANDS = {
     "envs": "list the environments, or describe one",
     "play": "play an environment yourself",
     "check": "does an environment keep the rules?",
+    "new": "write a project for an environment of your own, with tests, card and entry point",
     "profiles": "write a team's profiles down, with worked examples of the task's expert",
     "train": "train a team",
     "plan": "what of a run fits on which GPUs, and what it sends",
@@ -45,11 +46,13 @@ COMMANDS = {
     "show": "the last numbers of a run, and where its report is",
     "doctor": "what this machine has, what runs on it, and what to type for what does not",
     "view": "watch runs, read and compare their episodes, on a page of this machine",
+    "completion": "completion of commands and options for bash, zsh and fish",
 }
 """Command -> what it does; the function is ``run_<command>`` of the module in ``_WHERE`` (here by default)."""
 
 _WHERE = {
     "play": "cli.play",
+    "new": "cli.new",
     "train": "cli.commands",
     "plan": "cli.plan",
     "sft": "cli.commands",
@@ -58,6 +61,7 @@ _WHERE = {
     "top": "cli.top",
     "show": "cli.commands",
     "doctor": "cli.doctor",
+    "completion": "cli.completion",
     "export": "export.commands",
     "bench": "bench.commands",
     "replay": "cli.replay",
@@ -66,17 +70,38 @@ _WHERE = {
     "view": "view.commands",
 }
 
+GROUPS = {
+    "Look": ("envs", "play", "doctor"),
+    "Train": ("train", "sft", "dpo", "plan", "show", "view", "top"),
+    "Judge": ("eval", "bench", "versus"),
+    "Share": ("export",),
+    "Your own": ("new", "check", "profiles", "completion"),
+    "When it fails": ("drill", "replay"),
+}
+"""Title -> its commands, as ``marft`` alone lists them."""
+
 WELCOME = """\
 marft: reinforcement fine-tuning of teams of language-model agents
 
+Start with:
   marft envs                      what there is
   marft play relay-v0             be the agents yourself
   marft train                     a two-agent math team learns on this CPU, in minutes
   marft train --env relay-v0      another task
   marft show                      the last run's numbers, and where its report is
 
-marft COMMAND --help lists every option. Commands: {commands}.
+{commands}
+
+marft COMMAND --help lists every option.
 Settings of a file that run code, start programs or send something take effect with --trust only: docs/trust.md."""
+
+
+def welcome() -> str:
+    """Writes what ``marft`` alone says: how to begin, and every command in its group."""
+    lines = []
+    for title, names in GROUPS.items():
+        lines += [f"{title}:", *(f"  {name:<12}{COMMANDS[name]}" for name in names)]
+    return WELCOME.format(commands="\n".join(lines))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MarftError as error:
         if debug:
             raise
-        say(f"error: {error}{_advice(str(error), words)}", error=True)
+        fail(f"{error}{_advice(str(error), words)}")
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         say("stopped", error=True)
@@ -127,14 +152,14 @@ def _terminable() -> Iterator[None]:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        say(WELCOME.format(commands=", ".join(COMMANDS)))
+        say(welcome())
         return 0
     if words[0] == "--version":
         say(f"marft {importlib.import_module('marft_envs').__version__}")
         return 0
     command, rest = words[0], words[1:]
     if command not in COMMANDS:
-        say(f"error: {_meant(words)}", error=True)
+        fail(_meant(words))
         return 2
     module = importlib.import_module(f"marft_algos.{_WHERE.get(command, 'cli.app')}")
     code: int = getattr(module, f"run_{command}")(rest)

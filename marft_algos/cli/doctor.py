@@ -32,10 +32,10 @@ State = Literal["ok", "off", "bad", "info"]
 
 MARKS: dict[State, str] = {"ok": "+", "off": "-", "bad": "!", "info": " "}
 OTHERS = frozenset(
-    {"agent-lightning", "benchmarl", "gem", "openenv", "reasoning-gym", "rllib", "textarena", "torchrl", "trl"}
-    | {"verifiers", "verl"}
+    {"agent-lightning", "benchmarl", "gem", "mlflow", "openenv", "reasoning-gym", "rllib", "textarena", "torchrl"}
+    | {"trackio", "trl", "verifiers", "verl", "wandb"}
 )
-"""Extras of other people's libraries, whose pins conflict: nobody misses one who does not use it."""
+"""Extras of other people's libraries, which nobody misses who does not use them."""
 NOT_USED = frozenset({"all", "dev"})
 
 
@@ -161,7 +161,7 @@ def metadata(name: str) -> str:
         fields = importlib.metadata.metadata("marft")
     except importlib.metadata.PackageNotFoundError:
         return ""
-    return fields[name] if name in fields else ""  # noqa: SIM401 (this kind of mapping has no get)
+    return str(dict(fields.items()).get(name, ""))
 
 
 def extra_names() -> list[str]:

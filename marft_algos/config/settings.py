@@ -153,8 +153,9 @@ class TrainConfig(Checked):
     credit_diagnostics: Annotated[int, NOT_NEGATIVE] = 0
     """Training episodes per recorded iteration whose turns are replayed to judge the credit that they were given
     (docs/credit.md); costly, and the replays' tokens count. 0: none."""
-    loggers: tuple[Literal["tensorboard"], ...] = ()
-    """Beside metrics.jsonl, which is always written."""
+    loggers: tuple[Literal["tensorboard", "trackio", "wandb", "mlflow"], ...] = ()
+    """Trackers that get what metrics.jsonl gets, which is always written: in the run's folder, and nowhere else unless
+    the tracker's own environment variable says so (docs/training.md)."""
     threads: Annotated[int, COUNT] = 1
     """CPU threads of torch. 1: small models lose time with more, and 16 to 55 fold beside another busy process."""
     lanes: Annotated[int, NOT_NEGATIVE] = 0

@@ -1,4 +1,4 @@
-"""Where a run's numbers go while it runs, beside metrics.jsonl: the terminal, and by option TensorBoard."""
+"""Where a run's numbers go while it runs, beside metrics.jsonl: the terminal, and by option a tracker."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.intervals import Interval
 from marft_algos.runs.pace import Pace
 from marft_algos.runs.plots import NOISE
+from marft_algos.runs.trackers import TRACKERS
 from marft_algos.terminal import clean
-from marft_envs.errors import MissingExtraError
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -33,33 +33,13 @@ class Logger(Protocol):
         """Flushes."""
 
 
-class TensorBoard:
-    """Writes every number of a run to ``<run>/tensorboard``."""
-
-    def __init__(self, run: RunFolder, iteration: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MissingExtraError("TensorBoard logging", "track") from error
-        # Steps that a resumed run will write again are purged.
-        self._writer = SummaryWriter(str(run.root / "tensorboard"), purge_step=iteration + 1)
-
-    def log(self, metrics: Mapping[str, Any]) -> None:
-        for key, value in metrics.items():
-            if isinstance(value, int | float) and key != "iteration":
-                self._writer.add_scalar(key, value, metrics["iteration"])
-
-    def close(self) -> None:
-        self._writer.close()
-
-
 def make(name: str, run: RunFolder, iteration: int) -> Logger:
     """Returns a logger by the name that the setting ``loggers`` has for it.
 
     Raises:
         MissingExtraError: Its package is not installed.
     """
-    return {"tensorboard": TensorBoard}[name](run, iteration)
+    return TRACKERS[name](run, iteration)
 
 
 def minutes(seconds: float) -> str:

@@ -67,7 +67,7 @@ train --data noanswer.jsonl | line 1: no column 'answer' | The row has: problem 
 train --env relay-v0 --data rows.jsonl | 'relay-v0' takes no 'data' | Known: attribution, dependency, history, | marft train --help
 train --name ../esc | A run named '../esc' would lie outside runs | Expected a name such as 'first', or | --runs-dir FOLDER
 train --runs-dir empty.jsonl | Cannot write | Expected a folder, or room for one, there: | --runs-dir or --name
-train --loggers wandbb | invalid choice 'wandbb' for argument | Expected one of ('tensorboard',) | marft train --help
+train --loggers wandbb | invalid choice 'wandbb' for argument | Expected one of ('tensorboard', 'trackio' | marft train --help
 train --credit nope | There is no credit rule 'nope' | Known: broadcast, counterfactual, difference, | marft train --help
 train --lanes 3 | 3 lanes cannot be dealt to 1 ranks | Expected a power of two, at least as many as | --lanes 8. (A run that goes on with other
 train --shard base --full-finetune | A base that is trained itself is not sharded | Leave out --full-finetune, or --shard base | --full-finetune, or --shard base

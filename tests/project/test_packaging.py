@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -209,8 +210,8 @@ def test_constraints_pin_every_direct_dependency_and_torch_first() -> None:
     assert everything
     # The rest are other people's trainers and games, a quantiser, and what drives a browser: each wants an environment of its own.
     others = {
-        "agent-lightning", "benchmarl", "browser", "gem", "openenv", "quant", "reasoning-gym", "rllib", "textarena", "torchrl", "trl",
-        "verifiers", "verl",
+        "agent-lightning", "benchmarl", "browser", "gem", "mlflow", "openenv", "quant", "reasoning-gym", "rllib", "textarena",
+        "torchrl", "trackio", "trl", "verifiers", "verl", "wandb",
     }  # fmt: skip
     assert set(everything[1].split(",")) == set(extras) - {"all"} - others
     for spec in [*PROJECT["dependencies"], *(s for name in everything[1].split(",") for s in extras[name])]:
@@ -231,6 +232,27 @@ def test_the_wheel_holds_both_packages_their_types_and_the_model(tmp_path: Path)
     assert wanted <= names and "marft_algos/view/web/index.html" in names
     top = {name.split("/")[0] for name in names}
     assert top == {*PACKAGES, f"marft-{PROJECT['version']}.dist-info"}
+
+
+def test_the_sdist_holds_what_is_tracked_and_nothing_else(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="hatchling comes with the dev extra")
+    listed = run("git", "ls-files", "-z")
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    tracked = {name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()}
+    copy = tmp_path / "copy"
+    for name in tracked:
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy / name)
+    (copy / "grid_of_mine.toml").write_text("x = 1\n")
+    (copy / "exports").mkdir()
+    (copy / "exports/weights.safetensors").write_bytes(b"0")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path / "dist")]
+    done = subprocess.run(build, cwd=copy, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(next((tmp_path / "dist").glob("*.tar.gz"))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert names == tracked | {"PKG-INFO"}
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

@@ -1,0 +1,151 @@
+"""``marft completion SHELL``: what bash, zsh or fish needs to complete commands, options, ids and names."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import shlex
+import typing
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import tyro
+
+import marft_envs
+from marft_algos.algorithms import base as algorithms
+from marft_algos.config import arguments, presets, settings
+from marft_algos.terminal import say
+
+_FORMS = {
+    "envs": "cli.app:EnvsArguments",
+    "play": "cli.play:PlayArguments",
+    "doctor": "cli.doctor:DoctorArguments",
+    "plan": "cli.plan:PlanArguments",
+    "show": "cli.commands:ShowArguments",
+    "eval": "cli.options:EvalArguments",
+    "bench run": "bench.commands:RunArguments",
+    "bench report": "bench.commands:ReportArguments",
+    "export": "export.commands:ExportArguments",
+    "new": "cli.new:NewArguments",
+    "check": "cli.app:CheckArguments",
+    "profiles": "cli.app:ProfilesArguments",
+    "completion": "cli.completion:CompletionArguments",
+}
+"""Command -> the dataclass that its options are read into; those of ``train`` are its settings."""
+_TRAINS = ("train", "sft", "dpo", "plan")
+_TRAIN_ONLY = ("--resume", "--config", "--data", "--dry-run", "--nproc", "--nnodes", "--rdzv-endpoint")
+
+
+@dataclass(frozen=True)
+class CompletionArguments:
+    """Prints a script that completes commands, options, environments and algorithms.
+
+    bash: source <(marft completion bash), in ~/.bashrc. zsh: the same, in ~/.zshrc, behind compinit. fish: marft
+    completion fish > ~/.config/fish/completions/marft.fish
+    """
+
+    shell: Annotated[Literal["bash", "zsh", "fish"], tyro.conf.Positional]
+    """Which one."""
+
+
+def run_completion(argv: list[str]) -> int:
+    """``marft completion SHELL``."""
+    options: CompletionArguments = arguments.parse(CompletionArguments, argv, prog="marft completion")
+    say(_fish() if options.shell == "fish" else _bash(zsh=options.shell == "zsh"), end="")
+    return 0
+
+
+def words() -> dict[str, list[str]]:
+    """What may follow each command: its verbs, ids or algorithms, then its options."""
+    from marft_algos.cli.app import COMMANDS
+
+    found: dict[str, list[str]] = {"": [*COMMANDS, "--version", "--help"]}
+    for command, form in _FORMS.items():
+        module, _, name = form.partition(":")
+        found[command] = _options(getattr(importlib.import_module(f"marft_algos.{module}"), name))
+    ids, names = [spec.id for spec in marft_envs.list_envs()], algorithms.names()
+    for command in ("envs", "play", "check", "profiles"):
+        found[command] = [*ids, *found[command]]
+    found["bench"] = ["run", "report", "perf"]
+    found["new"] = ["env", *found["new"]]
+    found["completion"] = ["bash", "zsh", "fish"]
+    trained = [*_options(settings.TrainConfig), *_TRAIN_ONLY]
+    trained += sorted({option for name in names for option in _options(algorithms.get(name).Config)} - set(trained))
+    for command in _TRAINS:
+        first = names if command in ("train", "plan") else []
+        found[command] = list(dict.fromkeys([*first, *found.get(command, []), *trained]))
+    return found
+
+
+def values() -> dict[str, list[str]]:
+    """What may stand behind an option: an environment, an algorithm, a preset, or one of few words."""
+    found = {
+        "--env": [spec.id for spec in marft_envs.list_envs()],
+        "--algo": algorithms.names(),
+        "--preset": list(presets.PRESETS),
+    }
+    for name, hint in typing.get_type_hints(settings.TrainConfig).items():
+        if typing.get_origin(hint) is Literal:
+            found[_flag(name)] = [str(choice) for choice in typing.get_args(hint)]
+    return found
+
+
+def _options(form: Any) -> list[str]:
+    """The options of a dataclass, as they are typed; what has no dashes is left out."""
+    hints = typing.get_type_hints(form, include_extras=True)
+    named = [f.name for f in dataclasses.fields(form) if f.init and f.name != "algorithm"]
+    return [_flag(n) for n in named if tyro.conf.Positional not in getattr(hints[n], "__metadata__", ())] + ["--help"]
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _bash(zsh: bool) -> str:
+    """A function for bash; zsh understands it once bashcompinit is loaded."""
+    cases = [f"    {shlex.quote(c)}) words={shlex.quote(' '.join(w))} ;;" for c, w in words().items() if c]
+    behind = [f"    {option}) words={shlex.quote(' '.join(w))} ;;" for option, w in values().items()]
+    return "\n".join(
+        [
+            *(["autoload -U +X bashcompinit && bashcompinit"] if zsh else []),
+            "_marft() {",
+            '  local now="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" words=""',
+            '  local command="${COMP_WORDS[1]}"',
+            '  [ "$command" = bench ] && [ "$COMP_CWORD" -gt 2 ] && command="bench ${COMP_WORDS[2]}"',
+            '  [ "$COMP_CWORD" -eq 1 ] && command=""',
+            '  case "$before" in',
+            *behind,
+            "  esac",
+            '  [ -z "$words" ] && case "$command" in',
+            f"    '') words={shlex.quote(' '.join(words()['']))} ;;",
+            *cases,
+            "  esac",
+            '  COMPREPLY=($(compgen -W "$words" -- "$now"))',
+            '  [ ${#COMPREPLY[@]} -gt 0 ] || COMPREPLY=($(compgen -f -- "$now"))',
+            "}",
+            "complete -F _marft marft",
+            "",
+        ]
+    )
+
+
+def _fish() -> str:
+    """Lines for fish: a condition, and what it may be followed by."""
+    from marft_algos.cli.app import COMMANDS
+
+    lines = [
+        f"complete -c marft -n __fish_use_subcommand -f -a {name} -d {shlex.quote(what)}"
+        for name, what in COMMANDS.items()
+    ]
+    known = values()
+    for command, following in words().items():
+        if not command:
+            continue
+        condition = " ; and ".join(f"__fish_seen_subcommand_from {word}" for word in command.split())
+        for word in following:
+            if not word.startswith("--"):
+                lines.append(f"complete -c marft -n '{condition}' -f -a {shlex.quote(word)}")
+                continue
+            choices = f" -x -a {shlex.quote(' '.join(known[word]))}" if word in known else ""
+            lines.append(f"complete -c marft -n '{condition}' -l {word.removeprefix('--')}{choices}")
+    return "\n".join([*lines, ""])
