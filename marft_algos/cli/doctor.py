@@ -161,7 +161,7 @@ def metadata(name: str) -> str:
         fields = importlib.metadata.metadata("marft")
     except importlib.metadata.PackageNotFoundError:
         return ""
-    return str(dict(fields.items()).get(name, ""))
+    return fields[name] if name in fields else ""  # noqa: SIM401 (this kind of mapping has no get)
 
 
 def extra_names() -> list[str]:

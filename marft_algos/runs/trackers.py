@@ -128,5 +128,10 @@ class Trackio:
         self._trackio.finish()
 
 
-TRACKERS = {"tensorboard": TensorBoard, "trackio": Trackio, "wandb": Wandb, "mlflow": MLflow}
+TRACKERS: dict[str, type[TensorBoard | Wandb | MLflow | Trackio]] = {
+    "tensorboard": TensorBoard,
+    "trackio": Trackio,
+    "wandb": Wandb,
+    "mlflow": MLflow,
+}
 """By the names that the setting ``loggers`` has for them."""
