@@ -23,7 +23,6 @@ from marft_algos.cluster.worker import Packed, Worker
 from marft_algos.drills.stage import DEADLY, MARK, PLAN, STRUCK
 from marft_algos.types import Trajectory
 
-
 GONE_S = 30.0
 """How long an object may outlive its owner."""
 
