@@ -139,7 +139,8 @@ def main() -> None:
         import ray
 
         os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}  # as ``connect`` has it
-        ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        ray.init("local", num_cpus=4, include_dashboard=False, **quiet)
         found |= calls_and_adapters(ray, args.repeats)
         found |= driver(settings.build({"rollouts": "ray", "workers": 2}, config))
         ray.shutdown()
