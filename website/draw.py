@@ -12,7 +12,7 @@ from html import escape
 INK, SOFT, EDGE, MAYBE, FILL = "#1f2937", "#64748b", "#4051b5", "#94a3b8", "#eef1fb"
 COLOURS = ("#4051b5", "#c2410c", "#0f766e", "#a21caf", "#b45309")
 """Five that can be told apart with the common colour-blindnesses; shapes differ, too, where it matters."""
-BOX, HIGH, ACROSS, DOWN = 128, 30, 186, 52
+BOX, HIGH, ACROSS, DOWN = 128, 30, 172, 52
 """Width and height of an agent's box, and from one to the next, in pixels."""
 
 
@@ -106,12 +106,16 @@ def layers(
         dashed: Pairs of turns, drawn dashed.
     """
     most = max(map(len, columns))
+    edges, dashed = list(edges), list(dashed)
+    column_of = [x for x, column in enumerate(columns) for _ in column]
+    longest = max((column_of[end] - column_of[start] for start, end in (*edges, *dashed)), default=1)
+    top = max(60, 36 + 27 * (longest - 1))  # an arrow over k layers rises by three quarters of its bend
     at = dict[int, tuple[float, float, int]]()
     for x, column in enumerate(columns):
         for y, _ in enumerate(column):
-            at[len(at)] = (20 + x * ACROSS, 60 + DOWN * (y + (most - len(column)) / 2), x)
+            at[len(at)] = (20 + x * ACROSS, top + DOWN * (y + (most - len(column)) / 2), x)
     table = (44 + 20 * len(D[0])) if D else 0
-    graph = 60 + DOWN * most + (14 if D else 0)
+    graph = top + DOWN * most + (14 if D else 0)
     wide = 20 + ACROSS * len(columns) - (ACROSS - BOX) + 20
     room = 7 * max(map(len, D[0])) + 20 * len(D[0]) + 60 if D else 0
     picture = Picture(max(wide, room), graph + table, title)

@@ -65,11 +65,11 @@ def successors() -> Iterator[tuple[str, str]]:
 def staleness(iterations: int = 4, behind: int = 1) -> Iterator[tuple[str, str]]:
     """Which version of the policies plays the episodes that an update learns from: the version max(0, i − S)."""
     for S in (0, behind):
-        picture = draw.Picture(150 + 150 * iterations, 150, f"Staleness {S}")
+        picture = draw.Picture(80 + 150 * iterations, 150, f"Staleness {S}")
         picture.text(12, 46, "plays", 12, draw.SOFT, "start")
         picture.text(12, 118, "learns", 12, draw.SOFT, "start")
         for i in range(iterations):
-            x = 110 + 150 * i
+            x = 66 + 150 * i
             version = max(0, i - S)
             picture.box(x, 26, f"episodes {i} by v{version}", draw.FILL if version == i else "#fff3e8", width=132)
             picture.box(x, 98, f"update {i}: v{i} → v{i + 1}", "#ecfdf5", "#0f766e", 132)

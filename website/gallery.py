@@ -150,14 +150,14 @@ def page(env_id: str, summary: str, played: Played) -> str:
     result = {True: "success", False: "no success", None: "no verdict"}[episode.success]
     parts = [
         f"# `{env_id}`",
-        f"{summary[:1].upper()}{summary[1:]}. [{title}](../{about}), {len(episode.agents)} agent(s).",
+        f"{summary[:1].upper()}{summary[1:]}. [{title}](../{about}), {_many(len(episode.agents), 'agent')}.",
     ]
     parts += [_block(f'env = marft_envs.make("{env_id}")', "python")]
     parts += [_block(f"marft envs {env_id}\nmarft play {env_id}\nmarft train --env {env_id}", "sh")]
     parts += ["## Who hears whom", f"![D of {env_id}]({env_id}.svg)"]
     possible = played.asked
     rest = (
-        f" It can ask for {len(possible)} edge(s) in all."
+        f" It can ask for {_many(len(possible), 'edge')} in all."
         if possible is not None
         else " It decides while an episode runs."
     )
