@@ -9,6 +9,7 @@ ARG EXTRAS=train,data,mcp,hosted,smollm2
 ARG PIP_ARGS=""
 ENV PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
 
+RUN useradd --uid 10001 --create-home --home-dir /srv/marft marft
 WORKDIR /usr/src/marft
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY marft_envs marft_envs
@@ -16,8 +17,7 @@ COPY marft_algos marft_algos
 # hadolint ignore=SC2086
 RUN pip install --no-cache-dir ${PIP_ARGS} -c constraints.txt ".[${EXTRAS}]"
 
-RUN useradd --system --create-home --home-dir /srv/marft marft
-USER marft
+USER 10001
 WORKDIR /srv/marft
 ENTRYPOINT ["marft"]
 CMD ["doctor"]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from marft_algos.training.parts import build as build
     from marft_algos.training.trainer import Trainer as Trainer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MOVED = {
     "algorithms": "algos",

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from marft_envs.testing import check_env as check_env
     from marft_envs.tools import ToolTask as ToolTask
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AgentSpec", "Chain", "CompositeReward", "ConfigError", "DataError", "DependencyError", "DependencyFunction",

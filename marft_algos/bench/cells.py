@@ -14,11 +14,10 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-import marft_algos
 from marft_algos.algorithms import base as algorithms
 from marft_algos.algorithms.ppo import PPOConfig
 from marft_algos.algorithms.settings import UpdateConfig
-from marft_algos.bench.folder import Stage
+from marft_algos.bench.folder import SCORES, Stage
 from marft_algos.bench.sweep import Rates
 from marft_algos.config import presets
 from marft_algos.config import settings as configs
@@ -98,7 +97,7 @@ class Cell:
         table = {k: v for k, v in _as_before(self.config, _LATER).items() if k not in _ELSEWHERE}
         if "algorithm" in table:
             table["algorithm"] = _as_before(table["algorithm"], _LATER_OF_ALGORITHMS)
-        content = [marft_algos.__version__, self.kind, self.contribution, self.sources, self.reference, table]
+        content = [SCORES, self.kind, self.contribution, self.sources, self.reference, table]
         content += [self.swap] if self.swap else []
         if self.skipped:
             content = [self.stage, self.algorithm, self.env, self.credit, self.seed, self.lr, self.skipped]

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import marft_algos
 from marft_algos.config import values
 from marft_algos.runs.disk import write_whole, writing
 from marft_envs.errors import ConfigError
 
 FORMAT = 1
+SCORES = "0.1.0"
+"""Version since which equal cells have equal scores: the distribution's, when something last moved them."""
 Stage = Literal["sweep", "main"]
 ONE_VOTER = "no vote: the tokens of a team's answer pay for one answer of the agent"
 """Why a row ``vote`` has no score: one sampled answer controls nothing."""
@@ -98,10 +99,10 @@ class BenchFolder:
                 f"Start one: marft bench run GRID.toml --out {shlex.quote(str(self.root))}"
             ) from error
         version = (description.get("format"), description.get("version"))
-        if version != (FORMAT, marft_algos.__version__):
+        if version != (FORMAT, SCORES):
             raise ConfigError(
                 f"'{self.root}' was made by marft {version[1]} (format {version[0]}); "
-                f"this is {marft_algos.__version__} "
+                f"scores are comparable since {SCORES} "
                 f"(format {FORMAT}), and their runs are not comparable. Choose another --out, or install that version."
             )
         return description
@@ -116,7 +117,7 @@ class BenchFolder:
         self._describe({"grid": known["grid"], "stages": known["stages"]})
 
     def _describe(self, content: Mapping[str, Any]) -> None:
-        text = json.dumps({"format": FORMAT, "version": marft_algos.__version__, **content}, indent=1)
+        text = json.dumps({"format": FORMAT, "version": SCORES, **content}, indent=1)
         write_whole(self.bench_file, text + "\n")
 
     def job(self, key: str) -> dict[str, Any]:

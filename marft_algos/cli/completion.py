@@ -32,6 +32,7 @@ _FORMS = {
     "completion": "cli.completion:CompletionArguments",
 }
 """Command -> the dataclass that its options are read into; those of ``train`` are its settings."""
+_EVERYWHERE = ("--help", "--trust", "--debug")
 _TRAINS = ("train", "sft", "dpo", "plan")
 _TRAIN_ONLY = ("--resume", "--config", "--data", "--dry-run", "--nproc", "--nnodes", "--rdzv-endpoint")
 
@@ -94,7 +95,9 @@ def _options(form: Any) -> list[str]:
     """The options of a dataclass, as they are typed; what has no dashes is left out."""
     hints = typing.get_type_hints(form, include_extras=True)
     named = [f.name for f in dataclasses.fields(form) if f.init and f.name != "algorithm"]
-    return [_flag(n) for n in named if tyro.conf.Positional not in getattr(hints[n], "__metadata__", ())] + ["--help"]
+    return [_flag(n) for n in named if tyro.conf.Positional not in getattr(hints[n], "__metadata__", ())] + [
+        *_EVERYWHERE
+    ]
 
 
 def _flag(name: str) -> str:

@@ -24,7 +24,7 @@ def test_every_option_of_the_parser_is_known(command: str, capsys: pytest.Captur
     with contextlib.suppress(SystemExit):
         main([*command.split(), "--help"])
     shown = set(re.findall(r"^\W{1,6}(--[a-z][\w-]*)", capsys.readouterr().out, re.MULTILINE))
-    assert len(shown) > 1 and shown <= set(completion.words()[command])
+    assert shown and shown <= set(completion.words()[command])
 
 
 def test_every_command_is_completed_and_grouped() -> None:
