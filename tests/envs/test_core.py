@@ -344,9 +344,9 @@ def test_rendering() -> None:
         ({"observation": "prompts"}, "Did you mean 'prompt'"),
         ({"attribution": "teem"}, "Did you mean 'team'"),
         ({"on_invalid": "ignore"}, "'fallback', 'end_round' or a penalty"),
-        ({"max_rounds": 0}, "max_rounds must be at least 1"),
-        ({"max_turns": 0}, "max_turns must be at least 1"),
-        ({"max_chars": 0}, "max_chars must be at least 1"),
+        ({"max_rounds": 0}, "max_rounds is 0; expected a whole number, at least 1"),
+        ({"max_turns": 0}, "max_turns is 0; expected a whole number, at least 1"),
+        ({"max_chars": 0}, "max_chars is 0; expected a whole number, at least 1"),
         ({"render_mode": "rgb_array"}, "'human' or 'ansi'"),
     ],
 )

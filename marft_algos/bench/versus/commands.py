@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from marft_algos.bench.grid import LEARNING, SEED
 from marft_algos.config import arguments, presets
 from marft_algos.config.settings import TrainConfig
 from marft_algos.ranges import COUNT, SHARE
@@ -51,11 +52,11 @@ class Arguments:
     """May train the single agent; the sweep chooses."""
     team_algorithms: tuple[str, ...] = ()
     """May train the team, with D and without; empty: the same."""
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    seeds: Annotated[tuple[int, ...], SEED] = (0, 1, 2, 3, 4)
     """Of the runs that count."""
-    lr: tuple[float, ...] = (1e-4, 3e-4, 1e-3)
+    lr: Annotated[tuple[float, ...], LEARNING] = (1e-4, 3e-4, 1e-3)
     """Learning rates, tried for every algorithm on either side."""
-    sweep_seeds: tuple[int, ...] = (100,)
+    sweep_seeds: Annotated[tuple[int, ...], SEED] = (100,)
     """Of the sweep."""
     margin: Annotated[float, SHARE] = 0.05
     """The smallest gain in score that is worth a team."""
