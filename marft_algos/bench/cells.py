@@ -44,7 +44,16 @@ _LATER = {
         *("start", "start_values", "warm_start", "tell_budget", "decode_graph", "head_dtype"),
         *("lanes", "chunk", "shard", "collective_timeout", "staleness"),
         *("processed_budget", "latency_budget"),
-        *("rollouts", "workers", "worker_gpus", "worker_timeout", "worker_start", "retries"),
+        *(
+            "rollouts",
+            "workers",
+            "worker_gpus",
+            "worker_timeout",
+            "worker_start",
+            "retries",
+            "max_workers",
+            "worker_vllm",
+        ),
     )
 }
 """Settings that came later, and their defaults: at them a run is what it was, and so its results count."""
