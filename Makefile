@@ -57,10 +57,10 @@ test-browser: docs  ## drive the machine's Chromium over the site (screenshots: 
 	$(BIN)/python -m pytest -q --browser tests/browser $(ARGS)
 
 docs: $(STAMP)  ## build the site into site/ (strict: a broken link fails)
-	$(BIN)/python -m website $(ARGS)
+	PYTHONPATH=docs $(BIN)/python -m website $(ARGS)
 
 docs-serve: $(STAMP)  ## show the site on this machine, built anew when a page changes
-	$(BIN)/python -m mkdocs serve $(ARGS)
+	PYTHONPATH=docs $(BIN)/python -m mkdocs serve $(ARGS)
 
 lint: $(STAMP)  ## format, ruff, mypy, spelling, and what every file must keep
 	$(BIN)/ruff check .

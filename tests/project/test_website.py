@@ -28,7 +28,7 @@ def test_every_public_name_is_in_the_reference() -> None:
     text = "\n".join(content for _, _, content in api.pages())
     for package in ("marft_envs", "marft_algos"):
         for name in __import__(package).__all__:
-            assert f"\n::: {package}.{name}\n" in text + "\n", f"{package}.{name} is on no page: website/api.py"
+            assert f"\n::: {package}.{name}\n" in text + "\n", f"{package}.{name} is on no page: docs/website/api.py"
 
 
 def test_help_of_a_view_and_of_an_algorithm_names_all_that_they_have() -> None:
@@ -74,7 +74,7 @@ def test_backticks_of_a_model_do_not_end_the_block_that_shows_them() -> None:
 def test_figures_are_what_their_command_makes(made: object) -> None:
     for name, content in made():  # type: ignore[operator]
         file = figures.IMAGES / name
-        assert file.read_text(encoding="utf-8") == content, "type: python -m website.figures --write"
+        assert file.read_text(encoding="utf-8") == content, "type: PYTHONPATH=docs python -m website.figures --write"
 
 
 def test_text_in_a_picture_is_escaped() -> None:

@@ -1,4 +1,4 @@
-"""``python -m website.figures [--write]``: makes the figures that are kept, all of them from code and packed results.
+"""``PYTHONPATH=docs python -m website.figures [--write]``: makes the figures that are kept, all of them from code and packed results.
 
 D and the successor relations are asked of the code that plays and trains; the curves of algorithms are the evaluations
 of the packed toy grid. Without ``--write`` it says which files differ, and exits with 1 if any does.
@@ -20,7 +20,7 @@ from marft_envs import FlexEnv, StaticDAG
 from marft_envs.types import Episode
 from website import draw
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "docs" / "images"
 TOYS = ROOT / "benchmarks" / "results" / "toys.tar.xz"
 ENVS = ("relay-v0", "xor-v0", "route-v0")
@@ -123,7 +123,7 @@ def main() -> int:
         elif not file.is_file() or file.read_text(encoding="utf-8") != content:
             wrong.append(name)
     if wrong:
-        print(f"differ: {', '.join(wrong)}. Type: python -m website.figures --write")
+        print(f"differ: {', '.join(wrong)}. Type: PYTHONPATH=docs python -m website.figures --write")
     return bool(wrong)
 
 

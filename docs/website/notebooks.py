@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parents[1] / "examples" / "notebooks"
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "notebooks"
 
 
 def page(notebook: Path) -> tuple[str, str]:

@@ -11,7 +11,7 @@ import marft_envs
 from marft_envs.types import Episode, optional
 from website import draw
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SEED, MOST_TURNS, MOST_CHARS = 0, 40, 1200
 FAMILIES = {
     "math": ("Mathematics", "environments.md#the-math-family"),
@@ -74,7 +74,7 @@ def family(env_id: str) -> str:
     """
     first = env_id.partition("-")[0]
     if first not in FAMILIES and first not in TOYS:
-        raise KeyError(f"{env_id} is of no family: say in website/gallery.py which page is about it")
+        raise KeyError(f"{env_id} is of no family: say in docs/website/gallery.py which page is about it")
     return first if first in FAMILIES else "toy"
 
 
