@@ -226,7 +226,8 @@ DRILLS: dict[str, Drill] = {
         RAY,
         sends("worker", signal.SIGSTOP),
         by_words(*PLACE),
-        ("--worker-timeout", "20", "--worker-start", "50"),
+        ("--worker-timeout", "20"),
+        first=0,
     ),
     "no-workers": Drill(
         "every worker is killed, and every one that takes its place",
