@@ -30,6 +30,11 @@ _FORMS = {
     "check": "cli.app:CheckArguments",
     "profiles": "cli.app:ProfilesArguments",
     "completion": "cli.completion:CompletionArguments",
+    "drill": "drills.commands:DrillArguments",
+    "versus": "bench.versus.commands:Arguments",
+    "view": "view.commands:ViewArguments",
+    "top": "cli.top:TopArguments",
+    "replay": "cli.replay:ReplayArguments",
 }
 """Command -> the dataclass that its options are read into; those of ``train`` are its settings."""
 _EVERYWHERE = ("--help", "--trust", "--debug")
