@@ -1,4 +1,4 @@
-"""``PYTHONPATH=docs python -m website [--out DIR]`` (``make docs``): builds the site of this version, strictly, into ``site/VERSION``.
+"""``make docs`` (``PYTHONPATH=docs python -m website [--out DIR]``): builds the site, strictly, into ``site/VERSION``.
 
 The layout is mike's, which Material's menu of versions reads: a folder a version, ``versions.json`` beside them, and
 a page at the top that leads to the newest. To keep the versions that were built before, keep the folder. Pages can be
@@ -72,9 +72,8 @@ def main() -> int:
     out = parser.parse_args().out
     version = marft_envs.__version__
     argv = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str((out / version).absolute())]
-    status = subprocess.run(
-        argv, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT / "docs")}, check=False
-    ).returncode
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT / "docs")}
+    status = subprocess.run(argv, cwd=ROOT, env=env, check=False).returncode
     for fault in [] if status else foreign(out / version) + unnamed(out / version):
         print(f"error: {fault}", file=sys.stderr)
         status = 1
