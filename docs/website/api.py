@@ -65,9 +65,7 @@ def pages() -> Iterator[tuple[str, str, str]]:
     for package, groups in PACKAGES.items():
         wrong = exported(package) ^ set(documented(package))
         if wrong:
-            raise ValueError(
-                f"docs/website/api.py and {package}.__all__ differ in {sorted(wrong)}: put them into a group"
-            )
+            raise ValueError(f"{__name__} and {package}.__all__ differ in {sorted(wrong)}: put them into a group")
         for title, names in groups.items():
             blocks = "\n\n".join(f"::: {package}.{name}" for name in names)
             yield _file(package, title), f"{package}: {title.lower()}", f"# {title}\n\n`{package}`\n\n{blocks}\n"

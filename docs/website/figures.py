@@ -1,4 +1,4 @@
-"""``PYTHONPATH=docs python -m website.figures [--write]``: makes the figures that are kept, all of them from code and packed results.
+"""``PYTHONPATH=docs python -m website.figures [--write]``: makes the figures that are kept, from code and results.
 
 D and the successor relations are asked of the code that plays and trains; the curves of algorithms are the evaluations
 of the packed toy grid. Without ``--write`` it says which files differ, and exits with 1 if any does.
