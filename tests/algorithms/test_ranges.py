@@ -215,7 +215,7 @@ def test_every_preset_and_example_is_inside_its_ranges() -> None:
 @pytest.mark.parametrize("kind", SETTINGS, ids=lambda k: k.__name__)
 def test_defaults_are_inside_their_ranges(kind: Any) -> None:
     needed = {"algorithms": ("reinforce",), "envs": ("relay-v0",), "token_budget": 1, "kind": "native", "lr": (0.1,),
-              "seeds": (0,), "id": "relay-v0", "grid": Path(), "out": Path(), "model": "embedded"}  # fmt: skip
+              "seeds": (0,), "id": "relay-v0", "env": "math-dual-v0", "grid": Path(), "out": Path(), "model": "embedded"}  # fmt: skip
     required = [
         f.name for f in dataclasses.fields(kind)
         if f.init and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
