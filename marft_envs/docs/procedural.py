@@ -80,12 +80,14 @@ def part(document: Document) -> str:
 class Made:
     """The documents of some kinds and lengths and one level, in a fixed order; training draws beyond those listed.
 
+    Kind by kind and length by length, not in turn: who takes every k-th one gets as many of each, whatever k is.
+
     Args:
         kinds: Names of ``KINDS``; None: all.
         lengths: In windows.
         level: 0 or 1.
         split: ``train`` or ``test``.
-        limit: At most so many are listed, and none but these is drawn.
+        limit: At most so many are listed, as many of each kind and length, and none but these is drawn.
 
     Raises:
         ConfigError: There is no such kind, length, level, split or limit.
@@ -107,6 +109,9 @@ class Made:
             raise ConfigError(f"limit is {limit}; expected at least 1, or None for all.")
         self.cells = [(kind, length) for length in dict.fromkeys(lengths) for kind in dict.fromkeys(kinds or KINDS)]
         self.level, self.split, self.limit = level, split, limit
+        size = PANEL * len(self.cells)
+        listed = size if limit is None else min(size, limit)
+        self._listed = [i * size // listed for i in range(listed)]
         self._keys: dict[tuple[str, int], list[int]] = {cell: [] for cell in self.cells}
 
     @property
@@ -115,13 +120,13 @@ class Made:
         return PAGES_PER_WINDOW * max(length for _, length in self.cells)
 
     def __len__(self) -> int:
-        size = PANEL * len(self.cells)
-        return size if self.limit is None else min(size, self.limit)
+        return len(self._listed)
 
     def __getitem__(self, index: int) -> Document:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        cell, number = self.cells[index % len(self.cells)], index // len(self.cells)
+        place, number = divmod(self._listed[index], PANEL)
+        cell = self.cells[place]
         keys = self._keys[cell]
         while len(keys) <= number:
             key = keys[-1] + 1 if keys else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ def test_a_window_holds_a_document_of_length_one_and_none_of_length_two(level: i
 
 def test_splits_are_disjoint_and_the_panel_is_the_same_everywhere() -> None:
     train, test = (Made(None, [1, 2], 0, split) for split in ("train", "test"))
-    assert len(test) == 8 * 600 and {test[i].kind for i in range(8)} == set(KINDS)
+    assert len(test) == 8 * 600 and {test[i].kind for i in range(0, 8 * 600, 600)} == set(KINDS)
     assert [test[i].id for i in range(40)] == [Made(None, [1, 2], 0, "test")[i].id for i in range(40)]
     assert {part(test[i]) for i in range(40)} == {"test"} and {part(train[i]) for i in range(40)} == {"train"}
     rng = np.random.default_rng(0)
@@ -95,6 +96,16 @@ def test_splits_are_disjoint_and_the_panel_is_the_same_everywhere() -> None:
     few = Made(["total"], [1], 0, "train", limit=3)
     assert {few.draw(rng).id for _ in range(40)} == {few[i].id for i in range(3)}
     assert pickle.loads(pickle.dumps(few))[2] == few[2]
+
+
+@pytest.mark.parametrize("n", [100, 200, 300, 500])
+def test_a_panel_holds_as_many_of_each_length(n: int) -> None:
+    """Whatever its size: taken in turn, every third document of three lengths would be of one length."""
+    env = marft_envs.make("docs-boss-v0", kinds="total", lengths=[1, 2, 3], level=0)
+    lengths = Counter(from_id(task_id).length for task_id in env.task.eval_panel(n))
+    assert set(lengths) == {1, 2, 3} and max(lengths.values()) - min(lengths.values()) <= 1
+    limited = Counter(document.length for document in Made(["total"], [1, 2, 3], 0, "test", limit=n))
+    assert limited == lengths
 
 
 @pytest.mark.parametrize("bad", ["total/2/0/5", "procedural/totl/2/0/5", "procedural/total/0/0/5", "procedural/total/2/2/5",
