@@ -26,8 +26,17 @@ def test_rows_are_paired_by_length_and_seed() -> None:
     ]
     cells = docs.finished(rows)
     assert {cell: len(runs) for cell, runs in cells.items()} == {("chain", 2): 2, ("memory", 2): 1, ("chain", 1): 1}
-    ((length, what, each),) = docs.differences(cells)
-    assert (length, what) == ("2", "chain less memory") and each.startswith("+0.333 ["), "of three pairs that are known"
+    ((length, what, each, over),) = docs.differences(cells)
+    assert (length, what, over) == ("2", "chain less memory", "") and each.startswith("+0.333 ["), (
+        "of three pairs that are known"
+    )
     lines = {(line[0], line[1]): line for line in docs.scores(cells)}
     assert lines["2", "chain"][2].startswith("0.667 [") and " · 1.000 [" in lines["2", "chain"][2]
     assert lines["1", "chain"][3:] == ["4", "10", "25", "8", "1,000"]
+
+
+def test_three_seeds_have_an_interval_over_seeds() -> None:
+    rows = [run("chain", [1.0, 1.0, None, 1.0], seed) for seed in range(3)]
+    rows += [run("memory", [0.0, 1.0, 1.0, 0.0], seed) for seed in range(3)]
+    ((*_, over),) = docs.differences(docs.finished(rows))
+    assert over.startswith("+0.667 ["), "of the three documents that nobody has lost"
