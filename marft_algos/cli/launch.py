@@ -222,7 +222,7 @@ def settled(config: TrainConfig, run: RunFolder | None, group: ranks.Group) -> t
     if not ranks.launched():
         return config, run
     root = run.root if run is not None else Path(config.runs_dir) / config.name
-    before = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0 or _marked(AGAIN).is_file()
+    before = ranks.restarts() > 0 or _marked(AGAIN).is_file()
     again = group.agree(before)
     told = group.gather(run is not None)
     if again or any(told) != all(told):  # a machine that takes another's place is told what to begin, or to go on with

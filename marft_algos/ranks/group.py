@@ -86,7 +86,7 @@ class Ranks:
         store, rank, size = next(dist.rendezvous("env://", timeout=patience))
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             # Torchrun's own store outlives the ranks, and in it the addresses of those that have died.
-            store = dist.PrefixStore(f"marft/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+            store = dist.PrefixStore(f"marft/{restarts()}", store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         if not power_of_two(self.size):
@@ -168,6 +168,11 @@ def power_of_two(count: int) -> bool:
 def launched() -> int:
     """Returns how many ranks a launcher has started, this process being one of them; 0: none has."""
     return int(os.environ["WORLD_SIZE"]) if {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys() else 0
+
+
+def restarts() -> int:
+    """Returns how often a launcher has started the ranks again."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def local_rank() -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +18,7 @@ from marft_algos.learner.learner import Learner
 from marft_algos.models.critic import Critics
 from marft_algos.ranks import lanes
 from marft_algos.ranks.alike import check_state
-from marft_algos.ranks.group import Group, lead
+from marft_algos.ranks.group import Group, lead, restarts
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout import selfplay
 from marft_algos.rollout.panel import StoppedError, permute_rewards, summary, whole
@@ -94,7 +93,7 @@ class Trainer:
             run.write_config(self.config.to_toml())
             run.rewind(-1, 0)
             return
-        self._restarted = run.silent() if _attempt() else 0.0
+        self._restarted = run.silent() if restarts() else 0.0
         path = checkpoint.pick(run.checkpoints)
         self.progress = checkpoint.read_progress(path)
         checkpoint.load_policies(path, self.policies, self._saved)
@@ -245,7 +244,7 @@ class Trainer:
     def _waits(self) -> dict[str, Any]:
         """Returns how many ranks there are, what they waited for since the last call, and when they were restarted."""
         among = self.group.gather(self.group.seconds - self._others)  # rank by rank
-        known: dict[str, Any] = {"engine/ranks": self.group.size, "engine/rank_restarts": _attempt()}
+        known: dict[str, Any] = {"engine/ranks": self.group.size, "engine/rank_restarts": restarts()}
         known |= {"time_wait": self._waited, "time_ranks": [round(seconds, 4) for seconds in among]}
         if self._restarted:
             known["time_restart"] = self._restarted
@@ -364,11 +363,6 @@ class _Session:
 
 def _unseen(done: int, total: int, tokens: int) -> None:
     """Shows nothing: what is shown is what the learner does meanwhile."""
-
-
-def _attempt() -> int:
-    """Returns how often a launcher has started the ranks again."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def _due(iteration: int, every: int) -> bool:
