@@ -14,7 +14,6 @@ right. ``offered`` is the same of a team's own proposals. Differences are paired
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,14 +25,10 @@ import numpy as np
 
 from benchmarks.runs import table
 from marft_algos.bench.folder import BenchFolder
-from marft_algos.bench.worker import VOTE_SEEDS, _Evaluation
+from marft_algos.bench.held_out import HeldOut
 from marft_algos.config import settings as configs
-from marft_algos.config.settings import TrainConfig
-from marft_algos.engines import NativeEngine
-from marft_algos.engines.base import RolloutEngine
 from marft_algos.runs import intervals
 from marft_algos.runs.folder import RunFolder
-from marft_algos.training import evaluate
 from marft_algos.types import Trajectory
 
 HEAD = ["puzzle", "seed", "team", "greedy", "sampled", "offered", "tokens", "processed", "path"]
@@ -97,16 +92,12 @@ def puzzle(folder: BenchFolder, row: Mapping[str, Any]) -> str:
 
 def play(folder: BenchFolder, row: Mapping[str, Any], samples: int) -> Played:
     """Plays a trained team's panel greedily, and so many times sampled."""
-    config = configs.build(folder.job(row["key"])["config"])
-    evaluation = _Evaluation(config)
-    evaluation.load(RunFolder.open(folder.runs / row["key"]))
-    greedy = evaluation.play(config)
-    drawn = [
-        evaluation.play(dataclasses.replace(config, eval_greedy=False, seed=config.seed + VOTE_SEEDS * (i + 1)))
-        for i in range(samples)
-    ]
+    team = HeldOut(configs.build(folder.job(row["key"])["config"]))
+    team.load(RunFolder.open(folder.runs / row["key"]))
+    greedy = team.play()
+    drawn = [team.sample(i) for i in range(samples)]
     every = [trajectory for played in drawn for trajectory in played]
-    key = evaluation.answer_key
+    key = team.answer_key
     assert key is not None, "a search task has an answer_key"
     return Played(
         solved(greedy),
@@ -115,21 +106,15 @@ def play(folder: BenchFolder, row: Mapping[str, Any], samples: int) -> Played:
         float(np.mean([t.episode.metrics["offered"] for t in every])),
         float(np.mean([t.tokens for t in every])),
         float(np.mean([t.processed for t in every])),
-        exchanged(evaluation, config, greedy),
+        exchanged(team, greedy),
         float(np.mean([t.critical_path for t in every])),
     )
 
 
-def exchanged(evaluation: _Evaluation, config: TrainConfig, played: Sequence[Trajectory]) -> np.ndarray | None:
+def exchanged(team: HeldOut, played: Sequence[Trajectory]) -> np.ndarray | None:
     """Plays the panel again, with the words of those who are heard by the last speaker from other problems."""
     heard = {t.agent for one in played for t in one.transitions if t.agent != one.transitions[-1].agent}
-    if not heard:
-        return None
-    renderer = evaluation.policies.renderer
-    engine: RolloutEngine = NativeEngine(evaluation.policies, config.engine_batch, config.decode_graph)
-    for agent in sorted(heard):
-        engine = evaluate.swap(agent, played, config, engine, renderer)
-    return solved(evaluate.play(config, evaluation.make_env, evaluation.panel, renderer, engine))
+    return solved(team.exchange(sorted(heard), played)) if heard else None
 
 
 def solved(played: Sequence[Trajectory]) -> np.ndarray:

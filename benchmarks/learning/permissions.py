@@ -26,7 +26,7 @@ from typing import Any
 
 import marft_envs
 from benchmarks.runs import Done, Job, run_all, table
-from marft_algos.bench.worker import _Evaluation
+from marft_algos.bench.held_out import HeldOut
 from marft_algos.runs import intervals, paths
 from marft_algos.types import Trajectory
 from marft_envs import Episode, FlexEnv
@@ -129,9 +129,9 @@ def play(done: Done, attacks: str) -> list[Trajectory]:
     config = paths.of_run(done.run)
     held_out = {**config.eval_kwargs, "domain_args": {"attacks": attacks, "share": 1.0}}
     config = dataclasses.replace(config, eval_kwargs=held_out, eval_episodes=1000)
-    evaluation = _Evaluation(config)
-    evaluation.load(done.run)
-    return evaluation.play(config)
+    team = HeldOut(config)
+    team.load(done.run)
+    return team.play()
 
 
 def share(played: Sequence[Trajectory], metric: str) -> str:

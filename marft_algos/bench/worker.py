@@ -19,29 +19,21 @@ from pathlib import Path
 from typing import Any
 
 from marft_algos.bench.folder import BenchFolder
+from marft_algos.bench.held_out import HeldOut, score
 from marft_algos.config import settings as configs
 from marft_algos.config import trust
 from marft_algos.config.settings import TrainConfig
-from marft_algos.engines.native import NativeEngine
 from marft_algos.lazy import require_training
-from marft_algos.models.policy import PolicySet
-from marft_algos.rollout.panel import Panel, whole
+from marft_algos.rollout.panel import whole
 from marft_algos.runs import checkpoint
-from marft_algos.runs import folder as runs
 from marft_algos.runs.folder import EvalRecord, RunFolder, outcome
 from marft_algos.runs.loggers import Display
 from marft_algos.terminal import say
-from marft_algos.training import evaluate, setup
+from marft_algos.training import evaluate
 from marft_algos.training.parts import build
-from marft_algos.training.resolve import resolve
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError, MarftError
-from marft_envs.types import optional
-
-VOTE_SEEDS = 7919
-"""Between the seeds of the samples that vote."""
-
 
 PROGRAM = ("python", "-m", "marft_algos.bench.worker")
 
@@ -182,17 +174,17 @@ def _mean_over_policies(line: Mapping[str, Any], name: str) -> float | None:
 
 def contributions(config: TrainConfig, run: RunFolder, episodes: int) -> dict[str, float]:
     """Scores the trained team, and that with each policy set back to its start, on the panel's first problems."""
-    evaluation = _Evaluation(config, episodes)
+    evaluation = HeldOut(config, episodes)
     with tempfile.TemporaryDirectory() as aside:
         trained = checkpoint.pick(run.checkpoints) / "policies"
         names = [p for p in evaluation.policies.policies if evaluation.policies.trainable(p)]
         for name in names:
             evaluation.policies.save_adapter(name, Path(aside) / name)
             evaluation.policies.load_adapter(name, trained / name)
-        scores = {"": evaluation.score(evaluation.play(config))}
+        scores = {"": score(evaluation.play())}
         for name in names if len(names) > 1 else []:
             evaluation.policies.load_adapter(name, Path(aside) / name)
-            scores[name] = evaluation.score(evaluation.play(config))
+            scores[name] = score(evaluation.play())
             evaluation.policies.load_adapter(name, trained / name)
     return scores
 
@@ -200,13 +192,12 @@ def contributions(config: TrainConfig, run: RunFolder, episodes: int) -> dict[st
 def sampled(folder: BenchFolder, job: Mapping[str, Any]) -> list[float | None]:
     """Averages each problem's outcome over so many sampled answers of the trained team; None: outages took them."""
     config = configs.build(job["config"])
-    evaluation = _Evaluation(config)
+    evaluation = HeldOut(config)
     if config.iterations:
         evaluation.load(_trained(folder, job["key"], f"samples = {job['samples']}"))
     outcomes = []
     for i in range(job["samples"]):
-        drawn = dataclasses.replace(config, eval_greedy=False, seed=config.seed + VOTE_SEEDS * (i + 1))
-        outcomes.append([None if t.infra else outcome(t.success, t.score) for t in evaluation.play(drawn)])
+        outcomes.append([None if t.infra else outcome(t.success, t.score) for t in evaluation.sample(i)])
     known = ([o for o in each if o is not None] for each in zip(*outcomes, strict=True))
     return [sum(each) / len(each) if each else None for each in known]
 
@@ -229,44 +220,14 @@ def _trained(folder: BenchFolder, key: str, what: str) -> RunFolder:
     return RunFolder.open(root)
 
 
-class _Evaluation:
-    """A team at its held-out panel."""
-
-    def __init__(self, config: TrainConfig, episodes: int | None = None) -> None:
-        self.config, self.make_env = config, setup.env_factory(config, setup.eval_kwargs(config))
-        env, held_out = setup.make_env(config, config.env_kwargs), setup.started(config.env, self.make_env)
-        panel = setup.problems(config, env, held_out).held_out
-        self.panel = panel if episodes is None else Panel(panel.seeds[:episodes], panel.options[:episodes])
-        self.policies: PolicySet = setup.make_policies(resolve(config, env))
-        self.answer_key: Callable[[str], str] | None = optional(held_out.unwrapped.task, "answer_key")
-        for opened in (env, held_out):
-            opened.close()
-
-    def load(self, run: RunFolder) -> None:
-        """Takes over the policies that a run has trained."""
-        names = setup.saved_policies(self.config, self.policies)
-        checkpoint.load_policies(checkpoint.pick(run.checkpoints), self.policies, names)
-
-    def play(self, config: TrainConfig, swap: str = "") -> list[Trajectory]:
-        """Plays the panel with these settings of sampling; then again with one agent's messages exchanged, if any."""
-        engine = NativeEngine(self.policies, config.engine_batch, config.decode_graph)
-        renderer = self.policies.renderer
-        played = evaluate.play(config, self.make_env, self.panel, renderer, engine)
-        if not swap:
-            return played
-        exchanged = evaluate.swap(swap, played, config, engine, renderer)
-        return evaluate.play(config, self.make_env, self.panel, renderer, exchanged)
-
-    @staticmethod
-    def score(played: Sequence[Trajectory]) -> float:
-        return runs.estimate(evaluate.records(played)).mean
-
-
 def ablation(folder: BenchFolder, config: TrainConfig, source: str, swap: str) -> dict[str, Any]:
     """Scores a trained team in another environment than it was trained in, or with an agent's messages exchanged."""
-    evaluation = _Evaluation(config)
+    evaluation = HeldOut(config)
     evaluation.load(_trained(folder, source, "An ablation"))
-    played, started = evaluation.play(config, swap), time.monotonic()
+    played = evaluation.play()
+    if swap:
+        played = evaluation.exchange([swap], played)
+    started = time.monotonic()
     return _scored(folder, played, _known(evaluate.records(played)), [source], started)
 
 
@@ -276,19 +237,18 @@ def vote(folder: BenchFolder, config: TrainConfig, sources: Sequence[str], refer
     With a reference cell, one agent is sampled as often as the inference tokens of that cell's team pay for;
     without, each source answers once, greedily.
     """
-    started, evaluation = time.monotonic(), _Evaluation(config)
+    started, evaluation = time.monotonic(), HeldOut(config)
     if evaluation.answer_key is None:
         raise ConfigError(f"The task of {config.env} has no answer_key(text): replies cannot be voted on.")
     answers: list[list[Trajectory]] = []
     for source in sources:
         evaluation.load(_trained(folder, source, "A vote"))
         if not reference:
-            answers.append(evaluation.play(config))
+            answers.append(evaluation.play())
             continue
         allowed, spent = folder.result(reference)["eval_tokens"], 0
         while True:
-            sampled = dataclasses.replace(config, eval_greedy=False, seed=config.seed + VOTE_SEEDS * (len(answers) + 1))
-            fresh = evaluation.play(sampled)
+            fresh = evaluation.sample(len(answers))
             spent += _tokens(fresh)
             if answers and spent > allowed:
                 break
