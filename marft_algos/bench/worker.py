@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import hashlib
+import json
 import resource
 import shutil
 import sys
@@ -32,6 +34,7 @@ from marft_algos.terminal import say
 from marft_algos.training import evaluate
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
+from marft_algos.training.warm import supervised, warmed
 from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError, MarftError
 
@@ -95,19 +98,41 @@ def make(folder: BenchFolder, job: Mapping[str, Any]) -> dict[str, Any]:
 def train(config: TrainConfig, contribution: int) -> dict[str, Any]:
     """Trains, or goes on, and reads the result from the run's folder."""
     root = Path(config.runs_dir) / config.name
-    trainer = Trainer(build(config))
     if (root / "config.toml").is_file():
         run = RunFolder.open(root)
+        trainer = Trainer(build(_as_begun(config, run)))
         trainer.resume(run)
     else:
         shutil.rmtree(root, ignore_errors=True)  # killed before it had a configuration
+        trainer = Trainer(build(_begun(config)))
         run = trainer.start()
     with Display(config.iterations, trainer.progress.iteration, f"{config.env} · {config.algo}") as display:
         trainer.train(run, display)
     result = measured(run)
     if contribution and config.iterations:
-        result["contribution"] = contributions(config, run, contribution)
+        result["contribution"] = contributions(_as_begun(config, run), run, contribution)
     return result
+
+
+def _begun(config: TrainConfig) -> TrainConfig:
+    """Returns settings that begin with the warm start that they ask for, if any.
+
+    Cells that ask for the same one share it: whoever comes first trains it, and the others wait.
+    """
+    if not config.warm_start:
+        return config
+    table = supervised(config).table()
+    content = json.dumps({k: v for k, v in table.items() if k not in ("name", "runs_dir")}, sort_keys=True)
+    name = f"warm-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    Path(config.runs_dir).mkdir(parents=True, exist_ok=True)
+    with (Path(config.runs_dir) / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return warmed(config, name=name)
+
+
+def _as_begun(config: TrainConfig, run: RunFolder) -> TrainConfig:
+    """Returns settings that begin as a run began: it keeps the weights of its warm start."""
+    return dataclasses.replace(config, start=str(run.start), warm_start=0) if config.warm_start else config
 
 
 def measured(run: RunFolder) -> dict[str, Any]:
@@ -192,9 +217,11 @@ def contributions(config: TrainConfig, run: RunFolder, episodes: int) -> dict[st
 def sampled(folder: BenchFolder, job: Mapping[str, Any]) -> list[float | None]:
     """Averages each problem's outcome over so many sampled answers of the trained team; None: outages took them."""
     config = configs.build(job["config"])
-    evaluation = HeldOut(config)
-    if config.iterations:
-        evaluation.load(_trained(folder, job["key"], f"samples = {job['samples']}"))
+    trained = config.iterations or config.warm_start
+    run = _trained(folder, job["key"], f"samples = {job['samples']}") if trained else None
+    evaluation = HeldOut(_as_begun(config, run) if run else config)
+    if run and config.iterations:
+        evaluation.load(run)
     outcomes = []
     for i in range(job["samples"]):
         outcomes.append([None if t.infra else outcome(t.success, t.score) for t in evaluation.sample(i)])

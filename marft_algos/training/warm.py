@@ -22,7 +22,7 @@ from marft_algos.training.trainer import Trainer, train_and_report
 from marft_envs.errors import ConfigError
 
 
-def warmed(config: TrainConfig, command: str = "", group: Group | None = None) -> TrainConfig:
+def warmed(config: TrainConfig, command: str = "", group: Group | None = None, name: str = "") -> TrainConfig:
     """Trains the warm start that the settings ask for, a run of its own, and returns settings that begin with it.
 
     It is there already if a run of that name was broken off: then it is finished, or taken as it is.
@@ -31,6 +31,7 @@ def warmed(config: TrainConfig, command: str = "", group: Group | None = None) -
         config: Of the run that is to begin.
         command: What was typed, for whoever finds the folder.
         group: The ranks that train together.
+        name: Of the warm start's run; empty: that of the run itself, with ``-warm``.
 
     Raises:
         ConfigError: The task has no expert, or a setting cannot work.
@@ -41,6 +42,7 @@ def warmed(config: TrainConfig, command: str = "", group: Group | None = None) -
         return config
     _check_later(config)
     settings = supervised(config)
+    settings = dataclasses.replace(settings, name=name or settings.name)
     root = Path(config.runs_dir) / settings.name
     there = lead(group, lambda: bool(settings.name) and (root / "config.toml").is_file())
     if there:

@@ -81,6 +81,9 @@ def test_the_plan_counts_runs_and_tokens() -> None:
     lines = plan.plan(relay(), {"team": cost, "single": cost})
     assert lines[1].startswith("team: 4 runs of the sweep, 3 that count, about 22 s and 10 iterations each")
     assert "at most 27 runs, 27 000 sampled tokens" in lines[-1]  # 2 sides of 4 + 3, one of 4 + 9, of 1,000 tokens each
+    assert not any("warm start" in line for line in lines)
+    warm = plan.plan(relay(settings={"preset": "toy", "warm_start": 3}), {"team": cost, "single": cost})
+    assert any("a warm start of 3 iterations" in line for line in warm)
 
 
 # Grids ----------------------------------------------------------------------------------------------

@@ -137,17 +137,25 @@ def _deaf(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, "env_kwargs": {**settings["env_kwargs"], "dependency": "independent"}}
 
 
+def setting(trial: Trial, name: str, default: Any) -> Any:
+    """Returns a setting of the trial's runs, as the trial or its preset says it."""
+    return {**_preset(trial), **trial.settings}.get(name, default)
+
+
+def _preset(trial: Trial) -> Mapping[str, Any]:
+    return presets.get(trial.settings.get("preset", presets.suited(trial.env)))
+
+
 def _algorithm(trial: Trial, name: str) -> AlgorithmEntry:
     """Gives algorithms that make one step of a batch as many steps of the same tokens as the others make.
 
     They play a part of the episodes an iteration, where the preset makes several steps of one.
     """
-    preset = presets.get(trial.settings.get("preset", presets.suited(trial.env)))
-    shared = {**preset.get("algorithm", {}), **trial.settings.get("algorithm", {})}
+    shared = {**_preset(trial).get("algorithm", {}), **trial.settings.get("algorithm", {})}
     steps = shared.get("epochs", 1) * shared.get("minibatches", 1)
     run = {}
     if algorithms.get(name).Config.one_step and steps > 1:
-        episodes = {**preset, **trial.settings}.get("episodes_per_iteration", 64)
+        episodes = setting(trial, "episodes_per_iteration", 64)
         run = {"episodes_per_iteration": max(episodes // steps, 1)}
     return AlgorithmEntry(algo=name, settings=dict(trial.algorithm.get(name, {})), run=run)
 

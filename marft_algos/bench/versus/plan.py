@@ -70,6 +70,7 @@ def pilot(config: TrainConfig) -> Cost:
             runs_dir=aside,
             name="pilot",
             iterations=1,
+            warm_start=0,
             eval_episodes=min(PILOT_EVALUATION, config.eval_episodes),
             record_episodes=0,
         )
@@ -128,6 +129,8 @@ def plan(trial: Trial, costs: Mapping[Side, Cost]) -> list[str]:
         count += swept + most * len(trial.seeds)
     spoken = len(grids.speakers(trial)) + grids.has_dependency(trial)
     lines.append(f"and {spoken * len(trial.seeds)} evaluations of the trained team, messages exchanged or D cut")
+    if warm := grids.setting(trial, "warm_start", 0):
+        lines.append(f"and a warm start of {warm} iterations for each side and seed, which is not in the sum")
     grouped = f"{tokens:,}".replace(",", " ")
     lines.append(f"in all at most {count} runs, {grouped} sampled tokens, {_clock(seconds)} of one core")
     return lines
