@@ -4,7 +4,7 @@
 
     marft bench run examples/configs/bench_docs.toml --out runs/docs --jobs 2
     python -m benchmarks docs runs/docs
-    python -m benchmarks docs runs/boss --boss
+    python -m benchmarks docs runs/docs_boss --boss     # of a benchmark's runs, or of one run
 
 Rows are named as in the grid: ``chain-2`` is the team of ``chain`` on documents of two windows. Intervals are over
 documents, for the seeds that were run; below three seeds they say nothing of others.
@@ -31,7 +31,7 @@ from marft_algos.runs.folder import RunFolder
 
 Row = Mapping[str, Any]
 TEAM = "chain"
-MIXED = ("solo-all", "boss")
+MIXED = ("solo-all", "boss", "free", "paid")
 """What is trained on several lengths: its own panel is no length of its own."""
 
 
@@ -112,15 +112,25 @@ def spawned(run: RunFolder) -> list[list[str]]:
     return lines
 
 
+def bosses(root: Path) -> list[list[str]]:
+    """Returns the lines of a run, or of every run of a benchmark that a boss was trained in."""
+    folder = BenchFolder(root)
+    if not folder.bench_file.is_file():
+        return [["", "", *line] for line in spawned(RunFolder.open(root))]
+    trained = [row for row in folder.rows() if row["kind"] == "train" and row["status"] == "done"]
+    runs = [(row, RunFolder.open(folder.runs / row["key"])) for row in trained if row["algorithm"] != "untrained"]
+    return [[row["env"], str(row["seed"]), *line] for row, run in runs for line in spawned(run)]
+
+
 def main() -> int:
     """Prints the tables of one folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="folder of the benchmark, or with --boss of a run")
-    parser.add_argument("--boss", action="store_true", help="how many readers the boss of one run spawns")
+    parser.add_argument("folder", type=Path, help="folder of the benchmark; with --boss also of one run")
+    parser.add_argument("--boss", action="store_true", help="how many readers a boss spawns, by the number of pages")
     args = parser.parse_args()
     if args.boss:
         head = ["iteration", "score", "readers by pages", "rank correlation", "share of the entries read"]
-        print(table(head, spawned(RunFolder.open(args.folder))))
+        print(table(["who", "seed", *head], bosses(args.folder)))
         return 0
     cells = finished(BenchFolder(args.folder).rows())
     head = [
