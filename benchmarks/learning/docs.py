@@ -31,7 +31,7 @@ from marft_algos.runs.folder import RunFolder
 
 Row = Mapping[str, Any]
 TEAM = "chain"
-MIXED = ("solo-all", "boss", "free", "paid")
+MIXED = ("solo-all", "solo-all-processed", "boss", "free", "paid")
 """What is trained on several lengths: its own panel is no length of its own."""
 
 
