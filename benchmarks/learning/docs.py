@@ -64,6 +64,19 @@ def scores(cells: Mapping[tuple[str, int], Sequence[Row]]) -> list[list[str]]:
     return lines
 
 
+def means(cells: Mapping[tuple[str, int], Sequence[Row]]) -> tuple[list[str], list[list[str]]]:
+    """Returns a heading and a line for each who: by length, the mean score over seeds, the least and the greatest."""
+    lengths = sorted({length for _, length in cells})
+    lines = []
+    for who in sorted({who for who, _ in cells}):
+        line = [who]
+        for length in lengths:
+            each = [statistics.fmean(known(run)) for run in cells.get((who, length), ())]
+            line.append(f"{statistics.fmean(each):.3f} ({min(each):.2f} to {max(each):.2f})" if each else "")
+        lines.append(line)
+    return ["who", *(f"{length} window{'s' * (length > 1)}" for length in lengths)], lines
+
+
 def known(run: Row) -> list[float]:
     """Returns the outcomes that no outage took."""
     return [outcome for outcome in run["outcomes"] if outcome is not None]
@@ -143,6 +156,7 @@ def main() -> int:
         "critical path",
         "trained: processed",
     ]
+    print(table(*means(cells)))
     print(table(head, scores(cells)))
     print(table(["length", "difference", "by seed", "over seeds"], differences(cells)))
     return 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import functools
 import hashlib
 import json
 import resource
@@ -106,7 +107,8 @@ def train(config: TrainConfig, contribution: int) -> dict[str, Any]:
         shutil.rmtree(root, ignore_errors=True)  # killed before it had a configuration
         trainer = Trainer(build(_begun(config)))
         run = trainer.start()
-    with Display(config.iterations, trainer.progress.iteration, f"{config.env} · {config.algo}") as display:
+    title, share = f"{config.env} · {config.algo}", functools.partial(trainer.progress.share, config)
+    with Display(config.iterations, trainer.progress.iteration, title, share=share) as display:
         trainer.train(run, display)
     result = measured(run)
     if contribution and config.iterations:

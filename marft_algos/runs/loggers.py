@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from rich.console import Console, Group
@@ -64,10 +64,20 @@ class Display:
         done: Iterations that the run had when it was started or resumed.
         title: Shown above.
         console: Where to; standard error's by default, so that standard output stays clean.
+        share: Returns how much of the run is over, from 0 to 1, if that is not ``done`` of ``total``: budgets end runs.
     """
 
-    def __init__(self, total: int, done: int, title: str, console: Console | None = None) -> None:
-        self.total, self.done, self.first, self.title = total, done, done, clean(title, line=True)
+    def __init__(
+        self,
+        total: int,
+        done: int,
+        title: str,
+        console: Console | None = None,
+        share: Callable[[], float] | None = None,
+    ) -> None:
+        self.total, self.done, self.title = total, done, clean(title, line=True)
+        self._share_of = share or (lambda: self.done / max(self.total, 1))
+        self._first = self._share_of()
         self.console = console or Console(file=sys.stderr, highlight=False)
         self._start = time.monotonic()
         self._scores: list[float] = []
@@ -118,22 +128,28 @@ class Display:
             if self._live is None:
                 kls = {key.split("/")[1]: v for key, v in metrics.items() if key.endswith("/kl") and abs(v) > NOISE}
                 kl = [f"{policy} KL {v:.4f}" for policy, v in kls.items()]
-                parts = [f"iteration {self.done}/{self.total}", f"score {metrics['score']:.3f}", *kl]
+                parts = [f"iteration {self._where()}", f"score {metrics['score']:.3f}", *kl]
                 parts += [f"infra {metrics.get('infra', 0)}"]
                 self.note("  ".join([*parts, f"{metrics['time_total']:.1f} s", f"left {self.left()}"]))
 
     def left(self) -> str:
         """Estimates the time left, from the run's mean pace since it was started or resumed."""
-        fresh = self.done - self.first
-        if not fresh:
+        share = self._share_of()
+        if share <= self._first:
             return "?"
-        return minutes((time.monotonic() - self._start) / fresh * (self.total - self.done))
+        return minutes((time.monotonic() - self._start) / (share - self._first) * (1 - share))
+
+    def _where(self) -> str:
+        """``3/40``, or ``3 (12 % of its budget)`` where a budget will end the run."""
+        share = self._share_of()
+        by_budget = share > self.done / max(self.total, 1)
+        return f"{self.done} ({100 * share:.0f} % of its budget)" if by_budget else f"{self.done}/{self.total}"
 
     def __rich__(self) -> Panel:
-        share = self.done / max(self.total, 1)
+        share = self._share_of()
         bar = Text("━" * round(40 * share), "green") + Text("━" * (40 - round(40 * share)), "bright_black")
         spent = minutes(time.monotonic() - self._start)
-        clock = f"  {self.done}/{self.total}   {spent} spent, {self.left()} left   "
+        clock = f"  {self._where()}   {spent} spent, {self.left()} left   "
         head = Text.assemble(bar, clock, (self._phase, "cyan"))
         rows: list[Any] = [head]
         if self._scores:

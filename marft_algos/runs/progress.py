@@ -47,6 +47,11 @@ class Progress:
         spent = self.spent(budgets)
         return self.iteration >= budgets.iterations or (bool(spent) and self.reached(budgets) == len(spent))
 
+    def share(self, budgets: TrainConfig) -> float:
+        """Returns how much of the run is over, from 0 to 1: of what ends it first, if all goes on at the same pace."""
+        used = [min(spent / budget, 1.0) for _, spent, budget in self.spent(budgets)]
+        return max(self.iteration / max(budgets.iterations, 1), min(used, default=0.0))
+
     def spent(self, budgets: TrainConfig) -> list[tuple[str, int, int]]:
         """Lists the budgets that there are: the setting's name, what is spent of it, and what may be."""
         counted = {"token_budget": self.tokens, "processed_budget": self.processed, "latency_budget": self.latency}

@@ -345,7 +345,9 @@ def train_and_report(trainer: Trainer, run: RunFolder, what: str = "") -> None:
     config, first = trainer.config, trainer.group.rank == 0
     title = f"{config.env} · {what or config.algo}"
     console = None if first else Console(quiet=True)
-    with loggers.Display(config.iterations, trainer.progress.iteration, title, console) as display:
+    progress = trainer.progress
+    share = partial(progress.share, config)
+    with loggers.Display(config.iterations, progress.iteration, title, console, share) as display:
         trainer.train(run, display)
     if first:
         report.finish(run)

@@ -33,6 +33,10 @@ def test_rows_are_paired_by_length_and_seed() -> None:
     lines = {(line[0], line[1]): line for line in docs.scores(cells)}
     assert lines["2", "chain"][2].startswith("0.667 [") and " · 1.000 [" in lines["2", "chain"][2]
     assert lines["1", "chain"][3:] == ["4", "10", "25", "8", "1,000"]
+    assert docs.means(cells) == (
+        ["who", "1 window", "2 windows"],
+        [["chain", "1.000 (1.00 to 1.00)", "0.833 (0.67 to 1.00)"], ["memory", "", "0.500 (0.50 to 0.50)"]],
+    )
 
 
 def test_three_seeds_have_an_interval_over_seeds() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import socket
@@ -15,9 +16,11 @@ import pytest
 from rich.console import Console
 
 from marft_algos.cli import main
+from marft_algos.config.settings import TrainConfig
 from marft_algos.runs import disk
 from marft_algos.runs.loggers import Display
 from marft_algos.runs.pace import Pace
+from marft_algos.runs.progress import Progress
 
 
 def line(iteration: int, **more: Any) -> dict[str, Any]:
@@ -155,3 +158,18 @@ def test_the_live_panel_has_the_pace_where_there_is_more_than_one_process() -> N
         return text.get()
 
     assert "learners wait 30%" in shown(workers(1, 5.0, 9.0)) and "tokens/s" not in shown(line(1))
+
+
+def test_time_left_and_place_follow_the_budget_where_it_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = TrainConfig(iterations=1_000_000, token_budget=1000, latency_budget=400)
+    progress, console = Progress(), Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115
+    clock = iter([0.0, 30.0, 30.0])
+    monkeypatch.setattr("marft_algos.runs.loggers.time.monotonic", lambda: next(clock))
+    display = Display(limits.iterations, 0, "relay", console, lambda: progress.share(limits))
+    progress.iteration, progress.tokens, progress.latency = 5, 250, 300
+    display.log({"iteration": 5, "score": 0.5, "time_total": 6.0})
+    said = console.export_text()
+    assert "iteration 5 (25 % of its budget)" in said, "both budgets end it, and this one is used up later"
+    assert "left 1:30" in said, "30 s for a quarter"
+    assert progress.share(dataclasses.replace(limits, iterations=10)) == 0.5
+    assert progress.share(TrainConfig(iterations=20)) == 0.25
