@@ -110,19 +110,22 @@ def both(one: Row, other: Row) -> tuple[list[float], list[float]]:
 
 
 def spawned(run: RunFolder) -> list[list[str]]:
-    """Returns a line for each evaluation of a boss: score, readers by the document's pages, Spearman's ρ of the two."""
+    """Returns a line for each evaluation of a boss: score, score and readers by pages, Spearman's ρ of readers, pages."""
     lines = []
     for iteration in run.recorded("eval"):
         metrics = [e.metrics for e in run.episodes("eval", iteration) if not e.infra]
         pages, readers, read = ([m[name] for m in metrics] for name in ("pages", "readers", "read"))
-        means = {
-            n: statistics.fmean(r for p, r in zip(pages, readers, strict=True) if p == n) for n in sorted(set(pages))
-        }
         score = str(intervals.mean([m["accuracy"] for m in metrics]))
-        by_pages = ", ".join(f"{n:.0f}: {mean:.2f}" for n, mean in means.items())
-        rho = f"{spearman(pages, readers):.2f}" if len(set(readers)) > 1 < len(means) else "–"
-        lines.append([str(iteration), score, by_pages, rho, f"{statistics.fmean(read):.2f}"])
+        by_pages = [_by_pages(metrics, name) for name in ("accuracy", "readers")]
+        rho = f"{spearman(pages, readers):.2f}" if len(set(readers)) > 1 < len(set(pages)) else "–"
+        lines.append([str(iteration), score, *by_pages, rho, f"{statistics.fmean(read):.2f}"])
     return lines
+
+
+def _by_pages(metrics: Sequence[Mapping[str, float]], name: str) -> str:
+    """``2: 1.00, 4: 0.50``: the mean of a metric, by the document's pages."""
+    grouped = {n: [m[name] for m in metrics if m["pages"] == n] for n in sorted({m["pages"] for m in metrics})}
+    return ", ".join(f"{n:.0f}: {statistics.fmean(each):.2f}" for n, each in grouped.items())
 
 
 def bosses(root: Path) -> list[list[str]]:
@@ -142,7 +145,14 @@ def main() -> int:
     parser.add_argument("--boss", action="store_true", help="how many readers a boss spawns, by the number of pages")
     args = parser.parse_args()
     if args.boss:
-        head = ["iteration", "score", "readers by pages", "rank correlation", "share of the entries read"]
+        head = [
+            "iteration",
+            "score",
+            "score by pages",
+            "readers by pages",
+            "rank correlation",
+            "share of the entries read",
+        ]
         print(table(["who", "seed", *head], bosses(args.folder)))
         return 0
     cells = finished(BenchFolder(args.folder).rows())
