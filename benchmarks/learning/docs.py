@@ -110,7 +110,7 @@ def both(one: Row, other: Row) -> tuple[list[float], list[float]]:
 
 
 def spawned(run: RunFolder) -> list[list[str]]:
-    """Returns a line for each evaluation of a boss: score, score and readers by pages, Spearman's ρ of readers, pages."""
+    """Returns a line for each evaluation of a boss: score, score and readers by pages, Spearman's ρ of these two."""
     lines = []
     for iteration in run.recorded("eval"):
         metrics = [e.metrics for e in run.episodes("eval", iteration) if not e.infra]
