@@ -10,11 +10,11 @@ import re
 import signal
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 
+import marft_envs
 from helpers.runs import QUICK
 from helpers.tiny import save_tiny
 from marft_algos.cli import training
@@ -351,9 +351,8 @@ def test_a_run_on_two_files_is_evaluated_on_the_second(
 
 def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:
     """Without training: it is what a report of a bug asks for."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"marft {project['version']}\n"
+    assert capsys.readouterr().out == f"marft {marft_envs.__version__}\n"
 
 
 def test_a_program_that_calls_a_command_keeps_its_own_signal_handler(capsys: pytest.CaptureFixture[str]) -> None:
