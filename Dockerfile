@@ -14,7 +14,6 @@ WORKDIR /usr/src/marft
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY marft_envs marft_envs
 COPY marft_algos marft_algos
-# hadolint ignore=SC2086
 RUN pip install --no-cache-dir ${PIP_ARGS} -c constraints.txt ".[${EXTRAS}]"
 
 USER 10001

@@ -21,7 +21,7 @@ STAMP := $(VENV)/.marft-installed
 PYTHONS := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11)
 SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
-.PHONY: help setup train smollm2 test test-all test-base test-real test-adapters test-browser docs docs-serve lint format bench release clean
+.PHONY: help setup train smollm2 test test-all test-base test-real test-adapters test-browser test-wheel docs docs-serve lint format bench release clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -55,6 +55,9 @@ test-adapters: $(STAMP)  ## the adapters' tests, each group in an environment of
 test-browser: docs  ## drive the machine's Chromium over the site (screenshots: .browser/; ARGS= goes to pytest)
 	@$(BIN)/python -m pip install $(PIP_ARGS) --quiet -c constraints.txt -e '.[browser]'
 	$(BIN)/python -m pytest -q --browser tests/browser $(ARGS)
+
+test-wheel: $(STAMP)  ## install the wheel where the repository is not, and train there (downloads torch; ARGS= goes to .ci/wheel)
+	@$(BIN)/python .ci/wheel $(if $(PIP_ARGS),--pip-args="$(PIP_ARGS)") $(ARGS)
 
 docs: $(STAMP)  ## build the site into site/ (strict: a broken link fails)
 	PYTHONPATH=docs $(BIN)/python -m website $(ARGS)

@@ -13,6 +13,7 @@ if sys.argv[:1] == ["-m"]:  # Python is looking for the module that it will star
 import importlib
 from typing import TYPE_CHECKING
 
+from marft_envs import __version__ as __version__
 from marft_envs.moved import moved
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from marft_algos.training.parts import Parts as Parts
     from marft_algos.training.parts import build as build
     from marft_algos.training.trainer import Trainer as Trainer
-
-__version__ = "0.2.0"
 
 _MOVED = {
     "algorithms": "algos",

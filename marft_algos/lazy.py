@@ -1,7 +1,7 @@
 """torch, imported at its first use, and the check that the packages of training are there.
 
 Modules that an algorithm's page imports take ``torch`` from here, and names that stand in hints only (``Tensor``) under
-``TYPE_CHECKING``: importing torch takes seconds, and ``marft train --help`` needs every page's settings.
+``TYPE_CHECKING``: importing torch takes seconds, and ``marft train --help-all`` needs every page's settings.
 """
 
 from __future__ import annotations

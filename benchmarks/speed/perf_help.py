@@ -21,6 +21,7 @@ COMMANDS = {
     "python -c 'import torch'": ("-c", "import torch"),
     "marft --help": (*MARFT, "--help"),
     "marft train --help": (*MARFT, "train", "--help"),
+    "marft train --help-all": (*MARFT, "train", "--help-all"),
     "marft train grpo --help": (*MARFT, "train", "grpo", "--help"),
     "marft eval --help": (*MARFT, "eval", "--help"),
     "marft train mraft": (*MARFT, "train", "mraft"),

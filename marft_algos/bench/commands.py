@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from marft_algos.config import arguments
+from marft_algos.config import arguments, manual
 from marft_algos.ranges import COUNT
 from marft_algos.terminal import REGRESSION, say
 from marft_envs.errors import ConfigError, did_you_mean
@@ -23,15 +23,23 @@ if TYPE_CHECKING:
 VERBS = ("run", "report", "perf")
 
 USAGE = """\
-marft bench run GRID.toml --out DIR [--jobs N] [--stage sweep|main]   runs a grid, or goes on with it
-marft bench report DIR [--check BASELINE]                             tables, figures, one page
-marft bench perf [NAME]                                               measures speed (from the repository)"""
+Runs a grid of algorithms, environments and seeds, and reports on it.
+
+usage: marft bench {{run,report,perf}} …
+
+Examples:
+{examples}
+
+Verbs:
+  marft bench run GRID.toml --out DIR [--jobs N] [--stage sweep|main]   runs a grid, or goes on with it
+  marft bench report DIR [--check BASELINE]                             tables, figures, one page
+  marft bench perf [NAME]                                               measures speed (from the repository)"""
 
 
 def run_bench(argv: list[str]) -> int:
     """``marft bench VERB …``."""
-    if not argv or argv[0] in ("-h", "--help"):
-        say(USAGE)
+    if not argv or manual.asked(argv[:1]):
+        say(USAGE.format(examples=manual.examples("bench")))
         if argv:
             raise SystemExit(0)
         return 0

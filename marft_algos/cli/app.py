@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from marft_algos.config import trust
+from marft_algos.config import manual, trust
 from marft_algos.config.arguments import UsageError
 from marft_algos.ranges import COUNT, NOT_NEGATIVE
 from marft_algos.terminal import clean, fail, say
@@ -71,12 +71,14 @@ _WHERE = {
 }
 
 GROUPS = {
-    "Look": ("envs", "play", "doctor"),
-    "Train": ("train", "sft", "dpo", "plan", "show", "view", "top"),
-    "Judge": ("eval", "bench", "versus"),
-    "Share": ("export",),
-    "Your own": ("new", "check", "profiles", "completion"),
-    "When it fails": ("drill", "replay"),
+    "Look around": ("envs", "play", "doctor"),
+    "Train a team": ("train", "sft", "dpo", "plan"),
+    "Follow a run, and read it": ("show", "view", "top"),
+    "Judge a team": ("eval", "bench", "versus"),
+    "Use it elsewhere": ("export",),
+    "Write an environment of your own": ("new", "check", "profiles"),
+    "Be ready for failures": ("drill", "replay"),
+    "Set up the shell": ("completion",),
 }
 """Title -> its commands, as ``marft`` alone lists them."""
 
@@ -92,7 +94,7 @@ Start with:
 
 {commands}
 
-marft COMMAND --help lists every option.
+marft COMMAND --help has examples to copy and the options that most people need; --help-all has every one.
 Settings of a file that run code, start programs or send something take effect with --trust only: docs/trust.md."""
 
 
@@ -133,7 +135,7 @@ def _advice(message: str, words: list[str]) -> str:
     if re.search(r"\bmarft [a-z]|--[a-z]", message) or words[:1] not in ([command] for command in COMMANDS):
         return ""
     verb = words[1:2] if words[0] == "bench" and words[1:2] in (["run"], ["report"]) else []
-    return f"\nAll options: {shlex.join(['marft', words[0], *verb, '--help'])}"
+    return f"\nAll options: {shlex.join(['marft', words[0], *verb, manual.WHOLE])}"
 
 
 @contextmanager
@@ -151,7 +153,7 @@ def _terminable() -> Iterator[None]:
 
 
 def _dispatch(words: list[str]) -> int:
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words[0] == "help" or manual.asked(words[:1]):
         say(welcome())
         return 0
     if words[0] == "--version":

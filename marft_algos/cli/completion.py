@@ -37,18 +37,14 @@ _FORMS = {
     "replay": "cli.replay:ReplayArguments",
 }
 """Command -> the dataclass that its options are read into; those of ``train`` are its settings."""
-_EVERYWHERE = ("--help", "--trust", "--debug")
+_EVERYWHERE = ("--help", "--help-all", "--trust", "--debug")
 _TRAINS = ("train", "sft", "dpo", "plan")
 _TRAIN_ONLY = ("--resume", "--config", "--data", "--dry-run", "--nproc", "--nnodes", "--rdzv-endpoint")
 
 
 @dataclass(frozen=True)
 class CompletionArguments:
-    """Prints a script that completes commands, options, environments and algorithms.
-
-    bash: source <(marft completion bash), in ~/.bashrc. zsh: the same, in ~/.zshrc, behind compinit. fish: marft
-    completion fish > ~/.config/fish/completions/marft.fish
-    """
+    """Prints a script that completes commands, options, environments and algorithms."""
 
     shell: Annotated[Literal["bash", "zsh", "fish"], tyro.conf.Positional]
     """Which one."""

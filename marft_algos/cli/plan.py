@@ -30,7 +30,7 @@ class PlanArguments:
 
     Everything is computed from the settings and the models' configurations; no weights, no GPU and no network are
     needed. A model may be a folder with a config.json and nothing else. All options of marft train are understood:
-    marft train --help
+    marft train --help-all
     """
 
     gpus: Annotated[int, Range(1, hint="To plan for a CPU: marft train --dry-run")] = 8

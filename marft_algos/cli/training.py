@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from marft_algos.config import arguments, presets
+from marft_algos.config import arguments, manual, presets
 from marft_algos.config.arguments import typed
 from marft_algos.runs import paths, start
 from marft_algos.runs.folder import RunFolder
@@ -28,17 +29,16 @@ def typed_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
     _, first = arguments.take(words, "preset", "algo", "env", "models", "adapters", "start")
     run = RunFolder.open(files["resume"]) if "resume" in files else None
     base = _base_settings(run, files, first)
-    help_text = (
-        "Trains a team: marft train [ALGO] [options]; marft sft is marft train sft, marft dpo is marft train dpo.\n\n"
-        f"Shown defaults are those of the preset '{base.preset}'. Presets:\n\n"
-        + "\n".join(f"  {name}: {what}" for name, what in presets.SUMMARIES.items())
-        + "\n\nFurther options:\n\n  --resume RUN: go on with a run\n  --config FILE: settings from TOML (a run's"
-        " config.toml repeats it)\n  --data PATH: math problems from a JSONL file, or a named data set\n"
-        "  --dry-run: check the settings and estimate the memory; load no weights, start no program, send nothing\n"
-        "  --trust: let a file's settings execute and send, after showing them (docs/trust.md)"
+    named = bool(argv) and not argv[0].startswith("-")
+    command = argv[0] if named and argv[0] in manual.MANUAL else "train"
+    about = manual.About(
+        prog=f"marft {command}{' [ALGO]' * (command == 'train')}",
+        command=command,
+        text=_about(base.preset, command, whole=manual.WHOLE in argv),
+        sections=("algorithm",) * named,
     )
     try:
-        config = arguments.parse_in_sections(base, SECTIONS, words, prog="marft train", description=help_text)
+        config = arguments.parse_in_sections(base, SECTIONS, words, about)
     except SystemExit as refused:
         for hint in _hints(argv, base) if refused.code else []:
             say(hint, error=True)
@@ -51,6 +51,27 @@ def typed_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
     # A key given here replaces that key, and leaves the others of the preset.
     merged = arguments.over(base.env_kwargs, config.env_kwargs, preset=run is None and "config" not in files)
     return dataclasses.replace(config, env_kwargs=merged), run
+
+
+def _about(preset: str, command: str, whole: bool) -> str:
+    """Writes what help says above the options."""
+    first = {
+        "train": "Trains a team, by the algorithm ALGO (marft by default).",
+        "sft": "Starts a team from demonstrations: marft train sft.",
+        "dpo": "Trains a team on pairs of recorded episodes, of which one ended better: marft train dpo.",
+    }
+    names = textwrap.fill(", ".join(presets.SUMMARIES), 100, initial_indent="  ", subsequent_indent="  ")
+    described = "\n".join(f"  {name:<16}  {what}" for name, what in presets.SUMMARIES.items())
+    return (
+        f"{first[command]}\n\nBeside the settings:\n"
+        "  --resume RUN      go on with a run\n"
+        "  --config FILE     settings from TOML; a run's config.toml repeats it\n"
+        "  --data PATH       math problems from a JSONL file, or a named data set\n"
+        "  --dry-run         check the settings and estimate the memory; load no weights, start nothing, send nothing\n"
+        "  --nproc N         on N processes of this machine; --nnodes and --rdzv-endpoint: of several (docs/scale.md)\n"
+        "  --trust           let a file's settings execute and send, after showing them (docs/trust.md)\n\n"
+        f"Presets (the defaults below are those of {preset}):\n{described if whole else names}"
+    )
 
 
 def _hints(argv: list[str], base: TrainConfig) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
 import dataclasses
 import inspect
@@ -14,12 +13,13 @@ import tomllib
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any, NoReturn
 
 import tyro
 from pydantic import TypeAdapter, ValidationError
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from marft_algos.config import forms, manual
 from marft_algos.config.values import NONE
 from marft_algos.ranges import check, hints
 from marft_algos.terminal import say
@@ -139,16 +139,18 @@ def _table(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     )
 
 
-def parse(kind: Any, argv: list[str], *, prog: str, description: str = "", **options: Any) -> Any:
-    """Parses ``argv`` into ``kind`` (a dataclass or callable); ``--help`` and unreadable words leave by ``SystemExit``.
+def parse(kind: Any, argv: list[str], *, prog: str, **options: Any) -> Any:
+    """Parses ``argv`` into ``kind`` (a dataclass); ``--help`` and unreadable words leave by ``SystemExit``.
 
     Raises:
         UsageError: A value that can be read, and cannot be.
     """
+    if manual.asked(argv):
+        _help(kind, prog, whole=manual.WHOLE in argv)
     said = io.StringIO()
     try:
         with registry, contextlib.redirect_stderr(said):
-            settings = tyro.cli(kind, args=argv, prog=prog, description=description or None, **options)
+            settings = tyro.cli(kind, args=argv, prog=prog, **options)
         if dataclasses.is_dataclass(settings):
             check(settings)
     except ConfigError as error:
@@ -161,6 +163,44 @@ def parse(kind: Any, argv: list[str], *, prog: str, description: str = "", **opt
     return settings
 
 
+def _help(kind: Any, prog: str, whole: bool) -> NoReturn:
+    """Prints the help of a command whose options are a dataclass, and leaves."""
+    about = manual.About(prog, prog.removeprefix("marft "), inspect.getdoc(kind) or "")
+    entry, types = manual.MANUAL[about.command], hints(kind)
+    if not entry.common:
+        (form,) = forms.grouped(kind, {kind.__name__: [*types]}).values()
+        print_help(form, about, left={})
+    positional = [name for name, hint in types.items() if forms.is_positional(hint)]
+    groups = {"arguments": positional, "common": entry.common, **entry.groups}
+    short = len(types) - len(positional) > manual.MANY and not whole
+    shown = {title: names for title, names in groups.items() if title in ("arguments", "common") or not short}
+    form = dataclasses.make_dataclass(kind.__name__, [*forms.grouped(kind, shown).items()])
+    print_help(form, about, left={title: names for title, names in groups.items() if title not in shown})
+
+
+def print_help(form: Any, about: manual.About, left: Mapping[str, Sequence[str]], **options: Any) -> NoReturn:
+    """Prints what a command does, its usage, examples and options, and leaves by ``SystemExit``.
+
+    Args:
+        form: Dataclass of options, or of groups of them.
+        about: What is said above them.
+        left: Title -> names of the options that are left to ``--help-all``.
+        **options: Of ``tyro.cli``.
+    """
+    first, _, rest = about.text.partition("\n")
+    say(first.replace("``", ""), end="\n\n")
+    text = f"Examples:\n{manual.examples(about.command)}{manual.described(rest)}"
+    plain = tyro.conf.OmitArgPrefixes[form]
+    try:
+        with registry:
+            tyro.cli(plain, args=["--help"], prog=about.prog, description=text, **options)
+    except SystemExit:
+        if left:
+            number = sum(map(len, left.values()))
+            say(f"{number} more options ({', '.join(left)}): {typed(*about.command.split(), manual.WHOLE)}")
+    raise SystemExit(0)
+
+
 def _own(leaving: BaseException) -> ConfigError | None:
     """Finds the error of a check of ours for which a parser left."""
     reason: BaseException | None = leaving
@@ -169,55 +209,53 @@ def _own(leaving: BaseException) -> ConfigError | None:
     return reason
 
 
-def parse_in_sections(
-    default: Any, sections: Mapping[str, str], argv: list[str], *, prog: str, description: str = ""
-) -> Any:
+def parse_in_sections(default: Any, sections: Mapping[str, str], argv: list[str], about: manual.About) -> Any:
     """Parses ``argv`` over a dataclass whose options ``--help`` shows in sections; their names are as without.
 
     Args:
         default: An instance: what is not given comes from it. A field that holds a dataclass is a section of its own.
         sections: First field of each section, in the dataclass's order -> its title, one word.
         argv: What was typed.
-        prog: As it is typed.
-        description: What it does.
+        about: What help says beside the options.
 
     Returns:
         The instance with what was given.
     """
-    # To the parser a section is a dataclass in a dataclass; for users and in files there is one without parts.
     kind: Any = type(default)
-    about, title, fields = _documented(kind), "", dict[str, list[tuple[str, Any, Any]]]()
-    instances: dict[str, Any] = {}
-    for name, hint in hints(kind).items():
-        title, current = sections.get(name, title), getattr(default, name)
-        if dataclasses.is_dataclass(current):
-            instances[name] = current
+    title, groups, instances = "", dict[str, list[str]](), dict[str, Any]()
+    for name in hints(kind):
+        title = sections.get(name, title)
+        if dataclasses.is_dataclass(getattr(default, name)):
+            instances[name] = getattr(default, name)
         else:
-            described = Annotated[hint, tyro.conf.arg(help=about[name])]  # type: ignore[valid-type]
-            start = dataclasses.field(default_factory=lambda current=current: current)  # type: ignore[misc]
-            fields.setdefault(title, []).append((name, described, start))
-    instances = {title: dataclasses.make_dataclass(title, part)() for title, part in fields.items()} | instances
+            groups.setdefault(title, []).append(name)
+    if manual.asked(argv):
+        _help_in_sections(default, groups, instances, about, whole=manual.WHOLE in argv)
+    parts = {title: part() for title, part in forms.grouped(kind, groups, default).items()} | instances
 
     def joined(sectioned: Any) -> Any:
-        flat = {name: getattr(getattr(sectioned, title), name) for title, part in fields.items() for name, *_ in part}
-        return kind(**flat, **{name: getattr(sectioned, name) for name in instances.keys() - fields.keys()})
+        flat = {name: getattr(getattr(sectioned, title), name) for title, names in groups.items() for name in names}
+        return kind(**flat, **{name: getattr(sectioned, name) for name in instances})
 
-    parts = [(name, type(part)) for name, part in instances.items()]
     # Joined as soon as it is made, what cannot be is told by the parser, as of any other dataclass.
-    whole: Any = dataclasses.make_dataclass(kind.__name__, parts, namespace={"__post_init__": joined})
+    fields = [(name, type(part)) for name, part in parts.items()]
+    whole: Any = dataclasses.make_dataclass(kind.__name__, fields, namespace={"__post_init__": joined})
     plain: Any = tyro.conf.OmitArgPrefixes[whole]  # type: ignore[misc]
-    return joined(parse(plain, argv, prog=prog, description=description, default=whole(**instances)))
+    return joined(parse(plain, argv, prog=about.prog, default=whole(**parts)))
 
 
-def _documented(kind: type) -> dict[str, str]:
-    """Reads the text below each field of a dataclass."""
-    (body,) = ast.parse(inspect.getsource(kind)).body
-    assert isinstance(body, ast.ClassDef)
-    texts = {}
-    for field, below in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            texts[ast.unparse(field.target)] = inspect.cleandoc(str(below.value.value))
-    return texts
+def _help_in_sections(
+    default: Any, groups: Mapping[str, Sequence[str]], instances: dict[str, Any], about: manual.About, whole: bool
+) -> NoReturn:
+    """Prints the common options, and of the sections those that ``about`` names, or all of them."""
+    common = manual.MANUAL[about.command].common
+    rest = {title: [name for name in names if name not in common] for title, names in groups.items()}
+    made = forms.grouped(type(default), {"common": common, **rest}, default)
+    parts = {title: part() for title, part in made.items()} | instances
+    shown = {title: part for title, part in parts.items() if whole or title in ("common", *about.sections)}
+    form = dataclasses.make_dataclass(type(default).__name__, [(title, type(part)) for title, part in shown.items()])
+    left = {title: [f.name for f in dataclasses.fields(part)] for title, part in parts.items() if title not in shown}
+    print_help(form, about, left, default=form(**shown))
 
 
 def typed(*words: object) -> str:
@@ -237,5 +275,5 @@ def take(words: Sequence[str], *names: str) -> tuple[list[str], dict[str, str]]:
     try:
         values, rest = parser.parse_known_args(words)
     except argparse.ArgumentError as error:
-        raise ConfigError(f"{error.argument_name} needs a value. All options: marft train --help") from error
+        raise ConfigError(f"{error.argument_name} needs a value. All options: marft train --help-all") from error
     return rest, vars(values)

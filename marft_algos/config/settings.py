@@ -27,8 +27,8 @@ SECTIONS = {
     "save_every": "record",
     "threads": "machine",
 }
-"""First setting of each section of ``marft train --help`` -> its title; a section ends where the next begins."""
-_HELP = "All: marft train --help"
+"""First setting of each section of ``marft train --help-all`` -> its title; a section ends where the next begins."""
+_HELP = "All: marft train --help-all"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Where a run's numbers may go beside metrics.jsonl: TensorBoard, trackio, wandb, MLflow; local by default.
 
-Each is imported when a run asks for it, and writes into the run's folder. Nothing is sent anywhere unless the tracker's
-own environment variable says so: WANDB_MODE=online, MLFLOW_TRACKING_URI, TRACKIO_SPACE_ID.
+Each is imported when a run asks for it, and writes into the run's folder (trackio beside it). Nothing is sent anywhere
+unless the tracker's own environment variable says so: WANDB_MODE=online, MLFLOW_TRACKING_URI, TRACKIO_SPACE_ID.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from marft_algos.runs import metrics as table
 from marft_algos.runs.folder import RunFolder
-from marft_envs.errors import MissingExtraError
+from marft_envs.errors import ConfigError, MissingExtraError
 
 
 def numbers(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
@@ -39,7 +40,7 @@ def imported(module: str, what: str, extra: str) -> Any:
 def described(seen: set[str], metrics: Mapping[str, Any]) -> dict[str, str]:
     """What the keys are that have not been seen before, with their units; notes them as seen."""
     fresh = {key: table.describe(key) for key, _ in numbers(metrics) if key not in seen}
-    seen |= fresh.keys()
+    seen.update(fresh)
     return {key: f"{m.meaning} [{m.unit or '1'}]" for key, m in fresh.items() if m is not None}
 
 
@@ -90,33 +91,56 @@ class Wandb:
 
 
 class MLflow:
-    """Writes to ``<run>/mlruns``, or where MLFLOW_TRACKING_URI says."""
+    """Writes to ``<run>/mlflow.db``, or where MLFLOW_TRACKING_URI says. MLflow refuses to write into plain folders."""
+
+    BATCH = 100
+    """Metrics or tags of one request; a server of MLflow takes no more tags."""
 
     def __init__(self, run: RunFolder, iteration: int) -> None:
-        mlflow = imported("mlflow", "Tracking with MLflow", "mlflow")
-        uri = os.environ.get("MLFLOW_TRACKING_URI") or (run.root.absolute() / "mlruns").as_uri()
+        self._mlflow = mlflow = imported("mlflow", "Tracking with MLflow", "mlflow")
+        root, uri, files = run.root.absolute(), os.environ.get("MLFLOW_TRACKING_URI"), None
+        if not uri:
+            for module in ("sqlalchemy", "alembic"):  # which mlflow-skinny leaves out
+                imported(module, "Tracking with MLflow in a file", "mlflow")
+            uri, files = f"sqlite:///{root / 'mlflow.db'}", (root / "mlflow").as_uri()
         self._client = mlflow.MlflowClient(tracking_uri=uri)
         known = self._client.get_experiment_by_name("marft")
-        experiment = self._client.create_experiment("marft") if known is None else known.experiment_id
+        experiment = known.experiment_id if known is not None else self._client.create_experiment("marft", files)
         tags = {"marft.run": str(run.root), "marft.from_iteration": str(iteration)}
         self._id = self._client.create_run(experiment, run_name=run.root.name, tags=tags).info.run_id
         self._seen = set[str]()
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        for key, text in described(self._seen, metrics).items():
-            self._client.set_tag(self._id, f"what/{key}", text)
-        for key, value in numbers(metrics):
-            self._client.log_metric(self._id, key, value, step=int(metrics["iteration"]))
+        now, step, entities = int(1000 * time.time()), int(metrics["iteration"]), self._mlflow.entities
+        fresh = described(self._seen, metrics)
+        tags = [entities.RunTag(f"what/{key}", text) for key, text in fresh.items()]
+        points = [entities.Metric(key, value, now, step) for key, value in numbers(metrics)]
+        for i in range(0, max(len(tags), len(points)), self.BATCH):
+            batch = slice(i, i + self.BATCH)
+            self._client.log_batch(self._id, metrics=points[batch], tags=tags[batch])
 
     def close(self) -> None:
         self._client.set_terminated(self._id)
 
 
 class Trackio:
-    """Writes to ``<run>/trackio``, or TRACKIO_DIR; ``trackio show`` reads it there."""
+    """Writes to ``trackio`` beside the runs, or TRACKIO_DIR, where ``trackio show`` finds all of them.
+
+    The package looks for its folder once in a process, so the runs of one process share it.
+    """
+
+    _chosen: ClassVar[str] = ""
+    """The folder that was put into TRACKIO_DIR here, rather than by the user."""
 
     def __init__(self, run: RunFolder, iteration: int) -> None:
-        os.environ.setdefault("TRACKIO_DIR", str(run.root.absolute() / "trackio"))
+        folder = str(run.root.absolute().parent / "trackio")
+        if not os.environ.get("TRACKIO_DIR"):
+            os.environ["TRACKIO_DIR"] = Trackio._chosen = folder
+        elif os.environ["TRACKIO_DIR"] == Trackio._chosen != folder:
+            raise ConfigError(
+                f"trackio writes into one folder in a process, and that is {Trackio._chosen} already. Set"
+                " TRACKIO_DIR to a folder for all runs, or start this one in another process."
+            )
         self._trackio = imported("trackio", "Tracking with trackio", "trackio")
         name = run.root.name
         self._trackio.init(project="marft", name=name if not iteration else f"{name} from {iteration}", group=name)

@@ -22,12 +22,6 @@ class ViewArguments:
     """Opens a page of this machine with curves and episodes of runs, of finished ones and of those that still train.
 
     It reads only, listens on this machine alone, and ends with Ctrl-C.
-
-    marft view: the newest run in runs/.
-    marft view runs/NAME runs/OTHER: two runs together.
-    marft view runs/toys: the runs of a benchmark, or all runs in a folder.
-    marft view runs/NAME swapped.jsonl: and what marft eval has written.
-    marft view --tui runs/NAME: episodes in the terminal.
     """
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")] = ()

@@ -22,7 +22,7 @@ def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize("command", ["train", "eval", "play", "export", "bench run", "doctor", "plan", "view", "drill"])
 def test_every_option_of_the_parser_is_known(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.suppress(SystemExit):
-        main([*command.split(), "--help"])
+        main([*command.split(), "--help-all"])
     shown = set(re.findall(r"^\W{1,6}(--[a-z][\w-]*)", capsys.readouterr().out, re.MULTILINE))
     assert shown and shown <= set(completion.words()[command])
 

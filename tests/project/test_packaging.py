@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import marft_envs
 from benchmarks.correctness import rooms
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -189,13 +190,19 @@ def test_no_machine_path_and_no_registry_host_in_tracked_files() -> None:
             assert not found, f"{name} holds {text[max(found.start() - 20, 0) : found.end() + 20]!r}"
 
 
-def test_versions_agree() -> None:
-    version = PROJECT["version"]
+def test_the_version_stands_in_one_place_and_the_others_agree() -> None:
+    version = marft_envs.__version__
+    assert "version" not in PROJECT and PROJECT["dynamic"] == ["version"], "pyproject.toml takes it from marft_envs"
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
-    assert f"[{version}]" in (ROOT / "CHANGELOG.md").read_text()
+    newest = re.search(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest and newest[1] == version
     for package in PACKAGES:
-        module = __import__(package)
-        assert getattr(module, "__version__", version) == version
+        assert __import__(package).__version__ == version
+    stated = run(
+        "git", "grep", "-nE", r"^(__version__|version) ?[=:] ?\"?[0-9]", "--", "*.py", "*.toml", "*.cff", ":!tests"
+    )
+    places = {line.split(":")[0] for line in stated.stdout.splitlines()} - {"marft_algos/cli/new.py"}  # of its projects
+    assert stated.returncode == 128 or places == {"marft_envs/__init__.py", "CITATION.cff"}
 
 
 def test_constraints_pin_every_direct_dependency_and_torch_first() -> None:
@@ -231,7 +238,7 @@ def test_the_wheel_holds_both_packages_their_types_and_the_model(tmp_path: Path)
     wanted |= {f"marft_algos/view/web/{file.name}" for file in (ROOT / "marft_algos/view/web").iterdir()}
     assert wanted <= names and "marft_algos/view/web/index.html" in names
     top = {name.split("/")[0] for name in names}
-    assert top == {*PACKAGES, f"marft-{PROJECT['version']}.dist-info"}
+    assert top == {*PACKAGES, f"marft-{marft_envs.__version__}.dist-info"}
 
 
 def test_the_sdist_holds_what_is_tracked_and_nothing_else(tmp_path: Path) -> None:

@@ -18,15 +18,17 @@ FILES = {
         build-backend = "hatchling.build"
         [project]
         name = "marft"
-        version = "1.2.0"
+        dynamic = ["version"]
         requires-python = ">=3.11"
         [project.scripts]
         marft = "marft_algos:main"
+        [tool.hatch.version]
+        path = "marft_envs/__init__.py"
         [tool.hatch.build.targets.wheel]
         packages = ["marft_envs", "marft_algos"]
     """.replace("\n        ", "\n"),
     "marft_envs/__init__.py": '__version__ = "1.2.0"\n',
-    "marft_algos/__init__.py": '__version__ = "1.2.0"\n\n\ndef main():\n    print("relay-v0")\n',
+    "marft_algos/__init__.py": 'def main():\n    print("relay-v0")\n',
     "CITATION.cff": "cff-version: 1.2.0\nversion: 1.2.0\n",
     "CHANGELOG.md": "# Changes\n\n## [1.2.0] - 2030-01-31\n",
     "constraints.txt": "",
@@ -79,8 +81,8 @@ def project(tmp_path: Path) -> Project:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("marft_envs/__init__.py", '__version__ = "1.1.0"\n', "version 1.2.0, and marft_envs/__init__.py 1.1.0"),
-        ("marft_algos/__init__.py", "", "version 1.2.0, and marft_algos/__init__.py none"),
+        ("marft_envs/__init__.py", '__version__ = "1.1.0"\n', "says version 1.1.0, and CITATION.cff 1.2.0"),
+        ("marft_envs/__init__.py", "", "marft_envs/__init__.py has 0 lines like"),
         ("CITATION.cff", "cff-version: 1.2.0\nversion: 1.3.0\n", "version 1.2.0, and CITATION.cff 1.3.0"),
         ("CHANGELOG.md", "## [1.2.0] - Unreleased\n", "Expected a line like: ## [1.2.0] - 2030-01-31"),
         ("CHANGELOG.md", "## [1.1.0] - 2029-01-31\n", "Expected a line like: ## [1.2.0] - 2030-01-31"),
@@ -131,7 +133,7 @@ def test_what_is_ready_is_built_tried_and_tagged_only_when_asked(project: Projec
 
 def test_a_wheel_whose_command_does_not_run_is_refused(project: Project) -> None:
     pytest.importorskip("hatchling", reason="hatchling comes with the dev extra")
-    project.write("marft_algos/__init__.py", '__version__ = "1.2.0"\n')
+    project.write("marft_algos/__init__.py", "")
     project.commit()
     done = project.release("--tag")
     assert done.returncode == 1 and "envs` ended with 1" in done.stderr and not project.git("tag")

@@ -15,7 +15,7 @@ from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.runs import loggers, metrics, trackers
 from marft_algos.runs.folder import RunFolder
-from marft_envs.errors import MissingExtraError
+from marft_envs.errors import ConfigError, MissingExtraError
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES: list[dict[str, Any]] = [
@@ -47,34 +47,16 @@ def test_tensorboard_reads_back_what_was_logged(run: RunFolder) -> None:
     assert text.startswith("Mean of the loss")
 
 
-def test_mlflow_reads_back_what_was_logged(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    mlflow = pytest.importorskip("mlflow", reason="extra mlflow")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    logged("mlflow", run)
-    client = mlflow.MlflowClient(tracking_uri=(run.root / "mlruns").as_uri())
-    (kept,) = client.search_runs([client.get_experiment_by_name("marft").experiment_id])
-    history = client.get_metric_history(kept.info.run_id, "score")
-    assert [(m.step, m.value) for m in history] == [(0, 0.25), (1, 0.5)] and kept.info.status == "FINISHED"
-    assert kept.data.tags["what/score"].endswith("[reward]")
-
-
-def test_wandb_writes_into_the_runs_folder_offline(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb", reason="extra wandb")
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    logged("wandb", run)
-    (file,) = (run.root / "wandb").glob("offline-run-*/*.wandb")
-    kept = file.read_bytes()
-    assert b"policy/a_0/loss" in kept and b"eval/success" in kept and b"policy/a_0/kl" not in kept
-
-
 class Recorder(types.ModuleType):
     """Stands in for a tracker's module, and keeps what it is told."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.told: list[tuple[str, Any, Any]] = []
-        self.config = self.info = self
+        self.config = self.info = self.entities = self
         self.run_id, self.MlflowClient = "id", lambda **words: self
+        self.Metric = lambda key, value, time, step: (step, key, value)
+        self.RunTag = lambda key, text: (key, text)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -94,17 +76,24 @@ def test_each_is_told_every_number_once_and_sends_nothing(
     for variable in ("WANDB_MODE", "MLFLOW_TRACKING_URI", "TRACKIO_DIR", "TRACKIO_SPACE_ID"):
         monkeypatch.delenv(variable, raising=False)
     module = Recorder(name)
-    monkeypatch.setitem(sys.modules, name, module)
+    for stand_in in (name, "sqlalchemy", "alembic"):
+        monkeypatch.setitem(sys.modules, stand_in, module)
     logged(name, run)
-    steps = [(words["step"], args) for call, args, words in module.told if call in ("log", "log_metric")]
     if name == "mlflow":
-        assert [(step, args[1:]) for step, args in steps] == [
-            (0, ("score", 0.25)),
-            (0, ("eval/success", 0.2)),
-            (1, ("score", 0.5)),
-            (1, ("policy/a_0/loss", -1.5)),
+        batches = [words for call, _, words in module.told if call == "log_batch"]
+        assert [point for words in batches for point in words["metrics"]] == [
+            (0, "score", 0.25),
+            (0, "eval/success", 0.2),
+            (1, "score", 0.5),
+            (1, "policy/a_0/loss", -1.5),
+        ]
+        assert [key for words in batches for key, _ in words["tags"]] == [
+            "what/score",
+            "what/eval/success",
+            "what/policy/a_0/loss",
         ]
     else:
+        steps = [(words["step"], args) for call, args, words in module.told if call == "log"]
         assert steps == [
             (0, ({"score": 0.25, "eval/success": 0.2},)),
             (1, ({"score": 0.5, "policy/a_0/loss": -1.5},)),
@@ -112,6 +101,30 @@ def test_each_is_told_every_number_once_and_sends_nothing(
     if name == "wandb":
         (start,) = [words for call, _, words in module.told if call == "init"]
         assert start["mode"] == "offline" and start["dir"] == str(run.root)
+
+
+def test_mlflow_is_told_no_more_at_once_than_a_server_takes(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    module = Recorder("mlflow")
+    monkeypatch.setitem(sys.modules, "mlflow", module)
+    tracker = loggers.make("mlflow", run, 0)
+    tracker.log({"iteration": 0} | {f"policy/a_{i}/loss": float(i) for i in range(250)})
+    batches = [words for call, _, words in module.told if call == "log_batch"]
+    assert [len(words["metrics"]) for words in batches] == [len(words["tags"]) for words in batches] == [100, 100, 50]
+
+
+def test_trackio_refuses_a_second_folder_in_one_process(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package would write into the first one, and say nothing."""
+    monkeypatch.setenv("TRACKIO_DIR", "")
+    monkeypatch.setitem(sys.modules, "trackio", Recorder("trackio"))
+    loggers.make("trackio", run, 0)
+    loggers.make("trackio", RunFolder.create(tmp_path, "beside", "x"), 0)
+    with pytest.raises(ConfigError, match=r"one folder in a process.*TRACKIO_DIR"):
+        loggers.make("trackio", RunFolder.create(tmp_path / "other", "x", "x"), 0)
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "mine"))
+    loggers.make("trackio", RunFolder.create(tmp_path / "other", "y", "x"), 0)
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])

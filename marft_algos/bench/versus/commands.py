@@ -10,29 +10,20 @@ from typing import Annotated, Any
 import tyro
 
 from marft_algos.bench.grid import LEARNING, SEED
-from marft_algos.config import arguments, presets
-from marft_algos.config.settings import TrainConfig
+from marft_algos.config import arguments
 from marft_algos.ranges import COUNT, SHARE
 from marft_algos.terminal import say
-
-EXAMPLES = """\
-Does my team beat my best single agent, at equal cost?
-
-Trains the team, the team without D, and one agent by the best of several algorithms, each at the best of several rates;
-the single agent gets what the team has cost in sampled tokens, in processed tokens and in latency. Then it says one of
-"team needed", "no team needed", "too dear", "not decided", and "D matters" or not. docs/versus.md has the rules.
-
-  marft versus {team} --env-kwargs levels=[0] --token-budget 98304 --out runs/versus --plan
-  marft versus {team} --env-kwargs levels=[0] --token-budget 98304 --out runs/versus --jobs 2
-  marft versus {toy} --single-team solver_0 --settings preset=toy --token-budget 20000 --out runs/relay
-  marft versus MODULE:ID --single MODULE:SOLO-ID --algorithms rft grpo --token-budget 50000 --out runs/mine
-
-The same command goes on with what was stopped, and writes the report again."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Options of the command; their meaning is that of ``Trial``."""
+    """Does my team beat my best single agent, at equal cost?
+
+    Trains the team, the team without D, and one agent by the best of several algorithms, each at the best of several
+    rates; the single agent gets what the team has cost in sampled tokens, in processed tokens and in latency. Then it
+    says one of "team needed", "no team needed", "too dear", "not decided", and "D matters" or not. docs/versus.md has
+    the rules. The same command goes on with what was stopped, and writes the report again.
+    """
 
     env: Annotated[str, tyro.conf.Positional]
     """The team's environment."""
@@ -72,8 +63,7 @@ class Arguments:
 
 def run_versus(argv: list[str]) -> int:
     """``marft versus ENV --token-budget N --out DIR``."""
-    about = EXAMPLES.format(team=TrainConfig.env, toy=presets.TOYS[0])
-    options: Arguments = arguments.parse(Arguments, argv, prog="marft versus", description=about)
+    options: Arguments = arguments.parse(Arguments, argv, prog="marft versus")
     from marft_algos.lazy import require_training
 
     require_training()

@@ -72,7 +72,7 @@ class Trial(Part):
         if said := sorted(OF_THE_TRIAL & set(self.settings)):
             raise ConfigError(
                 f"settings has {', '.join(said)}, which the trial itself decides: budgets end its runs, and each side "
-                "has an environment and algorithms of its own. Leave them out; see marft versus --help."
+                "has an environment and algorithms of its own. Leave them out; see marft versus --help-all."
             )
         if self.single and self.single_team:
             raise ConfigError(
