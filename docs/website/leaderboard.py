@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path("benchmarks/results")
+"""Named as in the commands on the page."""
 ABOUT = """\
 The entries are the packed results of this repository, `benchmarks/results/*.tar.xz`: the project's own runs, and so far
 nobody else's. How a file of yours is checked, and ranked beside them: [benchmarking](../benchmarking.md#leaderboard).

@@ -30,7 +30,6 @@ from marft_envs.errors import ConfigError, DataError, MarftError
 
 MOST_EPISODES = 100_000
 """Of an evaluation: a file that asks for more would only keep this machine busy."""
-_BENCH, _RESULT, _CELL = TypeAdapter(_Bench), TypeAdapter(_Result), TypeAdapter(Cell)
 _OF_CELLS = {f.name for f in dataclasses.fields(Cell)} - {"samples", "contribution"}
 """What a result may not say of itself, for a row is its cell and its result."""
 
@@ -69,6 +68,9 @@ class _Result(_Strict):
 
 class _Bench(_Strict):
     stages: dict[Literal["sweep", "main"], list[dict[str, Any]]]
+
+
+_BENCH, _RESULT, _CELL = TypeAdapter(_Bench), TypeAdapter(_Result), TypeAdapter(Cell)
 
 
 @dataclass(frozen=True, slots=True)
