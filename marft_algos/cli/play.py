@@ -94,7 +94,7 @@ def team_of(path: str, env_id: str, names: Sequence[str]) -> Reply:
     from marft_algos.runs import paths
     from marft_algos.runs.folder import RunFolder
 
-    run = RunFolder.open(path)
+    run = RunFolder.team(path)
     settings = paths.of_run(run)
     env = marft_envs.make(settings.env, **settings.env_kwargs)
     env.reset(seed=0)
