@@ -32,7 +32,7 @@ class PlayArguments:
     agent: str = ""
     """Play this agent only; the others are played by ``--team``, or at random."""
     team: str = ""
-    """Folder of a run whose trained policies play (needs the train extra)."""
+    """Folder of a run, or team on the hub (USER/NAME), whose trained policies play (needs the train extra)."""
     random: bool = False
     """Everybody is played at random, from the task's plausible replies; asks for nothing."""
     seed: Annotated[int, NOT_NEGATIVE] = 0

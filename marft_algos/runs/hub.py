@@ -39,13 +39,16 @@ def local(spec: str, kind: Kind = "team") -> str:
     A folder here wins, and whatever begins with the name of one is a path; ``@REVISION`` is always the hub's.
 
     Args:
-        spec: A path, a run's name, or a name on the hub.
+        spec: A path, a run's name, an export's folder (whose ``team`` is meant), or a name on the hub.
         kind: What is expected there: a whole team, or one policy's adapter.
 
     Raises:
         ConfigError: No such repository or revision, no leave to read it, not reached and not in the cache, or it holds
             something else; the message says what to type.
     """
+    exported = Path(spec).expanduser() / "team"
+    if kind == "team" and (exported.parent / "export.json").is_file() and (exported / "config.toml").is_file():
+        return str(exported)
     match = _NAME.fullmatch(spec)
     if match is None:
         return spec
