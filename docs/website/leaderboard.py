@@ -10,8 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path("benchmarks/results")
 """Named as in the commands on the page."""
 ABOUT = """\
-The entries are the packed results of this repository, `benchmarks/results/*.tar.xz`: the project's own runs, and so far
-nobody else's. How a file of yours is checked, and ranked beside them: [benchmarking](../benchmarking.md#leaderboard).
+The entries are the packed results of this repository, `benchmarks/results/*.tar.xz`. They are the project's own runs,
+and so far nobody else's. [Benchmarking](../benchmarking.md#leaderboard) says how a file of yours is checked and ranked.
 """
 
 

@@ -31,22 +31,25 @@ COLUMNS = (
     "tuning",
 )
 HOW = (
-    "Two entries stand in one ranking if everything that their settings say is the same: environment and its "
-    "arguments, budget of sampled tokens, model, team, lengths, and the problems of the evaluation. Their own are the "
-    "algorithm with its settings, the episodes of an iteration, the number of iterations, and how fast it was run.",
-    "Score: mean of seeds in percent, with its 95 % interval over seeds and problems. To the first: the difference to "
-    "the entry with the best mean, paired by seed and problem, with its 95 % interval. An entry's rank is one more "
-    "than the number of entries that are distinguishably better (all pairs of a ranking, at 5 % together, by Holm's "
-    "procedure), so those that noise could have put in another order share it; in brackets, the ranks that it may "
-    "have. So “distinguishable” asks for more than an interval that excludes 0, and few seeds share more ranks: a "
-    f"shared rank is no praise. Under {MIN_SEEDS} seeds there is none. Seeds: with a result, of those planned.",
-    "Checked, for every result in a file: that its settings are those that its name is the hash of; that it was "
-    "scored on the problems that this version draws from them; that its score, and every score of its curve, is the "
-    "mean of its outcomes; that its tokens add up and end with its budget; and that its learning rate is the one that "
-    "the sweep in the file chose, where there is one (tuning: rates tried). A file with one number that does not "
-    "follow is refused. Not checked, because no file can show it: that the outcomes were had by that training, that "
-    "no runs were left out before the file was packed, and tokens beyond their sums. Who doubts a row runs its grid.",
-    "Trained teams only, scored where they were trained: votes, and teams scored elsewhere, are checked and left out.",
+    "Two entries are in one ranking if all of their settings are equal: the environment and its arguments, the "
+    "budget of sampled tokens, the model, the team, lengths, and the problems of the evaluation. They may differ in "
+    "the algorithm with its own settings, the episodes of an iteration, and where and how fast they were run.",
+    "The score is the mean of seeds in percent, with its 95 % interval over seeds and problems. “To the first” is "
+    "the difference to the entry with the best mean, paired by seed and problem, with its 95 % interval. The rank "
+    "of an entry is one more than the number of entries that are distinguishably better. Entries that noise could "
+    "have put in another order share a rank. The brackets hold all the ranks that an entry may have. All pairs of a "
+    "ranking are tested together at 5 %, by Holm's procedure, so “distinguishable” asks for more than an interval "
+    f"that excludes 0. An entry with few seeds shares more ranks, and one with fewer than {MIN_SEEDS} has none. “2 "
+    "of 3” seeds means that one has no result.",
+    "For every result in a file it is checked that its settings are those that its name is the hash of, that it was "
+    "scored on the problems that this version draws from these settings, that its score and every score of its "
+    "curve are the means of their outcomes, and that its tokens add up and end with its budget. “Tuning” is the "
+    "number of learning rates in the sweep of the file, whose choice is checked, too. A file with one number that "
+    "does not follow is refused.",
+    "No file can show that the outcomes come from the training that it describes, that runs were not left out "
+    "before it was packed, or that tokens were counted rightly. Whoever doubts a row can run its grid.",
+    "Only teams that were scored where they were trained are ranked. Votes, and teams that were scored elsewhere, "
+    "are checked and left out.",
 )
 """What a reader must know."""
 
