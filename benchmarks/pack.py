@@ -6,38 +6,21 @@
     mkdir -p runs && tar -xf benchmarks/results/toys.tar.xz -C runs
     marft bench run examples/configs/bench_toys.toml --out runs/toys
 
-What failed is left out, and is tried again; so are results of cells that the grid no longer has. Equal results make an
-equal file.
+The same as ``marft bench pack``, into the repository. What failed is left out, and is tried again.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import sys
-import tarfile
 from pathlib import Path
 
 from marft_algos.bench.folder import BenchFolder
+from marft_algos.bench.packed import MEMORY, pack
+
+__all__ = ["MEMORY", "RESULTS", "pack"]
 
 RESULTS = Path(__file__).parent / "results"
-MEMORY = "memory.json"
-"""In a benchmark's folder: what ``benchmarks.learning.population`` has measured of its teams, where it has."""
-
-
-def pack(folder: BenchFolder, out: Path) -> int:
-    """Writes the archive; returns how many results it holds."""
-    keys = sorted({cell["key"] for cells in folder.described()["stages"].values() for cell in cells})
-    results = [result for key in keys if (result := folder.result_file(key)).is_file()]
-    jobs = [folder.job_file(result.stem) for result in results]
-    beside = [memory] if (memory := folder.root / MEMORY).is_file() else []
-    with tarfile.open(out, "w:xz") as archive:
-        for file in (folder.bench_file, folder.grid_file, *beside, *jobs, *results):
-            content = file.read_bytes()
-            entry = tarfile.TarInfo(str(Path(folder.root.name) / file.relative_to(folder.root)))  # nobody's, of no time
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return len(results)
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from pymdownx import slugs
 
 import marft_envs
-from website import api, gallery, links, notebooks
+from website import api, gallery, leaderboard, links, notebooks
 
 ROLE = re.compile(r":(?:class|meth|func|data|attr|mod|exc):<code>~?([^<]+)</code>")
 APART = InclusionLevel.NOT_IN_NAV
@@ -28,7 +28,7 @@ def on_config(config: Any) -> Any:
 
 def made(sections: dict[str, list[Any]]) -> Iterator[tuple[str, str]]:
     """Source address and content of everything that is made; its place in the navigation goes into ``sections``."""
-    for source in (api, gallery, notebooks):
+    for source in (api, gallery, leaderboard, notebooks):
         for address, title, content in source.pages():
             if title:
                 sections.setdefault(address.partition("/")[0] + "/", []).append({title: address})

@@ -1,4 +1,4 @@
-"""``marft bench run``, ``report`` and ``perf``."""
+"""``marft bench run``, ``report``, ``pack``, ``leaderboard`` and ``perf``."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from marft_envs.errors import ConfigError, did_you_mean
 if TYPE_CHECKING:
     from marft_algos.bench.cells import Cell
 
-VERBS = ("run", "report", "perf")
+VERBS = ("run", "report", "pack", "leaderboard", "perf")
 
 USAGE = """\
 Runs a grid of algorithms, environments and seeds, and reports on it.
 
-usage: marft bench {{run,report,perf}} …
+usage: marft bench {{run,report,pack,leaderboard,perf}} …
 
 Examples:
 {examples}
@@ -33,6 +33,8 @@ Examples:
 Verbs:
   marft bench run GRID.toml --out DIR [--jobs N] [--stage sweep|main]   runs a grid, or goes on with it
   marft bench report DIR [--check BASELINE]                             tables, figures, one page
+  marft bench pack DIR [--out NAME.tar.xz]                              its results as one file, without the runs
+  marft bench leaderboard PACKED.tar.xz ... [--out PAGE.md|PAGE.html]   checks packed results, and ranks them
   marft bench perf [NAME]                                               measures speed (from the repository)"""
 
 
@@ -46,7 +48,8 @@ def run_bench(argv: list[str]) -> int:
     verb, rest = argv[0], argv[1:]
     if verb not in VERBS:
         raise ConfigError(f"There is no 'marft bench {verb}'. {did_you_mean(verb, VERBS)}")
-    return {"run": run_run, "report": run_report, "perf": run_perf}[verb](rest)
+    verbs = {"run": run_run, "report": run_report, "pack": run_pack, "leaderboard": run_leaderboard, "perf": run_perf}
+    return verbs[verb](rest)
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,78 @@ def run_report(argv: list[str]) -> int:
     comparison = check.compare(folder.rows(), check.read_rows(Path(options.check)))
     say("\n".join(comparison.lines))
     return REGRESSION if comparison.departed else 0
+
+
+@dataclass(frozen=True)
+class PackArguments:
+    """Packs a benchmark's settings and results, without its runs, as one file: evidence that others can check."""
+
+    folder: Annotated[Path, tyro.conf.Positional]
+    """Folder of the benchmark."""
+    out: Path | None = None
+    """The file; NAME.tar.xz, of the folder's name, if not given."""
+
+
+def run_pack(argv: list[str]) -> int:
+    """``marft bench pack DIR``."""
+    options: PackArguments = arguments.parse(PackArguments, argv, prog="marft bench pack")
+    from marft_algos.bench import packed
+    from marft_algos.bench.folder import BenchFolder
+
+    folder = BenchFolder(options.folder.resolve())
+    out = options.out or Path(f"{folder.root.name}.tar.xz")
+    say(f"{packed.pack(folder, out)} results: {out}, {out.stat().st_size / 1024:.0f} KiB")
+    say(f"next:    marft bench leaderboard {shlex.quote(str(out))}")
+    return 0
+
+
+@dataclass(frozen=True)
+class LeaderboardArguments:
+    """Checks packed benchmarks, number by number, and ranks entries whose settings are the same.
+
+    A file with a number that does not follow from its outcomes is refused, and no page is written.
+    """
+
+    packed: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Packed files, folders of them, or folders of benchmarks."""
+    out: Path | None = None
+    """Page to write, PAGE.md or PAGE.html; printed as Markdown if not given."""
+    setting: str = ""
+    """Only the ranking of this setting, with the scores of every seed; its id stands on the page."""
+
+
+def run_leaderboard(argv: list[str]) -> int:
+    """``marft bench leaderboard PACKED …``."""
+    options: LeaderboardArguments = arguments.parse(LeaderboardArguments, argv, prog="marft bench leaderboard")
+    from marft_algos.lazy import require_training
+
+    if options.out is not None and options.out.suffix not in (".md", ".html"):
+        raise ConfigError(
+            f"--out {options.out} names neither a .md nor a .html file, and those are what can be written."
+        )
+    if not options.packed:
+        raise ConfigError("Name packed benchmarks. To make one: marft bench pack DIR")
+    require_training()
+    from marft_algos.bench import board, leaderboard
+    from marft_algos.runs.disk import write_whole
+
+    evidence = leaderboard.read(options.packed)
+    settings = leaderboard.rank(evidence)
+    page = board.blocks(evidence, settings)
+    if options.setting:
+        chosen = [setting for setting in settings if setting.id == options.setting]
+        if not chosen:
+            known = did_you_mean(options.setting, [setting.id for setting in settings])
+            raise ConfigError(f"No entry has the setting '{options.setting}'. {known}")
+        page = [*board.ranking(chosen[0], evidence), board.by_seed(chosen[0])]
+        page = [board.Block("title", "Leaderboard"), *page]
+    text = board.webpage(page) if options.out is not None and options.out.suffix == ".html" else board.markdown(page)
+    if options.out is None:
+        say(text.rstrip())
+        return 0
+    write_whole(options.out, text)
+    say(f"{sum(pack.checked for pack in evidence)} results checked: {options.out}")
+    return 0
 
 
 def run_perf(argv: list[str]) -> int:

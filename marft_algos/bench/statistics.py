@@ -221,3 +221,45 @@ def departure(new: Outcomes, old: Outcomes) -> Interval:
     deviation = max(math.sqrt(float(pooled)), 1 / old.shape[1])
     half = student_quantile(0.975, df) * deviation * math.sqrt(1 / len(a) + 1 / len(b))
     return Interval(value, value - half, value + half, len(a))
+
+
+# Ranks -----------------------------------------------------------------------------------------------
+
+
+def p_value(gaps: Outcomes) -> float:
+    """Computes the two-sided p of differences [S, P] whose true mean is 0.
+
+    Student's t with the variance and the degrees of freedom of :func:`spread`: what the interval of :func:`estimate` is
+    stretched to. Where nothing varies, the sign test on P problems. 1 where no interval can be given.
+    """
+    if not enough([gaps]):
+        return 1.0
+    value, part = float(gaps.mean()), spread(gaps)
+    if part.variance == 0:
+        return min(1.0, 2.0 ** (1 - gaps.shape[1])) if value else 1.0
+    return max(0.0, 2 * (1 - student_cdf(abs(value) / math.sqrt(part.variance), min(part.df, 1e6))))
+
+
+def holm(p_values: Sequence[float], level: float = 0.05) -> list[bool]:
+    """Says which hypotheses are rejected so that all of them hold together at this level (Holm, 1979)."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    rejected = [False] * len(p_values)
+    for step, i in enumerate(order):
+        if p_values[i] > level / (len(p_values) - step):
+            break
+        rejected[i] = True
+    return rejected
+
+
+def rank_bounds(better: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Bounds each rank, from who is distinguishably better than whom.
+
+    Args:
+        better: [n, n]; ``better[i, j]``: i is better than j, all pairs at one family-wise level.
+
+    Returns:
+        One more than are better, and n less those that are worse: simultaneous confidence sets of the ranks (Mogstad,
+        Romano, Shaikh and Wilhelm, Review of Economic Studies 2024).
+    """
+    n = len(better)
+    return [(1 + int(better[:, i].sum()), n - int(better[i].sum())) for i in range(n)]

@@ -262,7 +262,7 @@ def share(e: Interval | None) -> str:
     return f"{e.mean:.2f}" if math.isnan(e.low) else f"{e.mean:.2f} [{e.low:.2f}, {e.high:.2f}]"
 
 
-def _count(number: float, separator: str = " ") -> str:
+def count(number: float, separator: str = " ") -> str:
     """Writes ``98 304``; a dash where it was not counted."""
     return "–" if math.isnan(number) else f"{number:,.0f}".replace(",", separator)
 
@@ -282,8 +282,8 @@ def _entries(line: Line) -> list[str]:
         str(line.seeds) + (f" (+{line.pending} pending)" if line.pending and line.mean is not None else ""),
         str(line.failed),
         str(line.infra) if line.seeds else "–",
-        *(_count(n) for n in (line.tokens, line.processed, line.starts, line.critical_path)),
-        *(_count(n, "") for n in (line.seconds, line.memory / 2**20)),
+        *(count(n) for n in (line.tokens, line.processed, line.starts, line.critical_path)),
+        *(count(n, "") for n in (line.seconds, line.memory / 2**20)),
     ]
 
 

@@ -25,6 +25,8 @@ _FORMS = {
     "eval": "cli.options:EvalArguments",
     "bench run": "bench.commands:RunArguments",
     "bench report": "bench.commands:ReportArguments",
+    "bench pack": "bench.commands:PackArguments",
+    "bench leaderboard": "bench.commands:LeaderboardArguments",
     "export": "export.commands:ExportArguments",
     "new": "cli.new:NewArguments",
     "check": "cli.app:CheckArguments",

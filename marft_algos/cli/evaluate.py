@@ -114,7 +114,7 @@ def _compare(options: EvalArguments) -> int:
     from marft_algos.training import compare
 
     path = Path(options.scenarios) if options.scenarios else None
-    changes = compare.compare(RunFolder.open(a), RunFolder.open(b), path, options.checkpoint)
+    changes = compare.compare(RunFolder.team(a), RunFolder.team(b), path, options.checkpoint)
     say(f"A {a}, B {b}, {changes[0].difference.n} scenarios: A, B, B - A (paired, 95 %; of these runs, not of seeds)")
     say(compare.printed(changes))
     worse = [change.name for change in changes if change.verdict == "worse"]
@@ -132,7 +132,7 @@ def _eval_settings(options: EvalArguments) -> tuple[TrainConfig, RunFolder | Non
         raise ConfigError(f"--episodes is {options.episodes}; expected at least 1, or leave it out: as while training.")
     if options.models and not options.untrained:
         raise ConfigError("A trained team plays on its own base models. Add --untrained, or leave --models out.")
-    run = RunFolder.open(options.run) if options.run else None
+    run = RunFolder.team(options.run) if options.run else None
     if run is not None:
         config = paths.of_run(run, {"models": options.models} if options.models else {})
     else:

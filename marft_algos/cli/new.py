@@ -1,4 +1,4 @@
-"""``marft new env NAME``: a project of its own for an environment, with entry point, card and tests that pass."""
+"""``marft new env NAME``: a project of its own for an environment: entry point, card, tests that pass, and their CI."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from marft_envs.errors import ConfigError
 class NewArguments:
     """Writes a project that others install with pip: marft new env NAME.
 
-    It has one environment, registered by an entry point so that ``marft envs`` finds it, a card, and tests.
+    It has one environment, registered by an entry point so that ``marft envs`` finds it, a card, tests, and a workflow
+    that runs them and the check.
     """
 
     kind: Annotated[Literal["env"], tyro.conf.Positional]
@@ -99,7 +100,7 @@ Say here what the task is, and what a team has to do together that one agent can
 
 ```sh
 pip install -e .
-marft check $name-v0                  # what every environment must keep: let your CI run it
+marft check $name-v0                  # what every environment must keep; .github/workflows runs it
 marft play $name-v0 --random
 marft train --preset toy --env $name-v0
 ```
@@ -207,12 +208,32 @@ def test_the_adder_hears_both() -> None:
     (round_,) = played("1", "2", "3").rounds
     assert round_.D == [[0, 0, 1], [0, 0, 1], [0, 0, 0]]
 '''
+_CI = """\
+# What every change must pass: the rules that all environments keep, and the tests of this one.
+name: check
+on: [push, pull_request]
+jobs:
+  check:
+    runs-on: ubuntu-latest
+    strategy:
+      matrix:
+        python: ["3.11", "3.13"]
+    steps:
+      - uses: actions/checkout@v4
+      - uses: actions/setup-python@v5
+        with:
+          python-version: $${{ matrix.python }}
+      - run: pip install -e ".[dev]"
+      - run: marft check $name-v0
+      - run: python -m pytest
+"""
 FILES = {
     "pyproject.toml": _PROJECT,
     "README.md": _CARD,
     "PACKAGE/__init__.py": _MODULE,
     "PACKAGE/py.typed": "",
     "tests/test_env.py": _TESTS,
+    ".github/workflows/check.yml": _CI,
     ".gitignore": "__pycache__/\n*.egg-info/\ndist/\nruns/\n",
 }
 """Path -> what is written there; ``$name``, ``$package`` and ``$version`` are put in."""

@@ -20,7 +20,7 @@ class EvalArguments:
     """
 
     run: Annotated[str, tyro.conf.Positional] = ""
-    """Folder or name of the run."""
+    """Folder or name of the run; or a team on the Hugging Face hub, USER/NAME or USER/NAME@REVISION."""
     checkpoint: str = "last"
     """``last``, ``best`` or an iteration's number."""
     untrained: bool = False
@@ -46,7 +46,7 @@ class EvalArguments:
     device: str = ""
     """Another device than while training."""
     compare: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN_A RUN_B")] = ()
-    """Two runs of one team, A and B."""
+    """Two runs of one team, A and B; or teams on the hub, USER/NAME."""
     scenarios: str = ""
     """With --compare: file of the frozen scenarios; written from A's held-out panel if it is not there yet."""
     engines: dict[str, Any] | str = ""

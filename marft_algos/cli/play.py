@@ -32,7 +32,7 @@ class PlayArguments:
     agent: str = ""
     """Play this agent only; the others are played by ``--team``, or at random."""
     team: str = ""
-    """Folder of a run whose trained policies play (needs the train extra)."""
+    """Folder of a run, or team on the hub (USER/NAME), whose trained policies play (needs the train extra)."""
     random: bool = False
     """Everybody is played at random, from the task's plausible replies; asks for nothing."""
     seed: Annotated[int, NOT_NEGATIVE] = 0
@@ -94,7 +94,7 @@ def team_of(path: str, env_id: str, names: Sequence[str]) -> Reply:
     from marft_algos.runs import paths
     from marft_algos.runs.folder import RunFolder
 
-    run = RunFolder.open(path)
+    run = RunFolder.team(path)
     settings = paths.of_run(run)
     env = marft_envs.make(settings.env, **settings.env_kwargs)
     env.reset(seed=0)

@@ -50,7 +50,7 @@ def typed_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
         )
     # A key given here replaces that key, and leaves the others of the preset.
     merged = arguments.over(base.env_kwargs, config.env_kwargs, preset=run is None and "config" not in files)
-    return dataclasses.replace(config, env_kwargs=merged), run
+    return paths.fetched(dataclasses.replace(config, env_kwargs=merged)), run
 
 
 def _about(preset: str, command: str, whole: bool) -> str:

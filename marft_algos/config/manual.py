@@ -182,6 +182,15 @@ MANUAL: dict[str, Entry] = {
             ("runs/toys --check runs/toys-before", "exits with 3 if something has changed"),
         )
     ),
+    "bench pack": Entry(
+        (("runs/toys", "toys.tar.xz, to be sent or kept"), ("runs/toys --out results/toys-1.tar.xz", "by another name"))
+    ),
+    "bench leaderboard": Entry(
+        (
+            ("toys.tar.xz core.tar.xz", "checks them, number by number, and prints the rankings"),
+            ("toys.tar.xz core.tar.xz --out board.html", "as a page"),
+        )
+    ),
     "replay": Entry(
         (
             ("runs/NAME/lost/CHUNK", "in this process, which may end as the workers did"),

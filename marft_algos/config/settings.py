@@ -58,10 +58,12 @@ class TrainConfig(Checked):
     """Share of training episodes against the pool; in the others everybody plays as they are. A half: the pool keeps
     play from going in circles, and present play keeps it moving."""
     adapters: dict[str, str] = field(default_factory=dict)
-    """Policy = folder of a saved policy to start from, e.g. ``runs/NAME/checkpoints/step_000100/policies/actor_0``."""
+    """Policy = folder of a saved policy to start from, e.g. ``runs/NAME/checkpoints/step_000100/policies/actor_0``, or
+    an adapter on the Hugging Face hub, ``USER/NAME-actor_0``."""
     start: str = ""
     """Run whose weights this one begins with: ``runs/NAME`` (its last checkpoint), ``runs/NAME/best``, or
-    ``runs/NAME/checkpoints/step_000100``. Team, models, adapters' shape and task are that run's unless they are given.
+    ``runs/NAME/checkpoints/step_000100``; or a team on the Hugging Face hub, ``USER/NAME`` or ``USER/NAME@REVISION``.
+    Team, models, adapters' shape and task are that run's unless they are given.
     """
     warm_start: Annotated[int, NOT_NEGATIVE] = 0
     """Iterations of ``sft`` on the task's own expert that the team begins with, unless ``start`` says where: a run of

@@ -113,6 +113,12 @@ def check(table: Mapping[str, Any], source: Path | str, *, trust: bool = False) 
         importable()
 
 
+def dry() -> bool:
+    """Whether the command executes and sends nothing, because the user has typed so."""
+    current = _command.get()
+    return current is not None and current.dry
+
+
 def check_dry(table: Mapping[str, Any]) -> None:
     """Checks that the environment can be built without starting a program or sending anything, as a dry run must.
 

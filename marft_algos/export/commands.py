@@ -39,7 +39,7 @@ class ExportArguments:
     llama_cpp: str = ""
     """Folder of llama.cpp; empty: its converter is on the PATH."""
     push: str = ""
-    """USER/NAME: push each folder to the Hugging Face hub, as the repository USER/NAME-FOLDER."""
+    """USER/NAME: push each folder to the Hugging Face hub, as USER/NAME-FOLDER, and the whole team as USER/NAME."""
     private: bool = False
     """Make new repositories private."""
     dry_run: bool = False

@@ -12,7 +12,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from marft_algos.export import bases, card, gguf
+from marft_algos.export import bases, card, gguf, team
 from marft_algos.export.bases import Base
 from marft_algos.export.card import Part, Team
 from marft_algos.runs.disk import writing
@@ -54,6 +54,8 @@ def check(wanted: Wanted, out: Path) -> None:
     """
     if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"'{out}' exists and is no export. Choose another folder: --out DIR")
+    if team.FOLDER in wanted.policies:
+        raise ConfigError(f"A policy is called '{team.FOLDER}', as the folder of the whole team. Give it another name.")
     if not wanted.merged or wanted.whole:
         return
     quantize = wanted.team.config.quantize
@@ -71,7 +73,8 @@ def planned(wanted: Wanted) -> list[str]:
     """Returns the names of the folders that an export will have, base models first."""
     bases_ = [] if wanted.whole else dict.fromkeys(base.folder for base in wanted.policies.values() if base.folder)
     kinds = ["", *(["-merged"] if wanted.merged and not wanted.whole else []), *(["-gguf"] if wanted.gguf else [])]
-    return [*bases_, *(f"{policy}{kind}" for policy in wanted.policies for kind in kinds)]
+    whole = [team.FOLDER] if not team.unplayable(wanted) else []
+    return [*bases_, *(f"{policy}{kind}" for policy in wanted.policies for kind in kinds), *whole]
 
 
 def write(wanted: Wanted, out: Path) -> list[str]:
@@ -108,8 +111,13 @@ def _write(wanted: Wanted, out: Path) -> list[str]:
         parts = _policy(wanted, out, policy, base)
         folders += parts
         described[policy] = {"folders": parts, "base": base.reference(wanted.prefix), "origin": base.origin}
-    team = wanted.team
-    content = {"env": team.config.env, "agents": dict(team.agents), "policies": described, "bases": list(copied)}
+    if why := team.unplayable(wanted):
+        say(f"note:    no folder of the whole team: {why}")
+    else:
+        team.write(wanted, out)
+        folders.append(team.FOLDER)
+    told = wanted.team
+    content = {"env": told.config.env, "agents": dict(told.agents), "policies": described, "bases": list(copied)}
     (out / MARK).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return folders
 
@@ -125,7 +133,7 @@ def _policy(wanted: Wanted, out: Path, policy: str, base: Base) -> list[str]:
     if wanted.whole:
         shutil.copytree(source, out / policy, dirs_exist_ok=True)
     else:
-        _adapter(source, out / policy, part.reference)
+        adapter(source, out / policy, part.reference)
     _finish(wanted, part, out / policy)
     folders, model = [policy], out / policy
     if wanted.merged and not wanted.whole:
@@ -141,7 +149,7 @@ def _policy(wanted: Wanted, out: Path, policy: str, base: Base) -> list[str]:
     return folders
 
 
-def _adapter(source: Path, folder: Path, reference: str) -> None:
+def adapter(source: Path, folder: Path, reference: str) -> None:
     """Copies an adapter, and names its base model as others find it."""
     weights, settings = _ADAPTER
     shutil.copyfile(source / weights, folder / weights)

@@ -1,6 +1,7 @@
 """Pushes exported folders to the Hugging Face hub, each as a repository of its own.
 
 A repository for each folder: only so has an adapter's ``base_model_name_or_path`` a name that loaders of others follow.
+The whole team is ``USER/NAME`` itself, and comes last: nothing that it names is absent when it is there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from huggingface_hub.errors import HFValidationError, HTTPError
 from huggingface_hub.utils import validate_repo_id
 
 from marft_algos.config import keys
+from marft_algos.export.team import FOLDER
 from marft_algos.terminal import say
 from marft_envs.errors import ConfigError, MarftError
 
@@ -47,6 +49,11 @@ def check(prefix: str, dry: bool) -> None:
         )
 
 
+def repository(prefix: str, folder: str) -> str:
+    """Names the repository of a folder."""
+    return prefix if folder == FOLDER else f"{prefix}-{folder}"
+
+
 def check_names(prefix: str, folders: Sequence[str]) -> None:
     """Checks that the hub takes the name of every repository.
 
@@ -55,11 +62,11 @@ def check_names(prefix: str, folders: Sequence[str]) -> None:
     """
     for name in folders:
         try:
-            validate_repo_id(f"{prefix}-{name}")
+            validate_repo_id(repository(prefix, name))
         except HFValidationError as error:
             raise ConfigError(
-                f"--push {prefix} makes the repository '{prefix}-{name}': {error} Expected a shorter NAME, and policies"
-                " named in letters, digits, '-' and '_'."
+                f"--push {prefix} makes the repository '{repository(prefix, name)}': {error} Expected a shorter"
+                " NAME, and policies named in letters, digits, '-' and '_'."
             ) from error
 
 
@@ -68,7 +75,7 @@ def listed(out: Path, folders: Sequence[str], prefix: str) -> list[str]:
     lines = []
     for name in folders:
         files = sorted(file for file in (out / name).rglob("*") if file.is_file())
-        lines.append(f"{prefix}-{name}")
+        lines.append(repository(prefix, name))
         lines += [f"  {file.stat().st_size:>13,}  {file.relative_to(out / name)}" for file in files]
     return lines
 
@@ -79,7 +86,7 @@ def push(out: Path, folders: Sequence[str], prefix: str, private: bool, message:
     Args:
         out: The export.
         folders: Names in it.
-        prefix: ``USER/NAME``; a folder becomes the repository ``USER/NAME-FOLDER``.
+        prefix: ``USER/NAME``; a folder becomes the repository ``USER/NAME-FOLDER``, that of the team ``USER/NAME``.
         private: Make new repositories private.
         message: Of the commits.
 
@@ -91,8 +98,8 @@ def push(out: Path, folders: Sequence[str], prefix: str, private: bool, message:
     """
     api, addresses = HfApi(), list[str]()
     keys.announce("HF_TOKEN", keys.places([constants.ENDPOINT]))
-    for name in sorted(folders, key=lambda name: (not name.startswith("base"), name)):
-        repo = f"{prefix}-{name}"
+    for name in sorted(folders, key=lambda name: (not name.startswith("base"), name == FOLDER, name)):
+        repo = repository(prefix, name)
         try:
             url = api.create_repo(repo, private=private, exist_ok=True)
             api.upload_folder(repo_id=repo, folder_path=out / name, commit_message=message)

@@ -194,6 +194,17 @@ class RunFolder:
         )
 
     @classmethod
+    def team(cls, name: str) -> RunFolder:
+        """Returns the run at a path, of a name, or what the hub has of it (``USER/NAME``, ``USER/NAME@REVISION``).
+
+        Raises:
+            ConfigError: There is none.
+        """
+        from marft_algos.runs import hub
+
+        return cls.open(hub.local(name))
+
+    @classmethod
     def newest(cls) -> str:
         """Returns the path of the newest run in ``runs``.
 

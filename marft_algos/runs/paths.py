@@ -20,12 +20,22 @@ def absolute(config: TrainConfig) -> TrainConfig:
 
     What is not found stays as it is: it is a name (``embedded``, a hub id), or an error that others report.
     """
-    config = _mapped(config, lambda spec: _here(spec) or spec, _data)
+    config = _mapped(fetched(config), lambda spec: _here(spec) or spec, _data)
     source = getattr(config.algorithm, "demonstrations", "expert")
     if source not in ("", "expert") and Path(source).expanduser().exists():
         algorithm = dataclasses.replace(config.algorithm, demonstrations=os.path.abspath(Path(source).expanduser()))
         config = dataclasses.replace(config, algorithm=algorithm)
     return config
+
+
+def fetched(config: TrainConfig) -> TrainConfig:
+    """Names adapters that are on the hub by their folders in its cache; see :func:`marft_algos.runs.hub.local`."""
+    if not config.adapters:
+        return config
+    from marft_algos.runs import hub
+
+    there = {policy: hub.local(spec, "adapter") for policy, spec in config.adapters.items()}
+    return dataclasses.replace(config, adapters=there)
 
 
 def of_run(run: RunFolder, replaced: Mapping[str, Any] | None = None) -> TrainConfig:

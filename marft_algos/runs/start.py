@@ -54,14 +54,15 @@ def locate(start: str) -> Origin:
     """Finds the checkpoint that a setting names: of a run the last, or the one behind its name.
 
     Args:
-        start: ``RUN``, ``RUN/last``, ``RUN/best``, ``RUN/100``, or the checkpoint's folder.
+        start: ``RUN``, ``RUN/last``, ``RUN/best``, ``RUN/100``, the checkpoint's folder, or a team on the hub,
+            ``USER/NAME`` or ``USER/NAME@REVISION``.
 
     Raises:
         ConfigError: There is none.
     """
-    from marft_algos.runs import checkpoint
+    from marft_algos.runs import checkpoint, hub
 
-    path = Path(start).expanduser()
+    path = Path(hub.local(start)).expanduser()
     if (path / "policies").is_dir():
         run = next((RunFolder(up) for up in path.absolute().parents[:2] if (up / "config.toml").is_file()), None)
         if run is None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from marft_algos.cli import main
 
@@ -30,6 +31,10 @@ def test_a_new_project_installs_is_found_and_its_own_tests_pass(
     monkeypatch.chdir(tmp_path)
     assert main(["new", "env", "ticket-desk"]) == 0
     assert "marft check ticket-desk-v0" in capsys.readouterr().out
+    workflow = yaml.safe_load((tmp_path / "ticket-desk/.github/workflows/check.yml").read_text())["jobs"]["check"]
+    typed = [step["run"] for step in workflow["steps"] if "run" in step]
+    assert typed == ['pip install -e ".[dev]"', "marft check ticket-desk-v0", "python -m pytest"], "as below"
+    assert workflow["steps"][1]["with"]["python-version"] == "${{ matrix.python }}"
     pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", "site")
     ran(tmp_path, *pip, "./ticket-desk", path="")
     path = f"{tmp_path / 'site'}{os.pathsep}{ROOT}"

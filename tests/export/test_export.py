@@ -153,7 +153,10 @@ def test_two_bases_a_shared_policy_and_a_frozen_one(models: Path, tmp_path: Path
     bases = {"planner_0": str(models / "qwen"), "solver_0": str(models / "llama")}
     mixed = settings(models / "qwen", tmp_path, name="mixed", models=bases, frozen=("planner_0",), iterations=2)
     shared = settings(models / "qwen", tmp_path, name="shared", policies="shared", iterations=2)
-    for made, folders in ((mixed, {"base", "base-2", "planner_0", "solver_0"}), (shared, {"base", "shared"})):
+    for made, folders in (
+        (mixed, {"base", "base-2", "planner_0", "solver_0", "team"}),
+        (shared, {"base", "shared", "team"}),
+    ):
         run = train(made)[1]
         out = tmp_path / f"out-{made.name}"
         assert main(["export", str(run.root), "--out", str(out)]) == 0

@@ -56,11 +56,12 @@ def test_every_folder_is_a_repository_and_names_are_those_of_the_hub(
 ) -> None:
     out = tmp_path / "out"
     assert main(command(run, out, "--private")) == 0
-    assert set(hub.repositories) == {"me/team-base", "me/team-planner_0", "me/team-solver_0"}
+    assert set(hub.repositories) == {"me/team", "me/team-base", "me/team-planner_0", "me/team-solver_0"}
     assert all(hub.private.values()) and hub.commits[0][0] == "me/team-base", "the base is there before what names it"
+    assert hub.commits[-1][0] == "me/team", "the team comes last"
     for name, files in hub.repositories.items():
-        folder = out / name.removeprefix("me/team-")
-        assert {str(file.relative_to(folder)) for file in folder.rglob("*")} == files.keys()
+        folder = out / (name.removeprefix("me/team").removeprefix("-") or "team")
+        assert {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()} == files.keys()
         assert all((folder / file).read_bytes() == data for file, data in files.items())
     described = json.loads(hub.repositories["me/team-solver_0"]["adapter_config.json"])
     assert described["base_model_name_or_path"] == "me/team-base"
@@ -69,7 +70,7 @@ def test_every_folder_is_a_repository_and_names_are_those_of_the_hub(
     said = capsys.readouterr()
     assert "HF_TOKEN is sent to http://127.0.0.1" in said.err and hub.token not in said.err + said.out
     assert main(command(run, out)) == 0, "a second push is a second commit"
-    assert len(hub.commits) == 6
+    assert len(hub.commits) == 8
 
 
 def test_a_dry_run_lists_and_sends_nothing(
@@ -126,7 +127,7 @@ def test_the_names_that_are_checked_are_those_of_the_folders(
     checked: list[str] = []
     monkeypatch.setattr(pushing, "check_names", lambda prefix, folders: checked.extend(folders))
     assert main(command(run, tmp_path / "out", "--dry-run", "--merged")) == 0
-    assert checked == ["base", "planner_0", "planner_0-merged", "solver_0", "solver_0-merged"]
+    assert checked == ["base", "planner_0", "planner_0-merged", "solver_0", "solver_0-merged", "team"]
     assert set(checked) == {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()}
 
 
@@ -146,4 +147,4 @@ def test_the_endpoint_is_that_of_the_environment(run: RunFolder, tmp_path: Path)
             check=False,
         )
         assert done.returncode == 0, done.stderr[-2000:]
-        assert set(made.repositories) == {"me/team-base", "me/team-planner_0", "me/team-solver_0"}
+        assert set(made.repositories) == {"me/team", "me/team-base", "me/team-planner_0", "me/team-solver_0"}

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 from typing import Any
+from urllib.parse import unquote
 
 LARGE = (".safetensors", ".gguf")
 """Files that the hub wants as LFS objects."""
+
+
+COMMIT = f"{7:040x}"
+
+
+def _entry(file: str, data: bytes) -> dict[str, Any]:
+    """A file as the hub lists it: large ones by the sha256 of what they hold."""
+    entry: dict[str, Any] = {"type": "file", "path": file, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
+    if file.endswith(LARGE):
+        entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 100}
+    return entry
 
 
 class FakeHub:
@@ -23,14 +37,33 @@ class FakeHub:
         self.private: dict[str, bool] = {}
         self.commits: list[tuple[str, str]] = []
         """Repository and message, in order."""
+        self.gated: set[str] = set()
+        self.damaged: dict[str, bytes] = {}
+        """File -> what is sent in its place."""
+        self.asked: list[str] = []
+        """What was read."""
         self._objects: dict[str, bytes] = {}
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                name = self.path.removeprefix("/api/models/")
-                known = name in hub.repositories
-                self.send(*(({"id": name}, 200) if known else ({"error": "Repository not found"}, 404)))
+                hub.asked.append(self.path)
+                self.answer(*hub._read(unquote(self.path.partition("?")[0]), self.headers.get("Authorization", "")))
+
+            do_HEAD = do_GET
+
+            def answer(
+                self, content: Any, status: int = 200, headers: Mapping[str, str] = MappingProxyType({})
+            ) -> None:
+                if not isinstance(content, bytes):
+                    self.send(content, status, headers)
+                    return
+                self.send_response(status)
+                for name, value in {"Content-Length": str(len(content)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(content)
 
             def do_PUT(self) -> None:
                 hub._objects[self.path.rpartition("/")[2]] = self.body()
@@ -52,13 +85,16 @@ class FakeHub:
                 self.rfile.readline()
                 return data
 
-            def send(self, content: Any, status: int = 200) -> None:
+            def send(self, content: Any, status: int = 200, headers: Mapping[str, str] = MappingProxyType({})) -> None:
                 data = json.dumps(content).encode()
                 self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data)
+                if self.command != "HEAD":
+                    self.wfile.write(data)
 
             def log_message(self, *args: Any) -> None:
                 """Quiet."""
@@ -74,6 +110,33 @@ class FakeHub:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+    def _read(self, path: str, authorization: str) -> tuple[Any, int, dict[str, str]]:
+        """A repository's files, one of them, or what is known of it; at its only commit, ``main``."""
+        parts = path.removeprefix("/api/models").strip("/").split("/")
+        name, rest = "/".join(parts[:2]), parts[2:]
+        revision = rest[1] if len(rest) > 1 else "main"
+        if name in self.gated:
+            return {"error": "Access is restricted"}, 403, {"X-Error-Code": "GatedRepo"}
+        hidden = self.private.get(name) and authorization != f"Bearer {self.token}"
+        if name not in self.repositories or hidden:
+            return {"error": "Repository not found"}, 404, {"X-Error-Code": "RepoNotFound"}
+        if revision not in ("main", COMMIT):
+            return {"error": "Invalid rev id"}, 404, {"X-Error-Code": "RevisionNotFound"}
+        files = self.repositories[name]
+        if rest[:1] == ["resolve"]:
+            return self._file(files, "/".join(rest[2:]))
+        if rest[:1] == ["tree"]:
+            return [_entry(file, data) for file, data in files.items()], 200, {}
+        return {"id": name, "sha": COMMIT, "siblings": [{"rfilename": file} for file in files]}, 200, {}
+
+    def _file(self, files: Mapping[str, bytes], file: str) -> tuple[Any, int, dict[str, str]]:
+        if file not in files:
+            return {"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT}
+        entry = _entry(file, files[file])
+        etag = entry.get("lfs", entry)["oid"]
+        data = self.damaged.get(file, files[file])
+        return data, 200, {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "X-Linked-Etag": f'"{etag}"'}
 
     def _answer(self, path: str, body: bytes) -> tuple[Any, int]:
         if path == "/api/validate-yaml":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import yaml
 import marft_envs
 from marft_algos.algorithms.base import Algorithm
 from website import __main__ as build
-from website import api, draw, figures, gallery, links, notebooks
+from website import api, draw, figures, gallery, leaderboard, links, notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
 MKDOCS = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
@@ -53,6 +54,15 @@ def test_every_page_is_in_the_menu() -> None:
     assert not missing, f"put them into the nav of mkdocs.yml: {sorted(missing)}"
     assert not {name for name in named if name.endswith(".md")} - pages - made
     assert len(named) == len(set(named))
+
+
+def test_the_leaderboard_is_made_of_packed_results_and_says_whose(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = ROOT / "benchmarks/results/sampled.tar.xz"
+    monkeypatch.setattr(leaderboard, "RESULTS", file.relative_to(ROOT))
+    [(address, title, text)] = leaderboard.pages()
+    assert (address, title) == ("leaderboard/index.md", "Leaderboard") and "nobody else's" in text
+    assert hashlib.sha256(file.read_bytes()).hexdigest() in text
+    assert "### math-dual-v0, setting " in text and "| rft |" in text and "marft bench leaderboard benchmarks/" in text
 
 
 def test_the_gallery_shows_what_agents_see_who_hears_whom_and_an_episode_that_succeeds() -> None:
