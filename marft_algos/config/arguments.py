@@ -241,7 +241,7 @@ def parse_in_sections(default: Any, sections: Mapping[str, str], argv: list[str]
     fields = [(name, type(part)) for name, part in parts.items()]
     whole: Any = dataclasses.make_dataclass(kind.__name__, fields, namespace={"__post_init__": joined})
     plain: Any = tyro.conf.OmitArgPrefixes[whole]  # type: ignore[misc]
-    return joined(parse(plain, argv, prog=about.prog, default=whole(**parts)))
+    return joined(parse(plain, argv, prog=f"marft {about.command}", default=whole(**parts)))
 
 
 def _help_in_sections(

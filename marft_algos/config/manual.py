@@ -36,7 +36,7 @@ class About:
     """What help says beside the options."""
 
     prog: str
-    """As the command is typed."""
+    """As the command is typed, with the words that usage has to show."""
     command: str
     """Its key in ``MANUAL``."""
     text: str
