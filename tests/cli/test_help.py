@@ -42,6 +42,12 @@ def test_help_opens_with_one_line_then_usage_then_examples(command: str, capsys:
 
 def test_every_command_has_examples_and_no_other_has() -> None:
     assert {command.split()[0] for command in manual.MANUAL} == set(app.COMMANDS)
+    parsed = {
+        prog
+        for file in (ROOT / "marft_algos").rglob("*.py")
+        for prog in re.findall(r'prog="marft ([a-z ]+)"', file.read_text(encoding="utf-8"))
+    }
+    assert parsed | {"train", "sft", "dpo", "bench"} == set(manual.MANUAL) and FORMS.keys() <= manual.MANUAL.keys()
 
 
 class Accepted(Exception):
