@@ -31,7 +31,7 @@ from marft_algos.runs.folder import RunFolder
 
 Row = Mapping[str, Any]
 TEAM = "chain"
-MIXED = ("solo-all", "solo-all-processed", "boss", "free", "paid")
+MIXED = ("solo-all", "solo-all-processed", "boss")
 """What is trained on several lengths: its own panel is no length of its own."""
 
 
@@ -135,7 +135,7 @@ def bosses(root: Path) -> list[list[str]]:
         return [["", "", *line] for line in spawned(RunFolder.open(root))]
     trained = [row for row in folder.rows() if row["kind"] == "train" and row["status"] == "done"]
     runs = [(row, RunFolder.open(folder.runs / row["key"])) for row in trained if row["algorithm"] != "untrained"]
-    return [[row["env"], str(row["seed"]), *line] for row, run in runs for line in spawned(run)]
+    return [[row["algorithm"], str(row["seed"]), *line] for row, run in runs for line in spawned(run)]
 
 
 def main() -> int:
