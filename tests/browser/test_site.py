@@ -23,6 +23,7 @@ PAGES = {
     "algorithm": "algorithms/grpo.html",
     "results": "results.html",
     "core": "core.html",
+    "leaderboard": "leaderboard/index.html",
     "reference": "reference/index.html",
     "flexenv": "reference/marft_envs-environment-and-task.html",
     "config": "reference/marft_algos-training.html",
