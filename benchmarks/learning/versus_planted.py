@@ -5,6 +5,8 @@
     python -m benchmarks versus_planted --seeds 0 1 2 --out runs/versus_planted   # goes on where it was stopped
     python -m benchmarks versus_planted --out runs/versus_planted --write   # the table, and results/versus_planted.json
 
+Trials that stand in that file are not run again.
+
 The cases are those of ``examples/planted.py``. Each number is a whole trial: sweeps, three seeds of the team, of the
 team without D and of the single agent, on seeds that no other trial has. What counts as right stands in ``CASES``.
 """
@@ -39,6 +41,7 @@ SETTINGS: Mapping[str, Any] = {
     "eval_episodes": 48,  # of two to four different states
 }
 EXPLORES = {"entropy_coef": 0.1}
+STORED = RESULTS / "versus_planted.json"
 SWEPT_APART = 500
 """Between a trial's seeds and those of its sweep; a thousand is between two trials."""
 
@@ -130,6 +133,9 @@ def main() -> None:
     file = args.out / "results.jsonl"
     with file.open("ab+") as lines:
         rows = [json.loads(line) for line in drop_cut_line(lines).splitlines()]
+    if STORED.is_file():
+        here = {(r["case"], r["number"]) for r in rows}
+        rows += [r for r in json.loads(STORED.read_text(encoding="utf-8")) if (r["case"], r["number"]) not in here]
     for number in args.seeds:
         for name in args.cases:
             if any((r["case"], r["number"]) == (name, number) for r in rows):
@@ -140,7 +146,7 @@ def main() -> None:
     rows.sort(key=lambda r: (list(CASES).index(r["case"]), r["number"]))
     print(table(["case", "known", "right", "95 %", "wrong: trial, verdict"], summary(rows)))
     if args.write:
-        write_whole(RESULTS / "versus_planted.json", json.dumps(rows, indent=0) + "\n")
+        write_whole(STORED, json.dumps(rows, indent=0) + "\n")
 
 
 if __name__ == "__main__":
