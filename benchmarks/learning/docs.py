@@ -25,6 +25,7 @@ import numpy as np
 from benchmarks.runs import table
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.bench.statistics import enough, estimate
+from marft_algos.bench.tables import complete
 from marft_algos.credit.formulas import spearman
 from marft_algos.runs import intervals
 from marft_algos.runs.folder import RunFolder
@@ -98,8 +99,7 @@ def differences(cells: Mapping[tuple[str, int], Sequence[Row]], team: str = TEAM
 def over_seeds(pairs: Sequence[tuple[Row, Row]]) -> str:
     """Returns the difference of (other, team), with the two-level interval of benchmarks; empty below three seeds."""
     outcomes = np.array([[mine["outcomes"], other["outcomes"]] for other, mine in pairs], np.float64)
-    gains = outcomes[:, 0] - outcomes[:, 1]
-    gains = gains[:, ~np.isnan(gains).any(axis=0)]  # a document that an outage took counts for no seed
+    (gains,) = complete(outcomes[:, 0] - outcomes[:, 1])  # a document that an outage took counts for no seed
     return estimate([gains]).signed() if enough([gains]) else ""
 
 
@@ -110,7 +110,7 @@ def both(one: Row, other: Row) -> tuple[list[float], list[float]]:
 
 
 def spawned(run: RunFolder) -> list[list[str]]:
-    """Returns a line for each evaluation of a boss: score, score and readers by pages, Spearman's ρ of these two."""
+    """Returns a line for each evaluation of a boss: its score, score and readers by pages, ρ of readers and pages."""
     lines = []
     for iteration in run.recorded("eval"):
         metrics = [e.metrics for e in run.episodes("eval", iteration) if not e.infra]

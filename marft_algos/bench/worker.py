@@ -17,7 +17,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _cell(root: str, key: str, trusted: bool) -> int:
     folder = BenchFolder(Path(root))
     require_training()
-    with folder.lock_file(key).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _alone(folder.lock_file(key)):
         job = folder.job(key)
         if folder.complete(job):
             return 0
@@ -80,6 +80,14 @@ def _cell(root: str, key: str, trusted: bool) -> int:
         result.setdefault("peak_memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
         folder.write_result(key, result)
     return 0
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Waits until no other process holds this lock, and holds it."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def make(folder: BenchFolder, job: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,8 +135,7 @@ def _begun(config: TrainConfig) -> TrainConfig:
     content = json.dumps({k: v for k, v in table.items() if k not in ("name", "runs_dir")}, sort_keys=True)
     name = f"warm-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
     Path(config.runs_dir).mkdir(parents=True, exist_ok=True)
-    with (Path(config.runs_dir) / f".{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _alone(Path(config.runs_dir) / f".{name}.lock"):
         return warmed(config, name=name)
 
 

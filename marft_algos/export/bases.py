@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import string
 from collections.abc import Iterable
@@ -128,3 +129,17 @@ def _license(card: Any) -> str:
     except (ValueError, TypeError, yaml.YAMLError):
         return ""  # a card of others, which may hold anything
     return named if isinstance(named, str) else ""
+
+
+def name_base(source: Path, target: Path, reference: str, **changes: Any) -> None:
+    """Writes an adapter's settings with its base model named as others find it.
+
+    Args:
+        source: Its ``adapter_config.json``.
+        target: Where to; may be the same file.
+        reference: The base model.
+        **changes: Of other settings.
+    """
+    table = json.loads(source.read_text(encoding="utf-8"))
+    table |= {"base_model_name_or_path": reference, "revision": None, **changes}
+    target.write_text(json.dumps(table, indent=2, sort_keys=True) + "\n", encoding="utf-8")

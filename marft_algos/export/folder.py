@@ -133,7 +133,7 @@ def _policy(wanted: Wanted, out: Path, policy: str, base: Base) -> list[str]:
     if wanted.whole:
         shutil.copytree(source, out / policy, dirs_exist_ok=True)
     else:
-        adapter(source, out / policy, part.reference)
+        _adapter(source, out / policy, part.reference)
     _finish(wanted, part, out / policy)
     folders, model = [policy], out / policy
     if wanted.merged and not wanted.whole:
@@ -149,13 +149,11 @@ def _policy(wanted: Wanted, out: Path, policy: str, base: Base) -> list[str]:
     return folders
 
 
-def adapter(source: Path, folder: Path, reference: str) -> None:
+def _adapter(source: Path, folder: Path, reference: str) -> None:
     """Copies an adapter, and names its base model as others find it."""
     weights, settings = _ADAPTER
     shutil.copyfile(source / weights, folder / weights)
-    described = json.loads((source / settings).read_text(encoding="utf-8"))
-    described |= {"base_model_name_or_path": reference, "inference_mode": True, "revision": None}
-    (folder / settings).write_text(json.dumps(described, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    bases.name_base(source / settings, folder / settings, reference, inference_mode=True)
 
 
 def _merge(base: Base, adapter: Path, folder: Path) -> None:

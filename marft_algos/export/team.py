@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from huggingface_hub import ModelCardData
 
 from marft_algos.config.settings import TrainConfig
-from marft_algos.export.bases import Base
+from marft_algos.export.bases import Base, name_base
 from marft_algos.models import EMBEDDED, gguf
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ def write(wanted: Wanted, out: Path) -> None:
         for file in (file for pattern in _FILES for file in sorted(source.glob(pattern))):
             shutil.copyfile(file, target / file.name)
         if (described := target / "adapter_config.json").is_file():  # which names a folder of this machine
-            table = json.loads(described.read_text(encoding="utf-8"))
-            table |= {"base_model_name_or_path": _model(base, wanted, out), "revision": None}
-            described.write_text(json.dumps(table, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            name_base(described, described, _model(base, wanted, out))
     state = json.loads((wanted.checkpoint / "state.json").read_text(encoding="utf-8"))
     state |= {"policies": list(wanted.policies)}
     (step / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
