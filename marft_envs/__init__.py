@@ -117,5 +117,7 @@ for _toy, _summary in {
     "xor": "toy: two agents in parallel, a third joins what they say",
     "route": "toy: an orchestrator's word decides who acts",
     "signal": "toy: speaker and listener agree on a code over two rounds",
+    "steps": "toy: none of several steps may go wrong; horizon and hidden numbers are knobs",
 }.items():
     register(f"{_toy}-v0", f"marft_envs.toy.{_toy}:make", None, _summary)
+register("steps-solo-v0", "marft_envs.toy.steps:make", {"alone": True}, "toy: the same steps, by one agent who sees all")
