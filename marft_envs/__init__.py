@@ -120,4 +120,6 @@ for _toy, _summary in {
     "steps": "toy: none of several steps may go wrong; horizon and hidden numbers are knobs",
 }.items():
     register(f"{_toy}-v0", f"marft_envs.toy.{_toy}:make", None, _summary)
-register("steps-solo-v0", "marft_envs.toy.steps:make", {"alone": True}, "toy: the same steps, by one agent who sees all")
+register(
+    "steps-solo-v0", "marft_envs.toy.steps:make", {"alone": True}, "toy: the same steps, by one agent who sees all"
+)

@@ -1,8 +1,8 @@
 """``steps-v0``: several dependent steps, of which none may go wrong; how many, and who sees what, are knobs.
 
-An episode has a digit and ``horizon`` operations ("plus 0" or "plus 1", modulo 10). Two agents take turns; each says the
-digit that the last one said, plus its operation. The team is paid 1 at the end if every step was right: one wrong step
-loses the episode, and nobody is told which. ``steps-solo-v0`` is one agent who takes all steps.
+An episode has a digit and ``horizon`` operations ("plus 0" or "plus 1", modulo 10). Two agents take turns; each says
+the digit that the last one said, plus its operation. The team is paid 1 at the end if every step was right: one wrong
+step loses the episode, and nobody is told which. ``steps-solo-v0`` is one agent who takes all steps.
 
 With ``hidden=0.5``, half of the operations are seen by the *other* agent only, who has to say them with its own step
 ("3 1"); the first is seen by all. How often a team succeeds before it is rewarded is set by how long it imitates the
@@ -71,8 +71,8 @@ class Steps:
         found = re.fullmatch(rf"steps/([0-9])-([01]{{{n}}})-(0[01]{{{n - 1}}})", str(task_id))
         if not found:
             raise ConfigError(
-                f"There is no task '{task_id}' of {n} steps. Expected a digit, {n} operations (0 or 1), and {n} marks of"
-                f" hidden ones, the first 0: steps/3-{'1' * n}-{'0' * n}"
+                f"There is no task '{task_id}' of {n} steps. Expected a digit, {n} operations (0 or 1), and {n} marks"
+                f" of hidden ones, the first 0: steps/3-{'1' * n}-{'0' * n}"
             )
         self.task_id, self.begin, self._said = str(task_id), int(found[1]), []
         self.plus, self.hidden = tuple(map(int, found[2])), tuple(mark == "1" for mark in found[3])
@@ -146,9 +146,7 @@ def _said(text: str) -> int | None:
     return digits[0] if 1 <= len(digits) <= 2 and None not in digits else None
 
 
-def make(
-    horizon: int = 4, hidden: float = 0.0, alone: bool = False, dependency: Any = None, **flex: Any
-) -> FlexEnv:
+def make(horizon: int = 4, hidden: float = 0.0, alone: bool = False, dependency: Any = None, **flex: Any) -> FlexEnv:
     """Builds the environment.
 
     Args:
