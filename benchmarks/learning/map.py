@@ -44,10 +44,12 @@ def finished(rows: Iterable[Row]) -> Cells:
 
 
 def outcomes(runs: Sequence[Row], tokens: float) -> Outcomes:
-    """Returns what runs scored when they had sampled so many tokens, [seeds, episodes]: the last evaluation before."""
+    """Returns what runs scored when they had sampled so many tokens, [seeds, episodes]: the last evaluation before.
+
+    An episode that an outage took has no outcome: nan.
+    """
     points = [max((p for p in run["curve"] if p["tokens"] <= tokens), key=lambda p: p["tokens"]) for run in runs]
-    (known,) = complete(np.array([point["outcomes"] for point in points], np.float64))
-    return known
+    return np.array([point["outcomes"] for point in points], np.float64)
 
 
 def at(budget: int, runs: Sequence[Row], whole: int) -> Outcomes:
@@ -60,15 +62,16 @@ def scores(cells: Cells, budgets: Mapping[str, int]) -> list[list[str]]:
     lines = []
     for env, algorithms in cells.items():
         for name, runs in algorithms.items():
-            start = outcomes(runs, 0).mean()
+            start = np.nanmean(outcomes(runs, 0))
             each = [said(at(budget, runs, budgets[env])) for budget in BUDGETS]
             lines.append([env, name, f"{start:.3f}", *each, str(len(runs))])
     return lines
 
 
 def said(values: Outcomes) -> str:
-    """Writes a mean, with its interval if there are seeds enough."""
-    return str(estimate([values])).partition(", n")[0] if enough([values]) else f"{values.mean():.3f}"
+    """Writes a mean, with its interval if there are seeds enough; an episode that one seed lost counts for none."""
+    known = complete(values)
+    return str(estimate(known)).partition(", n")[0] if enough(known) else f"{known[0].mean():.3f}"
 
 
 def crossings(cells: Cells, budgets: Mapping[str, int], rival: str) -> list[list[str]]:
@@ -81,8 +84,8 @@ def crossings(cells: Cells, budgets: Mapping[str, int], rival: str) -> list[list
             if name == rival or not pairs:
                 continue
             ours, others = zip(*pairs, strict=True)
-            gaps = [at(b, ours, budgets[env]) - at(b, others, budgets[env]) for b in BUDGETS]
-            each = [estimate([gap]).signed() if enough([gap]) else f"{100 * gap.mean():+.1f}" for gap in gaps]
+            gaps = [complete(at(b, ours, budgets[env]) - at(b, others, budgets[env])) for b in BUDGETS]
+            each = [estimate(gap).signed() if enough(gap) else f"{100 * gap[0].mean():+.1f}" for gap in gaps]
             lines.append([env, f"{name} less {rival}", *each])
     return lines
 
@@ -97,8 +100,8 @@ def draw(cells: Cells, budgets: Mapping[str, int], file: Path, columns: int) -> 
         starts = []
         for name, runs in algorithms.items():
             marks = [outcomes(runs, 0), *(at(budget, runs, budgets[env]) for budget in BUDGETS)]
-            starts.append(marks[0].mean())
-            each = np.array([mark.mean(1) for mark in marks])
+            starts.append(np.nanmean(marks[0]))
+            each = np.array([np.nanmean(mark, axis=1) for mark in marks])
             color = plots.COLORS[names.index(name) % len(plots.COLORS)]
             axes.plot(range(len(marks)), each.mean(1), "o-", color=color, label=name, markersize=3, linewidth=1.3)
             axes.fill_between(range(len(marks)), each.min(1), each.max(1), color=color, alpha=0.12, linewidth=0)
