@@ -41,7 +41,7 @@ _ELSEWHERE = ("runs_dir", "name", "threads", "device", "fit_memory", "max_lost",
 _LATER = {
     name: getattr(TrainConfig, name)
     for name in (
-        *("start", "start_values", "warm_start", "tell_budget", "decode_graph", "head_dtype"),
+        *("start", "start_values", "warm_start", "warm_episodes", "tell_budget", "decode_graph", "head_dtype"),
         *("lanes", "chunk", "shard", "collective_timeout", "staleness"),
         *("processed_budget", "latency_budget"),
         *(

@@ -68,6 +68,9 @@ class TrainConfig(Checked):
     warm_start: Annotated[int, NOT_NEGATIVE] = 0
     """Iterations of ``sft`` on the task's own expert that the team begins with, unless ``start`` says where: a run of
     its own, ``NAME-warm``, with the defaults of ``sft``."""
+    warm_episodes: Annotated[int | None, COUNT] = None
+    """Demonstrations in an iteration of the warm start; None: ``episodes_per_iteration``. Set it where runs with other
+    batches are compared, so that all begin with the same weights."""
     start_values: bool = False
     """Begin with that run's value heads, too. Off: they have learnt what another algorithm paid, or nothing (sft)."""
     engines: dict[str, Any] = field(default_factory=dict)

@@ -64,6 +64,8 @@ def supervised(config: TrainConfig) -> TrainConfig:
     learns = algorithms.get("sft").Config(micro_tokens=config.algorithm.micro_tokens)
     off: dict[str, Any] = {
         "warm_start": 0,
+        "warm_episodes": None,
+        "episodes_per_iteration": config.warm_episodes or config.episodes_per_iteration,
         "pool": 0,
         "token_budget": None,
         "processed_budget": None,

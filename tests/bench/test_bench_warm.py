@@ -39,6 +39,18 @@ def test_cells_begin_with_the_warm_start_that_they_ask_for_and_share_it(tmp_path
     assert again["iterations"] == 1, "a cell that goes on makes no further one"
 
 
+def test_runs_with_other_batches_begin_alike_if_the_demonstrations_are_counted_apart(tmp_path: Path) -> None:
+    folder = BenchFolder(tmp_path)
+    few = {"warm_start": 1, "eval_episodes": 2}
+    for episodes in (4, 8):
+        made(folder, f"apart-{episodes}", episodes_per_iteration=episodes, **few)
+    assert len(list(folder.runs.glob("warm-*"))) == 2, "two batches, two warm starts"
+    for episodes in (4, 8):
+        made(folder, f"alike-{episodes}", episodes_per_iteration=episodes, warm_episodes=6, **few)
+    warm = [RunFolder.open(path) for path in folder.runs.glob("warm-*")]
+    assert sorted(configs.load(run.config_file).episodes_per_iteration for run in warm) == [4, 6, 8]
+
+
 def test_another_seed_has_a_warm_start_of_its_own(tmp_path: Path) -> None:
     folder = BenchFolder(tmp_path)
     for seed in (0, 1):
