@@ -5,8 +5,8 @@ the digit that the last one said, plus its operation. The team is paid 1 at the 
 step loses the episode, and nobody is told which. ``steps-solo-v0`` is one agent who takes all steps.
 
 With ``hidden=0.5``, half of the operations are seen by the *other* agent only, who has to say them with its own step
-("3 1"); the first is seen by all. How often a team succeeds before it is rewarded is set by how long it imitates the
-expert (``--warm-start``).
+("31": a step to 3, and plus 1 for the other); the first is seen by all. How often a team succeeds before it is rewarded
+is set by how long it imitates the expert (``--warm-start``).
 
 | | score |
 |---|---|
@@ -109,11 +109,11 @@ class Steps:
     def expert(self, agent: str) -> str:
         """Says the right digit of this step, and what the other one does not see."""
         said = str(self.digits[min(len(self._said), self.horizon - 1)])
-        return f"{said} {told}" if (told := self._to_tell(agent)) else said
+        return said + self._to_tell(agent)
 
     def sample_actions(self, agent: str) -> Sequence[str]:
         """Returns every digit, a digit with a message, and a word that is none."""
-        return (*map(str, range(SIZE)), "3 1", "hello")
+        return (*map(str, range(SIZE)), "31", "hello")
 
     def validate(self) -> None:
         """Checks that right digits are paid, and silence is not.
@@ -141,8 +141,7 @@ class Steps:
 
 def _said(text: str) -> int | None:
     """Returns the digit of a step: the reply, or the first of its two digits; None for anything else."""
-    words = text.split()
-    digits = [digit(word, SIZE) for word in words]
+    digits = [digit(letter, SIZE) for letter in text.strip()]
     return digits[0] if 1 <= len(digits) <= 2 and None not in digits else None
 
 

@@ -36,11 +36,11 @@ def play(env: FlexEnv, task_id: str, reply: Reply) -> FlexEnv:
 def read(seen: str) -> str:
     """Says the last digit plus the operation, both as seen, and passes on what the other does not see."""
     task = re.findall(r"^(?:digit (\d) )?plus ([\d?])(?: other (\d))?$", seen, re.MULTILINE)[-1]
-    heard = re.findall(r"^(\d)(?: (\d))?$", seen, re.MULTILINE)
+    heard = re.findall(r"^(\d)(\d)?$", seen, re.MULTILINE)
     before, told = (task[0], "") if task[0] else heard[-1]
     own = told if task[1] == "?" else task[1]
     said = str((int(before) + int(own)) % 10)
-    return f"{said} {task[2]}" if task[2] else said
+    return said + task[2]
 
 
 @pytest.mark.parametrize(("horizon", "hidden"), [(1, False), (2, True), (3, True), (4, False)])
@@ -63,12 +63,12 @@ def test_one_wrong_step_loses_the_episode_and_nobody_is_told() -> None:
         assert len(paid.turns) == 3
 
 
-@pytest.mark.parametrize("text", ["", "hello", "91", "9 1 1", "9 x", "nine", "٩"])
+@pytest.mark.parametrize("text", ["", "hello", "9 1", "911", "9x", "nine", "٩"])
 def test_a_reply_that_is_no_digit_is_no_step(text: str) -> None:
     env = marft_envs.make("steps-v0", horizon=1)
     episode = play(env, "steps/9-0-0", lambda seen: text).episode
     assert episode.success is False and episode.metrics["parsed"] == 0.0
-    assert play(env, "steps/9-0-0", lambda seen: "9 1").episode.success
+    assert play(env, "steps/9-0-0", lambda seen: "91").episode.success
 
 
 def ceiling(env: FlexEnv, horizon: int, hidden: bool = False) -> float:
