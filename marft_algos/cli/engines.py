@@ -93,8 +93,9 @@ def _settings(options: EvalArguments) -> tuple[TrainConfig, FlexEnv]:
 
     kwargs = {"data": options.data} if options.data else {}
     kwargs |= {key: inner for key, inner in options.env_kwargs.items() if inner is not None}
-    table: dict[str, Any] = {"env": options.env, "env_kwargs": kwargs, "num_envs": options.jobs, "seed": options.seed}
-    table |= {"iterations": 0, "engine_batch": max(options.jobs, 1)}
+    split = {"split": kwargs["split"]} if "split" in kwargs else {}  # demonstrations are made of training problems
+    table: dict[str, Any] = {"env": options.env, "env_kwargs": kwargs, "eval_kwargs": split, "seed": options.seed}
+    table |= {"iterations": 0, "num_envs": options.jobs, "engine_batch": max(options.jobs, 1)}
     table |= {"device": options.device} if options.device else {}
     table |= {"eval_episodes": options.episodes} if options.episodes is not None else {}
     table |= {"max_new_tokens": options.max_new_tokens} if options.max_new_tokens is not None else {}

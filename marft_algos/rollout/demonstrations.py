@@ -290,8 +290,9 @@ def none_left(n: int, what: str, why: Mapping[str, Sequence[str]]) -> DataError:
         why: Reason -> task ids of those that were left out for it.
     """
     return DataError(
-        f"None of {n} {what} can be learnt from: {reasons(why)}. Expected episodes of this environment, with replies"
-        " within --max-new-tokens and prompts within the model's context; what is imitated has to succeed."
+        f"None of {n} {what} can be learnt from: {reasons(why)}. Expected episodes of this environment's training"
+        " problems, with replies within --max-new-tokens and prompts within the model's context; what is imitated has"
+        " to succeed."
     )
 
 

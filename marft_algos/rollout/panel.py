@@ -52,6 +52,8 @@ class Problems:
     apart: bool = False
     """Whether nothing in the panel is trained on; without a split, or lists of ids to tell, an environment is evaluated
     on draws of what it trains on."""
+    reserved: frozenset[str] = frozenset()
+    """Task ids that nobody may learn from: of the whole test split, for a later evaluation may have a larger panel."""
 
     def train(self, seed: int, iteration: int, n: int, refill: int = 0) -> Panel:
         """Draws the panel of one training iteration; ``refill``: a further one, of fresh starts."""

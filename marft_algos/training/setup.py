@@ -111,7 +111,8 @@ def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> Problems:
     ids = listing(config.eval_episodes)
     training = env.unwrapped.task.eval_panel(None)
     if set(training).isdisjoint(ids):
-        return Problems(eval_panel(len(ids), ids), None, apart=True)
+        reserved = frozenset(listing(None)) - set(training)
+        return Problems(eval_panel(len(ids), ids), None, apart=True, reserved=reserved)
     if not accepts(config.env, "split"):
         return Problems(eval_panel(len(ids), ids), None)
     ids = listing(min(config.eval_episodes, max(len(training) // HELD_OUT_SHARE, 1)))
@@ -121,7 +122,7 @@ def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> Problems:
             f"All {len(set(training))} training problems are in the evaluation's panel: nothing is left to train on. "
             "Name other problems for evaluation: --eval-kwargs data=PATH"
         )
-    return Problems(eval_panel(len(ids), ids), remaining, apart=True)
+    return Problems(eval_panel(len(ids), ids), remaining, apart=True, reserved=frozenset(ids))
 
 
 def eval_panel(n: int, ids: Sequence[str] | None) -> Panel:
@@ -238,9 +239,8 @@ def demonstrations(
     if not algorithms.get(config.algo).imitates:
         return None
     kind = Preferences if algorithms.get(config.algo).prefers else Demonstrations
-    held_out = {str(options.get("task_id")) for options in problems.held_out.options} if problems.apart else ()
     source = config.algorithm.demonstrations
-    return kind(source, make_env, renderer, config.max_new_tokens, config.seed, held_out)
+    return kind(source, make_env, renderer, config.max_new_tokens, config.seed, problems.reserved)
 
 
 def check_spoken(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv, renderer: Renderer, problems: Problems) -> None:

@@ -168,6 +168,32 @@ def test_held_out_problems_are_not_learnt_from(policies: PolicySet, tmp_path: Pa
         demonstrations(policies, str(tmp_path / "run"))
 
 
+def test_the_whole_test_split_is_held_out_however_small_the_panel(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = marft_envs.make("math-dual-v0", levels=[0], split="test")
+    trajectory.write(tmp_path / "test.jsonl", [experts.play(env, seed) for seed in range(3)])
+    words = ["--demonstrations", str(tmp_path / "test.jsonl"), "--eval-episodes", "1", "--runs-dir", str(tmp_path)]
+    assert main(["sft", "--env", "math-dual-v0", "--env-kwargs", "levels=[0]", *words]) == 1
+    said = capsys.readouterr().err
+    assert "can be learnt from: a held-out problem (" in said and "of this environment's training problems" in said
+
+
+def test_a_hosted_team_plays_the_split_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with serving(lambda path, body: (200, chat("no idea"))) as fake:
+        engine = json.dumps({"kind": "openai", "model": "m", "url": fake.url})
+        for split in ("train", "test"):
+            words = ["--env-kwargs", "levels=[0]", f"split={split}", "--episodes", "3", "--out", split]
+            assert main(["eval", "--env", "math-solo-v0", *words, "--engines", engine]) == 0
+            known = marft_envs.make("math-solo-v0", levels=[0], split=split).unwrapped.task.eval_panel(None)  # type: ignore[attr-defined]
+            assert {episode.task_id for episode in trajectory.read(f"{split}/episodes.jsonl")} < set(known)
+    assert main(["eval", "some-run", "--env-kwargs", "split=train"]) == 1
+    assert "a run is scored on held-out problems" in capsys.readouterr().err
+
+
 def test_the_template_is_rendered_once_for_what_closes_replies(monkeypatch: pytest.MonkeyPatch) -> None:
     own, asked = load_chat("embedded"), []
     closing = type(own).closing
