@@ -12,7 +12,11 @@ import tyro
 
 import marft_envs
 from marft_algos.config import arguments
+from marft_algos.config.settings import TrainConfig
+from marft_algos.lazy import require_training
 from marft_algos.ranges import COUNT, NOT_NEGATIVE
+from marft_algos.runs import paths
+from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import clean, say
 from marft_envs.errors import ConfigError, did_you_mean
 
@@ -46,18 +50,23 @@ class PlayArguments:
 def run_play(argv: list[str]) -> int:
     """``marft play ID``."""
     options: PlayArguments = arguments.parse(PlayArguments, argv, prog="marft play")
-    env = marft_envs.make(options.id, **options.env_kwargs)
-    names = env.unwrapped.possible_agents
     if options.episodes < 1:
         raise ConfigError(f"--episodes is {options.episodes}; expected at least 1.")
-    if options.agent and options.agent not in names:
-        raise ConfigError(f"There is no agent '{options.agent}' in {options.id}. {did_you_mean(options.agent, names)}")
     if options.random and (options.agent or options.team):
         other = "--agent" if options.agent else "--team"
         raise ConfigError(
             f"--random plays everybody at random, and {other} says who else plays. Expected one of them: leave out"
             f" --random, or {other}."
         )
+    run = RunFolder.team(options.team) if options.team else None
+    trained = paths.of_run(run) if run is not None else None
+    kwargs = options.env_kwargs
+    if trained is not None and trained.env == options.id:  # its problems, and what its agents are told
+        kwargs = arguments.over(trained.env_kwargs, kwargs, preset=False)
+    env = marft_envs.make(options.id, **kwargs)
+    names = env.unwrapped.possible_agents
+    if options.agent and options.agent not in names:
+        raise ConfigError(f"There is no agent '{options.agent}' in {options.id}. {did_you_mean(options.agent, names)}")
     rng = np.random.default_rng(options.seed)
 
     def at_random(agent: str, messages: Sequence[Mapping[str, str]]) -> str:
@@ -65,8 +74,8 @@ def run_play(argv: list[str]) -> int:
         return str(plausible[int(rng.integers(len(plausible)))])
 
     others: Reply = at_random
-    if options.team:
-        others = team_of(options.team, options.id, names)
+    if run is not None and trained is not None:
+        others = team_of(run, trained, options.id, names)
     alone = not (options.agent or options.team or options.random)
     people = set() if options.random else {options.agent} if options.agent else set(names) if alone else set()
     score = 0.0
@@ -78,29 +87,24 @@ def run_play(argv: list[str]) -> int:
     return 0
 
 
-def team_of(path: str, env_id: str, names: Sequence[str]) -> Reply:
+def team_of(run: RunFolder, settings: TrainConfig, env_id: str, names: Sequence[str]) -> Reply:
     """Returns a function that gives the greedy replies of a run's trained team.
 
     Args:
-        path: Of the run.
+        run: Its folder.
+        settings: Its settings.
         env_id: What is played.
         names: The agents there.
 
     Raises:
-        ConfigError: No such run, or its team has not these agents.
+        ConfigError: Its team has not these agents.
         MissingExtraError: The train extra is not installed.
     """
-    from marft_algos.lazy import require_training
-    from marft_algos.runs import paths
-    from marft_algos.runs.folder import RunFolder
-
-    run = RunFolder.team(path)
-    settings = paths.of_run(run)
     env = marft_envs.make(settings.env, **settings.env_kwargs)
     env.reset(seed=0)
     known = env.unwrapped.possible_agents
     if strangers := [name for name in names if name not in known]:
-        play = arguments.typed("play", settings.env, "--team", path)
+        play = arguments.typed("play", settings.env, "--team", run.root)
         raise ConfigError(
             f"The team of {run.root} was trained on {settings.env} and has {', '.join(known)}: nobody plays"
             f" '{strangers[0]}' of {env_id}. {did_you_mean(strangers[0], known)} Its own game: {play}"

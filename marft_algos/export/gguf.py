@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from marft_envs.errors import ConfigError
 SCRIPT = "convert_hf_to_gguf.py"
 _SHOWN = 12
 """Last lines of a failed converter's output that its error quotes."""
+_MISSING = re.compile(r"^ModuleNotFoundError: No module named '(\w+)", re.MULTILINE)
 
 
 def converter(folder: str = "") -> list[str]:
@@ -54,6 +56,11 @@ def convert(command: list[str], model: Path, file: Path, outtype: str) -> None:
     )
     if done.returncode or not file.is_file():
         last = "\n".join(done.stdout.strip().splitlines()[-_SHOWN:])
+        if missing := _MISSING.search(last):
+            raise ConfigError(
+                f"llama.cpp's converter needs the package '{missing[1]}', which its own requirements name. Type: pip"
+                f" install {missing[1]}"
+            )
         raise ConfigError(
             f"llama.cpp's converter ended with status {done.returncode}:\n{last}\nIt knows public families and their"
             " tokenizers only, and needs the packages of its own requirements. The merged weights can be used as they"

@@ -245,4 +245,7 @@ def test_gguf_is_made_by_the_converter(run: RunFolder, tmp_path: Path, capsys: p
     error = capsys.readouterr().err
     assert "BPE pre-tokenizer was not recognized" in error and "leave out --gguf" in error
     assert (out / "planner_0-gguf" / "planner_0-f32.gguf").is_file(), "the export before it stands"
+    script.write_text("import no_such_package.inner")
+    assert main(words) == 1
+    assert "Type: pip install no_such_package\n" in capsys.readouterr().err
     script.chmod(script.stat().st_mode | stat.S_IXUSR)

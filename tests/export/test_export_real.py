@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import torch
 from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+import marft_envs
 from marft_algos.cli import main
 from marft_algos.config import settings
 from marft_algos.engines import NativeEngine
@@ -33,11 +34,11 @@ from marft_algos.training.parts import build
 from marft_algos.training.resolve import resolve
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import GenerationRequest, SamplingParams
-from marft_envs.trajectory import read
+from marft_envs.trajectory import read, told
 
 pytestmark = pytest.mark.slow
 
-TOKENS = 16
+TOKENS, EPISODES = 16, 12
 TALKS = [
     [{"role": "system", "content": "You add."}, {"role": "user", "content": text}] for text in ("7 + 5 =", "Hello")
 ]
@@ -71,8 +72,8 @@ def team(run: RunFolder) -> PolicySet:
     return policies
 
 
-def greedy(policies: PolicySet, policy: str) -> list[list[int]]:
-    prompts = policies.renderer.render_many(policy, TALKS)
+def greedy(policies: PolicySet, policy: str, talks: Sequence[Any] = TALKS) -> list[list[int]]:
+    prompts = policies.renderer.render_many(policy, talks)
     requests = [GenerationRequest(policy, prompt, i) for i, prompt in enumerate(prompts)]
     return [r.action_ids for r in NativeEngine(policies).generate(requests, SamplingParams(TOKENS, greedy=True))]
 
@@ -160,14 +161,14 @@ def played(models: dict[str, tuple[str, str]], out: Path) -> list[list[str]]:
         f"{agent}=" + json.dumps({"kind": "openai", "model": model, "url": url, "timeout": 300.0})
         for agent, (model, url) in models.items()
     ]
-    words = ["--env", "math-dual-v0", "--env-kwargs", "levels=[0]", "--episodes", "4", "--jobs", "2"]
+    words = ["--env", "math-dual-v0", "--env-kwargs", "levels=[0]", "--episodes", str(EPISODES), "--jobs", "4"]
     assert main(["eval", *words, "--max-new-tokens", str(TOKENS), "--engines", *tables, "--out", str(out)]) == 0
     return [[turn.text.strip() for turn in episode.turns] for episode in read(out / "episodes.jsonl")]
 
 
 def here(run: RunFolder, out: Path) -> list[list[str]]:
     """The same episodes by the merged weights in this process."""
-    words = ["--env", "math-dual-v0", "--env-kwargs", "levels=[0]", "--episodes", "4"]
+    words = ["--env", "math-dual-v0", "--env-kwargs", "levels=[0]", "--episodes", str(EPISODES)]
     folders = [f"{agent}={out / f'{agent}-merged'}" for agent in ("reasoner_0", "actor_0")]
     place = out.parent / "here"
     argv = ["eval", *words, "--max-new-tokens", str(TOKENS), "--engines", *folders, "--out", str(place)]
@@ -208,6 +209,31 @@ def test_vllm_plays_the_team_by_its_adapters(smol: tuple[RunFolder, Path], tmp_p
     with started(command, port, tmp_path / "vllm.log", **environ) as url:
         models = {agent: (agent, url) for agent in ("reasoner_0", "actor_0")}
         assert played(models, tmp_path / "served") == here(run, out)
+        policies = team(run)
+        for agent in models:
+            talks = asked(tmp_path / "served/episodes.jsonl", agent)
+            assert [tokens(url, agent, messages) for messages in talks] == greedy(policies, agent, talks)
+
+
+def asked(file: Path, agent: str) -> list[Any]:
+    """What an agent was told in each of the episodes of a file."""
+    env = marft_envs.make("math-dual-v0", levels=[0], split="test")
+    return [
+        messages
+        for episode in read(file)
+        for turn, (messages, _) in zip(episode.turns, told(episode, env), strict=True)
+        if turn.agent == agent
+    ]
+
+
+def tokens(url: str, model: str, messages: Any) -> list[int]:
+    """A server's greedy reply, as the ids that it sampled."""
+    body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": TOKENS, "return_token_ids": True}
+    request = urllib.request.Request(
+        f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        return list(json.load(answer)["choices"][0]["token_ids"])
 
 
 def test_llama_cpps_server_plays_the_team(smol: tuple[RunFolder, Path], tmp_path: Path) -> None:
