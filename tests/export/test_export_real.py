@@ -1,4 +1,7 @@
-"""Exports of a real model, and of servers of others that play an exported team; each is skipped where it is absent."""
+"""Exports of a real model, and of servers of others that play an exported team; each is skipped where it is absent.
+
+A server takes minutes to start on a busy machine: ``pytest -m slow -o faulthandler_timeout=1200 FILE``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,10 +132,11 @@ def test_llama_cpps_converter_makes_a_file_that_says_the_same(
 def started(command: list[str], port: int, log: Path, **environ: str) -> Iterator[str]:
     """A server of others while inside; gives its address."""
     url = f"http://127.0.0.1:{port}"
+    tied = [sys.executable, "-m", "marft_algos.engines.tied"]  # ends with this process, however that ends
     with log.open("wb") as sink:
-        process = subprocess.Popen(command, env={**os.environ, **environ}, stdout=sink, stderr=subprocess.STDOUT)
+        process = subprocess.Popen([*tied, *command], env={**os.environ, **environ}, stdout=sink, stderr=subprocess.STDOUT)
         try:
-            until = time.monotonic() + 420
+            until = time.monotonic() + 900
             while not _healthy(url):
                 assert process.poll() is None, log.read_text()[-3000:]
                 assert time.monotonic() < until, log.read_text()[-3000:]
@@ -212,7 +218,9 @@ def test_vllm_plays_the_team_by_its_adapters(smol: tuple[RunFolder, Path], tmp_p
         policies = team(run)
         for agent in models:
             talks = asked(tmp_path / "served/episodes.jsonl", agent)
-            assert [tokens(url, agent, messages) for messages in talks] == greedy(policies, agent, talks)
+            with ThreadPoolExecutor(4) as pool:
+                served = list(pool.map(partial(tokens, url, agent), talks))
+            assert served == greedy(policies, agent, talks)
 
 
 def asked(file: Path, agent: str) -> list[Any]:
