@@ -134,8 +134,8 @@ def _eval_settings(options: EvalArguments) -> tuple[TrainConfig, RunFolder | Non
         raise ConfigError("A trained team plays on its own base models. Add --untrained, or leave --models out.")
     if (split := options.env_kwargs.get("split", "test")) != "test":
         raise ConfigError(
-            f"--env-kwargs split={split}: a run is scored on held-out problems, which are those of the test split. Leave"
-            " it out; to play others: --data FILE, or marft eval --env ID --engines … --env-kwargs split=train"
+            f"--env-kwargs split={split}: a run is scored on held-out problems, those of the test split. Leave it out;"
+            " to play others: --data FILE, or marft eval --env ID --engines … --env-kwargs split=train"
         )
     run = RunFolder.team(options.run) if options.run else None
     if run is not None:

@@ -134,7 +134,9 @@ def started(command: list[str], port: int, log: Path, **environ: str) -> Iterato
     url = f"http://127.0.0.1:{port}"
     tied = [sys.executable, "-m", "marft_algos.engines.tied"]  # ends with this process, however that ends
     with log.open("wb") as sink:
-        process = subprocess.Popen([*tied, *command], env={**os.environ, **environ}, stdout=sink, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [*tied, *command], env={**os.environ, **environ}, stdout=sink, stderr=subprocess.STDOUT
+        )
         try:
             until = time.monotonic() + 900
             while not _healthy(url):
