@@ -75,7 +75,7 @@ def run_play(argv: list[str]) -> int:
 
     others: Reply = at_random
     if run is not None and trained is not None:
-        others = team_of(run, trained, options.id, names)
+        others = team_of(run, trained, options, names)
     alone = not (options.agent or options.team or options.random)
     people = set() if options.random else {options.agent} if options.agent else set(names) if alone else set()
     score = 0.0
@@ -87,13 +87,13 @@ def run_play(argv: list[str]) -> int:
     return 0
 
 
-def team_of(run: RunFolder, settings: TrainConfig, env_id: str, names: Sequence[str]) -> Reply:
+def team_of(run: RunFolder, settings: TrainConfig, options: PlayArguments, names: Sequence[str]) -> Reply:
     """Returns a function that gives the greedy replies of a run's trained team.
 
     Args:
         run: Its folder.
         settings: Its settings.
-        env_id: What is played.
+        options: What was typed.
         names: The agents there.
 
     Raises:
@@ -104,10 +104,10 @@ def team_of(run: RunFolder, settings: TrainConfig, env_id: str, names: Sequence[
     env.reset(seed=0)
     known = env.unwrapped.possible_agents
     if strangers := [name for name in names if name not in known]:
-        play = arguments.typed("play", settings.env, "--team", run.root)
+        play = arguments.typed("play", settings.env, "--team", options.team)
         raise ConfigError(
             f"The team of {run.root} was trained on {settings.env} and has {', '.join(known)}: nobody plays"
-            f" '{strangers[0]}' of {env_id}. {did_you_mean(strangers[0], known)} Its own game: {play}"
+            f" '{strangers[0]}' of {options.id}. {did_you_mean(strangers[0], known)} Its own game: {play}"
         )
     require_training()
     from marft_algos.runs import checkpoint
