@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +17,9 @@ from marft_algos.runs import paths
 from marft_algos.runs.folder import UNTRAINED, RunFolder, estimate
 from marft_algos.terminal import say
 from marft_envs.errors import ConfigError
+
+_FOLDERS = re.compile(r"(?<![^=:,'\"\[{( ])~?/(?!/)(?:[^/=:,'\"\]})]+/)*(?=[^/])")
+"""In a word of a command: the folders of a path that begins at the root, or at home."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,15 @@ def _team(run: RunFolder, config: Any, spec: Any, env: Any, iteration: int) -> A
         told = [m["content"] for m in base.messages(agent.name) if m["role"] == "system"]
         profiles[agent.name] = dataclasses.replace(agent, prompt=told[0]) if told else agent
     made = [line["command"] for line in run.commands() if line.get("made")]
-    return Team(config, dict(spec.agents), profiles, _results(run, config, iteration), made[0] if made else "")
+    return Team(config, dict(spec.agents), profiles, _results(run, config, iteration), public(made[0]) if made else "")
+
+
+def public(command: str) -> str:
+    """Names what a command names by its place on this machine by its name alone: cards are read elsewhere."""
+    try:
+        return shlex.join(_FOLDERS.sub("", word) for word in shlex.split(command))
+    except ValueError:  # a record that no shell has written
+        return ""
 
 
 def _results(run: RunFolder, config: Any, iteration: int) -> str:
@@ -144,7 +157,7 @@ def _results(run: RunFolder, config: Any, iteration: int) -> str:
     return "\n".join(
         [
             *lines,
-            f"| untrained | {before} |",
+            f"| {'as this run began' if config.start or config.adapters else 'untrained'} | {before} |",
             f"| iteration {iteration} | {after} |",
             f"| difference, paired | {difference.signed()} |",
         ]

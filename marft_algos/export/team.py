@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 FOLDER = "team"
 _FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
-_HERE = ("start", "start_values", "warm_start", "warm_episodes")
-_HERE += ("adapters", "adapter_dir", "loggers", "runs_dir", "name")
+_HERE = (
+    *("start", "start_values", "warm_start", "warm_episodes"),
+    *("adapters", "adapter_dir", "loggers", "runs_dir", "name"),
+)
 """Settings of the run alone, or of the machine: they go back to their defaults."""
 
 

@@ -21,6 +21,7 @@ from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.engines import NativeEngine
+from marft_algos.export.commands import public
 from marft_algos.models.policy import PolicySet
 from marft_algos.runs import checkpoint
 from marft_algos.runs.folder import RunFolder
@@ -105,6 +106,45 @@ def test_adapters_say_what_the_team_says(run: RunFolder, tmp_path: Path, monkeyp
     assert not list(out.rglob("state.pt")) and not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
     described = json.loads((out / "export.json").read_text())
     assert described["agents"] == {"planner_0": "planner_0", "solver_0": "solver_0"} and described["bases"] == ["base"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("marft train grpo --start /home/me/runs/warm --seed 0", "marft train grpo --start warm --seed 0"),
+        (
+            "marft train --models a=~/x/m.gguf b=Qwen/Q --start runs/w",
+            "marft train --models a=m.gguf b=Qwen/Q --start runs/w",
+        ),
+        (
+            "marft train --env-kwargs 'data=/my data/d.jsonl' levels=[0]",
+            "marft train --env-kwargs data=d.jsonl 'levels=[0]'",
+        ),
+        ("""marft train --engines 'a={url="http://h/v1"}'""", """marft train --engines 'a={url="http://h/v1"}'"""),
+        ("no 'command", ""),
+    ],
+)
+def test_cards_name_no_folder_of_this_machine(typed: str, shown: str) -> None:
+    assert public(typed) == shown
+
+
+def test_the_card_of_a_run_that_went_on_from_another_one(run: RunFolder, models: Path, tmp_path: Path) -> None:
+    table = {"name": "on", "max_new_tokens": TOKENS, "start": str(run.root), "iterations": 2}
+    on = train(settings(models / "qwen", tmp_path / "runs", **table))[1]
+    line = {
+        "time": 0.0,
+        "iteration": 0,
+        "made": True,
+        "folder": "",
+        "root": str(on.root),
+        "command": f"marft train --start {run.root} --runs-dir {tmp_path / 'runs'}",
+    }
+    (on.root / "commands.jsonl").write_text(json.dumps(line) + "\n")
+    assert main(["export", str(on.root), "--out", str(tmp_path / "out")]) == 0
+    for folder in ("solver_0", "team"):
+        card = (tmp_path / "out" / folder / "README.md").read_text()
+        assert f"marft train --start {run.root.name} --runs-dir runs\n" in card and str(tmp_path) not in card
+        assert "| as this run began | " in card and "| untrained | " not in card
 
 
 def test_the_program_of_a_card_runs_and_its_numbers_are_the_runs(run: RunFolder, tmp_path: Path) -> None:
