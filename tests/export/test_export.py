@@ -111,7 +111,7 @@ def test_adapters_say_what_the_team_says(run: RunFolder, tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("typed", "shown"),
     [
-        ("marft train grpo --start /home/me/runs/warm --seed 0", "marft train grpo --start warm --seed 0"),
+        ("marft train grpo --start /data/runs/warm --seed 0", "marft train grpo --start warm --seed 0"),
         (
             "marft train --models a=~/x/m.gguf b=Qwen/Q --start runs/w",
             "marft train --models a=m.gguf b=Qwen/Q --start runs/w",
