@@ -85,9 +85,16 @@ def crossings(cells: Cells, budgets: Mapping[str, int], rival: str) -> list[list
                 continue
             ours, others = zip(*pairs, strict=True)
             gaps = [complete(at(b, ours, budgets[env]) - at(b, others, budgets[env])) for b in BUDGETS]
-            each = [estimate(gap).signed() if enough(gap) else f"{100 * gap[0].mean():+.1f}" for gap in gaps]
-            lines.append([env, f"{name} less {rival}", *each])
+            lines.append([env, f"{name} less {rival}", *map(points, gaps)])
     return lines
+
+
+def points(gap: Sequence[Outcomes]) -> str:
+    """Writes a difference in points, with its interval if there are seeds enough."""
+    if not enough(gap):
+        return f"{100 * gap[0].mean():+.1f}"
+    found = estimate(gap)
+    return f"{100 * found.mean:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
 
 
 def draw(cells: Cells, budgets: Mapping[str, int], file: Path, columns: int) -> None:

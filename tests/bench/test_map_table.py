@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,13 @@ def test_differences_are_of_the_same_seeds_and_episodes() -> None:
     ours = [run("marft", seed, rising(0, 1, 2, 3, 4)) for seed in (0, 1, 2)]
     (line,) = maps.crossings(maps.finished([*rivals, *ours]), BUDGETS, "rft")
     assert line == ["h4", "marft less rft", "+0.0", "+10.0", "+20.0", "+30.0"]
+
+
+def test_differences_of_three_seeds_have_intervals_in_points() -> None:
+    runs = [run(name, s, rising(0, 0, 0, 0, n + (s == 2))) for name, n in (("rft", 1), ("marft", 4)) for s in range(3)]
+    (line,) = maps.crossings(maps.finished(runs), BUDGETS, "rft")
+    mean, low, high = re.fullmatch(r"(\S+) \[(\S+), (\S+)\]", line[-1]).groups()  # type: ignore[union-attr]
+    assert mean == "+30.0" and -100 <= float(low) < 30 < float(high) <= 100
 
 
 def test_an_episode_that_an_outage_took_counts_for_no_seed() -> None:
