@@ -145,8 +145,12 @@ def _plain(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def settings(config: TrainConfig) -> dict[str, Any]:
-    """Returns what separates rankings of a run's settings, as JSON has it."""
-    return _plain(config.table())
+    """Returns what separates rankings of a run's settings, as JSON has it.
+
+    The batch is an entry's choice, but not the number of demonstrations that all begin with.
+    """
+    began = config.warm_episodes or config.episodes_per_iteration if config.warm_start else None
+    return _plain(dataclasses.replace(config, warm_episodes=began).table())
 
 
 def read(paths: Sequence[Path]) -> list[Evidence]:

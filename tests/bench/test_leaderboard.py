@@ -375,3 +375,13 @@ def test_entries_of_one_name_with_two_settings_are_told_to_have_two_names(tmp_pa
 
 def test_every_setting_that_does_not_separate_is_one() -> None:
     assert {f.name for f in dataclasses.fields(configs.TrainConfig)} >= leaderboard.FREE
+
+
+def test_entries_that_begin_with_other_demonstrations_are_in_other_rankings() -> None:
+    def of(**changes: Any) -> dict[str, Any]:
+        return leaderboard.settings(configs.build({"env": "relay-v0", **changes}))
+
+    small, large = {"episodes_per_iteration": 16}, {"episodes_per_iteration": 64}
+    assert of(**small) == of(**large), "a batch is an entry's choice"
+    assert of(**small, warm_start=2) != of(**large, warm_start=2), "and not what it begins with"
+    assert of(**small, warm_start=2, warm_episodes=64) == of(**large, warm_start=2)
