@@ -1,8 +1,7 @@
 """Five tiny tasks whose answer to *does the team beat one agent, and does D matter?* is known, for ``marft versus``.
 
 One digit, 0 or 1, is to be said; a case says who sees it, and what that costs. A turn is paid a half for a digit that
-was seen and is said, so that toys learn in seconds. The single agent of ``dear`` needs few tokens an episode to be read
-and many to be sampled, so that equal sampled tokens are few episodes for it, and equal processed ones are many.
+was seen and is said, so that toys learn in seconds.
 
 | case | team | single agent | team needed? | does D matter? |
 |---|---|---|---|---|
@@ -10,83 +9,137 @@ and many to be sampled, so that equal sampled tokens are few episodes for it, an
 | ``halves`` | the digit is on one of two pages, an agent reads each | the first alone: its page only | yes | no |
 | ``relay`` | the first sees the digit, the second answers | the second alone: sees nothing | yes | yes |
 | ``told`` | the first sees the digit, the second answers | the first alone: sees it, and answers | no | yes |
-| ``dear`` | as ``halves``, under long instructions | one agent, who turns pages until the digit comes | too dear | no |
+| ``dear`` | the digit is always 1, unseen; the second answers | one agent, who adds up 32 ones first | too dear | no |
+
+In ``dear`` only practice helps. Demonstrations show the form of a reply, and the wrong digit three times in four, which
+takes some ten iterations to unlearn. Equal sampled tokens pay for 32 iterations of the team, and for two of the single
+agent, whose replies are long. Equal processed tokens pay for 30 of its iterations: the team reads two prompts an
+episode.
 
 Try one: ``marft play examples.planted:planted-v0 --env-kwargs case=relay``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import marft_envs
 from marft_envs import AgentSpec, Chain, FlexEnv, Outcome, TurnRecord
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, UnsolvedError, did_you_mean
 from marft_envs.toy.base import ToyTask, digit
 
 CASES = ("spare", "halves", "relay", "told", "dear")
 SIZE = 2
 FIRST, SECOND = "planner_0", "solver_0"
 SAY = f"Say one digit from 0 to {SIZE - 1}."
-PAGES = 8
-"""That the single agent of ``dear`` turns: it speaks at each."""
-LONG = " ".join(["Read all of this first, and then once more: whoever reads pays for what is read."] * 2)
-"""What makes the team of ``dear`` dear: every agent reads it at every turn."""
+COUNTED = f"{'+'.join('1' * 32)}="
+"""What the single agent of ``dear`` writes before its digit: 64 tokens, of signs that the toy model knows."""
+LONG = "Read all of this first."
+"""Before the instructions of the team of ``dear``, which reads them twice an episode."""
+KINDS = 8
+"""Kinds of problems in ``dear``, which nobody can tell apart. In the first half either digit is right, and the expert
+says 1 in one of them; in the second half only 1 is right, and there is no expert."""
 
 
 class Planted(ToyTask):
-    """One digit to be said, or in ``dear`` two; the case says who sees what.
+    """One digit to be said; the case says who sees it.
 
     Args:
         case: One of ``CASES``.
-        solo: The single agent of ``dear``: it says something at every page, and the last of ``PAGES`` holds the digit.
     """
 
     name = "planted"
     sizes = dict.fromkeys((FIRST, SECOND), SIZE)
 
-    def __init__(self, case: str, solo: bool) -> None:
-        self.case, self.solo = case, solo
-        pages = 2 if case in ("halves", "dear") else 1
+    def __init__(self, case: str) -> None:
+        self.case = case
+        pages = 2 if case == "halves" else 1
         self.states = tuple((page, x) for page in range(pages) for x in range(SIZE))
-        self.rounds = PAGES if solo else 1
         super().__init__()
 
     def observe(self, agent: str) -> str:
         """Shows the digit to whom the case shows it."""
-        known = self._seen(agent, len(self._said))
-        return "digit ?" if known is None else f"digit {known}"
+        return f"digit {self.state[1]}" if self.sees(agent) else "digit ?"
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Pays half for a digit that was seen and is said."""
-        seen = {turn.index: self._seen(turn.agent, len(self._said)) for turn in turns}
         super().on_layer(turns)
-        faithful = [t.index for t in turns if seen[t.index] is not None and digit(t.text, SIZE) == seen[t.index]]
+        faithful = [t.index for t in turns if self.sees(t.agent) and self.said(t.text) == self.state[1]]
         return Outcome(turn_rewards=dict.fromkeys(faithful, 0.5))
 
     def right(self, turns: Sequence[TurnRecord]) -> bool:
-        """Whether the answer is the digit: that of the page's reader, or of the last who spoke."""
-        by_page = self.case in ("halves", "dear") and not self.solo
-        reader = (FIRST, SECOND)[self.state[0]]
-        answers = [digit(turn.text, SIZE) for turn in turns if not by_page or turn.agent == reader]
+        """Returns whether the answer is the digit: that of the page's reader, or of the last who spoke."""
+        answers = [self.said(turn.text) for turn in turns if self.case != "halves" or self.sees(turn.agent)]
         return bool(answers) and answers[-1] == self.state[1]
 
     def gold_turns(self) -> list[tuple[str, str]]:
-        """Everybody says the digit, all the time."""
-        said = str(self.state[1])
-        return [(FIRST, said)] * PAGES if self.solo else [(FIRST, said), (SECOND, said)]
+        """Returns that everybody says the digit."""
+        return [(agent, str(self.state[1])) for agent in (FIRST, SECOND)]
 
-    def _seen(self, agent: str, spoken: int) -> int | None:
-        """Returns the digit if an agent sees it."""
-        page, x = self.state
-        if self.solo:
-            sees = spoken == PAGES - 1
-        elif self.case in ("halves", "dear"):
-            sees = agent == (FIRST, SECOND)[page]
-        else:
-            sees = agent == FIRST or self.case == "spare"
-        return x if sees else None
+    def sees(self, agent: str) -> bool:
+        """Returns whether an agent sees the digit."""
+        if self.case == "halves":
+            return agent == (FIRST, SECOND)[self.state[0]]
+        return agent == FIRST or self.case == "spare"
+
+    def said(self, text: str) -> int | None:
+        """Returns the digit that a reply says, if it has the form that is asked for."""
+        return digit(text, SIZE)
+
+
+class Dear(Planted):
+    """The digit is always 1, and nobody sees it; the single agent adds up 32 ones before it says a digit.
+
+    Args:
+        solo: The single agent's version.
+    """
+
+    def __init__(self, solo: bool) -> None:
+        super().__init__("dear")
+        self.solo = solo
+        self.states = tuple((kind,) for kind in range(KINDS))
+
+    def right(self, turns: Sequence[TurnRecord]) -> bool:
+        """Returns whether the last who spoke says 1, or either digit in a problem in which both are right."""
+        answer = self.said(turns[-1].text) if turns else None
+        return answer == 1 or (answer == 0 and self.lenient)
+
+    def gold_turns(self) -> list[tuple[str, str]]:
+        """Returns that the answer is 1."""
+        return self._turns(1)
+
+    def expert(self, agent: str) -> str:
+        """Returns a reply that is right where both digits are.
+
+        Raises:
+            UnsolvedError: Only 1 is right.
+        """
+        if not self.lenient:
+            raise UnsolvedError(f"No expert solves '{self.task_id}', in which only 1 is right.")
+        return dict(self._turns(int(self.state[0] == 0)))[agent]
+
+    def sees(self, agent: str) -> bool:
+        """Returns that nobody sees the digit."""
+        return False
+
+    def said(self, text: str) -> int | None:
+        """Returns the digit that a reply says; of the single agent, if it has added up the ones before."""
+        if self.solo and not text.startswith(COUNTED):
+            return None
+        return digit(text.removeprefix(COUNTED), SIZE)
+
+    def sample_actions(self, agent: str) -> Sequence[str]:
+        """Returns every digit that the agent may say, and a word that is none."""
+        return [*(dict(self._turns(x))[agent] for x in range(SIZE)), "hello"]
+
+    @property
+    def lenient(self) -> bool:
+        """Whether either digit is right."""
+        return self.state[0] < KINDS // 2
+
+    def _turns(self, x: int) -> list[tuple[str, str]]:
+        return [(FIRST, f"{COUNTED}{x}")] if self.solo else [(FIRST, "0"), (SECOND, str(x))]
 
 
 def make(case: str = "relay", solo: bool = False, dependency: Any = None, **flex: Any) -> FlexEnv:
@@ -108,8 +161,8 @@ def make(case: str = "relay", solo: bool = False, dependency: Any = None, **flex
     prompt = f"{LONG} {SAY}" if case == "dear" and not solo else SAY
     team = [AgentSpec(FIRST, "planner", prompt, with_answer=solo)]
     team += [] if solo else [AgentSpec(SECOND, "solver", prompt, with_answer=True)]
-    rounds: Mapping[str, Any] = {"max_rounds": PAGES} if solo else {}
-    return FlexEnv(team, Planted(case, solo), Chain() if dependency is None else dependency, **{**rounds, **flex})
+    task = Dear(solo) if case == "dear" else Planted(case)
+    return FlexEnv(team, task, Chain() if dependency is None else dependency, **flex)
 
 
 marft_envs.register("planted-v0", make, summary="example: five cases with known answers, for marft versus")

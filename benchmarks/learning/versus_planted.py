@@ -56,6 +56,12 @@ class Case:
     rival: Mapping[str, Any] = field(default_factory=dict)
     warm_start: int = 4
     """Iterations of demonstrations that every run begins with; without, one run in ten says one digit for ever."""
+    lr: float = 2e-3
+    """One, to be cheap: the sweep chooses among algorithms."""
+    algorithm: Mapping[str, Any] = field(default_factory=lambda: EXPLORES)
+    """Settings of both algorithms."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Other settings of every run than ``SETTINGS``."""
 
     def trial(self, name: str, number: int) -> Trial:
         """Makes the trial with this number."""
@@ -66,10 +72,10 @@ class Case:
             "sweep_seeds": (first + SWEPT_APART,),
             "team_algorithms": ("marft",),
             "algorithms": ("marft", "reinforce"),  # which all learn these tasks: what is tested is the verdict
-            "lr": (2e-3,),  # one, to be cheap: the sweep chooses among algorithms
+            "lr": (self.lr,),
             "margin": 0.1,
-            "algorithm": dict.fromkeys(("marft", "reinforce"), EXPLORES),
-            "settings": {**SETTINGS, "warm_start": self.warm_start},
+            "algorithm": {key: dict(self.algorithm) for key in ("marft", "reinforce")},
+            "settings": {**SETTINGS, "warm_start": self.warm_start, **self.settings},
         }
         return Trial(ENV, self.token_budget, **{**given, **self.rival})
 
@@ -79,7 +85,16 @@ CASES: Mapping[str, Case] = {
     "halves": Case("team needed", "D does not matter", 8000, {"single_team": ("planner_0",)}),
     "relay": Case("team needed", "D matters", 8000, {"single_team": ("solver_0",)}),
     "told": Case("no team needed", "D matters", 8000, {"single_team": ("planner_0",)}),
-    "dear": Case("too dear", "D does not matter", 24000, {"single": ENV, "single_kwargs": {"solo": True}}, 0),
+    "dear": Case(
+        "too dear",
+        "D does not matter",
+        4000,  # 32 iterations of the team, two of the single agent, whose tokens are then 1.03 times the team's
+        {"single": ENV, "single_kwargs": {"solo": True}},
+        warm_start=16,  # half of the demonstrations are wanting, and a reply of 66 tokens is to be learnt
+        lr=5e-4,  # the toy preset's rate unlearns in two iterations what the expert has shown
+        algorithm={"lr_warmup": 16},  # and Adam's first steps are the largest; no entropy bonus: it breaks long replies
+        settings={"episodes_per_iteration": 32, "max_new_tokens": 68},
+    ),
 }
 
 
