@@ -61,11 +61,12 @@ def is_positional(hint: Any) -> bool:
 
 
 def documented(kind: type) -> dict[str, str]:
-    """Reads the text below each field of a dataclass."""
-    (body,) = ast.parse(inspect.getsource(kind)).body
-    assert isinstance(body, ast.ClassDef)
+    """Reads the text below each field of a dataclass, inherited ones, too."""
     texts = {}
-    for field, below in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            texts[ast.unparse(field.target)] = inspect.cleandoc(str(below.value.value))
+    for base in filter(dataclasses.is_dataclass, reversed(kind.__mro__)):
+        (body,) = ast.parse(inspect.getsource(base)).body
+        assert isinstance(body, ast.ClassDef)
+        for field, text in zip(body.body, body.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                texts[ast.unparse(field.target)] = inspect.cleandoc(str(text.value.value))
     return texts

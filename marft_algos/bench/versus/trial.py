@@ -6,6 +6,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+import tyro
+
 import marft_envs
 from marft_algos.algorithms import base as algorithms
 from marft_algos.bench.grid import LEARNING, SEED, Part
@@ -21,41 +23,47 @@ OF_THE_TRIAL = {"iterations", "token_budget", "processed_budget", "latency_budge
 
 
 @dataclass(frozen=True)
-class Trial(Part):
+class Question:
+    """What the command line asks for, and a trial answers."""
+
+    env: Annotated[str, tyro.conf.Positional]
+    """The team's environment."""
+    token_budget: Annotated[int, COUNT]
+    """Tokens that the team samples for training in one run."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the environment; the single agent's gets those that it takes, too."""
+    single: str = ""
+    """Environment in which one agent does the same task on the same problems; empty: its family's solo environment."""
+    single_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of that environment, over the team's."""
+    single_team: tuple[str, ...] = ()
+    """Instead of --single: only these agents of the team act, one after the other; usually one."""
+    algorithms: tuple[str, ...] = SINGLE_AGENTS
+    """May train the single agent; the sweep chooses."""
+    team_algorithms: tuple[str, ...] = ()
+    """May train the team, with D and without; empty: the same."""
+    seeds: Annotated[tuple[int, ...], SEED] = (0, 1, 2, 3, 4)
+    """Of the runs that count."""
+    lr: Annotated[tuple[float, ...], LEARNING] = (1e-4, 3e-4, 1e-3)
+    """Learning rates, tried for every algorithm on either side."""
+    sweep_seeds: Annotated[tuple[int, ...], SEED] = (100,)
+    """Of the sweep."""
+    margin: Annotated[float, SHARE] = 0.05
+    """The smallest gain in score that is worth a team."""
+    tolerance: Annotated[float, SHARE] = 0.1
+    """Budgets are equal if what was spent differs by no larger share."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Settings of every run, such as preset=toy eval_episodes=200."""
+
+
+@dataclass(frozen=True)
+class Trial(Question, Part):
     """A team against the best single agent; see docs/versus.md.
 
     Raises:
         ConfigError: Values outside their ranges, unknown algorithms, or no single agent that could be the rival.
     """
 
-    env: str
-    """The team's environment."""
-    token_budget: Annotated[int, COUNT]
-    """Tokens that the team samples for training in one run; the single agent gets what this costs the team."""
-    env_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Its arguments; the single agent's environment gets those that it takes, too."""
-    single: str = ""
-    """Environment in which one agent does the same task on the same problems; empty: its family's solo environment."""
-    single_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments of that environment, over the team's."""
-    single_team: tuple[str, ...] = ()
-    """Instead of ``single``: in the team's environment only these agents act, one after the other; usually one."""
-    algorithms: tuple[str, ...] = SINGLE_AGENTS
-    """May train the single agent: the sweep chooses."""
-    team_algorithms: tuple[str, ...] = ()
-    """May train the team, with D and without: the sweep chooses; empty: the same."""
-    seeds: Annotated[tuple[int, ...], SEED] = (0, 1, 2, 3, 4)
-    """Of the runs that count; three are the least that give an interval."""
-    lr: Annotated[tuple[float, ...], LEARNING] = (1e-4, 3e-4, 1e-3)
-    """Learning rates, tried for every algorithm on either side."""
-    sweep_seeds: Annotated[tuple[int, ...], SEED] = (100,)
-    """Of the sweep; none of ``seeds``."""
-    margin: Annotated[float, SHARE] = 0.05
-    """The smallest gain in score that is worth a team."""
-    tolerance: Annotated[float, SHARE] = 0.1
-    """Budgets are equal if what was spent differs by no larger share."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """Settings of every run, as in a run's config.toml."""
     algorithm: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Algorithm -> its own settings, on either side."""
 
