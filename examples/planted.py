@@ -13,7 +13,7 @@ was seen and is said, so that toys learn in seconds.
 
 In ``dear`` only practice helps. Demonstrations show the form of a reply, and the wrong digit three times in four, which
 takes some ten iterations to unlearn. Equal sampled tokens pay for 32 iterations of the team, and for two of the single
-agent, whose replies are long. Equal processed tokens pay for 30 of its iterations: the team reads two prompts an
+agent, whose replies are long. Equal processed tokens pay for 34 of its iterations: the team reads two prompts an
 episode.
 
 Try one: ``marft play examples.planted:planted-v0 --env-kwargs case=relay``.
