@@ -11,10 +11,10 @@ was seen and is said, so that toys learn in seconds.
 | ``told`` | the first sees the digit, the second answers | the first alone: sees it, and answers | no | yes |
 | ``dear`` | the digit is always 1, unseen; the second answers | one agent, who adds up 32 ones first | too dear | no |
 
-In ``dear`` only practice helps. Demonstrations show the form of a reply, and the wrong digit three times in four, which
-takes some ten iterations to unlearn. Equal sampled tokens pay for 32 iterations of the team, and for two of the single
-agent, whose replies are long. Equal processed tokens pay for 34 of its iterations: the team reads two prompts an
-episode.
+In ``dear`` only practice helps. Demonstrations show the form of a reply, and the wrong digit seven times in eight,
+which takes eight to twenty iterations to unlearn. Equal sampled tokens pay for 32 iterations of the team, and for two
+of the single agent, whose replies are long. Equal processed tokens pay for 34 of its iterations: the team reads two
+prompts an episode.
 
 Try one: ``marft play examples.planted:planted-v0 --env-kwargs case=relay``.
 """
@@ -37,7 +37,7 @@ COUNTED = f"{'+'.join('1' * 32)}="
 """What the single agent of ``dear`` writes before its digit: 64 tokens, of signs that the toy model knows."""
 LONG = "Read all of this first."
 """Before the instructions of the team of ``dear``, which reads them twice an episode."""
-KINDS = 8
+KINDS = 16
 """Kinds of problems in ``dear``, which nobody can tell apart. In the first half either digit is right, and the expert
 says 1 in one of them; in the second half only 1 is right, and there is no expert."""
 

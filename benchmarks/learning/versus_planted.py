@@ -91,8 +91,9 @@ CASES: Mapping[str, Case] = {
         4000,  # 32 iterations of the team, two of the single agent, whose tokens are then 1.03 times the team's
         {"single": ENV, "single_kwargs": {"solo": True}},
         warm_start=16,  # half of the demonstrations are wanting, and a reply of 66 tokens is to be learnt
-        lr=5e-4,  # the toy preset's rate unlearns in two iterations what the expert has shown
-        algorithm={"lr_warmup": 16},  # and Adam's first steps are the largest; no entropy bonus: it breaks long replies
+        lr=1e-3,
+        # Adam's first steps are the largest, and two would do. No entropy bonus: it breaks long replies.
+        algorithm={"lr_warmup": 32},
         settings={"episodes_per_iteration": 32, "max_new_tokens": 68},
     ),
 }
