@@ -12,7 +12,7 @@ was seen and is said, so that toys learn in seconds.
 | ``dear`` | the digit is always 1, unseen; the second answers | one agent, who adds up 32 ones first | too dear | no |
 
 In ``dear`` only practice helps. Demonstrations show the form of a reply, and the wrong digit seven times in eight,
-which takes eight to twenty iterations to unlearn. Equal sampled tokens pay for 32 iterations of the team, and for two
+which takes eight to 24 iterations to unlearn. Equal sampled tokens pay for 32 iterations of the team, and for two
 of the single agent, whose replies are long. Equal processed tokens pay for 34 of its iterations: the team reads two
 prompts an episode.
 
