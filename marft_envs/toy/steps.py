@@ -159,7 +159,7 @@ def make(horizon: int = 4, hidden: float = 0.0, alone: bool = False, dependency:
         ConfigError: A number that is outside its range.
     """
     if not 1 <= horizon <= LONGEST:
-        raise ConfigError(f"horizon is {horizon}; expected 1 to {LONGEST} steps.")
+        raise ConfigError(f"horizon is {horizon}; expected 1 to {LONGEST} steps, e.g. horizon=4.")
     if not 0 <= hidden <= 1:
         raise ConfigError(f"hidden is {hidden}; expected a share of operations from 0 to 1, e.g. hidden=0.5.")
     prompt = TELL if hidden else SAY
