@@ -200,5 +200,6 @@ def pages() -> Iterator[tuple[str, str, str]]:
 
 
 def ids() -> Sequence[str]:
-    """Every id that has a page."""
-    return [spec.id for spec in marft_envs.list_envs() if "/" not in spec.id]
+    """Every id that has a page: those of this package, whatever else is registered in this process."""
+    own = [spec for spec in marft_envs.list_envs() if str(spec.entry_point).startswith("marft_envs.")]
+    return [spec.id for spec in own if "/" not in spec.id]

@@ -11,6 +11,7 @@ import yaml
 
 import marft_envs
 from marft_algos.algorithms.base import Algorithm
+from marft_envs import registry
 from website import __main__ as build
 from website import api, draw, figures, gallery, leaderboard, links, notebooks
 
@@ -63,6 +64,13 @@ def test_the_leaderboard_is_made_of_packed_results_and_says_whose(monkeypatch: p
     assert (address, title) == ("leaderboard/index.md", "Leaderboard") and "nobody else's" in text
     assert hashlib.sha256(file.read_bytes()).hexdigest() in text
     assert "### math-dual-v0, setting " in text and "| rft |" in text and "marft bench leaderboard benchmarks/" in text
+
+
+def test_the_gallery_has_the_environments_of_this_package_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = gallery.ids()
+    monkeypatch.setattr(registry, "_specs", dict(registry._specs))
+    marft_envs.register("guest-v0", "examples.planted:make", None, "somebody else's")
+    assert gallery.ids() == before and "relay-v0" in before
 
 
 def test_the_gallery_shows_what_agents_see_who_hears_whom_and_an_episode_that_succeeds() -> None:
