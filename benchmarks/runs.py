@@ -14,6 +14,7 @@ from typing import Any
 
 from marft_algos.config import settings as config
 from marft_algos.runs.folder import RunFolder
+from marft_algos.runs.intervals import Interval
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def points(gain: Interval) -> str:
+    """``+11.0 [+6.6, +15.6]``: a difference of shares, in points."""
+    return f"{100 * gain.mean:+.1f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
 
 
 def interval(metrics: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.runs import table
+from benchmarks.runs import points, table
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.bench.held_out import HeldOut
 from marft_algos.config import settings as configs
@@ -156,7 +156,7 @@ def against(team: Played, alone: Played) -> list[str]:
     less = intervals.paired(list(votes[1]), list(team.right.mean(0)))
     return [
         *(f"{100 * vote.mean():.1f} (n = {n})" for vote, n in zip(votes, by, strict=True)),
-        f"{100 * less.mean:+.1f} [{100 * less.low:+.1f}, {100 * less.high:+.1f}]",
+        points(less),
         f"{100 * alone.right[: by[1]].any(0).mean():.1f}",
         "" if team.exchanged is None else f"{100 * team.exchanged.mean():.1f}",
     ]

@@ -17,7 +17,7 @@ import json
 import math
 from pathlib import Path
 
-from benchmarks.runs import Done, Job, interval, run_all, swapped_messages, table
+from benchmarks.runs import Done, Job, interval, points, run_all, swapped_messages, table
 from marft_algos.runs import intervals
 
 KINDS = {
@@ -78,8 +78,7 @@ def _report(done: dict[str, Done], seeds: list[str]) -> str:
         gains = [_gain(run) for run in runs]
         rows.append([f"{kind}: untrained", *[interval(run.metrics[0]) for run in runs], ""])
         rows.append([f"{kind}: trained", *[interval(run.metrics[-1]) for run in runs], ""])
-        cells = [f"{100 * g.mean:+.1f} [{100 * g.low:+.1f}, {100 * g.high:+.1f}]" for g in gains]
-        rows.append([f"{kind}: gain, points", *cells, f"{max(run.seconds for run in runs):.0f} s"])
+        rows.append([f"{kind}: gain, points", *map(points, gains), f"{max(run.seconds for run in runs):.0f} s"])
     return table(["", *[f"seed {s}" for s in seeds], "slowest"], rows)
 
 

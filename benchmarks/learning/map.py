@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.runs import table
+from benchmarks.runs import points, table
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.bench.statistics import Outcomes, enough, estimate
 from marft_algos.bench.tables import complete
@@ -85,16 +85,13 @@ def crossings(cells: Cells, budgets: Mapping[str, int], rival: str) -> list[list
                 continue
             ours, others = zip(*pairs, strict=True)
             gaps = [complete(at(b, ours, budgets[env]) - at(b, others, budgets[env])) for b in BUDGETS]
-            lines.append([env, f"{name} less {rival}", *map(points, gaps)])
+            lines.append([env, f"{name} less {rival}", *map(gained, gaps)])
     return lines
 
 
-def points(gap: Sequence[Outcomes]) -> str:
+def gained(gap: Sequence[Outcomes]) -> str:
     """Writes a difference in points, with its interval if there are seeds enough."""
-    if not enough(gap):
-        return f"{100 * gap[0].mean():+.1f}"
-    found = estimate(gap)
-    return f"{100 * found.mean:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
+    return points(estimate(gap)) if enough(gap) else f"{100 * gap[0].mean():+.1f}"
 
 
 def draw(cells: Cells, budgets: Mapping[str, int], file: Path, columns: int) -> None:
@@ -115,9 +112,7 @@ def draw(cells: Cells, budgets: Mapping[str, int], file: Path, columns: int) -> 
         axes.set_xticks(range(len(BUDGETS) + 1), ["0", *(f"×{budget}" for budget in BUDGETS)])
         axes.set_ylim(-0.02, 1.02)
         plots.finish(axes, f"{env} (start {np.mean(starts):.2f})")
-    by_name = {t: line for axes in figure.axes for line, t in zip(*axes.get_legend_handles_labels(), strict=True)}
-    look = {"loc": "outside right upper", "fontsize": 8, "frameon": False, "labelcolor": plots.INK}
-    figure.legend(by_name.values(), by_name.keys(), **look)
+    plots.legend(figure)
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=110)
 

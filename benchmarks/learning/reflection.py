@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.runs import Done, Job, run_all, table
+from benchmarks.runs import points as in_points
 from marft_algos.runs import intervals
 
 ROUNDS = (3, 1)
@@ -75,8 +76,7 @@ def score(played: dict[str, float]) -> str:
 def points(before: dict[str, float], after: dict[str, float]) -> str:
     """The paired difference in points."""
     problems: Sequence[str] = list(before)
-    interval = intervals.paired([before[p] for p in problems], [after[p] for p in problems])
-    return f"{100 * interval.mean:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
+    return in_points(intervals.paired([before[p] for p in problems], [after[p] for p in problems]))
 
 
 if __name__ == "__main__":

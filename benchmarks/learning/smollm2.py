@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.runs import Done, Job, run_all, swapped_messages, table
+from benchmarks.runs import Done, Job, points, run_all, swapped_messages, table
 from marft_algos.runs import folder as runs
 from marft_algos.runs.folder import UNTRAINED, EvalRecord
 
@@ -191,7 +191,7 @@ def _cell(result: dict[str, Any], gains: bool) -> str:
     before, after = ([EvalRecord(*entry) for entry in result[when]] for when in ("before", "after"))
     _, now, gain = runs.compare(before, after)
     text = f"{now.mean:.3f} [{now.low:.3f}, {now.high:.3f}]"
-    return f"{text}, {100 * gain.mean:+.1f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]" if gains else text
+    return f"{text}, {points(gain)}" if gains else text
 
 
 if __name__ == "__main__":

@@ -52,11 +52,7 @@ def write(rows: Sequence[Row], lines: Sequence[Line], folder: Path) -> dict[str,
             axes = figure.add_subplot(height, columns, i + 1)
             draw(axes, part, look)
             plots.finish(axes, title)
-        entries = [pair for axes in figure.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
-        if entries:  # one for all panels, beside them: twenty algorithms would cover what they are about
-            by_name = {text: line for line, text in entries}
-            look_of = {"loc": "outside right upper", "fontsize": 7, "frameon": False, "labelcolor": plots.INK}
-            figure.legend(by_name.values(), by_name.keys(), **look_of)
+        plots.legend(figure)
         out[name] = plots.svg(figure)
         with writing(folder):
             (folder / f"{name}.svg").write_text(out[name], encoding="utf-8")

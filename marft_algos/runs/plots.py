@@ -153,6 +153,15 @@ def finish(axes: Any, title: str = "") -> None:
     axes.grid(axis="y", color=LINE)
 
 
+def legend(drawn: Any) -> None:
+    """Names what is drawn once for all panels, beside them: twenty algorithms would cover what they are about."""
+    entries = [pair for axes in drawn.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
+    if entries:
+        by_name = {text: line for line, text in entries}
+        look = {"loc": "outside right upper", "fontsize": 7, "frameon": False, "labelcolor": INK}
+        drawn.legend(by_name.values(), by_name.keys(), **look)
+
+
 def svg(drawn: Any) -> str:
     """Returns a figure as the text of an SVG file."""
     import matplotlib

@@ -111,7 +111,8 @@ def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> Problems:
     ids = listing(config.eval_episodes)
     training = env.unwrapped.task.eval_panel(None)
     if set(training).isdisjoint(ids):
-        reserved = frozenset(listing(None)) - set(training)
+        imitates = algorithms.get(config.algo).imitates  # nobody else reads it, and long lists take a moment
+        reserved = frozenset(listing(None)) - set(training) if imitates else frozenset()
         return Problems(eval_panel(len(ids), ids), None, apart=True, reserved=reserved)
     if not accepts(config.env, "split"):
         return Problems(eval_panel(len(ids), ids), None)

@@ -11,7 +11,7 @@ is set by how long it imitates the expert (``--warm-start``).
 | | score |
 |---|---|
 | best under ``Chain`` with public history, and of one agent who sees all (``steps-solo-v0``) | 1 |
-| best under ``Independent``, two steps | 1/2: whoever takes the second has not heard the first |
+| best under ``Independent``, two steps | 1/2: the second acts at once, and sees the first operation |
 | null team (says nothing) | 0 |
 """
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 
 import pytest
 
 import marft_envs
 from benchmarks.learning.versus_planted import CASES, ENV
 from examples.planted import FIRST, KINDS, SECOND, Dear
+from helpers.toys import play
 from marft_algos.bench.versus import plan
 from marft_envs import experts
 from marft_envs.core import FlexEnv
@@ -24,15 +24,6 @@ BEST = {
     "dear": (1.0, 1.0, 1.0),  # what they differ in is how soon they learn it
 }
 """Case -> the best score of the team, of the team without D, and of the single agent."""
-
-
-def play(env: FlexEnv, problem: str, reply: Callable[[str, str], str]) -> float:
-    """Plays one problem with ``reply(agent, what it is told)``; returns 1 if it was solved, else 0."""
-    env.reset(seed=0, options={"task_id": problem})
-    while not env.done:
-        agent = env.agent_selection
-        env.step(reply(agent, env.messages(agent)[-1]["content"]))
-    return float(bool(env.episode.success))
 
 
 def best(env: FlexEnv) -> float:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
 import marft_envs
+from helpers.toys import play
 from marft_algos.config.settings import TrainConfig
 from marft_algos.training.resolve import resolve
 from marft_envs import Independent
@@ -19,15 +20,6 @@ OPTIMUM = {"relay-v0": 1.0, "xor-v0": 1.0, "route-v0": 1.0, "signal-v0": 1.0}
 FAITHFUL = {"xor-v0": 0.5}
 """What messages are paid beside the score."""
 INDEPENDENT = {"relay-v0": 1 / 4, "xor-v0": 1 / 2, "route-v0": 7 / 16, "signal-v0": 1 / 4}
-
-
-def play(env: FlexEnv, state: str, reply: Callable[[str, str], str]) -> float:
-    """Plays one state; ``reply(agent, what it sees)``; returns 1 if it was solved, else 0."""
-    env.reset(seed=0, options={"task_id": state})
-    while not env.done:
-        agent = env.agent_selection
-        env.step(reply(agent, env.messages(agent)[-1]["content"]))
-    return float(bool(env.episode.success))
 
 
 def states(env: FlexEnv) -> list[str]:
