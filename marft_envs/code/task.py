@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
     from marft_envs.code.data import ProblemSet
 
 CODE_BLOCKS = ("lenient", "strict")
+
+
+def main_step(program: str) -> str:
+    """Returns the longest line inside a program's functions, of all of it if it has none: what a planner would name.
+
+    Found without a parser, since solutions come from data files. Headers, imports and comments are no steps.
+    """
+    lines = [line for line in program.splitlines() if not re.match(r"\s*(#|def |class |import |from |@|$)", line)]
+    inside = [line for line in lines if line[0].isspace()] if re.search(r"^def |^class ", program, re.M) else []
+    return max(inside or lines or [program], key=lambda line: len(line.strip())).strip()
 
 
 class CodeTask(Drawn[Problem]):
@@ -201,24 +212,24 @@ class CodeTask(Drawn[Problem]):
         return (f"```python\n{right}\n```", f"So:\n```python\n{wrong}```\nDone.", broken, cut, "I give up.", "")
 
     def expert(self, agent: str) -> str:
-        """Returns the canonical solution as who writes, a public test as who tests, and a word of advice else.
+        """Returns the canonical solution as who writes, a public test as who tests, and its main step as an adviser.
 
         Raises:
             UnsolvedError: The problem has no canonical solution.
         """
         problem = self.problem
+        if not problem.solution.strip():
+            raise UnsolvedError(
+                f"'{problem.id}' has no canonical solution, so nobody demonstrates it. Expected problems with one,"
+                " or recorded episodes (a JSONL file, a run)."
+            )
         if agent in self.writers:
-            if not problem.solution:
-                raise UnsolvedError(
-                    f"'{problem.id}' has no canonical solution, so nobody demonstrates it. Expected problems with one,"
-                    " or recorded episodes (a JSONL file, a run)."
-                )
             return f"```python\n{problem.solution.strip()}\n```"
         if agent in self.testers and problem.public:
             test = problem.public[0]
             stdio = f"{json.dumps(test.input)} == {json.dumps(test.expected)}"
             return stdio if test.kind == "stdio" else feedback.example(problem, test)
-        return "Follow the statement, and mind the empty input."
+        return f"The main step: {main_step(problem.solution)}"
 
     def gold(self) -> str:
         """Returns the canonical solution, for conformance tests; where there is none, the hidden tests."""

@@ -10,6 +10,7 @@ import pytest
 import marft_envs
 from helpers.flex import flex
 from marft_envs import ConfigError, experts, trajectory
+from marft_envs.code.task import main_step
 from marft_envs.math.teams import SPECIALISTS
 
 IDS = [spec.id for spec in marft_envs.list_envs() if "/" not in spec.id]
@@ -48,6 +49,36 @@ def test_an_expert_writes_the_canonical_program(id: str, sandbox: object) -> Non
         assert episode.success and episode.metrics["format"] == 1.0
         assert episode.metrics.get("proposed_agree", 1.0) == 1.0, "a tester proposes tests that hold"
     env.close()
+
+
+def test_a_planners_expert_names_the_step_that_the_program_of_this_problem_turns_on(sandbox: object) -> None:
+    """Its words differ from problem to problem, so that exchanging them can cost something."""
+    env = marft_envs.make("code-dual-v0", levels=[0])
+    plans = []
+    for seed in range(PLAYED):
+        planner, coder = experts.play(env, seed).turns
+        step = planner.text.removeprefix("The main step: ")
+        assert step != planner.text and step in coder.text
+        plans.append(step)
+    env.close()
+    assert len(set(plans)) >= 0.9 * PLAYED
+
+
+@pytest.mark.parametrize(
+    ("program", "step"),
+    [
+        ("def f(x):\n    return max(x)-x[2]", "return max(x)-x[2]"),
+        (
+            "def f(n):\n    t = 0\n    for c in str(n):\n        t += 9 * int(c) - 6\n    return t",
+            "t += 9 * int(c) - 6",
+        ),
+        ("def f(xs):\n    return xs[::2]\n\nxs = [int(v) for v in input().split()]\nprint(*f(xs))", "return xs[::2]"),
+        ("from math import perm as ways\n# A long remark about it.\nprint(ways(4))", "print(ways(4))"),
+        ("def a_rather_long_name(): return 1", "def a_rather_long_name(): return 1"),
+    ],
+)
+def test_the_main_step_is_the_longest_line_of_the_functions(program: str, step: str) -> None:
+    assert main_step(program) == step
 
 
 def test_an_orchestrators_expert_names_the_specialist_who_then_solves_all_of_it() -> None:
