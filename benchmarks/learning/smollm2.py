@@ -65,7 +65,7 @@ _TWO_BASES = ("--models", "reasoner_0=embedded", "actor_0=smollm2-135m")
 _BF16 = ("--dtype", "bf16", "--old-logprobs", "learner")
 SETTINGS = {
     "level0": Setting(*_MATH, ("levels=[0]",), 32, 2, 24, 500, "reasoner_0"),
-    "level1": Setting(*_MATH, ("levels=[1]",), 48, 6, 24, 500, "reasoner_0", _BF16),
+    "level1": Setting(*_MATH, ("levels=[1]",), 48, 16, 24, 500, "reasoner_0", _BF16),
     "code": Setting("code-dual-v0", "code-solo-v0", ("levels=[0]",), 48, 2, 16, 200, "planner_0", _BF16),
     "mixed": Setting(*_MATH, ("levels=[0]",), 32, 2, 12, 200, "reasoner_0", _TWO_BASES),
     "tools": Setting(

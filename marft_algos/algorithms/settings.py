@@ -27,9 +27,10 @@ class UpdateConfig(Checked):
     """Iterations over which ``lr`` falls in a straight line to a tenth of itself, and stays there; 0: constant, as in
     the paper. Once a small task is solved, whitened advantages are noise of full size, and a full-size step undoes
     it."""
-    lr_warmup: Annotated[int, NOT_NEGATIVE] = 0
-    """Iterations over which ``lr`` rises in a straight line to its full size; 0: it starts there. Adam's first steps
-    have the size of the rate in every weight, however small the gradient is."""
+    lr_warmup: Annotated[int | None, NOT_NEGATIVE] = None
+    """Iterations over which ``lr`` rises in a straight line to its full size; 0: it starts there. none: 6 if the run
+    begins with trained weights (``warm_start``, ``start``, ``adapters``), else 0. Adam's first steps have the size of
+    the rate in every weight, however small the gradient is, and can undo what was learnt before."""
     critic_lr: Annotated[float, RATE] = 5e-4
     """Adam step size of the value heads: they are small, start from nothing, and see only cached features."""
     adam_eps: Annotated[float, Range(0.0, 1.0, open_low=True)] = 1e-5

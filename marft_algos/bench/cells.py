@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from marft_algos.algorithms import base as algorithms
 from marft_algos.algorithms.ppo import PPOConfig
-from marft_algos.algorithms.settings import UpdateConfig
 from marft_algos.bench.folder import SCORES, Stage
 from marft_algos.bench.sweep import Rates
 from marft_algos.config import presets
@@ -58,7 +57,7 @@ _LATER = {
 }
 """Settings that came later, and their defaults: at them a run is what it was, and so its results count."""
 _LATER_OF_ALGORITHMS = {
-    "lr_warmup": UpdateConfig.lr_warmup,
+    "lr_warmup": 0,  # cells have none that is not settled
     **{name: getattr(PPOConfig, name) for name in ("vtrace", "rho_bar", "c_bar")},
 }
 _TEAM = ("dependency", "profiles")
@@ -329,7 +328,7 @@ def resolve(
         if presets.keep_accepted(entry.id, {"split": ""}):
             # The main stage's problems are not looked at before it: rates are chosen on held-out *training* problems.
             table["eval_kwargs"] = {**table.get("eval_kwargs", {}), "split": "train"}
-    return start.pinned(configs.build({**table, **changes, "algorithm": algorithm}, base))
+    return start.settled(configs.build({**table, **changes, "algorithm": algorithm}, base))
 
 
 def _known_settings(grid: Grid, settings: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:

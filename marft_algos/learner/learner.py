@@ -135,7 +135,8 @@ class Learner:
         credit.validate(trajectories)
         for policy, optimizer in self.optimizers.items():
             for group in optimizer.param_groups:
-                group["lr"] = self.rates[policy] * rate_factor(iteration, self.config.lr_warmup, self.config.anneal)
+                factor = rate_factor(iteration, self.config.lr_warmup or 0, self.config.anneal)
+                group["lr"] = self.rates[policy] * factor
         rows, shares = learnable(trajectories, self.trainable)
         self.estimates = estimates = Estimates(shares=shares)
         estimates.behind = behind(shares, self.policies.version, self.staleness)

@@ -83,7 +83,7 @@ def build(
     """
     torch.set_num_threads(config.threads)
     seeds.start_global(seeds.tasks(config.seed, -1))
-    config = start.pinned(paths.absolute(config))
+    config = start.settled(paths.absolute(config))
     make_env = _factory(env) or setup.env_factory(config, config.env_kwargs)
     make_eval_env = _factory(eval_env) or _factory(env) or setup.env_factory(config, setup.eval_kwargs(config))
     with (

@@ -101,7 +101,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("lambda_tok", 5, "between 0 and 1"),
     ("huber_delta", -1, "more than 0, or none"),
     ("anneal", -3, "0 or more"),
-    ("lr_warmup", -1, "0 or more"),
+    ("lr_warmup", -1, "0 or more, or none"),
     ("kl_stop", -1, "more than 0, or none"),
     ("micro_tokens", 0, "at least 1"),
     ("critic_epochs", -1, "at least 1"),

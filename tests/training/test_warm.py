@@ -1,6 +1,7 @@
 """A warm start: a run of sft that another run makes for itself, and begins with."""
 
 import json
+import os
 
 import marft_algos
 from marft_algos.algorithms import base as algorithms
@@ -8,6 +9,7 @@ from marft_algos.cli.app import main
 from marft_algos.config import presets
 from marft_algos.config import settings as configs
 from marft_algos.runs.folder import RunFolder
+from marft_algos.runs.start import RISE
 from marft_algos.training.warm import supervised
 
 SHORT = ["--env", "relay-v0", "--preset", "toy", "--iterations", "1", "--episodes-per-iteration", "32"]
@@ -49,6 +51,27 @@ def test_from_python_too(tmp_path):
         runs_dir=str(tmp_path), name="team",
     )  # fmt: skip
     assert configs.load(run.config_file).start.startswith(str(tmp_path / "team-warm"))
+
+
+def test_the_rate_rises_over_the_first_iterations_where_weights_were_trained_before(tmp_path):
+    words = [*SHORT, "--episodes-per-iteration", "16", "--eval-episodes", "4", "--runs-dir", str(tmp_path)]
+    start = ["--start", str(tmp_path / "warmed-warm")]
+    assert main(["train", *words, "--warm-start", "1", "--name", "warmed"]) == 0
+    assert main(["train", *words, *start, "--name", "started"]) == 0
+    assert main(["train", *words, *start, "--lr-warmup", "0", "--name", "told"]) == 0
+    assert main(["train", *words, "--name", "untrained"]) == 0
+    rises = {n: configs.load(tmp_path / n / "config.toml").algorithm.lr_warmup for n in os.listdir(tmp_path)}
+    assert rises == {"warmed-warm": 0, "warmed": RISE, "started": RISE, "told": 0, "untrained": 0}
+
+
+def test_what_demonstrations_taught_is_not_undone_by_the_first_steps(tmp_path):
+    """At the full rate this seed unlearns to end its turn; then nothing that it samples is paid any more."""
+    run = marft_algos.train(
+        "toy", env="examples.planted:planted-v0", env_kwargs={"case": "relay"}, warm_start=4, seed=12001,
+        iterations=8, episodes_per_iteration=64, eval_every=0, eval_episodes=48, runs_dir=str(tmp_path), name="relay",
+    )  # fmt: skip
+    scores = [line["eval/success"] for line in run.metrics() if "eval/success" in line]
+    assert scores == [1.0, 1.0]
 
 
 def test_a_warm_start_has_the_team_and_the_task_of_its_run_and_the_defaults_of_sft():
