@@ -19,7 +19,8 @@ already; the others' weigh its advantage, truncated at ρ̄, after whitening.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -179,15 +180,20 @@ class PPO(Algorithm):
         return steps
 
     def whiten(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> None:
-        """Whitens the trained turns' advantages, all together or policy by policy; each entry counts once."""
-        trained = [t for trajectory in trajectories for t in trajectory.transitions if has_loss(t)]
+        """Whitens the trained turns' advantages, all together or policy by policy; each entry counts once.
+
+        Where all turns were paid alike, advantages are 0: what is left of them is what the critic does not know yet,
+        and whitening would make it as large as a signal. Before that rule, teams that had solved a task unlearnt it.
+        """
         if self.config.whiten == "off":
             return
-        for group in sorted({t.policy if self.config.whiten == "policy" else "" for t in trained}):
-            turns = [t for t in trained if group in ("", t.policy)]
+        places = _places(trajectories)
+        for group in sorted({t.policy if self.config.whiten == "policy" else "" for t in places}):
+            turns = [t for t in places if group in ("", t.policy)]
             parts = [estimates.advantages[t] for t in turns]
-            flat = F.whiten(np.concatenate(parts))
-            for t, part in zip(turns, np.split(flat, np.cumsum([len(p) for p in parts])[:-1]), strict=True):
+            flat = np.concatenate(parts)
+            white = F.whiten(np.zeros_like(flat) if _alike(turns, places, estimates) else flat)
+            for t, part in zip(turns, np.split(white, np.cumsum([len(p) for p in parts])[:-1]), strict=True):
                 estimates.advantages[t] = part.astype(np.float32)
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float | Tensor]]:
@@ -230,6 +236,27 @@ class Step:
         ratios = self.decisions.copy()
         ratios[-1] += self.others
         return F.truncate(ratios, config.rho_bar), F.truncate(ratios, config.c_bar)
+
+
+def _places(trajectories: Sequence[Trajectory]) -> dict[Transition, tuple[str, int]]:
+    """Returns trained turn -> its place in the episode: the agent, and which of its turns it is."""
+    places = {}
+    for trajectory in trajectories:
+        spoken = Counter[str]()
+        for t in trajectory.transitions:
+            spoken[t.agent] += 1
+            if has_loss(t):
+                places[t] = t.agent, spoken[t.agent]
+    return places
+
+
+def _alike(turns: Sequence[Transition], places: Mapping[Transition, tuple[str, int]], estimates: Estimates) -> bool:
+    """Returns whether every turn has the return of those that have its place in other episodes, and some have."""
+    paid: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+    for t in turns:
+        paid[places[t]].append(float(estimates.returns[t][0]))
+    compared = [returns for returns in paid.values() if len(returns) > 1]
+    return bool(compared) and all(np.ptp(returns) <= 1e-6 * max(map(abs, returns)) for returns in compared)
 
 
 def _traced(steps: Sequence[Step], config: PPOConfig) -> dict[str, float]:

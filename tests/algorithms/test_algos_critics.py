@@ -766,3 +766,19 @@ def test_two_iterations_with_the_embedded_model(name: str, tmp_path: Path) -> No
         assert lines[-1][f"policy/{p}/steps"] >= 1 and math.isfinite(lines[-1][f"policy/{p}/loss"])
         assert f"policy/{p}/value_loss" in lines[-1]
     assert dataclasses.asdict(config.load(run.config_file).algorithm) == dataclasses.asdict(trainer.config.algorithm)
+
+
+@pytest.mark.parametrize("whiten", ["global", "policy"])
+@pytest.mark.parametrize("name", ["marft", "ippo", "mappo", "happo", "a2po"])
+def test_a_batch_in_which_everybody_is_paid_alike_moves_nobody_whatever_the_critic_says(name: str, whiten: str) -> None:
+    """Whitening would make the critic's errors as large as a signal: a team that has solved its task unlearnt it."""
+    for paid, moved in (([1.0] * 6, False), ([1.0] * 5 + [0.0], True)):
+        data = [episode((("a",), ("b",)), number=i, rewards=[0.0, reward]) for i, reward in enumerate(paid)]
+        policies = Tabular(["a", "b"])
+        policies.play(data)
+        before = {p: t.detach().clone() for p, t in policies.tables.items()}
+        heads = Heads(["a", "b"])
+        for weights in heads.weights.values():
+            weights.data.normal_(generator=torch.Generator().manual_seed(3))
+        learner(name, policies, heads, whiten=whiten, lr=0.1).update(data, 0)
+        assert all(torch.equal(t, before[p]) != moved for p, t in policies.tables.items())
