@@ -57,7 +57,7 @@ _LATER = {
 }
 """Settings that came later, and their defaults: at them a run is what it was, and so its results count."""
 _LATER_OF_ALGORITHMS = {
-    "lr_warmup": 0,
+    "lr_warmup": 0,  # of runs that do not begin with trained weights: `start.settled`
     **{name: getattr(PPOConfig, name) for name in ("vtrace", "rho_bar", "c_bar")},
 }
 _TEAM = ("dependency", "profiles")
@@ -95,8 +95,9 @@ class Cell:
         """Hashes what the cell is: settings, what is done with them, version of the package."""
         table = {k: v for k, v in _as_before(self.config, _LATER).items() if k not in _ELSEWHERE}
         if "algorithm" in table:
-            algorithm = {k: v for k, v in table["algorithm"].items() if (k, v) != ("lr_warmup", None)}  # not settled
-            table["algorithm"] = _as_before(algorithm, _LATER_OF_ALGORITHMS)
+            algorithm = table["algorithm"]
+            risen = {"lr_warmup": algorithm.get("lr_warmup") or 0}  # none: packed before the setting, when no rate rose
+            table["algorithm"] = _as_before({**algorithm, **risen}, _LATER_OF_ALGORITHMS)
         content = [SCORES, self.kind, self.contribution, self.sources, self.reference, table]
         content += [self.swap] if self.swap else []
         if self.skipped:

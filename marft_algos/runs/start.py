@@ -30,9 +30,9 @@ TEAM = (
 """Settings that are the other run's unless they are given."""
 _ORIGIN = "origin.json"
 RISE = 6
-"""Iterations over which the rate rises where weights were trained before. Of 12 runs of two agents that demonstrations
-had taught a task, 4 were undone in their first iterations at the full rate, for good, and none with a rise of 8; of
-three of SmolLM2 one learnt half as much without (docs/training.md)."""
+"""Iterations over which the rate rises where weights were trained before. Of 12 toys that demonstrations had solved, 2
+were undone at the full rate, for good, and none with a rise of 8 (docs/training.md); 6 is SmolLM2's, of whose three
+runs one learnt half as much without."""
 
 
 @dataclass(frozen=True, slots=True)
