@@ -76,7 +76,7 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "marft": ("marft", "--lr-warmup", "0"),
     "marft-warmup": ("marft", "--lr-warmup", "6"),
     "marft-bf16": ("marft", "--lr-warmup", "6", *_BF16),
-    "marft-action": ("marft", "--level", "action", "--norm", "sum"),
+    "marft-action": ("marft", "--level", "action", "--norm", "sum", "--lr-warmup", "6", *_BF16),
     "grpo": ("grpo",),
     "rft": ("rft", "--lr", "1e-3", "--minibatches", "4", "--lr-warmup", "0"),
     "rft-slow": ("rft", "--lr", "5e-4", "--minibatches", "2"),  # and the preset's warm-up
