@@ -149,6 +149,8 @@ SMOLLM2: dict[str, Any] = {
     },
 }
 
+_SMOLLM2_BF16: dict[str, Any] = {**SMOLLM2, "dtype": "bf16", "algorithm": {**SMOLLM2["algorithm"], **_BF16}}
+
 _PAPER: dict[str, Any] = {
     "env": "math-dual-v0",
     "env_kwargs": {"data": "math"},
@@ -242,6 +244,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tools": TOOLS,
     "docs": DOCS,
     "smollm2": SMOLLM2,
+    "smollm2-bf16": _SMOLLM2_BF16,
     "paper-table3": _paper(0.1),
     "paper-table4": _paper(0.0),
     "paper-table5": _paper(0.01),
@@ -255,6 +258,7 @@ SUMMARIES = {
     "tools": "the embedded tool-using model on level 0 of the depot",
     "docs": "the embedded reading model on level 0 of the long documents",
     "smollm2": "a real language model of 135 M parameters on a CPU, in an hour: demonstrations, then reinforcement",
+    "smollm2-bf16": "the same in bf16, in less than half the time where the CPU computes in it (avx512_bf16, amx_bf16)",
     "paper-table3": "the paper's table 3, exactly: MATH, Qwen2.5-Coder-3B-Instruct, entropy 0.1",
     "paper-table4": "the paper's table 4, exactly: as table 3 with entropy 0",
     "paper-table5": "the paper's table 5, exactly: as table 3 with entropy 0.01",

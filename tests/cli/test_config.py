@@ -94,7 +94,7 @@ def test_the_papers_presets_are_its_tables(name: str, entropy: float) -> None:
     assert made.models == "Qwen/Qwen2.5-Coder-3B-Instruct" and made.env_kwargs["data"] == "math"
 
 
-BF16 = [name for name in presets.PRESETS if name == "default" or name.startswith(("paper-", "gpu-"))]
+BF16 = [name for name in presets.PRESETS if name in ("default", "smollm2-bf16") or name.startswith(("paper-", "gpu-"))]
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)
@@ -104,7 +104,7 @@ def test_presets_for_bf16_correct_for_its_sampler_and_take_whole_steps(name: str
         assert (learns.tis_cap, learns.old_logprobs, learns.adam_eps) == (None, "sampler", 1e-5)
         return
     assert (learns.tis_cap, learns.old_logprobs, learns.ratio_tolerance) == (2.0, "learner", 0.1)
-    assert learns.adam_eps == (1e-5 if name.startswith("paper-") else 1e-8)
+    assert learns.adam_eps == (1e-5 if name.startswith(("paper-", "smollm2-")) else 1e-8)
 
 
 @pytest.mark.parametrize("name", ["reinforce", "rloo", "magrpo", "spiral"])
