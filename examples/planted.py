@@ -74,8 +74,12 @@ class Planted(ToyTask):
         return bool(answers) and answers[-1] == self.state[1]
 
     def gold_turns(self) -> list[tuple[str, str]]:
-        """Returns that everybody says the digit."""
-        return [(agent, str(self.state[1])) for agent in (FIRST, SECOND)]
+        """Returns that everybody says the digit; but in ``halves``, who does not see it says 0.
+
+        A first agent that knew what it does not see would teach the second to copy it.
+        """
+        blind = [agent for agent in (FIRST, SECOND) if self.case == "halves" and not self.sees(agent)]
+        return [(agent, "0" if agent in blind else str(self.state[1])) for agent in (FIRST, SECOND)]
 
     def sees(self, agent: str) -> bool:
         """Returns whether an agent sees the digit."""

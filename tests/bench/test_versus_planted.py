@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 
 import pytest
 
@@ -78,3 +79,17 @@ def test_the_single_agent_of_dear_has_to_count_first() -> None:
     )
     assert play(env, "planted/15", lambda *_: long) == 1.0
     assert play(env, "planted/15", lambda *_: short) == play(env, "planted/15", lambda *_: long[2:]) == 0.0
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "dear"])
+def test_an_expert_says_what_its_agent_can_know_from_what_it_sees_and_hears(case: str) -> None:
+    env, said = marft_envs.make(ENV, case=case), defaultdict[tuple[str, str], set[str]](set)
+    task = env.task
+    assert isinstance(task, ToyTask)
+
+    def expert(agent: str, text: str) -> str:
+        said[agent, text].add(task.expert(agent))
+        return task.expert(agent)
+
+    assert all(play(env, task._id(state), expert) for state in task.states)
+    assert [words for words in said.values() if len(words) > 1] == []
