@@ -13,6 +13,7 @@ from pathlib import Path
 
 from marft_algos.algorithms import base as algorithms
 from marft_algos.algorithms.base import Algorithm, Facts, Need
+from marft_algos.algorithms.settings import UpdateConfig
 from marft_algos.config.endpoints import Endpoint
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models.assignment import assign, base_specs, check_known
@@ -179,4 +180,18 @@ def check_training(spec: RunSpec) -> None:
         warnings.warn(
             f"value_warmup is {warmup} and iterations {config.iterations}: only value heads are trained, no policy.",
             stacklevel=2,
+        )
+    _check_arithmetic(config)
+
+
+def _check_arithmetic(config: TrainConfig) -> None:
+    algorithm = config.algorithm
+    learns = isinstance(algorithm, UpdateConfig) and not algorithm.offline
+    if learns and config.dtype == "bf16" and algorithm.old_logprobs == "sampler":
+        warnings.warn(
+            "dtype is bf16 and old_logprobs 'sampler': sampler and learner round differently, and a run stops at its "
+            f"first update if they differ by more than ratio_tolerance = {algorithm.ratio_tolerance}. Type: "
+            "--old-logprobs learner --ratio-tolerance 0.1 --tis-cap 2 (presets for bf16 have them, such as "
+            "smollm2-bf16).",
+            stacklevel=3,
         )

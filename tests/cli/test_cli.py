@@ -17,6 +17,7 @@ import pytest
 import marft_envs
 from helpers.runs import QUICK
 from helpers.tiny import save_tiny
+from marft_algos.algorithms import base
 from marft_algos.cli import training
 from marft_algos.cli.app import COMMANDS, main
 from marft_algos.config import presets
@@ -273,6 +274,9 @@ def test_settings_come_from_preset_file_and_command_line(model: Path, here: Path
         (["sft", "grpo"], "The algorithm comes first: marft train grpo"),
         (["train", "--profiles", "mine.json"], "math-dual-v0: --env-kwargs profiles=…"),
         (["train", "--levels=[0]"], "--env-kwargs levels=[0]"),
+        (["train", "--output_dir", "out"], "--output_dir is called here: --runs-dir DIR --name NAME"),
+        (["train", "grpo", "--num-generations=8"], "--num-generations is called here: --group-size N"),
+        (["train", "--bf16"], "--bf16 is called here: --dtype bf16 --old-logprobs learner"),
         (["train", "--episodes-per-iteration", "0"], "expected at least 1"),
         (["train", "--warm-start", "-1"], "warm_start is -1; expected 0 or more"),
         (["train", "--preset", "quikstart"], "Did you mean 'quickstart'"),
@@ -294,6 +298,13 @@ def test_bad_input_is_one_clear_message(
 ) -> None:
     assert message in fails(argv, capsys)
     assert not (here / "runs").exists()
+
+
+def test_what_other_trainers_settings_are_called_here_can_be_typed_here() -> None:
+    algorithms = [base.get(name).Config for name in base.names()]
+    known = {field.name for settings in (TrainConfig, *algorithms) for field in dataclasses.fields(settings)}
+    options = {word for told in training.ELSEWHERE.values() for word in re.findall(r"--([a-z-]+)", told)}
+    assert {option.replace("-", "_") for option in options} <= known | {"resume"}
 
 
 def test_train_without_the_extra_prints_the_pip_command() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,15 @@ def test_a_frozen_team_can_be_scored(model: Path, tmp_path: Path) -> None:
 def test_a_run_that_only_warms_up_its_critic_says_so(model: Path, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="value_warmup is 4 and iterations 4: only value heads are trained"):
         Trainer(build(settings(model, tmp_path, algorithm={"value_warmup": 4})))
+
+
+def test_a_run_in_bf16_whose_ratio_would_hold_its_rounding_says_what_to_type(model: Path, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"dtype is bf16 .*--old-logprobs learner --ratio-tolerance 0\.1 --tis-cap 2"):
+        Trainer(build(settings(model, tmp_path, dtype="bf16")))
+    learner = {"old_logprobs": "learner", "ratio_tolerance": 0.1, "tis_cap": 2.0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Trainer(build(settings(model, tmp_path, dtype="bf16", algorithm=learner)))
 
 
 def blown_up(trainer: Trainer, where: str, at: int) -> None:
