@@ -127,18 +127,6 @@ doctor relay-v0 | Unrecognized options: relay-v0 | For full helptext | marft doc
 """
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bad_input.write(tmp_path_factory.mktemp("bad"))
-
-
-@pytest.fixture
-def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(str(folder))
-    return folder
-
-
 @pytest.mark.parametrize(("command", "happened", "expected", "type_next"), bad_input.table(TABLE))
 def test_refused(
     command: str,

@@ -92,15 +92,8 @@ dpo --beta -1 --demonstrations done | beta is -1.0 | expected more than 0 | marf
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bad_input.with_run(bad_input.write(tmp_path_factory.mktemp("bad")))
-
-
-@pytest.fixture
-def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(str(folder))
-    return folder
+def folder(folder: Path) -> Path:
+    return bad_input.with_run(folder)
 
 
 @pytest.mark.parametrize(("command", "happened", "expected", "type_next"), bad_input.table(TABLE))

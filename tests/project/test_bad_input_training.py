@@ -93,18 +93,6 @@ dpo --demonstrations empty.jsonl | empty.jsonl' holds no episode | Expected one 
 """
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bad_input.write(tmp_path_factory.mktemp("bad"))
-
-
-@pytest.fixture
-def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(str(folder))
-    return folder
-
-
 @pytest.mark.parametrize(("command", "happened", "expected", "type_next"), bad_input.table(TABLE))
 def test_refused(
     command: str,
