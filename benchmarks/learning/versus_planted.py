@@ -93,7 +93,7 @@ CASES: Mapping[str, Case] = {
         lr=1e-3,
         # Adam's first steps are the largest, and two would do.
         algorithm={"lr_warmup": 32},
-        settings={"episodes_per_iteration": 32, "max_new_tokens": 68},
+        settings={"episodes_per_iteration": 32, "max_new_tokens": 68, "warm_episodes": 256},
     ),
 }
 
