@@ -93,6 +93,7 @@ CASES: Mapping[str, Case] = {
         lr=1e-3,
         # Adam's first steps are the largest, and two would do.
         algorithm={"lr_warmup": 32},
+        # Of 32 demonstrations an iteration, the last few decide how strong the habit is: 6 of 60 teams kept it.
         settings={"episodes_per_iteration": 32, "max_new_tokens": 68, "warm_episodes": 256},
     ),
 }
