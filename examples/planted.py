@@ -70,7 +70,7 @@ class Planted(ToyTask):
 
     def right(self, turns: Sequence[TurnRecord]) -> bool:
         """Returns whether the answer is the digit: that of the page's reader, or of the last who spoke."""
-        answers = [self.said(turn.text) for turn in turns if self.case != "halves" or self.sees(turn.agent)]
+        answers = [self.said(turn.text) for turn in turns if self.answers(turn.agent)]
         return bool(answers) and answers[-1] == self.state[1]
 
     def gold_turns(self) -> list[tuple[str, str]]:
@@ -78,8 +78,11 @@ class Planted(ToyTask):
 
         A first agent that knew what it does not see would teach the second to copy it.
         """
-        blind = [agent for agent in (FIRST, SECOND) if self.case == "halves" and not self.sees(agent)]
-        return [(agent, "0" if agent in blind else str(self.state[1])) for agent in (FIRST, SECOND)]
+        return [(agent, str(self.state[1] if self.answers(agent) else 0)) for agent in (FIRST, SECOND)]
+
+    def answers(self, agent: str) -> bool:
+        """Returns whether an agent's words may be the answer: in ``halves``, those of the page's reader."""
+        return self.case != "halves" or self.sees(agent)
 
     def sees(self, agent: str) -> bool:
         """Returns whether an agent sees the digit."""

@@ -44,7 +44,7 @@ ELSEWHERE = {
     **dict.fromkeys(("save_steps", "save_freq"), "--save-every ITERATIONS"),
     **dict.fromkeys(("eval_steps", "eval_freq"), "--eval-every ITERATIONS"),
     **dict.fromkeys(("report_to", "logger"), "--loggers tensorboard (or trackio, wandb, mlflow)"),
-    "bf16": "--dtype bf16 --old-logprobs learner --ratio-tolerance 0.1 --tis-cap 2",
+    "bf16": f"--dtype bf16 {presets.BF16_OPTIONS}",
     "fp32": "--dtype fp32",
     "resume_from_checkpoint": "--resume RUN",
     "use_vllm": '--engines POLICY={kind="vllm",url="…"} (docs/engines.md)',
@@ -120,9 +120,11 @@ def _hints(argv: list[str], base: TrainConfig) -> list[str]:
         if i and word in algorithms.names() and not argv[i - 1].startswith("--algo"):
             before = argv[int(argv[0] in algorithms.names()) : i]  # `marft sft grpo` names two
             hints.append(f"The algorithm comes first: {typed('train', word, *before, *argv[i + 1 :])}")
-        elif word.startswith("--") and name not in known and presets.accepts(base.env, name):
+        elif not word.startswith("--") or name in known:
+            continue
+        elif presets.accepts(base.env, name):
             hints.append(f"{name} is an argument of {base.env}: --env-kwargs {name}={value or '…'}")
-        elif word.startswith("--") and name not in known and name in ELSEWHERE:
+        elif name in ELSEWHERE:
             hints.append(f"--{option} is called here: {ELSEWHERE[name]}")
     return hints
 

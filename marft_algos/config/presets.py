@@ -17,6 +17,8 @@ from marft_envs.errors import ConfigError, did_you_mean
 # computes the old log-probs itself, and the check that the ratio is 1 allows for it. Truncated importance weights
 # correct for what remains: other probabilities were sampled from. fp32 is far inside either way.
 _BF16: dict[str, Any] = {"old_logprobs": "learner", "ratio_tolerance": 0.1, "tis_cap": 2.0}
+BF16_OPTIONS = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in _BF16.items())
+"""The same as options of the command."""
 
 # Of the gradient of SmolLM2's adapter, 2.4 M numbers, up to half are below the paper's epsilon, 1e-5, and a step is
 # half of lr (python -m benchmarks arithmetic); adapters of models of billions have ten times as many, smaller ones.
@@ -149,8 +151,6 @@ SMOLLM2: dict[str, Any] = {
     },
 }
 
-_SMOLLM2_BF16: dict[str, Any] = {**SMOLLM2, "dtype": "bf16", "algorithm": {**SMOLLM2["algorithm"], **_BF16}}
-
 _PAPER: dict[str, Any] = {
     "env": "math-dual-v0",
     "env_kwargs": {"data": "math"},
@@ -244,7 +244,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tools": TOOLS,
     "docs": DOCS,
     "smollm2": SMOLLM2,
-    "smollm2-bf16": _SMOLLM2_BF16,
+    "smollm2-bf16": {**SMOLLM2, "dtype": "bf16", "algorithm": {**SMOLLM2["algorithm"], **_BF16}},
     "paper-table3": _paper(0.1),
     "paper-table4": _paper(0.0),
     "paper-table5": _paper(0.01),

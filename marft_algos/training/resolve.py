@@ -14,6 +14,7 @@ from pathlib import Path
 from marft_algos.algorithms import base as algorithms
 from marft_algos.algorithms.base import Algorithm, Facts, Need
 from marft_algos.algorithms.settings import UpdateConfig
+from marft_algos.config import presets
 from marft_algos.config.endpoints import Endpoint
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models.assignment import assign, base_specs, check_known
@@ -191,7 +192,6 @@ def _check_arithmetic(config: TrainConfig) -> None:
         warnings.warn(
             "dtype is bf16 and old_logprobs 'sampler': sampler and learner round differently, and a run stops at its "
             f"first update if they differ by more than ratio_tolerance = {algorithm.ratio_tolerance}. Type: "
-            "--old-logprobs learner --ratio-tolerance 0.1 --tis-cap 2 (presets for bf16 have them, such as "
-            "smollm2-bf16).",
+            f"{presets.BF16_OPTIONS} (presets for bf16 have them, such as smollm2-bf16).",
             stacklevel=3,
         )
