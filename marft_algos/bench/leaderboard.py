@@ -149,7 +149,7 @@ def settings(config: TrainConfig) -> dict[str, Any]:
 
     The batch is an entry's choice, but not the number of demonstrations that all begin with.
     """
-    began = config.warm_episodes or config.episodes_per_iteration if config.warm_start else None
+    began = config.demonstrated if config.warm_start else None
     return _plain(dataclasses.replace(config, warm_episodes=began).table())
 
 

@@ -262,6 +262,11 @@ class TrainConfig(Checked):
                 " adapters (full_finetune = false) on one model, without a pool of past ones."
             )
 
+    @property
+    def demonstrated(self) -> int:
+        """Returns how many demonstrations an iteration of the warm start has."""
+        return self.warm_episodes or self.episodes_per_iteration
+
     def table(self) -> dict[str, Any]:
         """Returns every setting as plain values, the algorithm's as a nested table."""
         engines = {policy: endpoint.table() for policy, endpoint in self.engines.items()}

@@ -46,12 +46,11 @@ class Ahead:
     """Holds what is played and not yet learnt from.
 
     Args:
-        staleness: Iterations that may wait beside the one that is learnt from next.
-        budgets: What ends the run, once so much is played.
+        config: Says how many iterations may wait beside the one that is learnt from next, and what ends the run.
     """
 
-    def __init__(self, staleness: int, budgets: TrainConfig) -> None:
-        self._staleness, self._budgets = staleness, budgets
+    def __init__(self, config: TrainConfig) -> None:
+        self._config = config
         self._queue = deque[Waiting]()
 
     def fill(self, play: Callable[[int], Future[Collected]], progress: Progress, version: int) -> None:
@@ -83,7 +82,7 @@ class Ahead:
         for waiting in self._queue:
             if (collected := waiting.collected) is not None:
                 played.spend(collected.metrics)
-        return len(self._queue) <= self._staleness and not played.done(self._budgets)
+        return len(self._queue) <= self._config.staleness and not played.done(self._config)
 
     def state_dict(self) -> list[Any]:
         """Returns what waits, as plain values; what is being played is waited for, up to what has failed."""
@@ -128,4 +127,4 @@ class Ahead:
                 "later. Move it away, and the same command takes the one before."
             )
         ages = [progress.version + i - waiting.version for i, waiting in enumerate(queue)]
-        self._queue = deque(queue if max(ages, default=0) <= self._staleness else [])
+        self._queue = deque(queue if max(ages, default=0) <= self._config.staleness else [])

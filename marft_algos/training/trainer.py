@@ -57,7 +57,7 @@ class Trainer:
         self.pool = selfplay.Pool(config, self.policies) if config.pool else None
         self.rollouts = rollouts.make(parts, self.lanes, self.pool)
         self._episodes = Episodes(config, algorithm, self.problems, self.rollouts)
-        self._ahead = ahead.Ahead(config.staleness, config)
+        self._ahead = ahead.Ahead(config)
         self._elsewhere = ThreadPoolExecutor(1, "marft-elsewhere")
         self._demonstrations = parts.demonstrations
         self.progress = Progress()

@@ -65,7 +65,7 @@ def supervised(config: TrainConfig) -> TrainConfig:
     off: dict[str, Any] = {
         "warm_start": 0,
         "warm_episodes": None,
-        "episodes_per_iteration": config.warm_episodes or config.episodes_per_iteration,
+        "episodes_per_iteration": config.demonstrated,
         "pool": 0,
         "token_budget": None,
         "processed_budget": None,
