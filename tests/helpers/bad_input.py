@@ -5,11 +5,15 @@ from __future__ import annotations
 import io
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from marft_algos.cli import main
+
+Refused = Callable[[str, tuple[str, ...]], None]
+"""Types a command, which must be refused with these parts of an error."""
 
 GRID = 'algorithms = ["marft"]\nenvs = ["relay-v0"]\ntoken_budget = 1000\nseeds = [0, 1]\n'
 GRIDS = {
@@ -141,7 +145,7 @@ def table(text: str) -> list[object]:
     rows = [line.split(" | ") for line in text.strip().splitlines()]
     assert all(len(row) == 4 and all(row) for row in rows), "command | happened | expected | type next"
     assert len({row[0] for row in rows}) == len(rows)
-    return [pytest.param(*row, id=row[0]) for row in rows]
+    return [pytest.param(row[0], tuple(row[1:]), id=row[0]) for row in rows]
 
 
 def refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,3 +20,9 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     return folder
+
+
+@pytest.fixture
+def refused(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> bad_input.Refused:
+    """Types a command in the folder, which must be refused with all parts of an error."""
+    return partial(bad_input.refused, capsys=capsys, monkeypatch=monkeypatch)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from helpers import bad_input
@@ -127,14 +125,6 @@ doctor relay-v0 | Unrecognized options: relay-v0 | For full helptext | marft doc
 """
 
 
-@pytest.mark.parametrize(("command", "happened", "expected", "type_next"), bad_input.table(TABLE))
-def test_refused(
-    command: str,
-    happened: str,
-    expected: str,
-    type_next: str,
-    here: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bad_input.refused(command, (happened, expected, type_next), capsys, monkeypatch)
+@pytest.mark.parametrize(("command", "parts"), bad_input.table(TABLE))
+def test_refused(command: str, parts: tuple[str, ...], refused: bad_input.Refused) -> None:
+    refused(command, parts)

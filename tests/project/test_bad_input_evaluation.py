@@ -96,14 +96,6 @@ def folder(folder: Path) -> Path:
     return bad_input.with_run(folder)
 
 
-@pytest.mark.parametrize(("command", "happened", "expected", "type_next"), bad_input.table(TABLE))
-def test_refused(
-    command: str,
-    happened: str,
-    expected: str,
-    type_next: str,
-    here: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bad_input.refused(command, (happened, expected, type_next), capsys, monkeypatch)
+@pytest.mark.parametrize(("command", "parts"), bad_input.table(TABLE))
+def test_refused(command: str, parts: tuple[str, ...], refused: bad_input.Refused) -> None:
+    refused(command, parts)
