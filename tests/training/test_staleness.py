@@ -266,14 +266,13 @@ def test_what_a_task_put_there_is_described_and_nothing_else_is_made() -> None:
 
 
 def test_a_queue_of_another_iteration_is_refused() -> None:
-    ahead = Ahead(TrainConfig(iterations=9, staleness=2))
+    config = TrainConfig(iterations=9, staleness=2)
+    ahead = Ahead(config)
     ahead.fill(lambda iteration: done(Collected([], {"tokens": iteration})), Progress(iteration=3, version=3), 3)
     state = ahead.state_dict()
     assert [row["iteration"] for row in state] == [3, 4, 5]
-    Ahead(TrainConfig(iterations=9, staleness=2)).load_state_dict(state, Progress(iteration=3, version=3))
+    Ahead(config).load_state_dict(state, Progress(iteration=3, version=3))
     with pytest.raises(DataError, match="holds episodes of others: 3 and later"):
-        Ahead(TrainConfig(iterations=9, staleness=2)).load_state_dict(state, Progress(iteration=4, version=4))
+        Ahead(config).load_state_dict(state, Progress(iteration=4, version=4))
     with pytest.raises(DataError, match="cannot be read"):
-        Ahead(TrainConfig(iterations=9, staleness=2)).load_state_dict(
-            [{"iteration": 4}], Progress(iteration=4, version=4)
-        )
+        Ahead(config).load_state_dict([{"iteration": 4}], Progress(iteration=4, version=4))
