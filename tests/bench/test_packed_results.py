@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from marft_algos.bench import leaderboard
 from marft_algos.bench.cells import Cell
 from marft_algos.config import settings as configs
 
@@ -21,3 +22,9 @@ def test_packed_runs_have_the_keys_that_they_would_have_now(archive):
     for row in rows:
         key = row.pop("key")
         assert Cell(**row | {"config": configs.build(row["config"]).table()}).key == key, row
+
+
+def test_packed_results_can_all_be_ranked_on_one_page():
+    ranked = leaderboard.rank(leaderboard.read(RESULTS))
+    named = {name for setting in ranked for place in setting.places for name in place.entry.packs}
+    assert named == {path.name.removesuffix(".tar.xz") for path in RESULTS}
