@@ -324,7 +324,7 @@ class Learner:
                 f"Before the first step of policy '{policy}', learner and sampler differ by {gap:.4f} per token in "
                 f"log-probability (allowed: ratio_tolerance = {self.config.ratio_tolerance}): the ratio should be 1. "
                 "Check that the engine publishes the current weights, samples at the recorded temperature without "
-                "top-k or top-p, and sees the same prompt; for bf16 set old_logprobs='learner' and ratio_tolerance=0.1."
+                "top-k or top-p, and sees the same prompt; in bf16, use --old-logprobs learner --ratio-tolerance 0.1."
             )
 
     def _score(self, batch: Any) -> tuple[Tensor, Tensor]:

@@ -124,5 +124,5 @@ def _check(gap: float, age: int, limit: float) -> None:
             f"Turns that were sampled {age} updates ago are {gap:.4f} per token off in log-probability under the "
             f"weights that sampled them (allowed: ratio_tolerance = {limit}). Check that the engine gives replies the "
             "version of the weights that sampled them, samples at the recorded temperature without top-k or top-p, and "
-            "sees the same prompt; for bf16 set old_logprobs='learner' and ratio_tolerance=0.1."
+            "sees the same prompt; in bf16, use --old-logprobs learner --ratio-tolerance 0.1."
         )

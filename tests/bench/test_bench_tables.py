@@ -376,3 +376,12 @@ def test_a_folder_that_is_no_benchmark_is_told_in_one_line(command: str, tmp_pat
     assert done.stderr.startswith("error: ")
     assert "is no benchmark" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_measurement_whose_reader_has_gone_ends_quietly() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks", "--help"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as shown:
+        shown.stdout.close()  # type: ignore[union-attr]
+        assert shown.wait(timeout=120) == 141
+        assert shown.stderr.read() == b""  # type: ignore[union-attr]
