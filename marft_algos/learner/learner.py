@@ -257,7 +257,7 @@ class Learner:
         return average(log) | {
             "rows": float(size.rows),
             "tokens": float(size.tokens),
-            "steps": float(len(log) - stopped),
+            "steps": float(sum(bool(numbers.get("grad_norm")) for numbers in log)),
             "kl_stopped": float(stopped),
         }
 

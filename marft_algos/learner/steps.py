@@ -11,7 +11,10 @@ from marft_algos.batching import UpdateError
 
 
 def step(optimizer: Adam, name: str, max_norm: float | None) -> float:
-    """Clips the gradient, and takes the step.
+    """Clips the gradient, and takes the step; none where there is no gradient.
+
+    Adam's running means would go on along the steps before: after one lucky episode in a batch, and none in the next
+    ones, a policy went on to move six times as far as that episode had moved it.
 
     Args:
         optimizer: Of one policy, or of one value head.
@@ -19,7 +22,7 @@ def step(optimizer: Adam, name: str, max_norm: float | None) -> float:
         max_norm: Of the gradient; None: it is not clipped.
 
     Returns:
-        The gradient's norm before it was clipped.
+        The gradient's norm before it was clipped; 0: no step was taken.
 
     Raises:
         UpdateError: The gradient is not finite.
@@ -28,5 +31,6 @@ def step(optimizer: Adam, name: str, max_norm: float | None) -> float:
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, math.inf if max_norm is None else max_norm))
     if not math.isfinite(norm):
         raise UpdateError(f"The gradient of '{name}' has norm {norm}; lower its learning rate or the reward's scale.")
-    optimizer.step()
+    if norm:
+        optimizer.step()
     return norm

@@ -771,14 +771,19 @@ def test_two_iterations_with_the_embedded_model(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("whiten", ["global", "policy"])
 @pytest.mark.parametrize("name", ["marft", "ippo", "mappo", "happo", "a2po"])
 def test_a_batch_in_which_everybody_is_paid_alike_moves_nobody_whatever_the_critic_says(name: str, whiten: str) -> None:
-    """Whitening would make the critic's errors as large as a signal: a team that has solved its task unlearnt it."""
-    for paid, moved in (([1.0] * 6, False), ([1.0] * 5 + [0.0], True)):
+    """Whitening would make the critic's errors as large as a signal: a team that has solved its task unlearnt it.
+
+    Nor do Adam's running means carry on with the update before, which had something to learn from.
+    """
+    policies, heads = Tabular(["a", "b"]), Heads(["a", "b"])
+    for weights in heads.weights.values():
+        weights.data.normal_(generator=torch.Generator().manual_seed(3))
+    trainer = learner(name, policies, heads, whiten=whiten, lr=0.1)
+    updates = (([1.0] * 6, False), ([1.0] * 5 + [0.0], True), ([0.0] * 6, False), ([0.0] * 6, False))
+    for iteration, (paid, moved) in enumerate(updates):
         data = [episode((("a",), ("b",)), number=i, rewards=[0.0, reward]) for i, reward in enumerate(paid)]
-        policies = Tabular(["a", "b"])
         policies.play(data)
         before = {p: t.detach().clone() for p, t in policies.tables.items()}
-        heads = Heads(["a", "b"])
-        for weights in heads.weights.values():
-            weights.data.normal_(generator=torch.Generator().manual_seed(3))
-        learner(name, policies, heads, whiten=whiten, lr=0.1).update(data, 0)
+        stats = trainer.update(data, iteration)
         assert all(torch.equal(t, before[p]) != moved for p, t in policies.tables.items())
+        assert all(stats[f"policy/{p}/steps"] == moved for p in policies.tables)
