@@ -79,11 +79,11 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "marft-warmup": ("marft", "--lr-warmup", "6"),
     "marft-critic": ("marft", "--lr-warmup", "6", "--critic-epochs", "8", "--critic-minibatches", "4"),
     "marft-slow": ("marft", "--lr-warmup", "6", "--lr", "2e-4"),
-    "marft-kl": ("marft", "--lr-warmup", "6", "--kl-coef", "0.05"),
     "marft-action": ("marft", "--level", "action", "--norm", "sum", "--lr-warmup", "6"),
     "grpo": ("grpo",),
     "rft": ("rft", "--lr", "1e-3", "--minibatches", "4", "--lr-warmup", "0"),
     "rft-slow": ("rft", "--lr", "5e-4", "--minibatches", "2"),  # and the preset's warm-up
+    "rft-slower": ("rft", "--lr", "2e-4", "--minibatches", "2"),
 }
 """Label -> the command's words, over those of the preset."""
 JOBS = ("shots", "sft", *ALGORITHMS, "single-sft", *(f"single-{name}" for name in ALGORITHMS))
