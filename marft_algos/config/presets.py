@@ -141,7 +141,7 @@ SMOLLM2: dict[str, Any] = {
     "record_every": 12,
     "algorithm": {
         # Two steps an iteration. At 5e-4 the entropy of one policy rose fivefold within three iterations in one seed of
-        # three, and all three ended 8 to 10 points lower (docs/results.md).
+        # three, and they ended 4, 10 and 8 points lower (docs/results.md).
         "lr": 2e-4,
         # Adam's first steps have the size of the rate in every weight, and at 5e-4 one run of three did not win back
         # what they lost: +8 points of 500 problems without it, +13 to +21 in four runs with it (docs/results.md).
