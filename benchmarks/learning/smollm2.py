@@ -81,6 +81,7 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "marft-warmup": ("marft", *_FAST),
     "marft-critic": ("marft", *_FAST, "--critic-epochs", "8", "--critic-minibatches", "4"),
     "marft-slow": ("marft", "--lr", "2e-4", "--lr-warmup", "6"),
+    "marft-slower": ("marft", "--lr", "1e-4", "--lr-warmup", "6"),
     "marft-action": ("marft", *_FAST, "--level", "action", "--norm", "sum"),
     "grpo": ("grpo", *_FAST),
     "rft": ("rft", "--lr", "1e-3", "--lr-warmup", "0", "--minibatches", "4"),
