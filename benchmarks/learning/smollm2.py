@@ -77,17 +77,23 @@ SETTINGS = {
 # The preset's own rate was 5e-4 at first, and commands of results from then do not say it.
 _FAST = ("--lr", "5e-4", "--lr-warmup", "6")
 _SLOW = ("--lr", "2e-4", "--lr-warmup", "6")
+_SLOWER = ("--lr", "1e-4", "--lr-warmup", "6")
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "marft": ("marft", "--lr", "5e-4", "--lr-warmup", "0"),
     "marft-warmup": ("marft", *_FAST),
     "marft-critic": ("marft", *_FAST, "--critic-epochs", "8", "--critic-minibatches", "4"),
     "marft-slow": ("marft", *_SLOW),
-    "marft-slower": ("marft", "--lr", "1e-4", "--lr-warmup", "6"),
+    "marft-slower": ("marft", *_SLOWER),
+    # One change each to marft-slow.
+    "marft-successes": ("marft", *_SLOW, "--critic", "none", "--whiten", "off"),
+    "marft-kl": ("marft", *_SLOW, "--kl-coef", "0.05"),
+    "marft-whole": ("marft", *_SLOW, "--minibatches", "1"),
     "marft-action": ("marft", *_FAST, "--level", "action", "--norm", "sum"),
     "grpo": ("grpo", *_FAST),
     "rft": ("rft", "--lr", "1e-3", "--lr-warmup", "0", "--minibatches", "4"),
     "rft-slow": ("rft", *_FAST, "--minibatches", "2"),
     "rft-slower": ("rft", *_SLOW, "--minibatches", "2"),
+    "rft-slowest": ("rft", *_SLOWER, "--minibatches", "2"),
 }
 """Label -> the command's words, over those of the preset."""
 JOBS = ("shots", "sft", *ALGORITHMS, "single-sft", *(f"single-{name}" for name in ALGORITHMS))
