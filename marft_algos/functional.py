@@ -163,17 +163,39 @@ def gae(
     return advantages, returns
 
 
-def whiten(x: Reals, mask: NDArray[np.bool_] | None = None) -> Array:
-    """(x − mean)/σ with the statistics of the entries in ``mask``; 0 elsewhere. σ < 1e-8: centred only.
+def whiten(x: Reals, mask: NDArray[np.bool_] | None = None, weights: Reals | None = None) -> Array:
+    """(x − b)/σ with the statistics of the entries in ``mask``; 0 elsewhere. σ < 1e-8: centred only.
 
     A true zero inside the mask is an entry like any other.
+
+    Args:
+        x: Of any shape.
+        mask: Of the same shape; None: every entry counts.
+        weights: Of the same shape, for b, which is the mean without them; it is, too, where all of them are 0. σ is
+            around the mean, whatever b is.
     """
     x = np.asarray(x, dtype=np.float64)
     valid = np.ones(x.shape, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
     if not valid.any():
         return np.zeros_like(x)
-    mean, std = x[valid].mean(), x[valid].std()
-    return np.where(valid, (x - mean) / (std if std >= MIN_STD else 1.0), 0.0)
+    w = None if weights is None else np.asarray(weights, dtype=np.float64)[valid]
+    centre, std = np.average(x[valid], weights=w if w is not None and w.any() else None), x[valid].std()
+    return np.where(valid, (x - centre) / (std if std >= MIN_STD else 1.0), 0.0)
+
+
+def score_norms(logprobs: Reals) -> Array:
+    """Estimates how long the gradient of each token's log-prob is, squared: (1 − π(y))².
+
+    In the logits it is (1 − π(y))² + Σ_{v≠y} π(v)², between once and twice this; what the layers below make of it is
+    taken to be alike for all tokens.
+
+    Args:
+        logprobs: [L] of sampled tokens.
+
+    Returns:
+        [L], from 0 (nothing else was likely) to 1.
+    """
+    return np.expm1(np.asarray(logprobs, dtype=np.float64)) ** 2
 
 
 def trace(log_ratio_sum: float) -> float:

@@ -85,6 +85,7 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "marft-slow": ("marft", *_SLOW),
     "marft-slower": ("marft", *_SLOWER),
     # One change each to marft-slow.
+    "marft-optimal": ("marft", *_SLOW, "--baseline", "optimal"),
     "marft-successes": ("marft", *_SLOW, "--critic", "none", "--whiten", "off"),
     "marft-kl": ("marft", *_SLOW, "--kl-coef", "0.05"),
     "marft-whole": ("marft", *_SLOW, "--minibatches", "1"),

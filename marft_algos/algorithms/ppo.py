@@ -65,6 +65,10 @@ class PPOConfig(UpdateConfig):
     due, ``last`` (released code) at a round's last layer."""
     whiten: Literal["global", "policy", "off"] = "global"
     """Whose statistics whiten advantages: all trained turns', each policy's own, or none."""
+    baseline: Literal["mean", "optimal"] = "mean"
+    """What whitening subtracts: the mean, or the mean in which each advantage weighs as much as its gradient is long,
+    squared, which makes the variance of the gradient least (docs/credit.md). It is lower where failures are less
+    likely texts than successes are: then a failure teaches less."""
     vtrace: bool = False
     """Correct returns for turns that older weights sampled (``staleness``); on fresh turns it changes nothing. Costs a
     forward pass over stale turns, unless ``old_logprobs='learner'`` makes it anyway."""
@@ -86,6 +90,11 @@ class PPOConfig(UpdateConfig):
         if self.c_bar > self.rho_bar:
             raise ConfigError(
                 f"c_bar is {self.c_bar} and rho_bar {self.rho_bar}; expected c_bar at most rho_bar (V-trace)."
+            )
+        if self.baseline == "optimal" and self.whiten == "off":
+            raise ConfigError(
+                "baseline='optimal' is what whitening subtracts, and whiten='off' subtracts nothing. Set "
+                "whiten='global' or whiten='policy' beside it."
             )
         if self.vtrace and self.old_logprobs == "learner" and self.tis_cap is None:
             raise ConfigError(
@@ -192,9 +201,24 @@ class PPO(Algorithm):
             turns = [t for t in places if group in ("", t.policy)]
             parts = [estimates.advantages[t] for t in turns]
             flat = np.concatenate(parts)
-            white = F.whiten(np.zeros_like(flat) if _alike(turns, places, estimates) else flat)
+            norms = [self._score_norms(t, estimates) for t in turns] if self.config.baseline == "optimal" else None
+            white = F.whiten(
+                np.zeros_like(flat) if _alike(turns, places, estimates) else flat,
+                weights=np.concatenate(norms) if norms else None,
+            )
             for t, part in zip(turns, np.split(white, np.cumsum([len(p) for p in parts])[:-1]), strict=True):
                 estimates.advantages[t] = part.astype(np.float32)
+
+    def _score_norms(self, t: Transition, estimates: Estimates) -> np.ndarray:
+        """Estimates [decision points] how long the gradient of each decision's log-prob is, squared.
+
+        An action's is as ``ratio`` has it; those of its tokens add up, as on average they stand at right angles.
+        """
+        norms = F.score_norms(estimates.behaviour(t))
+        if self.level == "token":
+            return norms
+        size = {"sum": 1, "token": len(norms), "word": len(t.turn.text.split())}[self.config.norm]
+        return np.array([norms.sum() / max(size, 1) ** 2])
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float | Tensor]]:
         """Returns the clipped surrogate on the ratio of tokens or of actions."""

@@ -32,6 +32,38 @@ def test_whitening_centres_only_below_the_smallest_spread() -> None:
     assert F.whiten(np.array([1.0, 2.0]), np.array([False, False])).tolist() == [0.0, 0.0]
 
 
+def test_score_norms_are_between_half_and_all_of_the_gradients_squared_length() -> None:
+    logits = torch.randn(200, 7, generator=torch.manual_seed(0)).mul(3).requires_grad_()
+    logprobs = torch.log_softmax(logits, -1)[:, 2]
+    (gradient,) = torch.autograd.grad(logprobs.sum(), logits)
+    true, estimate = gradient.square().sum(-1).numpy(), F.score_norms(logprobs.detach().numpy())
+    assert np.all(estimate <= true * (1 + 1e-4)) and np.all(estimate >= true / 2 * (1 - 1e-4))
+    assert F.score_norms(np.array([0.0, -1e-12, -800.0])).tolist() == [0.0, pytest.approx(1e-24), 1.0]
+
+
+@pytest.mark.parametrize("likely", [1, 5, 9])
+def test_whitening_by_score_norms_makes_the_variance_of_the_gradient_least(likely: int) -> None:
+    """By enumeration: ten samples of a choice of two that hold each as often as it is likely; the likely one pays."""
+    share = np.repeat([likely / 10, 1 - likely / 10], [likely, 10 - likely])
+    paid = np.repeat([1.0, 0.0], [likely, 10 - likely])
+    white = F.whiten(paid, weights=F.score_norms(np.log(share)))
+    best = paid[0] - white[0] * paid.std()
+
+    def variance(baseline: float) -> float:
+        return float(np.mean((paid - baseline) ** 2 * 2 * (1 - share) ** 2))  # its mean does not depend on the baseline
+
+    assert best == pytest.approx(1 - likely / 10)
+    others = np.linspace(-1, 2, 301)
+    assert all(variance(best) <= variance(b) + 1e-12 for b in others)
+    assert white[0] - white[-1] == pytest.approx(1 / paid.std()), "sigma is around the mean"
+
+
+def test_weights_that_are_all_zero_leave_the_mean() -> None:
+    x = np.array([1.0, 2.0, 6.0])
+    assert F.whiten(x, weights=np.zeros(3)) == pytest.approx(F.whiten(x))
+    assert F.whiten(x, np.array([True, False, True]), np.array([3.0, 99.0, 1.0]))[1] == 0.0
+
+
 def test_values_at_masked_positions_change_nothing() -> None:
     rewards, mask = [0.0, 0.0, 0.0, 1.0], [True, True, False, True]
     plain, _ = F.gae([0.0, 0.0, 1.0], [0.5, 0.4, 0.3], [True] * 3, 0.9, 0.8)

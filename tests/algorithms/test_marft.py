@@ -373,6 +373,65 @@ def test_whitening_is_global_per_policy_or_off() -> None:
     assert set(raw["a"]) == {0.0, 1.0} and set(raw["b"]) == {-0.5, 0.5}
 
 
+@pytest.mark.parametrize("whiten", ["global", "policy"])
+@pytest.mark.parametrize(
+    ("level", "norm"), [("token", "sum"), ("action", "sum"), ("action", "token"), ("action", "word")]
+)
+def test_the_optimal_baseline_weighs_by_the_length_of_gradients(level: str, norm: str, whiten: str) -> None:
+    """Advantages are whitened ones that were moved, so that those of one policy, weighted, sum to 0."""
+    data = team(n=30)
+    Tabular(["a", "b"]).play(data)
+    turns = [t for d in data for t in d.transitions]
+    for t in turns:
+        t.turn.text = "word " * (1 + t.reply.action_ids[0] % 3)
+    config = {"level": level, "norm": norm, "critic": "none", "whiten": whiten}
+    plain, found = Estimates(), Estimates()
+    MARFT(MARFTConfig(**config)).credit(data, plain)
+    MARFT(MARFTConfig(**config, baseline="optimal")).credit(data, found)
+    for group in ("a", "b") if whiten == "policy" else ("ab",):
+        sums = 0.0
+        moved = set()
+        for t in (t for t in turns if t.policy in group):
+            weights = (1 - np.exp(t.reply.logprobs)) ** 2
+            if level == "action":
+                size = {"sum": 1, "token": len(weights), "word": len(t.turn.text.split())}[norm]
+                weights = np.array([weights.sum() / size**2])
+            sums += float((weights * found.advantages[t]).sum())
+            moved |= {round(float(x), 5) for x in found.advantages[t] - plain.advantages[t]}
+        assert sums == pytest.approx(0, abs=1e-4)
+        assert len(moved) == 1 and moved != {0.0}
+
+
+def test_the_optimal_baseline_has_less_variance_than_the_mean_where_failures_are_unlikely_texts() -> None:
+    """Measured on gradients: the centre by score norms is nearer to the best one than the mean is."""
+    policies, layers = Tabular(["a", "b"], seed=3), (("a",), ("b",))
+    data = [episode(layers, number=i) for i in range(400)]
+    policies.play(data)
+    surprise = [-d.transitions[0].reply.logprobs.sum() for d in data]
+    paid = surprise < np.quantile(surprise, 0.6)
+    data = [episode(layers, number=i, rewards=[0.0, float(ok)]) for i, ok in enumerate(paid)]
+    policies.play(data)
+    turns = [d.transitions[0] for d in data]
+    lengths = []
+    for t in turns:
+        table = policies.tables["a"].detach().clone().requires_grad_()
+        ids = torch.tensor(t.request.prompt_ids[-1:] + t.reply.action_ids)
+        torch.log_softmax(table, -1)[ids[:-1], ids[1:]].sum().backward()
+        lengths.append(float(table.grad.square().sum()))
+
+    def variance(baseline: str) -> float:
+        algorithm = MARFT(MARFTConfig(level="action", norm="sum", critic="none", whiten="policy", baseline=baseline))
+        algorithm.credit(data, found := Estimates())
+        return float(np.mean([float(found.advantages[t][0]) ** 2 * w for t, w in zip(turns, lengths, strict=True)]))
+
+    assert variance("optimal") < 0.9 * variance("mean")
+
+
+def test_a_baseline_without_whitening_is_refused() -> None:
+    with pytest.raises(ConfigError, match="whiten='off' subtracts nothing"):
+        MARFTConfig(whiten="off", baseline="optimal")
+
+
 def test_targets_are_never_whitened_and_frozen_turns_do_not_count() -> None:
     data = team(n=9)
     for d in data:
