@@ -8,9 +8,10 @@
 A team plays training problems, and the gradient of every reply's log-probability is taken on its own, |g|² of it over
 all trained weights of its policy. With a baseline b, a policy gradient adds (R − b)·g for each reply, R being 0 or 1.
 Its mean does not depend on b, and its variance is E[(R − b)²·|g|²] less something that does not either. It is least at
-b* = E[R·|g|²] / E[|g|²], which is below the mean of R where failures have longer gradients. ``optimal`` is what
-``baseline="optimal"`` subtracts, where (1 − π)² of the sampled tokens stands for |g|². Intervals are of a bootstrap
-over episodes. What is found is written to ``benchmarks/results/gradients/<run>.json``, beside what it was found with.
+b* = E[R·|g|²] / E[|g|²], which is below the mean of R where failures have longer gradients. ``length`` lets a reply's
+tokens stand for |g|² (OPO, arXiv 2505.23585), ``optimal`` the (1 − π)² of its tokens: that is what
+``baseline="optimal"`` subtracts. Intervals are of a bootstrap over episodes. What is found is written to
+``benchmarks/results/gradients/<run>.json``, beside what it was found with.
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ def baselines(found: np.ndarray) -> dict[str, float]:
     return {
         "none": 0.0,
         "mean": float(paid.mean()),
+        "length": float(np.average(paid, weights=found[:, 3])),
         "optimal": float(np.average(paid, weights=surprise)),
         "b*": float(np.average(paid, weights=length)),
     }

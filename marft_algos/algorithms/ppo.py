@@ -67,7 +67,7 @@ class PPOConfig(UpdateConfig):
     """Whose statistics whiten advantages: all trained turns', each policy's own, or none."""
     baseline: Literal["mean", "optimal"] = "mean"
     """What whitening subtracts: the mean, or the mean in which each advantage weighs as much as its gradient is long,
-    squared, which makes the variance of the gradient least (docs/credit.md). It is lower where failures are less
+    squared, which makes the variance of the gradient least (docs/training.md). It is lower where failures are less
     likely texts than successes are: then a failure teaches less."""
     vtrace: bool = False
     """Correct returns for turns that older weights sampled (``staleness``); on fresh turns it changes nothing. Costs a
