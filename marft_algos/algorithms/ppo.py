@@ -94,7 +94,7 @@ class PPOConfig(UpdateConfig):
         if self.baseline == "optimal" and self.whiten == "off":
             raise ConfigError(
                 "baseline='optimal' is what whitening subtracts, and whiten='off' subtracts nothing. Set "
-                "whiten='global' or whiten='policy' beside it."
+                "baseline='mean', or whiten='global' or 'policy' beside it."
             )
         if self.vtrace and self.old_logprobs == "learner" and self.tis_cap is None:
             raise ConfigError(
