@@ -39,7 +39,14 @@ from marft_algos.types import Estimates, Trajectory, Transition
 RESULTS = Path(__file__).parents[1] / "results" / "gradients"
 RESAMPLES = 2000
 _BF16 = {"old_logprobs": "learner", "ratio_tolerance": 0.1, "tis_cap": 2.0}
-HEADER = ["policy", "succeeded", "squared gradient of failures over successes", "baseline", "its value", "variance, 1 at the mean"]
+HEADER = [
+    "policy",
+    "succeeded",
+    "g² of failures over successes",
+    "baseline",
+    "its value",
+    "variance, 1 at the mean",
+]
 
 
 def main() -> None:
