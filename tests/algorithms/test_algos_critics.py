@@ -769,8 +769,11 @@ def test_two_iterations_with_the_embedded_model(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("whiten", ["global", "policy"])
+@pytest.mark.parametrize("baseline", ["mean", "optimal"])
 @pytest.mark.parametrize("name", ["marft", "ippo", "mappo", "happo", "a2po"])
-def test_a_batch_in_which_everybody_is_paid_alike_moves_nobody_whatever_the_critic_says(name: str, whiten: str) -> None:
+def test_a_batch_in_which_everybody_is_paid_alike_moves_nobody_whatever_the_critic_says(
+    name: str, baseline: str, whiten: str
+) -> None:
     """Whitening would make the critic's errors as large as a signal: a team that has solved its task unlearnt it.
 
     Nor do Adam's running means carry on with the update before, which had something to learn from.
@@ -778,7 +781,7 @@ def test_a_batch_in_which_everybody_is_paid_alike_moves_nobody_whatever_the_crit
     policies, heads = Tabular(["a", "b"]), Heads(["a", "b"])
     for weights in heads.weights.values():
         weights.data.normal_(generator=torch.Generator().manual_seed(3))
-    trainer = learner(name, policies, heads, whiten=whiten, lr=0.1)
+    trainer = learner(name, policies, heads, whiten=whiten, baseline=baseline, lr=0.1)
     updates = (([1.0] * 6, False), ([1.0] * 5 + [0.0], True), ([0.0] * 6, False), ([0.0] * 6, False))
     for iteration, (paid, moved) in enumerate(updates):
         data = [episode((("a",), ("b",)), number=i, rewards=[0.0, reward]) for i, reward in enumerate(paid)]
