@@ -147,7 +147,7 @@ SMOLLM2: dict[str, Any] = {
         # what they lost: +8 points of 500 problems without it, +13 to +21 in four runs with it (docs/results.md).
         "lr_warmup": 6,
         # Failures have gradients two to nine times as long, squared, as successes: with the mean three seeds ended 9, 1
-        # and 5 points lower, below those of imitating successes (docs/results.md).
+        # and 5 points lower, two of them below what imitating successes reaches (docs/results.md).
         "baseline": "optimal",
         "minibatches": 2,
         # 4 GB at most; a machine with more gains nothing from longer pieces.
