@@ -11,7 +11,7 @@ Its mean does not depend on b, and its variance is E[(R − b)²·|g|²] less so
 b* = E[R·|g|²] / E[|g|²], which is below the mean of R where failures have longer gradients. ``length`` lets a reply's
 tokens stand for |g|² (OPO, arXiv 2505.23585), ``optimal`` the (1 − π)² of its tokens: that is what
 ``baseline="optimal"`` subtracts. Intervals are of a bootstrap over episodes. What is found is written to
-``benchmarks/results/gradients/<run>.json``, beside what it was found with.
+``benchmarks/results/gradients/<run>-<checkpoint>.json``, beside what it was found with.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import torch
 from benchmarks.runs import table
 from marft_algos import functional as F
 from marft_algos.batching import learnable, pack
+from marft_algos.config import presets
 from marft_algos.config import settings as configs
 from marft_algos.models.policy import PolicySet
 from marft_algos.rollout.chunks import Chunk
@@ -35,10 +36,10 @@ from marft_algos.runs import start
 from marft_algos.training.parts import build
 from marft_algos.training.player import Player
 from marft_algos.types import Estimates, Trajectory, Transition
+from marft_envs.errors import MarftError
 
 RESULTS = Path(__file__).parents[1] / "results" / "gradients"
 RESAMPLES = 2000
-_BF16 = {"old_logprobs": "learner", "ratio_tolerance": 0.1, "tis_cap": 2.0}
 HEADER = [
     "policy",
     "succeeded",
@@ -57,19 +58,20 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of problems and samples")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
+    origin = start.locate(args.run)
     found = measure(args.run, args.episodes, args.seed)
     args.out.mkdir(parents=True, exist_ok=True)
     command = f"python -m benchmarks gradients RUN --episodes {args.episodes} --seed {args.seed}"
-    file = args.out / f"{Path(args.run).name}.json"
+    file = args.out / f"{origin.run.root.name}-{origin.weights.name}.json"
     file.write_text(json.dumps({"command": command, "policies": found}) + "\n", encoding="utf-8")
     print(page(found))
 
 
 def measure(run: str, episodes: int, seed: int) -> dict[str, list[list[float]]]:
     """Plays episodes of a team; returns per policy, of every reply: success, |g|², (1 − π)², tokens."""
-    config, own = start.defaults(run), start.locate(run).config
-    given = {"seed": seed, "episodes_per_iteration": episodes, "iterations": 1, "max_new_tokens": own.max_new_tokens}
-    parts = build(configs.build({**given, "algorithm": _BF16 if own.dtype == "bf16" else {}}, config))
+    config = start.defaults(run)
+    given = {"seed": seed, "episodes_per_iteration": episodes, "iterations": 1}
+    parts = build(configs.build({**given, "algorithm": presets.BF16 if config.dtype == "bf16" else {}}, config))
     player = Player(parts, 0)
     try:
         played = player.play(Chunk(parts.problems.train(seed, 0, episodes), 0)).trajectories
@@ -129,6 +131,12 @@ def page(found: dict[str, Any]) -> str:
     lines = []
     for policy, each in found.items():
         replies = np.array(each)
+        succeeded = int(replies[:, 0].sum())
+        if succeeded in (0, len(replies)):
+            raise MarftError(
+                f"{succeeded} of {len(replies)} replies of '{policy}' succeeded; expected some that did and some that"
+                " did not, whose gradients can be compared. Ask for more: --episodes 256, or take another run."
+            )
         rng = np.random.default_rng(0)
         drawn = [replies[rng.integers(0, len(replies), len(replies))] for _ in range(RESAMPLES)]
         drawn = [d for d in drawn if 0 < d[:, 0].mean() < 1]

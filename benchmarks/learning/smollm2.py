@@ -86,12 +86,12 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "marft-critic": (*_MEAN, *_FAST, "--critic-epochs", "8", "--critic-minibatches", "4"),
     "marft-slow": (*_MEAN, *_SLOW),
     "marft-slower": (*_MEAN, *_SLOWER),
+    "marft-action": (*_MEAN, *_FAST, "--level", "action", "--norm", "sum"),
     # One change each to marft-slow.
     "marft-optimal": ("marft", *_SLOW, "--baseline", "optimal"),
     "marft-successes": (*_MEAN, *_SLOW, "--critic", "none", "--whiten", "off"),
     "marft-kl": (*_MEAN, *_SLOW, "--kl-coef", "0.05"),
     "marft-whole": (*_MEAN, *_SLOW, "--minibatches", "1"),
-    "marft-action": (*_MEAN, *_FAST, "--level", "action", "--norm", "sum"),
     "grpo": ("grpo", *_FAST),
     "rft": ("rft", "--lr", "1e-3", "--lr-warmup", "0", "--minibatches", "4"),
     "rft-slow": ("rft", *_FAST, "--minibatches", "2"),

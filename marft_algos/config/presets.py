@@ -16,13 +16,14 @@ from marft_envs.errors import ConfigError, did_you_mean
 # In bf16 the sampler and the learner differ by up to a few hundredths a token, which adds up over a text: the learner
 # computes the old log-probs itself, and the check that the ratio is 1 allows for it. Truncated importance weights
 # correct for what remains: other probabilities were sampled from. fp32 is far inside either way.
-_BF16: dict[str, Any] = {"old_logprobs": "learner", "ratio_tolerance": 0.1, "tis_cap": 2.0}
-BF16_OPTIONS = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in _BF16.items())
+BF16: dict[str, Any] = {"old_logprobs": "learner", "ratio_tolerance": 0.1, "tis_cap": 2.0}
+"""Settings of the update in bf16."""
+BF16_OPTIONS = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in BF16.items())
 """The same as options of the command."""
 
 # Of the gradient of SmolLM2's adapter, 2.4 M numbers, up to half are below the paper's epsilon, 1e-5, and a step is
 # half of lr (python -m benchmarks arithmetic); adapters of models of billions have ten times as many, smaller ones.
-_LARGE: dict[str, Any] = {**_BF16, "adam_eps": 1e-8}
+_LARGE: dict[str, Any] = {**BF16, "adam_eps": 1e-8}
 
 QUICKSTART: dict[str, Any] = {
     # Level 0 is what the embedded model was warm-started on: 35 to 55 % greedy, so there is something to learn.
@@ -185,7 +186,7 @@ _PAPER: dict[str, Any] = {
         "huber_delta": 10.0,  # the tables say only that Huber is on; 10 is the released code's
         # Not in the tables: the code sketch of appendix A. With one epoch of one minibatch it cannot act.
         "kl_stop": 0.02,
-        **_BF16,
+        **BF16,
     },
 }
 
@@ -248,7 +249,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tools": TOOLS,
     "docs": DOCS,
     "smollm2": SMOLLM2,
-    "smollm2-bf16": {**SMOLLM2, "dtype": "bf16", "algorithm": {**SMOLLM2["algorithm"], **_BF16}},
+    "smollm2-bf16": {**SMOLLM2, "dtype": "bf16", "algorithm": {**SMOLLM2["algorithm"], **BF16}},
     "paper-table3": _paper(0.1),
     "paper-table4": _paper(0.0),
     "paper-table5": _paper(0.01),

@@ -10,6 +10,7 @@ import torch
 
 from benchmarks.learning import gradients
 from helpers.teams import Tabular, episode
+from marft_envs.errors import MarftError
 
 
 def test_every_replys_gradient_is_that_of_its_own_log_probability() -> None:
@@ -43,3 +44,9 @@ def test_no_baseline_has_less_variance_than_the_best_one() -> None:
     assert min(at) >= values["b*"] * np.mean((paid - paid.mean()) ** 2 * length) - 1e-12
     assert baselines["b*"] < baselines["mean"] / 2
     assert f"{paid.mean():.3f}, n = 400" in gradients.page({"a": found.tolist()})
+
+
+@pytest.mark.parametrize("paid", [0.0, 1.0])
+def test_replies_that_all_ended_alike_are_refused(paid: float) -> None:
+    with pytest.raises(MarftError, match=f"{3 * paid:.0f} of 3 replies of 'a' succeeded.*--episodes"):
+        gradients.page({"a": [[paid, 1.0, 0.5, 4.0]] * 3})
