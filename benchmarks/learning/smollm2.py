@@ -64,10 +64,12 @@ _TWO_BASES = ("--models", "reasoner_0=embedded", "actor_0=smollm2-135m")
 # so the learner scores the replies anew. The preset `smollm2-bf16` was made later; it has `--tis-cap 2` beside.
 _BF16 = ("--dtype", "bf16", "--old-logprobs", "learner", "--ratio-tolerance", "0.1")
 _LEVEL0 = Setting(*_MATH, ("levels=[0]",), 32, 2, 24, 500, "reasoner_0")
+_LEVEL1 = Setting(*_MATH, ("levels=[1]",), 48, 16, 24, 500, "reasoner_0", _BF16)
 SETTINGS = {
     "level0": _LEVEL0,
     "bf16": replace(_LEVEL0, words=(*_BF16, "--tis-cap", "2.0")),
-    "level1": Setting(*_MATH, ("levels=[1]",), 48, 16, 24, 500, "reasoner_0", _BF16),
+    "level1": _LEVEL1,
+    "level1-long": replace(_LEVEL1, iterations=60),
     "code": Setting("code-dual-v0", "code-solo-v0", ("levels=[0]",), 48, 2, 16, 200, "planner_0", _BF16),
     "mixed": Setting(*_MATH, ("levels=[0]",), 32, 2, 12, 200, "reasoner_0", _TWO_BASES),
     "tools": Setting(
