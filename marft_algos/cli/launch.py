@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import gc
 import os
 import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 import uuid
 import warnings
@@ -40,6 +42,8 @@ and a mark if it was stopped. Other ends are a death, after which the launcher s
 AGAIN = "again"
 """File in that folder: fewer ranks go on with what more have begun."""
 RESTARTS = 3
+HEARTBEAT_S = 30
+"""Seconds that a heartbeat may last at most."""
 PR_SET_PDEATHSIG = 1
 """Of Linux's ``prctl``: the signal that a process gets when its parent dies."""
 JOIN_S = 600
@@ -64,6 +68,7 @@ def train(nodes: Nodes, argv: list[str], config: TrainConfig, run: RunFolder | N
 
     # Ranks that are started again meet at a new port, and not among what those that have died have left.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    before = {*threading.enumerate()}
     with tempfile.TemporaryDirectory(prefix="marft-ranks-") as folder:
         os.environ[ENDED] = folder
         ended = Path(folder) / "code"
@@ -92,9 +97,20 @@ def train(nodes: Nodes, argv: list[str], config: TrainConfig, run: RunFolder | N
             return 130
         finally:
             del os.environ[ENDED]
+            _end_threads(before)
         if any(Path(folder).glob("stopped-*")):
             return 130
         return int(ended.read_text()) if ended.is_file() else 0
+
+
+def _end_threads(before: set[threading.Thread]) -> None:
+    """Waits for heartbeats to end: one that talks to its store when Python ends makes it abort this process.
+
+    After a signal, torch leaves the thread that they come from to the garbage collector, and that may find it at work.
+    """
+    gc.collect()
+    for thread in {*threading.enumerate()} - before:
+        thread.join(HEARTBEAT_S)
 
 
 def _fewer(nodes: Nodes, error: Any) -> Nodes:

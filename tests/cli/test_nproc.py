@@ -48,8 +48,8 @@ def numbers(run: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if not k.startswith(("time_", "engine/ran"))} for line in lines]
 
 
-def launcher(*words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "marft_algos", "train", *words]
+def launcher(*words: str, python: tuple[str, ...] = ("-m", "marft_algos")) -> subprocess.Popen[str]:
+    command = [sys.executable, *python, "train", *words]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
@@ -160,8 +160,32 @@ def test_where_memory_runs_out_in_a_pass_over_shares_all_ranks_begin_again_with_
     assert [line["iteration"] for line in numbers(tmp_path / "scarce")] == [0, 1]
 
 
-def test_a_ctrl_c_stops_all_ranks_behind_an_iteration(tmp_path: Path) -> None:
-    process = launcher("--runs-dir", str(tmp_path), *SMALL, "--iterations", "500", "--nproc", "2", "--name", "ranks")
+RESTLESS = """
+import datetime
+import sys
+import threading
+
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+
+from marft_algos.cli import main
+
+
+class Restless(dynamic_rendezvous._PeriodicTimer):
+    def __init__(self, interval, *args):
+        super().__init__(datetime.timedelta(0), *args)
+
+
+dynamic_rendezvous._PeriodicTimer = Restless
+code = main(sys.argv[1:])
+left = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+sys.exit(f"Python aborts if these talk to a store when it ends: {left}" if left else code)
+"""
+
+
+@pytest.mark.parametrize("python", [("-m", "marft_algos"), ("-c", RESTLESS)], ids=["usual", "heart always beats"])
+def test_a_ctrl_c_stops_all_ranks_behind_an_iteration(python: tuple[str, str], tmp_path: Path) -> None:
+    words = ("--runs-dir", str(tmp_path), *SMALL, "--iterations", "500", "--nproc", "2", "--name", "ranks")
+    process = launcher(*words, python=python)
     wait_for(1, tmp_path / "ranks", process)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=300)
