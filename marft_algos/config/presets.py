@@ -142,13 +142,13 @@ SMOLLM2: dict[str, Any] = {
     "record_every": 12,
     "algorithm": {
         # Two steps an iteration. At 5e-4 the entropy of one policy rose fivefold within three iterations in one seed of
-        # three, and they ended 4, 10 and 8 points lower (docs/results.md).
+        # three, and they ended 4, 10 and 8 points lower (docs/smollm2.md).
         "lr": 2e-4,
         # Adam's first steps have the size of the rate in every weight, and at 5e-4 one run of three did not win back
-        # what they lost: +8 points of 500 problems without it, +13 to +21 in four runs with it (docs/results.md).
+        # what they lost: +8 points of 500 problems without it, +13 to +21 in four runs with it (docs/smollm2.md).
         "lr_warmup": 6,
         # Failures have gradients two to nine times as long, squared, as successes: with the mean three seeds ended 9, 1
-        # and 5 points lower, two of them below what imitating successes reaches (docs/results.md).
+        # and 5 points lower, two of them below what imitating successes reaches (docs/smollm2.md).
         "baseline": "optimal",
         "minibatches": 2,
         # 4 GB at most; a machine with more gains nothing from longer pieces.

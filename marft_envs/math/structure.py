@@ -287,6 +287,8 @@ def match(gold: Tree, pred: Tree) -> bool | None:
         return _ordered(gold.parts, pred.parts)
     if isinstance(gold, Bag) and isinstance(pred, Bag):
         return _bags(gold, pred)
+    if isinstance(gold, Group) and isinstance(pred, Scalar) and finished.matrices_undone(pred.text):
+        return False
     opaque = [tree for tree in (gold, pred) if isinstance(tree, Scalar) and not _known(tree)]
     return None if opaque else False
 
@@ -305,7 +307,7 @@ def _known(tree: Scalar) -> bool:
 def _scalars(gold: Scalar, pred: Scalar) -> bool | None:
     if gold.sign == pred.sign and key(gold.text).lstrip("+") == key(pred.text).lstrip("+"):
         return True
-    if finished.undone(pred.text) and finished.written_out(gold.text):
+    if finished.undone(pred.text) and finished.finished(gold.text):
         return False  # 2+3 is a calculation on the way to 5, not yet an answer
     if has_words(gold.text) or has_words(pred.text) or "∞" in (gold.text[-1:], pred.text[-1:]):
         return False

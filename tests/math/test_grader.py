@@ -111,8 +111,8 @@ def test_an_empty_gold_is_refused(gold: str) -> None:
         ("\\frac{1}{2}", "0.5", NUMERIC),
         ("(x+1)^2", "x^2+2x+1", NUMERIC),
         ("(1,2)", "(1, \\frac42)", STRUCTURE),
-        ("6", "\\sum_{n=1}^{3} n", MATH_VERIFY),
-        ("\\frac12", "\\int_0^1 x\\,dx", MATH_VERIFY),
+        ("2\\cdot 3", "\\sum_{n=1}^{3} n", MATH_VERIFY),
+        ("\\sin\\frac{\\pi}{6}", "\\int_0^1 x\\,dx", MATH_VERIFY),
     ],
 )
 def test_the_cheapest_tier_that_can_tell_decides(gold: str, pred: str, tier: str) -> None:
@@ -151,13 +151,13 @@ EQUAL = [
     ("50\\%", "0.5"),
     ("28\\%", "28 percent"),
     ("1024", "2^{10}"),
-    ("120", "5!"),
+    ("5!", "4!\\cdot 5"),
     ("\\binom{40}{10}", "{40 \\choose 30}"),
     ("\\frac{2^{2009}-1}{3\\cdot 2^{2008}-1}", "1-\\frac{2^{2008}}{-1+3\\cdot 2^{2008}}\\cdot(-1)-\\frac{2^{2009}+3\\cdot2^{2008}-1-2^{2009}}{3\\cdot 2^{2008}-1}+\\frac{2^{2008}-1}{3\\cdot2^{2008}-1}"),
     ("\\frac{\\sqrt7}{12}", "\\sqrt{7/144}"),
     ("\\frac{\\sqrt3}{3}", "1/sqrt(3)"),
     ("\\sqrt[3]{-8}", "-2"),
-    ("3", "\\log_2 8"),
+    ("\\log_2 9", "2\\log_2 3"),
     ("\\frac{\\pi}{6}", "30^\\circ"),
     ("1+2i", "i(2-i)"),
     # expressions
@@ -211,7 +211,7 @@ EQUAL = [
     ("\\sqrt{8}\\cdot 10^{-14}", "2\\sqrt2\\cdot 10^{-14}"),
     ("10^{300}\\pi + 1", "1 + 10^{300}\\pi"),
     ("e^{1000}", "(e^{500})^2"),
-    ("0", "\\sin(\\pi)"),
+    ("\\sin(2\\pi)", "\\sin(\\pi)"),
     ("\\ln(10^{5000})", "5000\\ln 10"),
     ("\\sqrt2+\\sqrt3", "\\sqrt{5+2\\sqrt6}"),
     ("(\\frac12)^{20000}", "\\frac{1}{2^{20000}}"),
@@ -296,19 +296,33 @@ DIFFERENT = [
 ]  # fmt: skip
 
 WORKED_OUT = {
-    # a sum, a difference or a product is a calculation on the way
-    "24": ({"24", "+24", "24.0", "\\frac{48}{2}", "48/2", "4!", "\\sqrt{576}", "\\binom{24}{1}", "2.4 \\times 10^1", "x=24",
-            "20+4=24", "24=5^2-1"},
+    # a sum, a difference, a product or a value of a function is a calculation on the way
+    "24": ({"24", "+24", "24.0", "\\frac{48}{2}", "48/2", "\\sqrt{576}", "2.4 \\times 10^1", "x=24", "20+4=24", "24=5^2-1",
+            "x=\\binom{24}{1}=24"},
            {"20+4", "100-76", "4\\cdot 6", "5^2-1", "2^3\\cdot 3", "3!\\cdot 4", "2(12)", "24+0", "\\frac{20+28}{2}", "\\sqrt{500+76}",
-            "x=20+4", "\\frac{4\\cdot 12}{2}", "23+\\frac{2}{2}"}),
+            "x=20+4", "\\frac{4\\cdot 12}{2}", "23+\\frac{2}{2}", "4!", "\\binom{24}{1}", "|-24|", "\\lfloor 24.5\\rfloor",
+            "\\gcd(48,72)", "\\det\\begin{pmatrix} 6 & 0 \\\\ 0 & 4 \\end{pmatrix}", "\\sum_{k=1}^{24} 1", "\\int_0^{24} dx"}),
     "1024": ({"2^{10}", "4^5"}, {"2^9\\cdot 2", "2^{9+1}"}),
-    "0.5": ({"\\frac12", "2^{-1}", "50\\%"}, {"0.2+0.3", "1-0.5", "30\\%+20\\%"}),
+    "0.5": ({"\\frac12", "2^{-1}", "50\\%"}, {"0.2+0.3", "1-0.5", "30\\%+20\\%", "\\sin 30^\\circ", "\\cos\\frac{\\pi}{3}"}),
     "\\frac{13}{8}": ({"1\\frac58", "1+\\frac58", "\\frac{26}{16}", "1.625"}, {"\\frac58+1", "2-\\frac38", "\\frac{8+5}{8}", "\\frac{13}{2}\\cdot\\frac14"}),
     "-1500": ({"-1.5\\times 10^3", "-\\frac{3000}{2}"}, {"-1000-500", "-15\\cdot 100"}),
     "1, 2": ({"2, 1", "\\frac22, 2"}, {"1, 1+1"}),
-    # any form of a gold that is no written-out number will do
-    "6\\sqrt3": ({"2\\cdot 3\\sqrt3", "\\sqrt{108}"}, set()),
+    # so it is in front of a root or a constant
+    "6\\sqrt3": ({"\\sqrt{108}", "\\sqrt3\\cdot 6", "\\frac{12\\sqrt3}{2}", "\\frac{18}{\\sqrt3}"}, {"2\\cdot 3\\sqrt3", "2\\sqrt3+4\\sqrt3", "\\sqrt{10^2+8}"}),
+    "176\\pi": ({"\\frac{352\\pi}{2}", "\\pi\\cdot 176", "1.76\\cdot 10^2\\pi"}, {"\\pi\\cdot 4^2\\cdot 11", "\\pi\\cdot 10^2\\cdot 1.76", "100\\pi+76\\pi", "\\pi(100+76)"}),
+    "\\frac{-3+\\sqrt{21}}{2}": ({"-\\frac32+\\frac{\\sqrt{21}}{2}", "\\frac12(\\sqrt{21}-3)"}, {"\\frac{-3+\\sqrt{3^2+12}}{2}", "\\frac{-3+\\sqrt{9+12}}{2\\cdot 1}"}),
+    "1+\\sqrt2, 1-\\sqrt2": ({"1\\pm\\sqrt2"}, {"1\\pm\\sqrt{1+1}", "\\frac{2\\pm\\sqrt{4+4}}{2}"}),
+    # of complex numbers
+    "-48+6i": ({"6i-48", "6(i-8)", "i(6+48i)"}, {"(4+2i)(-9+6i)", "-36+24i-18i-12", "(-40+3i)-(8-3i)"}),
+    "\\frac12-\\frac12i": ({"\\frac{1-i}{2}"}, {"\\frac{1}{1+i}", "(1+i)^{-1}"}),
+    "\\begin{pmatrix} 1 & 2 \\\\ 0 & 1 \\end{pmatrix}": (
+        {"\\frac12\\begin{pmatrix} 2 & 4 \\\\ 0 & 2 \\end{pmatrix}"},
+        {"\\begin{pmatrix} 1 & 1 \\\\ 0 & 1 \\end{pmatrix}\\begin{pmatrix} 1 & 1 \\\\ 0 & 1 \\end{pmatrix}",
+         "\\begin{pmatrix} 1 & 1 \\\\ 0 & 1 \\end{pmatrix}^2"}),
+    # any form will do where the gold holds work or variables
     "2^3\\cdot 3": ({"24", "20+4"}, set()),
+    "10!": ({"3628800", "9!\\cdot 10"}, set()),
+    "\\ln 8": ({"3\\ln 2", "2\\ln 2+\\ln 2"}, set()),
     "2x+7": ({"2x+3+4"}, set()),
 }  # fmt: skip
 """Gold -> what is right, and what has the same value and is not yet an answer."""
@@ -325,7 +339,7 @@ def test_different_answers(gold: str, pred: str) -> None:
 
 
 @pytest.mark.parametrize("gold", WORKED_OUT)
-def test_arithmetic_left_undone_is_not_an_answer_to_a_written_out_number(gold: str) -> None:
+def test_a_calculation_left_undone_is_not_an_answer_to_a_number_that_is_worked_out(gold: str) -> None:
     done, undone = WORKED_OUT[gold]
     assert {pred for pred in done if not right(pred, gold)} == set()
     assert {pred for pred in undone if right(pred, gold)} == set()
@@ -387,8 +401,8 @@ def test_hostile_strings_answer_in_time_and_run_nothing(tmp_path: Path) -> None:
         if result.score:
             accepted.append(output[:80])
     assert slow == [] and accepted == [] and not canary.exists()
-    assert grade("\\boxed{\\int_0^2 x\\,dx}", "2").tier == MATH_VERIFY
-    assert right("\\int_0^2 3x\\,dx", "6")
+    assert grade("\\boxed{\\int_0^2 x\\,dx}", "2!").tier == MATH_VERIFY
+    assert right("\\int_0^2 3x\\,dx", "3!")
 
 
 @pytest.mark.parametrize("code", CODE)
@@ -403,7 +417,7 @@ def test_a_timeout_is_a_status_off_the_main_thread_too() -> None:
     thread.start()
     thread.join(120)  # the deadline is of CPU time, and a machine may be busy
     assert results == [(TIMEOUT, MATH_VERIFY)]
-    assert right("\\sum_{n=1}^{4} n", "10")
+    assert right("\\sum_{n=1}^{4} n", "2\\cdot 5")
 
 
 def test_a_timeout_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,8 +426,8 @@ def test_a_timeout_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     with hurried, monkeypatch.context() as patch:
         patch.setattr(grader, "_pool", lambda: hurried)
         patch.setattr("marft_envs.workers.WALL", 30_000.0)  # its CPU time is up first
-        assert grade(sum_of_seven, "28").status == TIMEOUT
-    assert grade(sum_of_seven, "28").status == CORRECT
+        assert grade(sum_of_seven, "4\\cdot 7").status == TIMEOUT
+    assert grade(sum_of_seven, "4\\cdot 7").status == CORRECT
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="stops a process")
@@ -422,7 +436,7 @@ def test_the_verdict_does_not_depend_on_the_load_of_the_machine() -> None:
     grader.warm_up()
     workers = [slot.process.pid for slot in grader._pool().slots if slot.process is not None]
     grades: list[Any] = []
-    thread = threading.Thread(target=lambda: grades.append(grade("\\boxed{\\sum_{n=1}^{8} n}", "36")))
+    thread = threading.Thread(target=lambda: grades.append(grade("\\boxed{\\sum_{n=1}^{8} n}", "4\\cdot 9")))
     for worker in workers:
         os.kill(worker, signal.SIGSTOP)
     try:
@@ -441,7 +455,7 @@ def test_what_the_clock_on_the_wall_stops_has_no_score(monkeypatch: pytest.Monke
     stopped = grader.WorkerPool("marft_envs.math._verify_worker:verify", deadline=0.2)
     with stopped, monkeypatch.context() as patch:
         patch.setattr(grader, "_pool", lambda: stopped)
-        for answer in ("66", "67"):
+        for answer in ("6\\cdot 11", "6\\cdot 13"):
             stopped.warm_up()
             process = stopped.slots[0].process
             assert process is not None
@@ -449,14 +463,14 @@ def test_what_the_clock_on_the_wall_stops_has_no_score(monkeypatch: pytest.Monke
             with pytest.raises(WorkerLate, match="less to do") as late:
                 grade("\\boxed{\\sum_{n=1}^{11} n}", answer)
             assert fault_of(late.value) == "machine"
-    assert grade("\\boxed{\\sum_{n=1}^{11} n}", "66").status == CORRECT
+    assert grade("\\boxed{\\sum_{n=1}^{11} n}", "6\\cdot 11").status == CORRECT
 
 
 def test_a_broken_installation_is_an_error_not_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = grader.WorkerPool("no_such_module:verify")
     monkeypatch.setattr(grader, "_pool", lambda: pool)
     with pytest.raises(WorkerStartError, match="no_such_module"):
-        grade("\\boxed{\\sum_{n=1}^{5} n}", "15")
+        grade("\\boxed{\\sum_{n=1}^{5} n}", "3\\cdot 5")
 
 
 def test_random_notation_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,7 @@ def test_the_evaluation_panel_has_every_problem_at_most_once_and_none_of_trainin
 
 
 def test_a_timeout_of_the_grader_is_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "sums.jsonl").write_text('{"problem": "Add 1 to 9.", "answer": "45"}\n', encoding="utf-8")
+    (tmp_path / "sums.jsonl").write_text('{"problem": "Add 1 to 9.", "answer": "5\\\\cdot 9"}\n', encoding="utf-8")
     env = marft_envs.make("math-solo-v0", data=str(tmp_path / "sums.jsonl"))
     counted = []
     monkeypatch.setattr("marft_envs.workers.WALL", 30_000.0)  # the CPU time is up first

@@ -1,0 +1,79 @@
+"""Procedural problems are solved by calculating: no answer can be copied from a statement, or only name what is to do.
+
+A team of SmolLM2 that was trained on level 1 found two of these: ``\\pi\\cdot 4^2\\cdot 11`` and ``\\binom{22}{5}``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from marft_envs.math import procedural
+from marft_envs.math.grader import grade_answer
+from marft_envs.math.problem import Problem
+from marft_envs.math.procedural.base import CELLS
+
+SAMPLE = 12
+"""Problems of every cell."""
+MATH = re.compile(r"\$([^$]+)\$")
+NUMBER = re.compile(r"-?\d+")
+
+
+def numbers(problem: Problem) -> list[str]:
+    return [f"({number})" for number in NUMBER.findall(" ".join(MATH.findall(problem.problem)))]
+
+
+def spans(problem: Problem) -> list[str]:
+    return MATH.findall(problem.problem)
+
+
+def swapped(problem: Problem) -> str:
+    """The other order of a sum's two terms."""
+    first, sign, second = re.fullmatch(r"(.+?\^\\circ)([+-])(.+)", spans(problem)[0]).groups()  # type: ignore[union-attr]
+    return f"{sign}{second}+{first}"
+
+
+def points(problem: Problem) -> tuple[str, ...]:
+    return tuple(numbers(problem)[:4])
+
+
+NAMED: dict[tuple[str, int], Callable[[Problem], str]] = {
+    ("counting", 1): lambda p: "\\binom{{{1}}}{{{0}}}".format(*numbers(p)),
+    ("counting", 2): lambda p: "\\binom{{{1}}}{{{0}}}\\binom{{{3}}}{{{2}}}".format(*numbers(p)),
+    ("gcd_lcm", 1): lambda p: "\\gcd({},{})".format(*numbers(p)),
+    ("gcd_lcm", 3): lambda p: "\\gcd({},{},{})".format(*numbers(p)),
+    ("solids", 1): lambda p: "\\pi\\cdot {}^2\\cdot {}".format(*numbers(p)),
+    ("solids", 2): lambda p: "\\frac{{1}}{{3}}\\pi {}^2\\cdot {}".format(*numbers(p)),
+    ("triangles", 1): lambda p: "\\sqrt{{{}^2+{}^2}}".format(*numbers(p)),
+    ("triangles", 2): lambda p: "\\sqrt{{{}^2-{}^2}}".format(*numbers(p)),
+    ("coordinates", 1): lambda p: "\\left(\\frac{{{0}+{2}}}{{2}},\\frac{{{1}+{3}}}{{2}}\\right)".format(*points(p)),
+    ("coordinates", 2): lambda p: "\\sqrt{{({0}-{2})^2+({1}-{3})^2}}".format(*points(p)),
+    ("matrices", 1): lambda p: "\\det " + spans(p)[0],
+    ("matrices", 4): lambda p: "\\det " + spans(p)[0],
+    ("matrices", 5): lambda p: spans(p)[0].replace("^4", "\\cdot") + spans(p)[0].replace("^4", "^3"),
+    ("percent", 1): lambda p: "\\frac{{{}}}{{100}}\\cdot {}".format(*numbers(p)),
+    ("trigonometry", 1): swapped,
+    ("trigonometry", 2): swapped,
+    ("complex_numbers", 2): lambda p: re.sub(r"(\(.+\))(\(.+\))", r"\2\1", spans(p)[0]),
+}
+"""Cell -> what an answer would be that names the calculation."""
+
+
+@pytest.mark.parametrize(("generator", "level"), sorted(CELLS))
+def test_nothing_that_a_statement_says_is_its_answer(generator: str, level: int) -> None:
+    copied = [
+        (problem.problem, text)
+        for problem in procedural.panel(generator, level)[:SAMPLE]
+        for text in spans(problem)
+        if re.sub(r"\s", "", text) != re.sub(r"\s", "", problem.answer) and grade_answer(text, problem.answer).score
+    ]
+    assert copied == []
+
+
+@pytest.mark.parametrize(("generator", "level"), sorted(NAMED))
+def test_a_calculation_that_is_only_named_is_no_answer(generator: str, level: int) -> None:
+    for problem in procedural.panel(generator, level)[:SAMPLE]:
+        named = NAMED[generator, level](problem)
+        assert grade_answer(named, problem.answer).score == 0, (problem.problem, named)
