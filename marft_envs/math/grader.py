@@ -22,6 +22,7 @@ from marft_envs.errors import DataError, WorkerError
 from marft_envs.faults import outage
 from marft_envs.math import canonical, structure
 from marft_envs.math.evaluation import TooBig
+from marft_envs.math.restated import restated
 from marft_envs.workers import WorkerPool, WorkerTimeout
 
 CORRECT = "correct"
@@ -29,11 +30,12 @@ WRONG = "wrong"
 NO_BOX = "no_box"
 UNCLOSED_BOX = "unclosed_box"
 EMPTY_BOX = "empty_box"
+RESTATED = "restated"
 TOO_LONG = "too_long"
 TOO_BIG = "too_big"
 TIMEOUT = "timeout"
 CRASHED = "crashed"
-STATUSES = (CORRECT, WRONG, NO_BOX, UNCLOSED_BOX, EMPTY_BOX, TOO_LONG, TOO_BIG, TIMEOUT, CRASHED)
+STATUSES = (CORRECT, WRONG, NO_BOX, UNCLOSED_BOX, EMPTY_BOX, RESTATED, TOO_LONG, TOO_BIG, TIMEOUT, CRASHED)
 """What can be said of an output. Everything but ``correct`` scores 0."""
 
 STRING = "string"
@@ -80,8 +82,13 @@ class Grade:
     """The content of the last closed box, or ``None``."""
 
 
-def grade(output: str, gold: str) -> Grade:
+def grade(output: str, gold: str, statement: str = "") -> Grade:
     r"""Grades the last closed ``\boxed{...}`` (or ``\fbox{...}``) of ``output`` against ``gold``.
+
+    Args:
+        output: All that was said.
+        gold: The gold answer.
+        statement: The problem's text, if an answer that only repeats an expression of it is to be wrong.
 
     Raises:
         DataError: The gold answer is empty: nothing could be right.
@@ -89,7 +96,10 @@ def grade(output: str, gold: str) -> Grade:
     """
     answer = extract_boxed(output)
     if answer is not None:
-        return grade_answer(answer, gold)
+        verdict = grade_answer(answer, gold)
+        if verdict.score and statement and restated(answer, gold, statement):
+            return Grade(0.0, RESTATED, verdict.tier, answer)
+        return verdict
     check_gold(gold)
     return Grade(0.0, UNCLOSED_BOX if _BOX_START.search(output) else NO_BOX, "", None)
 

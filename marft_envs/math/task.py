@@ -71,7 +71,7 @@ class MathTask(Drawn[Problem]):
         if answer is None:
             score, info = 0.0, {"status": "no_answer", "tier": ""}
         else:
-            verdict = grade(answer.text, self.problem.answer)
+            verdict = grade(answer.text, self.problem.answer, self.problem.problem)
             score, info = float(verdict.score), {"status": str(verdict.status), "tier": str(verdict.tier)}
         right = score >= 1.0
         paid, self._score = score - self._score, score
@@ -82,7 +82,7 @@ class MathTask(Drawn[Problem]):
             feedback=dict.fromkeys(self.answerers, _VERDICT[right]) if self.oracle else {},
             metrics={
                 "accuracy": score,
-                "parsed": float(bool(answer) and info["status"] in ("correct", "wrong")),
+                "parsed": float(bool(answer) and info["status"] in ("correct", "wrong", "restated")),
                 "timeout": float(info["status"] == "timeout"),
             },
             info=info,
@@ -122,7 +122,7 @@ class MathTask(Drawn[Problem]):
         """
         for problem_id in self.eval_panel(16):
             problem = self.problems.get(problem_id)
-            if grade(f"\\boxed{{{problem.answer}}}", problem.answer).score != 1:
+            if grade(f"\\boxed{{{problem.answer}}}", problem.answer, problem.problem).score != 1:
                 raise ConfigError(
                     f"The gold answer of {problem.id} does not score 1: {problem.answer!r}. Check the data's gold."
                 )

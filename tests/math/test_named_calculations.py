@@ -5,13 +5,16 @@ A team of SmolLM2 that was trained on level 1 found two of these: ``\\pi\\cdot 4
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+import marft_envs
 from marft_envs.math import procedural
-from marft_envs.math.grader import grade_answer
+from marft_envs.math.grader import CORRECT, RESTATED, WRONG, grade, grade_answer
 from marft_envs.math.problem import Problem
 from marft_envs.math.procedural.base import CELLS
 
@@ -77,3 +80,41 @@ def test_a_calculation_that_is_only_named_is_no_answer(generator: str, level: in
     for problem in procedural.panel(generator, level)[:SAMPLE]:
         named = NAMED[generator, level](problem)
         assert grade_answer(named, problem.answer).score == 0, (problem.problem, named)
+
+
+EXPAND = "Expand $(x+1)(x-2)$ and write the result in the form $ax^2+bx+c$."
+
+
+@pytest.mark.parametrize(
+    ("statement", "gold", "pred", "status"),
+    [
+        (EXPAND, "x^2-x-2", "x^2-x-2", CORRECT),
+        (EXPAND, "x^2-x-2", "-2+x^2-x", CORRECT),
+        (EXPAND, "x^2-x-2", "(x + 1)(x - 2)", RESTATED),
+        (EXPAND, "x^2-x-2", "(x-1)(x+2)", WRONG),
+        ("Factor $y = x^2+2x+1$.", "(x+1)^2", "x^2+2x+1", RESTATED),
+        ("Simplify \\(\\frac{2x}{4}\\).", "\\frac{x}{2}", "\\dfrac{2x}{4}", RESTATED),
+        ("Simplify \\[\\frac{x^2}{x}.\\]", "x", "\\frac{x^2}{x}", RESTATED),
+        ("Which of $x+1$ and $x-1$ is the larger?", "x+1", "x + 1", CORRECT),
+        ("Which of $\\frac{x}{2}$ and $\\frac{x}{3}$ is the larger?", "x/2", "\\frac{x}{2}", CORRECT),
+        ("Is $-x$ or $x$ the larger, if $x<0$?", "-x", "-x", CORRECT),
+        ("Write $\\frac{1}{2}$ as a decimal.", "0.5", "\\frac12", CORRECT),
+    ],
+)
+def test_an_expression_of_the_statement_is_no_answer_unless_the_gold_one_is_written_so(
+    statement: str, gold: str, pred: str, status: str
+) -> None:
+    assert grade(f"So \\boxed{{{pred}}}", gold, statement).status == status
+    assert grade(f"So \\boxed{{{pred}}}", gold).status == (CORRECT if status == RESTATED else status)
+
+
+def test_a_team_that_repeats_the_problem_is_told_so(tmp_path: Path) -> None:
+    row = json.dumps({"problem": EXPAND, "answer": "x^2-x-2"})
+    (tmp_path / "expand.jsonl").write_text(f"{row}\n", encoding="utf-8")
+    env = marft_envs.make("math-solo-v0", data=str(tmp_path / "expand.jsonl"))
+    seen = []
+    for answer in ("(x+1)(x-2)", "x^2-x-2"):
+        env.reset(seed=0)
+        env.step(f"\\boxed{{{answer}}}")
+        seen.append((env.episode.info["status"], env.episode.success, env.episode.metrics["parsed"]))
+    assert seen == [("restated", False, 1.0), ("correct", True, 1.0)]
