@@ -14,7 +14,7 @@ from marft_algos.config import arguments, trust
 from marft_algos.config.arguments import typed
 from marft_algos.lazy import check_packages, require_training
 from marft_algos.ranks.group import launched
-from marft_algos.runs import start
+from marft_algos.runs import kinds, start
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import clean, say
 from marft_envs import experts
@@ -22,6 +22,9 @@ from marft_envs import experts
 if TYPE_CHECKING:
     from marft_algos.config.settings import TrainConfig
     from marft_algos.training.trainer import Trainer
+
+KINDS = 3
+"""Kinds of problems that are named beside a gain."""
 
 # marft train ----------------------------------------------------------------------------------------
 
@@ -161,6 +164,8 @@ def _print_gain(run: RunFolder) -> None:
         say(f"before:  {before}")
         say(f"after:   {after}")
         say(f"gain:    {difference.signed()} (paired, 95 %)")
+        if made_of := kinds.of(run)[:KINDS]:
+            say(f"kinds:   {clean('; '.join(map(str, made_of)), line=True)}")
 
 
 # marft show -----------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from string import Template
 from typing import Any
 
-from marft_algos.runs import dependence, plots, start
+from marft_algos.runs import dependence, kinds, plots, start
 from marft_algos.runs.disk import write_whole, writing
-from marft_algos.runs.folder import UNTRAINED, RunFolder, outcome
+from marft_algos.runs.folder import UNTRAINED, EvalRecord, RunFolder, outcome
 from marft_algos.runs.intervals import Interval
 from marft_envs import Episode
 from marft_envs.errors import MissingExtraError
@@ -43,7 +43,7 @@ def render(run: RunFolder) -> str:
     config = html.escape(run.config_file.read_text(encoding="utf-8"))
     before, after = _panels(run)
     sections = [_commands(run), _headline(run, metrics), _curves(metrics), _team(before, after)]
-    sections += [_before_and_after(run, before, after), _training(run)]
+    sections += [_kinds(before, after), _before_and_after(run, before, after), _training(run)]
     settings = f"<h2>Settings</h2>\n<details><summary>config.toml</summary><pre>{config}</pre></details>"
     return html_page(run.root.name, [*sections, settings])
 
@@ -186,6 +186,22 @@ def _before_and_after(run: RunFolder, before: Sequence[Episode], after: Sequence
     return f"<h2>{title}</h2>{''.join(parts)}" if parts else ""
 
 
+def _kinds(before: Sequence[Episode], after: Sequence[Episode]) -> str:
+    """Shows of which kinds of problems the gain is made."""
+    if not (before and after):
+        return ""
+    rows = [
+        f"<tr><td>{html.escape(kind.name)}</td><td>{kind.n}</td><td>{kind.before:.4g}</td><td>{kind.after:.4g}</td>"
+        f"<td>{kind.gain:+.4g}</td></tr>"
+        for kind in kinds.changes([EvalRecord.of(e) for e in before], [EvalRecord.of(e) for e in after])
+    ]
+    if not rows:
+        return ""
+    head = "<tr><th>kind</th><th>problems</th><th>untrained</th><th>trained</th><th>change</th></tr>"
+    note = "Sums of outcomes. Where one kind makes most of the gain, read its answers: a grader may be too kind to it."
+    return f'<h2>By kind of problem</h2><p class="note">{note}</p><table class="kinds">{head}{"".join(rows)}</table>'
+
+
 def _counted(some_pairs: Sequence[_Pair], pairs: Sequence[_Pair]) -> str:
     """Counts how many of a panel these are: distinct problems where it plays some of them several times."""
     some, every = len(_distinct(some_pairs)), len(_distinct(pairs))
@@ -318,6 +334,10 @@ h3 { font-size: .9rem; margin: .8rem 0 .2rem }
 .legend span { overflow-wrap: anywhere }
 .legend i { display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin-right: .35rem }
 details { padding: .6rem .9rem; margin-bottom: .7rem }
+.kinds { border-collapse: collapse; font-variant-numeric: tabular-nums }
+.kinds :is(th, td) { text-align: right; padding: .15rem .8rem .15rem 0; border-bottom: 1px solid var(--line) }
+.kinds th { color: var(--soft); font-weight: 400; font-size: .85rem }
+.kinds :is(th, td):first-child { text-align: left; overflow-wrap: anywhere }
 summary { cursor: pointer; font-weight: 600 }
 .pair, .grid2 { display: grid; grid-template-columns: repeat(auto-fit, minmax(320px, 1fr)); gap: .7rem;
   margin: .8rem 0 }

@@ -1,0 +1,59 @@
+"""What a gain is made of, by kind of problem: sums by hand, on the terminal, and on the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from helpers.runs import settings, train
+from helpers.tiny import save_tiny
+from marft_algos.cli import main
+from marft_algos.runs import kinds, report
+from marft_algos.runs.folder import EvalRecord, RunFolder
+from marft_envs import trajectory
+
+
+def records(outcomes: dict[str, list[float]], lost: str = "") -> list[EvalRecord]:
+    return [
+        EvalRecord(f"{kind}/{i}", outcome, lost=f"{kind}/{i}" == lost)
+        for kind, row in outcomes.items()
+        for i, outcome in enumerate(row)
+    ]
+
+
+def test_the_kind_that_changed_most_comes_first_and_what_an_outage_took_does_not_count() -> None:
+    before = records({"set/a/1": [1, 0, 0], "set/b/1": [1, 1], "set/c/1": [0, 0.5]}, lost="set/c/1/0")
+    after = records({"set/a/1": [1, 1, 1], "set/b/1": [0, 1], "set/c/1": [1, 1]})
+    found = kinds.changes(before, after)
+    assert found == [kinds.Kind("set/a/1", 3, 1, 3), kinds.Kind("set/b/1", 2, 2, 1), kinds.Kind("set/c/1", 1, 0.5, 1)]
+    assert [str(kind) for kind in found] == [
+        "set/a/1 +2 (1 to 3 of 3)",
+        "set/b/1 -1 (2 to 1 of 2)",
+        "set/c/1 +0.5 (0.5 to 1 of 1)",
+    ]
+
+
+@pytest.mark.parametrize("names", [["set/1"] * 4, ["", "", "", ""], ["a", "b", "c", "d"]])
+def test_one_kind_or_a_kind_for_every_problem_says_nothing(names: list[str]) -> None:
+    before, after = ([EvalRecord(f"{name}/{i}", outcome) for i, name in enumerate(names)] for outcome in (0.0, 1.0))
+    assert kinds.changes(before, after) == []
+
+
+def test_a_run_says_on_the_terminal_and_on_its_page_which_kinds_it_gained_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run: RunFolder = train(settings(save_tiny(tmp_path / "model", hidden=16, layers=1), tmp_path))[1]
+    first, *_, last = run.recorded("eval")
+    for iteration in (first, last):
+        episodes = run.episodes("eval", iteration)
+        for i, episode in enumerate(episodes):
+            kind = ("areas", "<b>sums</b>")[i % 2]
+            episode.task_id, episode.success = f"{kind}/{i}", iteration == last and kind == "areas"
+        run.write_episodes("eval", iteration, [trajectory.to_dict(e) for e in episodes])
+    half = len(episodes) - len(episodes) // 2
+    assert main(["show", str(run.root)]) == 0
+    assert f"kinds:   areas +{half} (0 to {half} of {half}); <b>sums</b> +0 (0 to 0 of" in capsys.readouterr().out
+    page = report.render(run)
+    assert f"<tr><td>areas</td><td>{half}</td><td>0</td><td>{half}</td><td>+{half}</td></tr>" in page
+    assert "&lt;b&gt;sums" in page and "<b>sums" not in page
