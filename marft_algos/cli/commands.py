@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from marft_algos.config.settings import TrainConfig
     from marft_algos.training.trainer import Trainer
 
-KINDS = 3
-"""Kinds of problems that are named beside a gain."""
-
 # marft train ----------------------------------------------------------------------------------------
 
 
@@ -164,8 +161,8 @@ def _print_gain(run: RunFolder) -> None:
         say(f"before:  {before}")
         say(f"after:   {after}")
         say(f"gain:    {difference.signed()} (paired, 95 %)")
-        if made_of := kinds.of(run)[:KINDS]:
-            say(f"kinds:   {clean('; '.join(map(str, made_of)), line=True)}")
+        if changed := kinds.most(kinds.of(run)):
+            say(f"kinds:   {clean(changed, line=True)}")
 
 
 # marft show -----------------------------------------------------------------------------------------

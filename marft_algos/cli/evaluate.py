@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from marft_algos.cli.options import ENGINES_ONLY, EvalArguments
 from marft_algos.config import arguments, presets
 from marft_algos.lazy import check_packages, require_training
-from marft_algos.runs import paths
+from marft_algos.runs import kinds, paths
 from marft_algos.runs.folder import RunFolder
-from marft_algos.terminal import REGRESSION, say
+from marft_algos.terminal import REGRESSION, clean, say
 from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -71,9 +71,12 @@ def run_eval(argv: list[str]) -> int:
     if trained is not None:
         checkpoint.load_policies(trained, policies, names)
         played = evaluate.play(config, make_held_out, panel, renderer, engine)
-        _, after, difference = runs.compare(before, evaluate.records(played))
+        now = evaluate.records(played)
+        _, after, difference = runs.compare(before, now)
         say(f"{trained.name:<12} {after}")
         say(f"difference   {difference.signed()} (paired, 95 %)")
+        if changed := kinds.most(kinds.changes(before, now)):
+            say(f"kinds        {clean(changed, line=True)}")
     if swapped:
         exchanged = evaluate.swap(swapped, played, config, engine, renderer)
         again = evaluate.play(config, make_held_out, panel, renderer, exchanged)

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from marft_algos.runs.folder import UNTRAINED, EvalRecord, RunFolder
 
+NAMED = 3
+"""Kinds that are named beside a gain."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -29,6 +32,11 @@ class Kind:
 
     def __str__(self) -> str:
         return f"{self.name} {self.gain:+.3g} ({self.before:.3g} to {self.after:.3g} of {self.n})"
+
+
+def most(changed: Sequence[Kind]) -> str:
+    """Returns the kinds that changed most, in a line; nothing where none has changed."""
+    return "; ".join(str(kind) for kind in changed[:NAMED] if kind.gain)
 
 
 def of(run: RunFolder) -> list[Kind]:

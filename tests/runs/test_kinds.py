@@ -34,6 +34,11 @@ def test_the_kind_that_changed_most_comes_first_and_what_an_outage_took_does_not
     ]
 
 
+def test_kinds_that_did_not_change_are_not_named() -> None:
+    changed = [kinds.Kind("a/1", 3, 1, 3), kinds.Kind("b/1", 2, 1, 1), kinds.Kind("c/1", 2, 0, 0)]
+    assert kinds.most(changed) == "a/1 +2 (1 to 3 of 3)" and kinds.most(changed[1:]) == kinds.most([]) == ""
+
+
 @pytest.mark.parametrize("names", [["set/1"] * 4, ["", "", "", ""], ["a", "b", "c", "d"]])
 def test_one_kind_or_a_kind_for_every_problem_says_nothing(names: list[str]) -> None:
     before, after = ([EvalRecord(f"{name}/{i}", outcome) for i, name in enumerate(names)] for outcome in (0.0, 1.0))
@@ -41,7 +46,7 @@ def test_one_kind_or_a_kind_for_every_problem_says_nothing(names: list[str]) -> 
 
 
 def test_a_run_says_on_the_terminal_and_on_its_page_which_kinds_it_gained_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run: RunFolder = train(settings(save_tiny(tmp_path / "model", hidden=16, layers=1), tmp_path))[1]
     first, *_, last = run.recorded("eval")
@@ -53,7 +58,10 @@ def test_a_run_says_on_the_terminal_and_on_its_page_which_kinds_it_gained_on(
         run.write_episodes("eval", iteration, [trajectory.to_dict(e) for e in episodes])
     half = len(episodes) - len(episodes) // 2
     assert main(["show", str(run.root)]) == 0
-    assert f"kinds:   areas +{half} (0 to {half} of {half}); <b>sums</b> +0 (0 to 0 of" in capsys.readouterr().out
+    assert f"kinds:   areas +{half} (0 to {half} of {half})\n" in capsys.readouterr().out
     page = report.render(run)
     assert f"<tr><td>areas</td><td>{half}</td><td>0</td><td>{half}</td><td>+{half}</td></tr>" in page
     assert "&lt;b&gt;sums" in page and "<b>sums" not in page
+    monkeypatch.setattr(kinds, "changes", lambda before, after: [kinds.Kind("letters", len(before), 1, len(after))])
+    assert main(["eval", str(run.root)]) == 0
+    assert f"kinds        letters +{half * 2 - 1}" in capsys.readouterr().out
