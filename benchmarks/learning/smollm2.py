@@ -30,6 +30,7 @@ from typing import Any
 
 from benchmarks.runs import Done, Job, points, run_all, swapped_messages, table
 from marft_algos.runs import folder as runs
+from marft_algos.runs import kinds
 from marft_algos.runs.folder import UNTRAINED, EvalRecord
 
 RESULTS = Path(__file__).parents[1] / "results" / "smollm2"
@@ -78,6 +79,8 @@ SETTINGS = {
         "tools-dual-v0", "tools-solo-v0", _DEPOT, 48, 1, 12, 200, "planner_0", ("--engine-batch", "64", *_BF16)
     ),
 }
+PAST = ("named/level1",)
+"""Results of a setting as it was: of level 1 under a grader that took named calculations for answers."""
 _RATE = ("--lr", "2e-4", "--lr-warmup", "6")
 _HALF = ("--lr", "1e-4", "--lr-warmup", "6")
 _FIRST = ("--lr", "5e-4", "--lr-warmup", "6")
@@ -114,7 +117,7 @@ def main() -> None:
     """Does what is not done, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder of the runs")
-    parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=["bf16", "level1"])
+    parser.add_argument("--settings", nargs="+", choices=[*SETTINGS, *PAST], default=["bf16", "level1"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     only = f"these jobs, and what they need: {', '.join(JOBS[: -len(ALGORITHMS)])}, single-ALGORITHM"
     parser.add_argument("--only", nargs="+", choices=JOBS, default=list(MAIN), metavar="JOB", help=only)
@@ -122,8 +125,11 @@ def main() -> None:
     parser.add_argument(
         "--against", choices=JOBS, metavar="JOB", help="print what the others end above this one, paired"
     )
+    parser.add_argument("--kinds", action="store_true", help="print which kinds of problems changed most")
     args = parser.parse_args()
     if not args.table:
+        if past := {*args.settings} & {*PAST}:
+            parser.error(f"nothing can be run as {', '.join(past)}; --table prints what there is")
         if args.out is None:
             parser.error("--out is needed to run anything; --table prints what there is")
         for name in args.settings:
@@ -134,6 +140,8 @@ def main() -> None:
         print(f"\n{name}\n\n{report(name, args.seeds)}")
         if args.against:
             print(f"\n{name}, over {args.against}, in points\n\n{differences(name, args.seeds, args.against)}")
+        if args.kinds:
+            print(f"\n{name}, by kind of problem\n\n{by_kind(name, args.seeds)}")
 
 
 def measure(setting: str, seed: int, job: str, out: Path) -> None:
@@ -222,6 +230,18 @@ def report(setting: str, seeds: Sequence[int]) -> str:
             rows.append([job, *cells, ", ".join(costs), "; ".join(filter(None, swaps))])
     header = ["job", *(f"seed {seed}: after, gain in points" for seed in seeds), "CPU minutes", "messages exchanged"]
     return table(header, rows)
+
+
+def by_kind(setting: str, seeds: Sequence[int]) -> str:
+    """Returns the kinds of problems that changed most, and by how many, of every job and seed."""
+    rows = []
+    for job in JOBS:
+        for seed in seeds:
+            if (file := result_file(setting, job, seed)).is_file():
+                result = json.loads(file.read_text(encoding="utf-8"))
+                before, after = ([EvalRecord(*entry) for entry in result[when]] for when in ("before", "after"))
+                rows.append([job, str(seed), kinds.most(kinds.changes(before, after))])
+    return table(["job", "seed", "kinds"], rows)
 
 
 def differences(setting: str, seeds: Sequence[int], to: str) -> str:
