@@ -5,7 +5,8 @@ is a calculation on the way to it, and wrong. Otherwise a policy learns to name 
 is
 
 * two numbers to be added, or two multiples of the same root, constant or i: ``20+4``, ``\sqrt{35^2+26^2}``, ``2i+3i``;
-* two numbers to be multiplied: ``4·6``, ``2^3·3``, ``π·4^2·11``;
+* two numbers to be multiplied: ``4·6``, ``2^3·3``, ``π·4^2·11``; and any sum or product, where the gold is one numeral
+  (``\sqrt9+\sqrt{16}``);
 * a product of complex sums, a quotient or a power of complex numbers: ``(4+2i)(1-i)``, ``1/(1+i)``, ``(1+i)^5``;
 * a value of a function, a factorial, a binomial, a determinant, a sum: ``\sin 30°``, ``4!``, ``\gcd(12,18)``.
 
@@ -16,6 +17,7 @@ variables, any form of it will do.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from fractions import Fraction
@@ -26,19 +28,32 @@ from marft_envs.math.parse import Node, ParseError, mixed, parse, variables
 _SIGN = ("var", "±")
 _I = ("const", "i")
 _CALCULATIONS = re.compile(
-    r"\\(?:gcd|lcm|det|min|max|sum|prod|int|lim|mod|bmod|pmod|operatorname|lfloor|lceil|begin)(?![a-zA-Z])"
+    r"\\(?:gcd|lcm|det|sum|prod|int|lim|mod|bmod|pmod|lfloor|lceil|begin)(?![a-zA-Z])"
+    r"|\\(?:min|max)\s*[({\\]|\\operatorname\s*\{(?:gcd|lcm|det|min|max|sgn|tr)\}"
 )
 _MATRICES = re.compile(r"\\begin.*\\begin|\\end\s*\{\w+\}\s*[\])]?\s*\^", re.S)
 
 
+def unfinished(pred: str, gold: str) -> bool:
+    """Whether ``pred`` only names a calculation, where ``gold`` is worked out."""
+    if not _finished(gold):
+        return False
+    return undone(pred) or (_written_out(gold) and _sum_or_product(pred))
+
+
 @lru_cache(maxsize=4096)
-def finished(text: str) -> bool:
+def _finished(text: str) -> bool:
     """Whether ``text`` is one number without any work left in it."""
     try:
         node = parse(text)
     except ParseError:
         return False
     return not _unknown(node) and not _has_work(node)
+
+
+@lru_cache(maxsize=4096)
+def _written_out(text: str) -> bool:
+    return _numeral(parse(text))
 
 
 @lru_cache(maxsize=4096)
@@ -51,9 +66,23 @@ def undone(text: str) -> bool:
     return not _unknown(node) and _has_work(node)
 
 
+@lru_cache(maxsize=4096)
+def _sum_or_product(text: str) -> bool:
+    try:
+        return _holds_one(parse(text))
+    except ParseError:
+        return False
+
+
 def matrices_undone(text: str) -> bool:
     """Whether ``text`` holds a product or a power of matrices."""
     return _MATRICES.search(text) is not None
+
+
+def _holds_one(node: Node) -> bool:
+    if _numeral(node):
+        return False
+    return node[0] in ("+", "*") or any(_holds_one(child) for child in node[1:] if isinstance(child, tuple))
 
 
 def _unknown(node: Node) -> frozenset[str]:
@@ -111,9 +140,15 @@ def _rational(node: Node) -> bool:
     kind = node[0]
     if kind == "^":
         return _rational(node[1]) and _integer(node[2])
+    if kind == "root":  # of a square: a number that is not written as one
+        return node[2] == ("num", 2) and _integer(node[1]) and _square(node[1])
     if kind in ("binom", "+", "*", "/", "neg") or (kind == "fn" and node[1] == "factorial"):
         return all(_rational(child) for child in node[1:] if isinstance(child, tuple))
     return False
+
+
+def _square(node: Node) -> bool:
+    return node[0] == "num" and math.isqrt(node[1]) ** 2 == node[1]
 
 
 def _complex(node: Node) -> bool:

@@ -301,7 +301,8 @@ WORKED_OUT = {
             "x=\\binom{24}{1}=24"},
            {"20+4", "100-76", "4\\cdot 6", "5^2-1", "2^3\\cdot 3", "3!\\cdot 4", "2(12)", "24+0", "\\frac{20+28}{2}", "\\sqrt{500+76}",
             "x=20+4", "\\frac{4\\cdot 12}{2}", "23+\\frac{2}{2}", "4!", "\\binom{24}{1}", "|-24|", "\\lfloor 24.5\\rfloor",
-            "\\gcd(48,72)", "\\det\\begin{pmatrix} 6 & 0 \\\\ 0 & 4 \\end{pmatrix}", "\\sum_{k=1}^{24} 1", "\\int_0^{24} dx"}),
+            "\\gcd(48,72)", "\\det\\begin{pmatrix} 6 & 0 \\\\ 0 & 4 \\end{pmatrix}", "\\sum_{k=1}^{24} 1", "\\int_0^{24} dx",
+            "\\sqrt{4}\\cdot 12", "\\sqrt{400}+\\sqrt{16}", "\\operatorname{lcm}(8,12)", "\\max(2, 24)"}),
     "1024": ({"2^{10}", "4^5"}, {"2^9\\cdot 2", "2^{9+1}"}),
     "0.5": ({"\\frac12", "2^{-1}", "50\\%"}, {"0.2+0.3", "1-0.5", "30\\%+20\\%", "\\sin 30^\\circ", "\\cos\\frac{\\pi}{3}"}),
     "\\frac{13}{8}": ({"1\\frac58", "1+\\frac58", "\\frac{26}{16}", "1.625"}, {"\\frac58+1", "2-\\frac38", "\\frac{8+5}{8}", "\\frac{13}{2}\\cdot\\frac14"}),
@@ -309,7 +310,7 @@ WORKED_OUT = {
     "1, 2": ({"2, 1", "\\frac22, 2"}, {"1, 1+1"}),
     # so it is in front of a root or a constant
     "6\\sqrt3": ({"\\sqrt{108}", "\\sqrt3\\cdot 6", "\\frac{12\\sqrt3}{2}", "\\frac{18}{\\sqrt3}"}, {"2\\cdot 3\\sqrt3", "2\\sqrt3+4\\sqrt3", "\\sqrt{10^2+8}"}),
-    "176\\pi": ({"\\frac{352\\pi}{2}", "\\pi\\cdot 176", "1.76\\cdot 10^2\\pi"}, {"\\pi\\cdot 4^2\\cdot 11", "\\pi\\cdot 10^2\\cdot 1.76", "100\\pi+76\\pi", "\\pi(100+76)"}),
+    "176\\pi": ({"\\frac{352\\pi}{2}", "\\pi\\cdot 176", "1.76\\cdot 10^2\\pi"}, {"\\pi\\cdot 4^2\\cdot 11", "\\pi\\cdot 10^2\\cdot 1.76", "\\sqrt{16}\\cdot 44\\pi", "100\\pi+76\\pi", "\\pi(100+76)"}),
     "\\frac{-3+\\sqrt{21}}{2}": ({"-\\frac32+\\frac{\\sqrt{21}}{2}", "\\frac12(\\sqrt{21}-3)"}, {"\\frac{-3+\\sqrt{3^2+12}}{2}", "\\frac{-3+\\sqrt{9+12}}{2\\cdot 1}"}),
     "1+\\sqrt2, 1-\\sqrt2": ({"1\\pm\\sqrt2"}, {"1\\pm\\sqrt{1+1}", "\\frac{2\\pm\\sqrt{4+4}}{2}"}),
     # of complex numbers
