@@ -212,6 +212,10 @@ def _outcomes(records: Sequence[EvalRecord]) -> list[tuple[str, float, bool]]:
     return [(record.task_id, record.outcome, record.lost) for record in records]
 
 
+def _records(result: dict[str, Any], when: str) -> list[EvalRecord]:
+    return [EvalRecord(*entry) for entry in result[when]]
+
+
 def report(setting: str, seeds: Sequence[int]) -> str:
     """Returns the table of one setting: what each job reached in every seed, and what it gained."""
     rows = []
@@ -239,8 +243,8 @@ def by_kind(setting: str, seeds: Sequence[int]) -> str:
         for seed in seeds:
             if (file := result_file(setting, job, seed)).is_file():
                 result = json.loads(file.read_text(encoding="utf-8"))
-                before, after = ([EvalRecord(*entry) for entry in result[when]] for when in ("before", "after"))
-                rows.append([job, str(seed), kinds.most(kinds.changes(before, after))])
+                changed = kinds.changes(_records(result, "before"), _records(result, "after"))
+                rows.append([job, str(seed), kinds.most(changed)])
     return table(["job", "seed", "kinds"], rows)
 
 
@@ -264,9 +268,8 @@ def _pair(setting: str, to: str, job: str, seed: int) -> tuple[list[EvalRecord],
     files = [result_file(setting, name, seed) for name in (to, job)]
     if not all(file.is_file() for file in files):
         return None
-    ends = [json.loads(file.read_text(encoding="utf-8"))["after"] for file in files]
-    before, after = ([EvalRecord(*entry) for entry in end] for end in ends)
-    return before, after
+    below, above = (_records(json.loads(file.read_text(encoding="utf-8")), "after") for file in files)
+    return below, above
 
 
 def _mean(records: Sequence[EvalRecord]) -> EvalRecord:
@@ -278,8 +281,7 @@ def _mean(records: Sequence[EvalRecord]) -> EvalRecord:
 
 
 def _cell(result: dict[str, Any], gains: bool) -> str:
-    before, after = ([EvalRecord(*entry) for entry in result[when]] for when in ("before", "after"))
-    _, now, gain = runs.compare(before, after)
+    _, now, gain = runs.compare(_records(result, "before"), _records(result, "after"))
     text = f"{now.mean:.3f} [{now.low:.3f}, {now.high:.3f}]"
     return f"{text}, {points(gain)}" if gains else text
 

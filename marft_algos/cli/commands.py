@@ -15,7 +15,7 @@ from marft_algos.config.arguments import typed
 from marft_algos.lazy import check_packages, require_training
 from marft_algos.ranks.group import launched
 from marft_algos.runs import kinds, start
-from marft_algos.runs.folder import RunFolder
+from marft_algos.runs.folder import RunFolder, compare
 from marft_algos.terminal import clean, say
 from marft_envs import experts
 
@@ -155,13 +155,13 @@ def _print_start(run: RunFolder) -> None:
 
 
 def _print_gain(run: RunFolder) -> None:
-    if (gain := run.gain()) is not None:
-        before, after, difference = gain
+    if (both := run.before_and_after()) is not None:
+        before, after, difference = compare(*both)
         say(f"on:      {run.panel()}")
         say(f"before:  {before}")
         say(f"after:   {after}")
         say(f"gain:    {difference.signed()} (paired, 95 %)")
-        if changed := kinds.most(kinds.of(run)):
+        if changed := kinds.most(kinds.changes(*both)):
             say(f"kinds:   {clean(changed, line=True)}")
 
 

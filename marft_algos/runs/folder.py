@@ -326,10 +326,15 @@ class RunFolder:
         Args:
             iteration: Of the trained team's evaluation, the last by default.
         """
+        both = self.before_and_after(iteration)
+        return compare(*both) if both else None
+
+    def before_and_after(self, iteration: int | None = None) -> tuple[list[EvalRecord], list[EvalRecord]] | None:
+        """Returns the outcomes of the untrained and of the trained team, see ``gain``."""
         done = self.recorded("eval")
         if len(done) < 2 or done[0] != UNTRAINED:
             return None
-        return compare(self.evaluation(UNTRAINED), self.evaluation(done[-1] if iteration is None else iteration))
+        return self.evaluation(UNTRAINED), self.evaluation(done[-1] if iteration is None else iteration)
 
 
 _METRICS = {"iteration": (int, "a number"), "time_elapsed": (int | float, "a number")}

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from marft_algos.runs.folder import UNTRAINED, EvalRecord, RunFolder
+from marft_algos.runs.folder import EvalRecord
 
 NAMED = 3
 """Kinds that are named beside a gain."""
@@ -37,12 +37,6 @@ class Kind:
 def most(changed: Sequence[Kind]) -> str:
     """Returns the kinds that changed most, in a line; nothing where none has changed."""
     return "; ".join(str(kind) for kind in changed[:NAMED] if kind.gain)
-
-
-def of(run: RunFolder) -> list[Kind]:
-    """Returns what a run's gain is made of, see ``changes``; nothing before there are two evaluations."""
-    done = run.recorded("eval")
-    return changes(run.evaluation(UNTRAINED), run.evaluation(done[-1])) if run.gain() is not None else []
 
 
 def changes(before: Sequence[EvalRecord], after: Sequence[EvalRecord]) -> list[Kind]:

@@ -36,42 +36,26 @@ _MATRICES = re.compile(r"\\begin.*\\begin|\\end\s*\{\w+\}\s*[\])]?\s*\^", re.S)
 
 def unfinished(pred: str, gold: str) -> bool:
     """Whether ``pred`` only names a calculation, where ``gold`` is worked out."""
-    if not _finished(gold):
+    wanted, node = _parsed(gold), _parsed(pred)
+    if wanted is None or _unknown(wanted) or _has_work(wanted):
         return False
-    return undone(pred) or (_written_out(gold) and _sum_or_product(pred))
+    return undone(pred) or (node is not None and _numeral(wanted) and _has_sum_or_product(node))
 
 
-@lru_cache(maxsize=4096)
-def _finished(text: str) -> bool:
-    """Whether ``text`` is one number without any work left in it."""
-    try:
-        node = parse(text)
-    except ParseError:
-        return False
-    return not _unknown(node) and not _has_work(node)
-
-
-@lru_cache(maxsize=4096)
-def _written_out(text: str) -> bool:
-    return _numeral(parse(text))
-
-
-@lru_cache(maxsize=4096)
 def undone(text: str) -> bool:
     """Whether ``text`` is a number with work left in it, which may be of a kind that ``parse`` does not know."""
-    try:
-        node = parse(text)
-    except ParseError:
+    node = _parsed(text)
+    if node is None:
         return _CALCULATIONS.search(text) is not None
     return not _unknown(node) and _has_work(node)
 
 
 @lru_cache(maxsize=4096)
-def _sum_or_product(text: str) -> bool:
+def _parsed(text: str) -> Node | None:
     try:
-        return _holds_one(parse(text))
+        return parse(text)
     except ParseError:
-        return False
+        return None
 
 
 def matrices_undone(text: str) -> bool:
@@ -79,10 +63,12 @@ def matrices_undone(text: str) -> bool:
     return _MATRICES.search(text) is not None
 
 
-def _holds_one(node: Node) -> bool:
-    if _numeral(node):
-        return False
-    return node[0] in ("+", "*") or any(_holds_one(child) for child in node[1:] if isinstance(child, tuple))
+def _children(node: Node) -> Iterator[Node]:
+    return (child for child in node[1:] if isinstance(child, tuple))
+
+
+def _has_sum_or_product(node: Node) -> bool:
+    return not _numeral(node) and (node[0] in ("+", "*") or any(map(_has_sum_or_product, _children(node))))
 
 
 def _unknown(node: Node) -> frozenset[str]:
@@ -105,7 +91,7 @@ def _has_work(node: Node) -> bool:
         work = _complex(node[1])
     else:
         work = kind in ("binom", "log") or (kind == "fn" and node[1] not in ("percent", "degree", "exp"))
-    return work or any(_has_work(child) for child in node[1:] if isinstance(child, tuple))
+    return work or any(map(_has_work, _children(node)))
 
 
 def _terms(node: Node) -> Iterator[Node]:
@@ -143,7 +129,7 @@ def _rational(node: Node) -> bool:
     if kind == "root":  # of a square: a number that is not written as one
         return node[2] == ("num", 2) and _integer(node[1]) and _square(node[1])
     if kind in ("binom", "+", "*", "/", "neg") or (kind == "fn" and node[1] == "factorial"):
-        return all(_rational(child) for child in node[1:] if isinstance(child, tuple))
+        return all(map(_rational, _children(node)))
     return False
 
 
@@ -152,7 +138,7 @@ def _square(node: Node) -> bool:
 
 
 def _complex(node: Node) -> bool:
-    return node == _I or any(_complex(child) for child in node[1:] if isinstance(child, tuple))
+    return node == _I or any(map(_complex, _children(node)))
 
 
 def _numeral(node: Node) -> bool:
