@@ -81,7 +81,7 @@ def examine() -> dict[str, list[Finding]]:
     return {
         "machine": machine(),
         "packages": [base(), *extras.values()],
-        "torch and GPU": [torch_works, gpus],
+        "torch and GPU": [torch_works, *bf16(torch_works), gpus],
         "sandbox": layers,
         "caches": caches(),
         "what runs": works({name: f.state == "ok" for name, f in extras.items()}, torch_works, gpus, layers),
@@ -231,6 +231,18 @@ def torch_build() -> Finding:
         return Finding("torch", "bad", f"does not load: {error}", "pip install --force-reinstall 'marft[train]'")
     built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs only"
     return Finding("torch", "ok", f"{torch.__version__}, built for {built}; {torch.get_num_threads()} threads")
+
+
+def bf16(torch: Finding) -> list[Finding]:
+    """What bf16 costs on the CPU, where torch works."""
+    if torch.state != "ok":
+        return []
+    from marft_algos.models import arithmetic  # imports torch
+
+    name, cost = "bf16 on the CPU", arithmetic.bf16_cost()
+    if cost > arithmetic.SLOW:
+        return [Finding(name, "off", f"a product of matrices takes {cost:.0f} times as long as in fp32")]
+    return [Finding(name, "ok", f"a product of matrices takes {cost:.1f} times as long as in fp32")]
 
 
 def graphics() -> Finding:

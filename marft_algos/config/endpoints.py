@@ -12,8 +12,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
@@ -28,10 +29,12 @@ _REMOTE = ("kind", "url", "timeout", "retries", "concurrency", "key_env")
 _SETTINGS = {
     "native": ("kind",),
     "vllm": (*_REMOTE, "sleep"),
-    "openai": (*_REMOTE, "model", "train", "price_in", "price_out", "max_cost"),
+    "openai": (*_REMOTE, "model", "train", "price_in", "price_out", "max_cost", "extra_body"),
 }
 _DEFAULTS: dict[str, dict[str, Any]] = {"openai": {"timeout": 120.0, "concurrency": 16}}
 """Of a hosted endpoint, which others use, too."""
+_SET = ("model", "messages", "max_tokens", "max_completion_tokens", "temperature", "seed", "stream", "n")
+"""Fields of a request that a run sets itself, or reads replies by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,8 @@ class Endpoint(Checked):
     """Price of a million reply tokens."""
     max_cost: Annotated[float, Range(0.0, open_low=True, endless=True)] = float("inf")
     """The run stops when the endpoint's replies have cost this much."""
+    extra_body: dict[str, Any] | None = field(default=None, hash=False)
+    """Further fields of a hosted endpoint's requests, which the server may have settings of its own for."""
     sleep: bool = False
     """Put the vLLM servers to sleep during updates (they share the learner's GPU)."""
 
@@ -73,10 +78,28 @@ class Endpoint(Checked):
             raise ConfigError(f"An engine of kind openai names no model. {EXPECTED}")
         if self.key_env is not None:
             keys.check_name(self.key_env)
+        if self.extra_body:
+            self._check_body(self.extra_body)
+
+    def _check_body(self, extra: Mapping[str, Any]) -> None:
+        if self.train:
+            raise ConfigError(
+                "An engine with train = true takes no extra_body: a field that bends the server's distribution would"
+                " make its replies another policy's. Leave out extra_body, or train."
+            )
+        if taken := [name for name in extra if name in _SET]:
+            raise ConfigError(
+                f"extra_body cannot set '{taken[0]}', which the run sets itself. Expected fields such as top_k or"
+                " chat_template_kwargs. The number of tokens is --max-new-tokens, and there is --temperature."
+            )
+        try:
+            json.dumps(extra, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"extra_body cannot be sent as JSON: {error}.") from error
 
     def __str__(self) -> str:
         """As it is typed, in a file or behind ``--engines POLICY=``."""
-        return "{" + ", ".join(f"{key} = {json.dumps(value)}" for key, value in self.table().items()) + "}"
+        return _inline(self.table())
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -157,6 +180,17 @@ def parse_all(engines: Mapping[str, Endpoint | Mapping[str, Any] | str]) -> dict
     remote = [endpoint.key_use() for endpoint in endpoints.values() if endpoint.kind != "native"]
     keys.bind((name, where) for name, where in remote if name)
     return endpoints
+
+
+def _inline(value: Any) -> str:
+    """Writes a value as TOML in one line."""
+    if not isinstance(value, Mapping):
+        return json.dumps(value)
+    return "{" + ", ".join(f"{_key(key)} = {_inline(inner)}" for key, inner in value.items()) + "}"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else json.dumps(name)
 
 
 def _checked_url(url: str) -> str:

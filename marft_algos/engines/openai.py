@@ -140,7 +140,7 @@ class OpenAIEngine(EngineBase):
             settings["temperature"] = 0.0 if params.greedy else params.temperature
         messages: list[Any] = [dict(message) for message in request.messages]
         return self._client.chat.completions.with_raw_response.create(
-            model=self._endpoint.model, messages=messages, **settings
+            model=self._endpoint.model, messages=messages, extra_body=self._endpoint.extra_body, **settings
         )
 
     def _tokens(self, request: GenerationRequest, params: SamplingParams) -> Any:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from marft_algos.memory import OutOfMemory, out_of_memory, passes
-from marft_algos.models import finite
+from marft_algos.models import arithmetic, finite
 from marft_algos.models.assignment import base_specs, check_known
 from marft_algos.models.chat import Renderer
 from marft_algos.models.kernels import Kernel
@@ -112,6 +112,8 @@ class PolicySet:
         frozen = check_known(frozen, names, "frozen")
         where = pick_device(device)
         compute = pick_dtype(dtype, where)
+        if where.type == "cpu" and compute is torch.bfloat16:
+            arithmetic.check_bf16()
         settings = settings or ModelSettings()
         if settings.quantize != "none" and full_finetune:
             raise ConfigError("Weights of 4 bits cannot be trained. Leave out --full-finetune, or say --quantize none.")

@@ -129,8 +129,8 @@ def test_llama_cpps_converter_makes_a_file_that_says_the_same(
 
 
 @contextmanager
-def started(command: list[str], port: int, log: Path, **environ: str) -> Iterator[str]:
-    """A server of others while inside; gives its address."""
+def started(command: list[str], port: int, log: Path, ready: str = "/health", **environ: str) -> Iterator[str]:
+    """A server of others while inside; gives its address. It is up when the page `ready` answers."""
     url = f"http://127.0.0.1:{port}"
     tied = [sys.executable, "-m", "marft_algos.engines.tied"]  # ends with this process, however that ends
     with log.open("wb") as sink:
@@ -139,7 +139,7 @@ def started(command: list[str], port: int, log: Path, **environ: str) -> Iterato
         )
         try:
             until = time.monotonic() + 900
-            while not _healthy(url):
+            while not _answers(url + ready):
                 assert process.poll() is None, log.read_text()[-3000:]
                 assert time.monotonic() < until, log.read_text()[-3000:]
                 time.sleep(1)
@@ -149,9 +149,9 @@ def started(command: list[str], port: int, log: Path, **environ: str) -> Iterato
             process.wait(60)
 
 
-def _healthy(url: str) -> bool:
+def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=5) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False
@@ -163,10 +163,10 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def played(models: dict[str, tuple[str, str]], out: Path) -> list[list[str]]:
+def played(models: dict[str, tuple[str, str]], out: Path, **extra: float) -> list[list[str]]:
     """Plays the exported team through `marft eval --engines`, greedily; agent -> model's name and address."""
     tables = [
-        f"{agent}=" + json.dumps({"kind": "openai", "model": model, "url": url, "timeout": 300.0})
+        f"{agent}=" + json.dumps({"kind": "openai", "model": model, "url": url, "timeout": 300.0, "extra_body": extra})
         for agent, (model, url) in models.items()
     ]
     words = ["--env", "math-dual-v0", "--env-kwargs", "levels=[0]", "--episodes", str(EPISODES), "--jobs", "4"]
@@ -246,21 +246,33 @@ def tokens(url: str, model: str, messages: Any) -> list[int]:
         return list(json.load(answer)["choices"][0]["token_ids"])
 
 
-def test_llama_cpps_server_plays_the_team(smol: tuple[RunFolder, Path], tmp_path: Path) -> None:
-    """A server for each policy's GGUF file; llama-server on the PATH, the converter as above."""
-    server, source = shutil.which("llama-server"), os.environ.get("MARFT_TEST_LLAMA_CPP", "")
-    if server is None or not (source or shutil.which("convert_hf_to_gguf.py")):
-        pytest.skip("llama.cpp is not here: llama-server on the PATH, and MARFT_TEST_LLAMA_CPP=DIR")
+@pytest.mark.parametrize("program", ["llama-server", "llama_cpp.server"])
+def test_llama_cpps_servers_play_the_team(smol: tuple[RunFolder, Path], tmp_path: Path, program: str) -> None:
+    """A server for each policy's GGUF file: llama.cpp's own, and that of llama-cpp-python; the converter as above."""
+    source = os.environ.get("MARFT_TEST_LLAMA_CPP", "")
+    python, server = os.environ.get("MARFT_TEST_LLAMA_CPP_PYTHON", ""), shutil.which("llama-server")
+    if not (source or shutil.which("convert_hf_to_gguf.py")):
+        pytest.skip("llama.cpp's converter is not here: MARFT_TEST_LLAMA_CPP=DIR")
+    if program == "llama-server":
+        if server is None:
+            pytest.skip("llama-server is not on the PATH")
+        options, ready, extra = [server, "-c", "1024", "-t", "1", "-np", "1", "--jinja", "-m"], "/health", {}
+    else:
+        if not python:
+            pytest.skip("MARFT_TEST_LLAMA_CPP_PYTHON names an interpreter that has llama-cpp-python[server]")
+        options, ready = [python, "-m", "llama_cpp.server", "--n_ctx", "1024", "--n_threads", "1"], "/v1/models"
+        options += ["--host", "127.0.0.1", "--model"]
+        extra = {"repeat_penalty": 1.0}  # else 1.1, in greedy replies, too
     run, out = smol
     words = ["--llama-cpp", source] if source else []
     files = tmp_path / "files"
     assert main(["export", str(run.root), "--out", str(files), "--gguf", "--gguf-type", "f32", *words]) == 0
-    ports = {agent: free_port() for agent in ("reasoner_0", "actor_0")}
 
     def serve(agent: str) -> Any:
-        file = files / f"{agent}-gguf" / f"{agent}-f32.gguf"
-        command = [server, "-m", str(file), "--port", str(ports[agent]), "-c", "1024", "-t", "1", "-np", "1", "--jinja"]
-        return started(command, ports[agent], tmp_path / f"{agent}.log")
+        port = free_port()
+        command = [*options, str(files / f"{agent}-gguf" / f"{agent}-f32.gguf"), "--port", str(port)]
+        return started(command, port, tmp_path / f"{agent}.log", ready)
 
     with serve("reasoner_0") as one, serve("actor_0") as two:
-        assert played({"reasoner_0": ("m", one), "actor_0": ("m", two)}, tmp_path / "served") == here(run, out)
+        models = {"reasoner_0": ("m", one), "actor_0": ("m", two)}
+        assert played(models, tmp_path / "served", **extra) == here(run, out)
