@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import shlex
 from dataclasses import dataclass
@@ -166,6 +167,8 @@ def _results(run: RunFolder, config: Any, iteration: int) -> str:
 
 def _next(wanted: Any, out: Path) -> str:
     """Says what to type next: a server for all policies of the first base model."""
+    from marft_algos.export.bases import STRAIGHT
+
     first = next(iter(wanted.policies.values()))
     if wanted.whole:
         return f"vllm serve {out / next(iter(wanted.policies))}"
@@ -173,4 +176,8 @@ def _next(wanted: Any, out: Path) -> str:
     names = [policy for policy, model in wanted.policies.items() if model is first]
     modules = " ".join(f"{name}={out / name}" for name in names)
     rank = wanted.team.config.lora_r
-    return f"vllm serve {base} --enable-lora --max-lora-rank {max(rank, 8)} --lora-modules {modules}"
+    command = f"vllm serve {base} --enable-lora --max-lora-rank {max(rank, 8)} --lora-modules {modules}"
+    if first.sampling:  # vLLM applies the base's settings to its adapters, a penalty in greedy replies, too
+        straight = json.dumps({name: STRAIGHT[name] for name in first.sampling})
+        command += f" --override-generation-config {shlex.quote(straight)}"
+    return command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import stat
 import subprocess
 import sys
@@ -106,6 +107,22 @@ def test_adapters_say_what_the_team_says(run: RunFolder, tmp_path: Path, monkeyp
     assert not list(out.rglob("state.pt")) and not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
     described = json.loads((out / "export.json").read_text())
     assert described["agents"] == {"planner_0": "planner_0", "solver_0": "solver_0"} and described["bases"] == ["base"]
+
+
+def test_a_server_is_told_to_leave_out_what_the_base_s_publisher_samples_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """vLLM takes defaults from the base's ``generation_config.json``, for its adapters, too."""
+    base = save_tiny(tmp_path / "qwen")
+    run = train(settings(base, tmp_path / "runs", max_new_tokens=TOKENS))[1]
+    said = []
+    for changed in ({}, {"do_sample": True, "temperature": 0.7, "top_k": 20, "repetition_penalty": 1.05}):
+        GenerationConfig(**changed).save_pretrained(base)
+        assert main(["export", str(run.root), "--out", str(tmp_path / "out")]) == 0
+        said.append(shlex.split(capsys.readouterr().out.partition("next:")[2]))
+    assert "--override-generation-config" not in said[0]
+    told = json.loads(said[1][said[1].index("--override-generation-config") + 1])
+    assert told == {"temperature": 1.0, "top_k": 0, "repetition_penalty": 1.0}
 
 
 @pytest.mark.parametrize(

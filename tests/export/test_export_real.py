@@ -202,23 +202,43 @@ def test_transformers_own_server_plays_the_team(smol: tuple[RunFolder, Path], tm
         assert played(models, tmp_path / "served") == here(run, out)
 
 
-def test_vllm_plays_the_team_by_its_adapters(smol: tuple[RunFolder, Path], tmp_path: Path) -> None:
+@contextmanager
+def vllm(out: Path, base: Path, log: Path, *words: str) -> Iterator[dict[str, tuple[str, str]]]:
     """One server, one base, an adapter for each agent. MARFT_TEST_VLLM_PYTHON: an interpreter that has vLLM."""
     python = os.environ.get("MARFT_TEST_VLLM_PYTHON", "")
     if not python:
         pytest.skip("vLLM pins its own torch: MARFT_TEST_VLLM_PYTHON names an interpreter that has it")
-    run, out = smol
     port = free_port()
     modules = [f"{agent}={out / agent}" for agent in ("reasoner_0", "actor_0")]
-    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(out / "base"), "--port", str(port)]
-    command += ["--host", "127.0.0.1", "--dtype", "float32", "--max-model-len", "1024", "--enforce-eager"]
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(base), "--port", str(port)]
+    command += ["--host", "127.0.0.1", "--dtype", "float32", "--max-model-len", "1024", "--enforce-eager", *words]
     command += ["--enable-lora", "--max-lora-rank", "8", "--gpu-memory-utilization", "0.15", "--lora-modules", *modules]
     environ = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    with started(command, port, tmp_path / "vllm.log", **environ) as url:
-        models = {agent: (agent, url) for agent in ("reasoner_0", "actor_0")}
+    with started(command, port, log, **environ) as url:
+        yield {agent: (agent, url) for agent in ("reasoner_0", "actor_0")}
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_vllm_samples_as_the_base_s_publisher_does_unless_told(
+    smol: tuple[RunFolder, Path], tmp_path: Path, told: bool
+) -> None:
+    """As Qwen2.5 does, which penalises repeated tokens: `marft export` prints the option that leaves it out."""
+    run, out = smol
+    base = shutil.copytree(out / "base", tmp_path / "base")
+    settings = GenerationConfig.from_pretrained(base)
+    settings.repetition_penalty = 1.3
+    settings.save_pretrained(base)
+    words = ["--override-generation-config", json.dumps({"repetition_penalty": 1.0})] if told else []
+    with vllm(out, base, tmp_path / "vllm.log", *words) as models:
+        assert (played(models, tmp_path / "served") == here(run, out)) is told
+
+
+def test_vllm_plays_the_team_by_its_adapters(smol: tuple[RunFolder, Path], tmp_path: Path) -> None:
+    run, out = smol
+    with vllm(out, out / "base", tmp_path / "vllm.log") as models:
         assert played(models, tmp_path / "served") == here(run, out)
         policies = team(run)
-        for agent in models:
+        for agent, (_, url) in models.items():
             talks = asked(tmp_path / "served/episodes.jsonl", agent)
             with ThreadPoolExecutor(4) as pool:
                 served = list(pool.map(partial(tokens, url, agent), talks))
