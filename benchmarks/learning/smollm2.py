@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.runs import Done, Job, points, run_all, swapped_messages, table
+from marft_algos.models.arithmetic import check_bf16
 from marft_algos.runs import folder as runs
 from marft_algos.runs import kinds
 from marft_algos.runs.folder import UNTRAINED, EvalRecord
@@ -132,6 +133,8 @@ def main() -> None:
             parser.error(f"nothing can be run as {', '.join(past)}; --table prints what there is")
         if args.out is None:
             parser.error("--out is needed to run anything; --table prints what there is")
+        if any("bf16" in SETTINGS[name].words for name in args.settings):
+            check_bf16()  # what the runs themselves warn of goes to their logs
         for name in args.settings:
             for seed in args.seeds:
                 for job in args.only:
