@@ -42,6 +42,10 @@ class SamplingParams(Checked):
     greedy: bool = False
 
 
+STRAIGHT: dict[str, float] = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+"""What servers and ``generation_config.json`` call the settings that bend a distribution -> where they do not."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class GenerationRequest:
     """One prompt for one policy."""

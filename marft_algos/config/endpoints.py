@@ -13,13 +13,14 @@ import dataclasses
 import json
 import os
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from marft_algos.config import keys
-from marft_algos.config.values import checked
+from marft_algos.config.values import checked, dumps
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, Checked, Range, check
 from marft_algos.terminal import say
 from marft_envs.errors import ConfigError, did_you_mean
@@ -93,9 +94,11 @@ class Endpoint(Checked):
                 " chat_template_kwargs. The number of tokens is --max-new-tokens, and there is --temperature."
             )
         try:
-            json.dumps(extra, allow_nan=False)
+            sent = {"extra_body": json.loads(json.dumps(extra, allow_nan=False))}
         except (TypeError, ValueError) as error:
             raise ConfigError(f"extra_body cannot be sent as JSON: {error}.") from error
+        if tomllib.loads(dumps(sent)) != sent:
+            raise ConfigError("extra_body holds null, for which a run's config.toml has no word. Leave that field out.")
 
     def __str__(self) -> str:
         """As it is typed, in a file or behind ``--engines POLICY=``."""
@@ -184,6 +187,8 @@ def parse_all(engines: Mapping[str, Endpoint | Mapping[str, Any] | str]) -> dict
 
 def _inline(value: Any) -> str:
     """Writes a value as TOML in one line."""
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_inline, value)) + "]"
     if not isinstance(value, Mapping):
         return json.dumps(value)
     return "{" + ", ".join(f"{_key(key)} = {_inline(inner)}" for key, inner in value.items()) + "}"

@@ -20,7 +20,7 @@ from marft_algos.engines.base import EngineBase, EngineError, failure
 from marft_algos.engines.http import ANSWER_BYTES, NONSENSE
 from marft_algos.engines.usage import Meter, Usage
 from marft_algos.models.chat import Renderer
-from marft_algos.types import FOREIGN, Generation, GenerationRequest, SamplingParams, StopReason
+from marft_algos.types import FOREIGN, STRAIGHT, Generation, GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError, MissingExtraError
 
 _SEED = (1 << 31) - 1
@@ -145,14 +145,12 @@ class OpenAIEngine(EngineBase):
 
     def _tokens(self, request: GenerationRequest, params: SamplingParams) -> Any:
         ends = () if self._renderer is None else self._renderer.chat(request.policy).end_ids
-        extra = {"return_token_ids": True, "add_special_tokens": False, "stop_token_ids": list(ends)}
-        extra |= {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+        extra = {"return_token_ids": True, "add_special_tokens": False, "stop_token_ids": list(ends), **STRAIGHT}
         return self._client.completions.with_raw_response.create(
             model=self._endpoint.model,
             prompt=request.prompt_ids,
             max_tokens=params.max_new_tokens,
             temperature=0.0 if params.greedy else params.temperature,
-            top_p=1.0,
             seed=request.seed & _SEED,
             logprobs=1,
             extra_body=extra,

@@ -23,7 +23,7 @@ from marft_algos.engines.base import EngineBase, EngineError, failure
 from marft_algos.engines.http import NONSENSE, Server, ServerDown, ServerRefused
 from marft_algos.engines.usage import Meter
 from marft_algos.models.policy import PolicySet
-from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
+from marft_algos.types import STRAIGHT, Generation, GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError
 
 BACKOFF = 0.5
@@ -210,10 +210,7 @@ class VLLMEngine(EngineBase):
             "prompt": request.prompt_ids,
             "max_tokens": params.max_new_tokens,
             "temperature": 0.0 if params.greedy else params.temperature,
-            "top_p": 1.0,
-            "top_k": 0,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
+            **STRAIGHT,
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
             "seed": request.seed & _SEED,

@@ -5,24 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 import string
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 from huggingface_hub import ModelCard, try_to_load_from_cache
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
 from marft_algos.models import EMBEDDED, gguf
 from marft_algos.models.chat import Chat
-from marft_algos.models.loading import load_chat, locate
+from marft_algos.models.loading import generation, load_chat, locate
+from marft_algos.types import STRAIGHT
 from marft_envs.errors import ConfigError
 
 _MODEL_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "LICENSE*")
 _WEIGHTS = ("*.safetensors", "*.bin")
-STRAIGHT = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-"""Settings of generation with which a model's own distribution is sampled."""
 _PROBE = f"{string.printable.strip()} 12 + 345 = 357, naïve — \\boxed{{7}}\n\n  Élan 数学 🙂"
 """Text that tokenizers of different pipelines split differently."""
 
@@ -43,8 +42,8 @@ class Base:
     """Hub id of the model itself, or of the one that it was made of; empty: unknown."""
     license: str = ""
     """As hubs write it; empty: unknown."""
-    sampling: tuple[str, ...] = ()
-    """Settings by which its publisher bends what it samples; servers apply them to all adapters on it."""
+    unbent: Mapping[str, float] = field(default_factory=dict)
+    """Settings by which its publisher bends what it samples -> where they do not. Servers bend adapters, too."""
     quantised: bool = False
     """Whether its stored weights are of fewer bits, so that nothing can be added to them."""
 
@@ -74,16 +73,14 @@ def find(specs: Iterable[str]) -> dict[str, Base]:
         origin, license_name = _known(spec, location, local)
         described = AutoConfig.from_pretrained(location, trust_remote_code=False)
         quantised = getattr(described, "quantization_config", None) is not None
-        found[spec] = Base(spec, location, chat, folder, origin, license_name, _sampling(location), quantised)
+        found[spec] = Base(spec, location, chat, folder, origin, license_name, _unbent(location, described), quantised)
     return found
 
 
-def _sampling(location: str) -> tuple[str, ...]:
-    try:
-        settings = GenerationConfig.from_pretrained(location).to_diff_dict()
-    except OSError:  # it has none
-        return ()
-    return tuple(name for name, straight in STRAIGHT.items() if settings.get(name) not in (None, straight))
+def _unbent(location: str, described: Any) -> dict[str, float]:
+    found = generation(location, described).to_diff_dict()
+    straight = {"temperature": 1.0, **STRAIGHT}
+    return {name: value for name, value in straight.items() if found.get(name) not in (None, value)}
 
 
 def copy(base: Base, folder: Path) -> None:

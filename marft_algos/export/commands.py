@@ -167,8 +167,6 @@ def _results(run: RunFolder, config: Any, iteration: int) -> str:
 
 def _next(wanted: Any, out: Path) -> str:
     """Says what to type next: a server for all policies of the first base model."""
-    from marft_algos.export.bases import STRAIGHT
-
     first = next(iter(wanted.policies.values()))
     if wanted.whole:
         return f"vllm serve {out / next(iter(wanted.policies))}"
@@ -177,7 +175,6 @@ def _next(wanted: Any, out: Path) -> str:
     modules = " ".join(f"{name}={out / name}" for name in names)
     rank = wanted.team.config.lora_r
     command = f"vllm serve {base} --enable-lora --max-lora-rank {max(rank, 8)} --lora-modules {modules}"
-    if first.sampling:  # vLLM applies the base's settings to its adapters, a penalty in greedy replies, too
-        straight = json.dumps({name: STRAIGHT[name] for name in first.sampling})
-        command += f" --override-generation-config {shlex.quote(straight)}"
+    if first.unbent:  # vLLM applies the base's settings to its adapters, a penalty in greedy replies, too
+        command += f" --override-generation-config {shlex.quote(json.dumps(first.unbent))}"
     return command

@@ -185,27 +185,27 @@ def load_chat(spec: str, settings: ModelSettings | None = None) -> Chat:
     location, settings = locate(spec), settings or ModelSettings()
     with read(spec):
         tokenizer, described = load_tokenizer(location), AutoConfig.from_pretrained(location, trust_remote_code=False)
-        generation = _generation(location, described)
+        own = generation(location, described)
     if not tokenizer.encode("a 1", add_special_tokens=False):
         raise ConfigError(
             f"The model '{spec}' has no tokenizer: there is none in tokenizer.json or tokenizer.model. Expected what"
             " tokenizer.save_pretrained(folder) writes beside the weights."
         )
     chat = _chat(spec, tokenizer, settings)
-    _describe(chat, generation, described)
+    _describe(chat, own, described)
     return chat
 
 
-def _describe(chat: Chat, generation: GenerationConfig, described: Any) -> None:
+def _describe(chat: Chat, own: GenerationConfig, described: Any) -> None:
     """Notes a model's end tokens and its context."""
-    ends = generation.eos_token_id
+    ends = own.eos_token_id
     listed = ends if isinstance(ends, list) else [ends]
     end_ids = {i for i in (*listed, chat.tokenizer.eos_token_id, chat.closing()) if i is not None}
     chat.end_ids = tuple(sorted(end_ids))
     chat.context = int(getattr(described.get_text_config(), "max_position_embeddings", None) or 1 << 30)
 
 
-def _generation(location: str, described: Any) -> GenerationConfig:
+def generation(location: str, described: Any) -> GenerationConfig:
     """Returns a model's own settings of generation, or what its configuration says of them."""
     try:
         return GenerationConfig.from_pretrained(location)

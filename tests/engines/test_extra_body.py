@@ -13,7 +13,12 @@ from marft_algos.engines.openai import OpenAIEngine
 from marft_algos.types import GenerationRequest, SamplingParams
 from marft_envs.errors import ConfigError
 
-EXTRA = {"repeat_penalty": 1.0, "chat_template_kwargs": {"enable_thinking": False, "a b": "\u00e9"}, "stop": ["x"]}
+EXTRA: dict[str, Any] = {
+    "repeat_penalty": 1.0,
+    "chat_template_kwargs": {"enable_thinking": False, "a b": "\u00e9"},
+    "stop": ["x"],
+}
+EXTRA["tools"] = [{"type": "function", "strict": True}]
 
 
 def test_they_are_sent_beside_what_the_run_sets() -> None:
@@ -41,6 +46,7 @@ def test_they_are_part_of_what_an_engine_is_and_are_written_as_toml() -> None:
         ({"messages": []}, r"cannot set 'messages'"),
         ({"day": tomllib.loads("d = 2020-01-01")["d"]}, r"cannot be sent as JSON"),
         ({"top_p": float("nan")}, r"cannot be sent as JSON"),
+        ({"chat_template_kwargs": {"tools": None}}, r"holds null.*Leave that field out"),
         (3, r"'extra_body' cannot be 3"),
     ],
 )
