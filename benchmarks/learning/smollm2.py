@@ -6,6 +6,7 @@
     python -m benchmarks smollm2 --out runs/smollm2                      # all of it: a day of one core
     python -m benchmarks smollm2 --out runs/smollm2 --settings bf16 --seeds 1 --only sft marft
     python -m benchmarks smollm2 --table --settings bf16 --against rft   # paired differences to RFT
+    python -m benchmarks smollm2 --out runs/smollm2 --settings gpu gpu-level1 --parallel 8      # on a GPU
 
 Per setting and seed: the team as it is, with four worked examples in each profile; supervised fine-tuning on the
 task's own expert (``sft``); and from its weights MARFT at both levels, GRPO and RFT, on equally many episodes. The same
@@ -23,9 +24,12 @@ import argparse
 import json
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from benchmarks.runs import Done, Job, points, run_all, swapped_messages, table
@@ -36,6 +40,8 @@ from marft_algos.runs.folder import UNTRAINED, EvalRecord
 
 RESULTS = Path(__file__).parents[1] / "results" / "smollm2"
 SHOTS = 4
+_DEMONSTRATED = 64
+"""Episodes of the expert in an iteration of demonstrations."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +55,19 @@ class Setting:
     """Of the environment."""
     max_new_tokens: int
     demonstrations: int
-    """Iterations of 64 episodes of the expert."""
+    """Iterations of 64 episodes of the expert; of twice as many for a single agent."""
     iterations: int
-    """Of 64 episodes of reinforcement; a single agent has twice as many episodes in each."""
+    """Of reinforcement."""
     evaluated: int
     """Held-out problems."""
     adviser: str
     """Whose messages are exchanged between problems."""
+    episodes: int = 64
+    """Of an iteration of reinforcement; a single agent has twice as many."""
     words: tuple[str, ...] = ()
     """Further ones of the command."""
+    start: str = ""
+    """Setting whose demonstrations it starts from, if not its own."""
 
 
 _MATH = ("math-dual-v0", "math-solo-v0")
@@ -68,16 +78,21 @@ _TWO_BASES = ("--models", "reasoner_0=embedded", "actor_0=smollm2-135m")
 # so the learner scores the replies anew. The preset `smollm2-bf16` was made later; it has `--tis-cap 2` beside.
 _BF16 = ("--dtype", "bf16", "--old-logprobs", "learner", "--ratio-tolerance", "0.1")
 _LEVEL0 = Setting(*_MATH, ("levels=[0]",), 32, 2, 24, 500, "reasoner_0")
-_LEVEL1 = Setting(*_MATH, ("levels=[1]",), 48, 16, 24, 500, "reasoner_0", _BF16)
+_LEVEL1 = Setting(*_MATH, ("levels=[1]",), 48, 16, 24, 500, "reasoner_0", words=_BF16)
+# A GPU waits for its next operation when pieces are short, and has room for long ones.
+_GPU = ("--device", "cuda", "--micro-tokens", "16384", "--decode-graph", "--tis-cap", "2.0")
 SETTINGS = {
     "level0": _LEVEL0,
     "bf16": replace(_LEVEL0, words=(*_BF16, "--tis-cap", "2.0")),
     "level1": _LEVEL1,
-    "level1-long": replace(_LEVEL1, iterations=60),
-    "code": Setting("code-dual-v0", "code-solo-v0", ("levels=[0]",), 48, 2, 16, 200, "planner_0", _BF16),
-    "mixed": Setting(*_MATH, ("levels=[0]",), 32, 2, 12, 200, "reasoner_0", _TWO_BASES),
+    "level1-long": replace(_LEVEL1, iterations=60, start="level1"),
+    "gpu": replace(_LEVEL0, words=(*_BF16, *_GPU)),
+    "gpu-level1": replace(_LEVEL1, words=(*_BF16, *_GPU)),
+    "gpu-level1-long": replace(_LEVEL1, iterations=60, episodes=256, words=(*_BF16, *_GPU), start="gpu-level1"),
+    "code": Setting("code-dual-v0", "code-solo-v0", ("levels=[0]",), 48, 2, 16, 200, "planner_0", words=_BF16),
+    "mixed": Setting(*_MATH, ("levels=[0]",), 32, 2, 12, 200, "reasoner_0", words=_TWO_BASES),
     "tools": Setting(
-        "tools-dual-v0", "tools-solo-v0", _DEPOT, 48, 1, 12, 200, "planner_0", ("--engine-batch", "64", *_BF16)
+        "tools-dual-v0", "tools-solo-v0", _DEPOT, 48, 1, 12, 200, "planner_0", words=("--engine-batch", "64", *_BF16)
     ),
 }
 PAST = ("named/level1",)
@@ -111,6 +126,7 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
 }
 """Label -> the command's words, over those of the preset."""
 MAIN = ("shots", "sft", "marft", "marft-action", "grpo", "rft", "single-sft", "single-marft")
+_running: defaultdict[str, Lock] = defaultdict(Lock)
 JOBS = ("shots", "sft", *ALGORITHMS, "single-sft", *(f"single-{name}" for name in ALGORITHMS))
 
 
@@ -122,6 +138,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     only = f"these jobs, and what they need: {', '.join(JOBS[: -len(ALGORITHMS)])}, single-ALGORITHM"
     parser.add_argument("--only", nargs="+", choices=JOBS, default=list(MAIN), metavar="JOB", help=only)
+    parser.add_argument("--parallel", type=int, default=1, metavar="N", help="runs side by side, each a process")
     parser.add_argument("--table", action="store_true", help="print what there is, and run nothing")
     parser.add_argument(
         "--against", choices=JOBS, metavar="JOB", help="print what the others end above this one, paired"
@@ -133,12 +150,9 @@ def main() -> None:
             parser.error(f"nothing can be run as {', '.join(past)}; --table prints what there is")
         if args.out is None:
             parser.error("--out is needed to run anything; --table prints what there is")
-        if any("bf16" in SETTINGS[name].words for name in args.settings):
+        if any("bf16" in SETTINGS[name].words and "cuda" not in SETTINGS[name].words for name in args.settings):
             check_bf16()  # what the runs themselves warn of goes to their logs
-        for name in args.settings:
-            for seed in args.seeds:
-                for job in args.only:
-                    measure(name, seed, job, args.out)
+        measure_all([(n, seed, job) for n in args.settings for job in args.only for seed in args.seeds], args)
     for name in args.settings:
         print(f"\n{name}\n\n{report(name, args.seeds)}")
         if args.against:
@@ -147,17 +161,36 @@ def main() -> None:
             print(f"\n{name}, by kind of problem\n\n{by_kind(name, args.seeds)}")
 
 
+def measure_all(wanted: Sequence[tuple[str, int, str]], args: argparse.Namespace) -> None:
+    """Does all of these (setting, seed, job), so many at a time.
+
+    Raises:
+        RuntimeError: some failed; the others are done, and their results kept.
+    """
+    with ThreadPoolExecutor(args.parallel) as pool:
+        running = [pool.submit(measure, *one, args.out) for one in wanted]
+    failed = [f"{one}: {error}" for one, future in zip(wanted, running, strict=True) if (error := future.exception())]
+    if failed:
+        raise RuntimeError("\n".join(failed))
+
+
 def measure(setting: str, seed: int, job: str, out: Path) -> None:
     """Does one job, if nobody has, and writes its result."""
     file = result_file(setting, job, seed)
     if file.is_file():
         return
-    done = run_all([_job(setting, seed, job, out)], out, 1).popitem()[1]
+    done = _run(_job(setting, seed, job, out), out)
     swapped = swapped_messages(done, SETTINGS[setting].adviser) if job in ALGORITHMS else None
     file.parent.mkdir(parents=True, exist_ok=True)
     result = _result(done, swapped)
     result["command"] = result["command"].replace(str(out), "runs/smollm2")
     file.write_text(json.dumps(result) + "\n", encoding="utf-8")
+
+
+def _run(job: Job, out: Path) -> Done:
+    """Runs a job, unless it has been run; several that start from it wait until one of them has run it."""
+    with _running[job.name]:
+        return run_all([job], out, 1)[job.name]
 
 
 def result_file(setting: str, job: str, seed: int) -> Path:
@@ -168,22 +201,24 @@ def result_file(setting: str, job: str, seed: int) -> Path:
 def _job(setting: str, seed: int, job: str, out: Path) -> Job:
     """Returns the command of a job; what it starts from is made before, if the folder does not have it."""
     s, single = SETTINGS[setting], job.startswith("single-")
-    kind, episodes = job.removeprefix("single-"), 128 if single else 64
+    kind = job.removeprefix("single-")
     env = ("--env", s.single if single else s.team, "--env-kwargs", *s.arguments)
     common: tuple[str, ...] = ("--preset", "smollm2", *s.words, "--max-new-tokens", str(s.max_new_tokens))
     common += ("--seed", str(seed))
-    common += ("--eval-episodes", str(s.evaluated), "--episodes-per-iteration", str(episodes))
+    common += ("--eval-episodes", str(s.evaluated))
+    warming = (*common, "--episodes-per-iteration", str(_DEMONSTRATED * (1 + single)))
     name = f"{setting}-{job}-{seed}"
     if kind == "shots":
         profiles = _profiles(env, out / f"{setting}-profiles.json")
-        return Job(name, ("marft", *env, f"profiles={profiles}", *common, "--iterations", "0", "--warm-start", "0"))
+        return Job(name, ("marft", *env, f"profiles={profiles}", *warming, "--iterations", "0", "--warm-start", "0"))
     if kind == "sft":
         every = ("--iterations", str(s.demonstrations), "--save-every", str(s.demonstrations), "--eval-every", "0")
-        return Job(name, ("sft", *env, *common, *every))
-    warm = _job(setting, seed, "single-sft" if single else "sft", out)
-    run_all([warm], out, 1)
+        return Job(name, ("sft", *env, *warming, *every))
+    warm = _job(s.start or setting, seed, "single-sft" if single else "sft", out)
+    _run(warm, out)
     algo, *words = ALGORITHMS[kind]
     every = ("--iterations", str(s.iterations), "--eval-every", "12", "--save-every", "4")
+    common += ("--episodes-per-iteration", str(s.episodes * (1 + single)))
     return Job(name, (algo, *env, *common, "--start", str(out / warm.name), *every, *words))
 
 
@@ -207,6 +242,7 @@ def _result(done: Done, swapped: str | None) -> dict[str, Any]:
         "tokens": done.tokens,
         "tokens_processed": sum(int(m.get("tokens_processed", 0)) for m in lines),
         "cpu_seconds": round(sum(m["time_cpu"] for m in lines), 1),
+        "seconds": round(done.seconds, 1),
         "swapped": swapped,
     }
 

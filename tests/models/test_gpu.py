@@ -1,7 +1,13 @@
-"""Everything that a run computes, on a pretended GPU: no tensor is on the wrong device, and the host seldom waits."""
+"""Everything that a run computes, on a GPU: no tensor is on the wrong device, and the host seldom waits.
+
+Where torch has a GPU, it is that one; where torch is built without, a pretended one, which also counts what the host waits
+for, and can be broken on purpose.
+"""
 
 from __future__ import annotations
 
+import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +29,14 @@ from marft_algos.runs.folder import RunFolder
 from marft_algos.types import Generation, SamplingParams
 from marft_envs.errors import ConfigError
 
-pytestmark = pytest.mark.skipif(torch.backends.cuda.is_built(), reason="pretends what this build of torch has")
+REAL = torch.cuda.is_available()
+pytestmark = pytest.mark.skipif(
+    torch.backends.cuda.is_built() and not REAL,
+    reason="this build of torch has CUDA, so none is pretended; no GPU here",
+)
+pretended = pytest.mark.skipif(REAL, reason="what only the pretended GPU shows; there is a real one here")
+real = pytest.mark.skipif(not REAL, reason="no GPU here")
+gpu = nullcontext if REAL else pretend_gpu
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +60,19 @@ def sample(
 
 
 @pytest.mark.parametrize("arch", ["qwen2", "gpt2"])  # the fused decoder, and transformers' pass
-def test_the_pretended_gpu_samples_what_the_cpu_does(arch: str, tmp_path: Path) -> None:
+def test_a_gpu_samples_what_the_cpu_does(arch: str, tmp_path: Path) -> None:
     model = save_tiny(tmp_path / arch, arch)
-    with pretend_gpu():
+    with gpu():
         sampled, _ = sample(model, "cuda", 20)
     expected, _ = sample(model, "cpu", 20)
     assert len({len(reply.action_ids) for reply in sampled}) > 1  # rows are dropped on the way
     equal(sampled, expected)
 
 
+@pretended
 @pytest.mark.parametrize(("graph", "loop"), [(False, "sampler"), (True, "captured")])
 def test_decoding_waits_less_than_once_in_eight_tokens(graph: bool, loop: str, qwen: Path) -> None:
-    with pretend_gpu():
+    with gpu():
         _, waits = sample(qwen, "cuda", 40, endless=True, graph=graph)
     assert waits.by_line == {
         f"engines/{loop}.py:run tolist": 4,
@@ -67,14 +81,41 @@ def test_decoding_waits_less_than_once_in_eight_tokens(graph: bool, loop: str, q
     }
 
 
+@real
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_gpu_waits_once_more_every_eight_tokens(graph: bool, qwen: Path) -> None:
+    """As torch itself counts; what a batch waits for at its beginning and end does not depend on its length."""
+    waits = dict[int, int]()
+    for tokens in (8, 40):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                sample(qwen, "cuda", tokens, endless=True, graph=graph)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        waits[tokens] = sum("synchronizing CUDA operation" in str(warning.message) for warning in caught)
+    assert waits[8] > 0
+    assert waits[40] - waits[8] == 4, waits
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 45])
+def test_replays_sample_what_the_cpu_does(tokens: int, qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured, "COMPACT_BELOW", 0.9)
+    with gpu():
+        sampled, _ = sample(qwen, "cuda", tokens, graph=True)
+    expected, _ = sample(qwen, "cpu", tokens)
+    equal(sampled, expected)
+
+
 def equal(sampled: list[Generation], expected: list[Generation]) -> None:
     for a, b in zip(sampled, expected, strict=True):
         assert a.action_ids == b.action_ids and a.stop_reason == b.stop_reason
         np.testing.assert_allclose(a.logprobs, b.logprobs, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("tokens", [1, 8, 45])
-def test_a_captured_step_samples_what_the_cpu_does(tokens: int, qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pretended
+def test_rows_that_end_are_dropped_and_other_shapes_captured(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(captured, "COMPACT_BELOW", 0.9)
     graphs = list[Any]()
     capture = captured.capture
@@ -86,18 +127,15 @@ def test_a_captured_step_samples_what_the_cpu_does(tokens: int, qwen: Path, monk
 
     monkeypatch.setattr(captured, "capture", listed)
     with pretend_gpu():
-        sampled, waits = sample(qwen, "cuda", tokens, graph=True)
-    expected, _ = sample(qwen, "cpu", tokens)
-    equal(sampled, expected)
-    if tokens == 45:
-        assert len(graphs) > 1  # rows were dropped on the way, and other shapes captured
-        assert len({len(reply.action_ids) for reply in sampled}) > 2
-        looks = waits.by_line["engines/captured.py:run tolist"]
-        assert sum(graph.replays for graph in graphs) + len(graphs) in range(8 * looks, 8 * looks + 8)
+        sampled, waits = sample(qwen, "cuda", 45, graph=True)
+    assert len(graphs) > 1
+    assert len({len(reply.action_ids) for reply in sampled}) > 2
+    looks = waits.by_line["engines/captured.py:run tolist"]
+    assert sum(graph.replays for graph in graphs) + len(graphs) in range(8 * looks, 8 * looks + 8)
 
 
 def test_a_captured_step_is_the_step_uncaptured(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pretend_gpu():
+    with gpu():
         sampled, _ = sample(qwen, "cuda", 20, graph=True)
         with monkeypatch.context() as patch:
             patch.setattr(captured, "capture", lambda step: (step(), step)[1])
@@ -112,10 +150,11 @@ def test_a_step_that_the_host_looks_at_cannot_be_captured(qwen: Path, monkeypatc
 
     pick = Sampler.sample
     monkeypatch.setattr(Sampler, "sample", curious)
-    with pretend_gpu(), pytest.raises(EngineError, match=r"could not be captured .* leave out --decode-graph"):
+    with gpu(), pytest.raises(EngineError, match=r"could not be captured .* leave out --decode-graph"):
         sample(qwen, "cuda", 4, graph=True)
 
 
+@pretended
 def test_memory_that_runs_out_in_a_capture_halves_the_batch(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken_off(*_: Any, **__: Any) -> Any:
         try:
@@ -123,7 +162,7 @@ def test_memory_that_runs_out_in_a_capture_halves_the_batch(qwen: Path, monkeypa
         finally:  # as the end of a capture does
             raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
 
-    with pretend_gpu(), pytest.warns(UserWarning, match="going on with 6"):
+    with gpu(), pytest.warns(UserWarning, match="going on with 6"):
         capture = torch.cuda.graph
         with monkeypatch.context() as patch:
             patch.setattr(torch.cuda, "graph", lambda *a, **k: (patch.undo(), broken_off())[1])
@@ -136,10 +175,11 @@ def test_a_graph_wants_a_gpu_and_the_fused_decoder(qwen: Path, tmp_path: Path) -
     with pytest.raises(ConfigError, match="policy 'reasoner' is on the CPU"):
         sample(qwen, "cpu", 4, graph=True)
     gpt2 = save_tiny(tmp_path / "gpt2", "gpt2")
-    with pretend_gpu(), pytest.warns(UserWarning), pytest.raises(ConfigError, match="transformers' own forward pass"):
+    with gpu(), pytest.warns(UserWarning), pytest.raises(ConfigError, match="transformers' own forward pass"):
         sample(gpt2, "cuda", 4, graph=True)
 
 
+@pretended
 def test_a_tensor_on_the_cpu_is_found_in_decoding(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     angles = FusedModel.angles
 
@@ -148,16 +188,17 @@ def test_a_tensor_on_the_cpu_is_found_in_decoding(qwen: Path, monkeypatch: pytes
         return cos.cpu(), sin.cpu()
 
     monkeypatch.setattr(FusedModel, "angles", on_the_cpu)
-    with pretend_gpu(), pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cpu"):
+    with gpu(), pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cpu"):
         sample(qwen, "cuda", 4)
 
 
+@pretended
 def test_a_batch_on_the_cpu_is_found_in_the_update(qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(rows: Any, estimates: Any, level: Any, device: Any, *rest: Any) -> batching.Batch:
         return batching.pack(rows, estimates, level, "cpu", *rest)
 
     monkeypatch.setattr("marft_algos.learner.learner.pack", forgetful)
-    with pretend_gpu(), pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cpu"):
+    with gpu(), pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cpu"):
         runs.train(runs.settings(qwen, tmp_path, device="cuda", dtype="fp32", iterations=1))
 
 
@@ -167,7 +208,7 @@ def test_a_run_in_bf16_with_all_that_a_gpu_has(again: bool, qwen: Path, tmp_path
     learns = {"old_logprobs": "learner", "ratio_tolerance": 0.1, "tis_cap": 2.0, "adam_eps": 1e-8}
     settings: dict[str, Any] = {"dtype": "bf16", "head_dtype": "fp32", "decode_graph": True, "iterations": 2}
     settings["gradient_checkpointing"] = again
-    with pretend_gpu():
+    with gpu():
         _, run = runs.train(runs.settings(qwen, tmp_path, device="cuda", algorithm=learns, **settings))
     lines = [line for line in run.metrics() if "policy/planner_0/sampler_gap" in line]
     assert len(lines) == 2
@@ -191,17 +232,15 @@ def near(run: RunFolder, other: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("small", [True, False])  # the fused pass of small models, and transformers' own
-def test_a_run_on_the_pretended_gpu_is_the_cpus(
-    small: bool, qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_on_a_gpu_is_the_cpus(small: bool, qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not small:
         monkeypatch.setattr(weights, "SMALL_MODEL", 0)
     changes: dict[str, Any] = {"dtype": "fp32", "iterations": 2, "algorithm": {"kl_coef": 0.1, "entropy_coef": 0.01}}
-    with pretend_gpu(), counting() as waits:
+    with gpu(), counting() as waits:
         _, run = runs.train(runs.settings(qwen, tmp_path / "gpu", device="cuda", **changes))
-    # Two policies, two iterations of two epochs of two minibatches, whatever the pieces.
-    assert waits.by_line["learner/numbers.py:read tolist"] == 16
-    assert not any(line.startswith("algorithms/base.py:clipped") for line in waits.by_line)
-    assert waits.by_line["models/finite.py:_not_finite tolist"] <= 16
+    if not REAL:  # two policies, two iterations of two epochs of two minibatches, whatever the pieces
+        assert waits.by_line["learner/numbers.py:read tolist"] == 16
+        assert not any(line.startswith("algorithms/base.py:clipped") for line in waits.by_line)
+        assert waits.by_line["models/finite.py:_not_finite tolist"] <= 16
     _, expected = runs.train(runs.settings(qwen, tmp_path / "cpu", device="cpu", **changes))
     near(run, expected)
