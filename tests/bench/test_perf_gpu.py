@@ -12,6 +12,7 @@ import torch
 
 from benchmarks import shapes
 from benchmarks.speed import perf_gpu, perf_iteration
+from benchmarks.speed.perf_throughput import Bench
 from benchmarks.team import Stage, build
 from helpers.pretend_gpu import pretend_gpu
 from marft_envs import ConfigError
@@ -81,6 +82,7 @@ def test_what_only_a_gpu_measures_runs_on_a_pretended_one(tmp_path: Path, monkey
     }.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
     monkeypatch.setattr(perf_gpu, "profile", Unprofiled)
+    monkeypatch.setattr(Bench, "machine", lambda _: (1e10, 1e11))  # its product is one for a real GPU
     small = ["--shape", "tiny", "--episodes", "3", "--prompt", "24", "--new", "12", "--repeats", "1"]
     with pretend_gpu():
         assert perf_gpu.main(["--device", "cuda", *small, "--out", str(tmp_path)]) == 0
