@@ -7,9 +7,10 @@
 Some ten minutes, 8 GB of disk for a moment, nothing downloaded: a random model with Qwen2.5-3B's shape, a dual team
 with an adapter each, 64 episodes (16 on a card under 40 GB, which also computes activations again), some 400 prompt and
 512 new tokens an agent; the second agent reads the first one's reply, too. Environment, chat prompts and Collector are
-those of a run, so prompts share their profile. Decoding and update as in ``perf_throughput``; an iteration is rollout,
-old log-probs, features, credit, one epoch of policies and value heads. A part that fails says so in the table, its
-traceback beside it, and the others go on. Without a GPU a tiny shape runs through the same code on a CPU thread: that
+those of a run, so prompts share their profile. Decoding and update as in ``perf_throughput``; an iteration is rollout
+(captured, if that went well before), old log-probs, features, credit, one epoch of policies and value heads. Everything
+is done once with short replies first, which does not count. A part that fails says so in the table, its traceback
+beside it, and the others go on. Without a GPU a tiny shape runs through the same code on a CPU thread: that
 shows that it runs, and nothing of a GPU.
 """
 
@@ -36,10 +37,10 @@ from benchmarks.speed.perf_throughput import Bench
 from benchmarks.team import Stage
 from marft_algos.algorithms.marft import MARFT, MARFTConfig
 from marft_algos.batching import micro_batches, pack
-from marft_algos.engines import NativeEngine
 from marft_algos.learner.learner import Learner
 from marft_algos.models import attention
 from marft_algos.models.scoring import head_of, widen_head
+from marft_algos.terminal import say
 from marft_algos.types import Estimates
 
 SIZES = {
@@ -87,14 +88,21 @@ class Iterations:
             micro_tokens=bench.args.micro,
         )  # fmt: skip
 
-    def run(self, number: int) -> list[float]:
-        """Seconds of so many iterations, one before them left out."""
+    def run(self, number: int, graph: bool) -> list[float]:
+        """Seconds of so many iterations, after one of short replies.
+
+        Args:
+            number: of iterations.
+            graph: whether steps of decoding are captured.
+        """
         learner = Learner(MARFT(self._config), self.bench.policies, self.bench.critics)
 
-        def one(iteration: int) -> None:
-            self.logged = learner.update(self.bench.stage.play(iteration), iteration)
+        def one(stage: Stage, iteration: int) -> None:
+            self.logged = learner.update(stage.play(iteration), iteration)
 
-        return [self.bench.seconds(partial(one, i)) for i in range(number + 1)][1:]
+        with self.bench.stages(graph) as (warming, stage):
+            one(warming, 0)
+            return [self.bench.seconds(partial(one, stage, i)) for i in range(number)]
 
     def mean(self, name: str) -> float:
         """A number that every policy logs, over policies."""
@@ -114,34 +122,26 @@ def machine(device: str) -> Rows:
     }
 
 
-def speed(bench: Bench) -> Rows:
-    """The phases, and whole iterations; how far the learner is from the sampler."""
-    rows = bench.measure()
-    iterations = Iterations(bench)
-    rows["iteration, s"] = statistics.median(iterations.run(bench.args.repeats))
-    rows["gap of sampler and learner, a token"] = iterations.mean("sampler_gap")
-    rows["truncated importance weight, mean"] = iterations.mean("tis_weight")
-    if bench.cuda:
-        rows["most memory, GB"] = torch.cuda.max_memory_allocated() / 1e9
-    else:
-        rows["most memory, GB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    return {name: value for name, value in rows.items() if name != "times"}
+def phases(bench: Bench) -> Rows:
+    """Rollout, features and update, each for itself."""
+    return {name: value for name, value in bench.measure().items() if name != "times"}
 
 
 def graph(bench: Bench) -> Rows:
     """Rollouts whose step of decoding is captured (``--decode-graph``), and how many replies are the same."""
     if not bench.cuda:
         return {"rollout tokens/s, --decode-graph": "not measured: a graph wants a GPU"}
-    args, played = bench.args, list[Any]()
-    engine = NativeEngine(bench.policies, max_batch=args.episodes, decode_graph=True)
-    stage = Stage(bench.policies, args.episodes, args.prompt, args.new, engine)
-    seconds = [bench.seconds(lambda: played.append(stage.play(0))) for _ in range(args.repeats + 1)][1:]
-    stage.close()
+    played = list[Any]()
+    with bench.stages(graph=True) as (warming, stage):
+        warming.play(0)
+        seconds = [bench.seconds(lambda: played.append(stage.play(0))) for _ in range(bench.args.repeats)]
     captured = [t.reply.action_ids for d in played[-1] for t in d.transitions]
-    plain = [t.reply.action_ids for d in bench.stage.play(0) for t in d.transitions]
+    plain = [t.reply.action_ids for t in bench.turns]
     same = [sum(x == y for x, y in zip(a, b, strict=True)) / len(a) for a, b in zip(captured, plain, strict=True)]
+    bench.graph = True
     return {
         "rollout tokens/s, --decode-graph": sum(map(len, captured)) / statistics.median(seconds),
+        "rollout, s, --decode-graph": statistics.median(seconds),
         "tokens the same as without (bf16 rounds otherwise)": statistics.mean(same),
     }
 
@@ -175,6 +175,20 @@ def flash(bench: Bench) -> Rows:
     }
 
 
+def iteration(bench: Bench) -> Rows:
+    """Whole iterations, and how far the learner is from the sampler."""
+    iterations = Iterations(bench)
+    rows: Rows = {
+        "iteration, s": statistics.median(iterations.run(bench.args.repeats, bench.graph)),
+        "it decodes": "with --decode-graph" if bench.graph else "without a graph",
+        "gap of sampler and learner, a token": iterations.mean("sampler_gap"),
+        "truncated importance weight, mean": iterations.mean("tis_weight"),
+    }
+    if bench.cuda:
+        return rows | {"most memory, GB": torch.cuda.max_memory_allocated() / 1e9}
+    return rows | {"most memory, GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6}
+
+
 def wide_head(bench: Bench) -> Rows:
     """An iteration whose output head computes in fp32 (``--head-dtype fp32``)."""
     policies = bench.policies
@@ -183,9 +197,8 @@ def wide_head(bench: Bench) -> Rows:
     for model in {id(m): m for m in (policies.weights(p).model for p in policies.policies)}.values():
         model.set_output_embeddings(head_of(base))
     iterations = Iterations(bench)
-    seconds = iterations.run(1)
     return {
-        "iteration, s, --head-dtype fp32": seconds[0],
+        "iteration, s, --head-dtype fp32": iterations.run(1, bench.graph)[0],
         "gap of sampler and learner, a token, --head-dtype fp32": iterations.mean("sampler_gap"),
     }
 
@@ -209,7 +222,7 @@ def measure(args: argparse.Namespace) -> tuple[list[dict[str, Any]], int]:
     bench = Bench(args)
     parts: tuple[Callable[[], Rows], ...] = (
         partial(machine, args.device),
-        *(partial(part, bench) for part in (speed, graph, flash, wide_head)),
+        *(partial(part, bench) for part in (phases, graph, flash, iteration, wide_head)),
     )
     for part in parts:
         try:
@@ -220,6 +233,7 @@ def measure(args: argparse.Namespace) -> tuple[list[dict[str, Any]], int]:
             said = str(error).strip().split("\n")[0][:120]
             found = {getattr(part, "func", part).__name__: f"FAILED: {type(error).__name__}: {said}"}
         for name, value in found.items():
+            say(f"{(time.monotonic() - start) / 60:.1f} min: {name}: {value}", error=True)
             rows.append({"what": name, "value": value, "verdict": verdict(name, value) if judged else ""})
     rows.append({"what": "all of this, minutes", "value": (time.monotonic() - start) / 60, "verdict": ""})
     return rows, failed

@@ -24,7 +24,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,15 @@ from benchmarks import shapes
 from benchmarks.paired import publish, ratios
 from benchmarks.team import Stage, build
 from marft_algos.batching import micro_batches, pack
+from marft_algos.engines import NativeEngine
 from marft_algos.models.critic import Critics
 from marft_algos.models.loading import ModelSettings
 from marft_algos.types import Estimates, Transition
 
 SHAPES = {"tiny": shapes.tiny(64), "qwen2.5-3b": shapes.QWEN_3B}
 PHASES = ("rollout", "features", "update")
+WARM = 16
+"""New tokens of a reply in what is done once before anything is measured."""
 
 
 class Bench:
@@ -59,14 +63,32 @@ class Bench:
             settings = ModelSettings(gradient_checkpointing=getattr(args, "checkpointing", False))
             self.policies = build(model, 2, args.device, settings)
         self.stage = Stage(self.policies, args.episodes, args.prompt, args.new)
+        self.warming = Stage(self.policies, args.episodes, args.prompt, min(args.new, WARM))
         self.critics = Critics(self.policies)
+        self.graph = False
+        """Whether steps of decoding have been captured, and may be again."""
         self.turns: list[Transition] = []
         self.estimates = Estimates()
 
-    def rollout(self) -> None:
+    def rollout(self, stage: Stage | None = None) -> None:
         """Plays every episode: environment, prompts, sampling."""
-        self.turns = [turn for trajectory in self.stage.play(0) for turn in trajectory.transitions]
+        self.turns = [turn for trajectory in (stage or self.stage).play(0) for turn in trajectory.transitions]
         self.estimates = Estimates(advantages={turn: turn.reply.logprobs for turn in self.turns})
+
+    @contextmanager
+    def stages(self, graph: bool) -> Iterator[tuple[Stage, Stage]]:
+        """Lends the stage for warming up and the one that is measured; on request, steps of decoding are captured."""
+        if not graph:
+            yield self.warming, self.stage
+            return
+        engine = NativeEngine(self.policies, max_batch=self.args.episodes, decode_graph=True)
+        sizes = self.args.episodes, self.args.prompt
+        stages = [Stage(self.policies, *sizes, new, engine) for new in (min(self.args.new, WARM), self.args.new)]
+        try:
+            yield stages[0], stages[1]
+        finally:
+            for stage in stages:
+                stage.close()
 
     def features(self) -> None:
         """One pass of the frozen trunk."""
@@ -92,11 +114,12 @@ class Bench:
     def measure(self) -> dict[str, Any]:
         """Seconds of the phases, and what follows from them."""
         times: dict[str, list[float]] = {phase: [] for phase in PHASES}
-        for repetition in range(self.args.repeats + 1):
+        self.rollout(self.warming)
+        self.features()
+        self.update()
+        for _ in range(self.args.repeats):
             for phase in PHASES:
-                spent = self.seconds(getattr(self, phase))
-                if repetition:
-                    times[phase].append(spent)
+                times[phase].append(self.seconds(getattr(self, phase)))
         middle = {phase: statistics.median(times[phase]) for phase in PHASES}
         new = sum(len(t.reply.action_ids) for t in self.turns)
         every = new + sum(len(t.request.prompt_ids) for t in self.turns)

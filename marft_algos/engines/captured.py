@@ -115,13 +115,14 @@ def capture(step: Callable[[], None]) -> Callable[[], None]:
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 step()
     except RuntimeError as error:
-        cause: BaseException | None = error
-        while cause is not None:  # the end of a capture that was broken off says so, and not why
-            if out_of_memory(cause):
-                raise cause from None
-            cause = cause.__context__
+        cause: BaseException = error
+        while cause.__context__ is not None and not out_of_memory(cause):
+            cause = cause.__context__  # the end of a capture that was broken off says so, and not why
+        if out_of_memory(cause):
+            raise cause from None
+        why = str(cause).partition("\n")[0]
         raise EngineError(
-            f"A step of decoding could not be captured in a CUDA graph: {error}. Decode without: leave out"
+            f"A step of decoding could not be captured in a CUDA graph: {why}. Decode without: leave out"
             " --decode-graph."
         ) from error
     torch.cuda.current_stream().wait_stream(stream)

@@ -150,7 +150,10 @@ def test_a_step_that_the_host_looks_at_cannot_be_captured(qwen: Path, monkeypatc
 
     pick = Sampler.sample
     monkeypatch.setattr(Sampler, "sample", curious)
-    with gpu(), pytest.raises(EngineError, match=r"could not be captured .* leave out --decode-graph"):
+    with (
+        gpu(),
+        pytest.raises(EngineError, match=r"could not be captured in a CUDA graph: .*captur.* leave out --decode-graph"),
+    ):
         sample(qwen, "cuda", 4, graph=True)
 
 
