@@ -78,14 +78,14 @@ class Stage:
         episodes: At once.
         prompt: About so many tokens in the first agent's prompt; half of it is its profile, the other half the page.
         new: Tokens of a reply.
-        engine: The native one by default.
+        engine: The native one by default, which captures nothing.
     """
 
     def __init__(
         self, policies: PolicySet, episodes: int, prompt: int, new: int, engine: RolloutEngine | None = None
     ) -> None:
         self.policies, self.episodes = policies, episodes
-        self.engine = engine or NativeEngine(policies, max_batch=episodes)
+        self.engine = engine or NativeEngine(policies, max_batch=episodes, decode_graph=False)
         agents = list(policies.renderer.agents)
         profile, words = self._sizes(agents[0], prompt)
         specs = [AgentSpec(name, name, profile, with_answer=name == agents[-1]) for name in agents]

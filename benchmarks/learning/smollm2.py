@@ -80,7 +80,7 @@ _BF16 = ("--dtype", "bf16", "--old-logprobs", "learner", "--ratio-tolerance", "0
 _LEVEL0 = Setting(*_MATH, ("levels=[0]",), 32, 2, 24, 500, "reasoner_0")
 _LEVEL1 = Setting(*_MATH, ("levels=[1]",), 48, 16, 24, 500, "reasoner_0", words=_BF16)
 # A GPU waits for its next operation when pieces are short, and has room for long ones.
-_GPU = ("--device", "cuda", "--micro-tokens", "16384", "--decode-graph", "--tis-cap", "2.0")
+_GPU = ("--device", "cuda", "--micro-tokens", "16384", "--tis-cap", "2.0")
 SETTINGS = {
     "level0": _LEVEL0,
     "bf16": replace(_LEVEL0, words=(*_BF16, "--tis-cap", "2.0")),

@@ -35,12 +35,12 @@ ENDLESS = 1_000_000
 """Iterations of a run that its budget ends."""
 MEMBER_SEEDS = 1000
 """Between the seeds of agents that are trained apart and vote together."""
-_ELSEWHERE = ("runs_dir", "name", "threads", "device", "fit_memory", "max_lost", "on_task_error")
+_ELSEWHERE = ("runs_dir", "name", "threads", "device", "decode_graph", "fit_memory", "max_lost", "on_task_error")
 """Settings that say where a run is made and what stops it, not what it is."""
 _LATER = {
     name: getattr(TrainConfig, name)
     for name in (
-        *("start", "start_values", "warm_start", "warm_episodes", "tell_budget", "decode_graph", "head_dtype"),
+        *("start", "start_values", "warm_start", "warm_episodes", "tell_budget", "head_dtype"),
         *("lanes", "chunk", "shard", "collective_timeout", "staleness"),
         *("processed_budget", "latency_budget"),
         *(

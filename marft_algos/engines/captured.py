@@ -1,7 +1,7 @@
 """Decoding by a step of fixed shape, which a GPU captures in a CUDA graph: the host asks for one thing a token.
 
 Without it the host asks for some fifteen operations a block and a dozen more for sampling, one after the other, and a
-GPU that is done with them sooner waits. Not measured: no GPU was at hand.
+GPU that is done with them sooner waits. With it an H200 decodes a model of 3B nine times as fast (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -122,8 +122,7 @@ def capture(step: Callable[[], None]) -> Callable[[], None]:
             raise cause from None
         why = str(cause).partition("\n")[0]
         raise EngineError(
-            f"A step of decoding could not be captured in a CUDA graph: {why}. Decode without: leave out"
-            " --decode-graph."
+            f"A step of decoding could not be captured in a CUDA graph: {why}. Decode without: type --no-decode-graph."
         ) from error
     torch.cuda.current_stream().wait_stream(stream)
     return graph.replay

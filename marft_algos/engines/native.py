@@ -13,7 +13,6 @@ from marft_algos.memory import Budget
 from marft_algos.models.kernels import FusedCache
 from marft_algos.models.policy import PolicySet
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
-from marft_envs.errors import ConfigError
 
 
 class NativeEngine(EngineBase):
@@ -26,13 +25,10 @@ class NativeEngine(EngineBase):
         policies: whose weights. Where ranks hold shares of the base models, all of them make an engine, and let it
             sleep and wake together: awake, each holds whole ones.
         max_batch: rows decoded at once; halved, once, if memory runs out.
-        decode_graph: capture a step of decoding in a CUDA graph, and repeat it.
-
-    Raises:
-        ConfigError: a step cannot be captured, since the policies are on a CPU or decoded by transformers' own pass.
+        decode_graph: on a GPU, capture the fused decoder's step in a CUDA graph, and repeat it.
     """
 
-    def __init__(self, policies: PolicySet, max_batch: int = 256, decode_graph: bool = False) -> None:
+    def __init__(self, policies: PolicySet, max_batch: int = 256, decode_graph: bool = True) -> None:
         self._policies, self._decode_graph = policies, decode_graph
         self._batch = Budget(max_batch, "rows", "--engine-batch")
         policies.gather()
@@ -41,8 +37,6 @@ class NativeEngine(EngineBase):
         for policy in policies.policies:
             kernel = policies.kernel(policy)
             self._groups[policy] = id(kernel), "" if kernel.joint else policy
-            if decode_graph:
-                _check_capturable(policies, policy)
 
     def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
         """Returns one generation per request, in order.
@@ -96,7 +90,8 @@ class NativeEngine(EngineBase):
         policies = [self._policies.weights(policy) for policy in prompts]
         chat, kernel = policies[0].base.chat, self._policies.kernel(requests[0].policy)
         capacity = max(len(request.prompt_ids) for request in requests) + params.max_new_tokens
-        if self._decode_graph:
+        graph = self._decode_graph and policies[0].base.device.type == "cuda"
+        if graph:
             capacity += -capacity % captured.ALIGNED
         seeds = [request.seed for request in requests]
         streams = torch.from_numpy(uniforms(seeds, params.max_new_tokens)).to(policies[0].base.device)
@@ -104,7 +99,7 @@ class NativeEngine(EngineBase):
             cache = kernel.cache(policies, len(requests), capacity)
             hidden = cache.prefill(list(prompts.values()))
             sampler = Sampler(policies[0].model, params, chat.end_ids)
-            if self._decode_graph and isinstance(cache, FusedCache):
+            if graph and isinstance(cache, FusedCache):
                 ids, logprobs = captured.run(sampler, cache.static_step(), hidden, streams)
             else:
                 ids, logprobs = sampler.run(cache, hidden, streams)
@@ -114,17 +109,3 @@ class NativeEngine(EngineBase):
             reason = StopReason.EOS if row[-1] in chat.end_ids else StopReason.LENGTH
             generations.append(Generation(row, scores, reason, self._policies.version, text))
         return generations
-
-
-def _check_capturable(policies: PolicySet, policy: str) -> None:
-    base = policies.base(policy)
-    if base.device.type != "cuda":
-        raise ConfigError(
-            f"--decode-graph captures a step of decoding in a CUDA graph, and policy '{policy}' is on the CPU. Leave it"
-            " out, or say --device cuda."
-        )
-    if not policies.kernel(policy).joint:
-        raise ConfigError(
-            f"--decode-graph captures a step of the fused decoder, and '{base.spec}' is decoded by transformers' own"
-            " forward pass. Leave it out."
-        )

@@ -27,7 +27,6 @@ from marft_algos.models.kernels.fused import FusedModel
 from marft_algos.models.policy import PolicySet
 from marft_algos.runs.folder import RunFolder
 from marft_algos.types import Generation, SamplingParams
-from marft_envs.errors import ConfigError
 
 REAL = torch.cuda.is_available()
 pytestmark = pytest.mark.skipif(
@@ -152,7 +151,7 @@ def test_a_step_that_the_host_looks_at_cannot_be_captured(qwen: Path, monkeypatc
     monkeypatch.setattr(Sampler, "sample", curious)
     with (
         gpu(),
-        pytest.raises(EngineError, match=r"could not be captured in a CUDA graph: .*captur.* leave out --decode-graph"),
+        pytest.raises(EngineError, match=r"could not be captured in a CUDA graph: .*captur.* type --no-decode-graph"),
     ):
         sample(qwen, "cuda", 4, graph=True)
 
@@ -174,12 +173,22 @@ def test_memory_that_runs_out_in_a_capture_halves_the_batch(qwen: Path, monkeypa
     equal(sampled, sample(qwen, "cpu", 12)[0])
 
 
-def test_a_graph_wants_a_gpu_and_the_fused_decoder(qwen: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="policy 'reasoner' is on the CPU"):
-        sample(qwen, "cpu", 4, graph=True)
+def test_a_graph_is_for_a_gpu_and_the_fused_decoder(
+    qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere the same setting decodes as without one."""
     gpt2 = save_tiny(tmp_path / "gpt2", "gpt2")
-    with gpu(), pytest.warns(UserWarning), pytest.raises(ConfigError, match="transformers' own forward pass"):
-        sample(gpt2, "cuda", 4, graph=True)
+    expected = [sample(model, "cpu", 12, graph=False)[0] for model in (qwen, gpt2)]
+
+    def never(*_: object) -> None:
+        raise AssertionError("captured")
+
+    monkeypatch.setattr(captured, "run", never)
+    equal(sample(qwen, "cpu", 12, graph=True)[0], expected[0])
+    with gpu():
+        equal(sample(gpt2, "cuda", 12, graph=True)[0], expected[1])
+        with pytest.raises(AssertionError, match="captured"):
+            sample(qwen, "cuda", 12, graph=True)
 
 
 @pretended
