@@ -67,6 +67,8 @@ class Bench:
         self.critics = Critics(self.policies)
         self.graph = False
         """Whether steps of decoding have been captured, and may be again."""
+        self.roofline = float("nan")
+        """Tokens a second that decoding could reach at most, once measured."""
         self.turns: list[Transition] = []
         self.estimates = Estimates()
 
@@ -127,10 +129,11 @@ class Bench:
         weights = sum(p.numel() for p in model.parameters())
         head = model.get_output_embeddings().weight.numel()
         copy, flops = self.machine()
+        self.roofline = self._roofline(model, copy)
         return {
             "device": torch.cuda.get_device_name() if self.cuda else "cpu, one thread",
             "rollout tokens/s": new / middle["rollout"],
-            "share of decoding's roofline": new / middle["rollout"] / self._roofline(model, copy),
+            "share of decoding's roofline": new / middle["rollout"] / self.roofline,
             "update tokens/s": every / middle["update"],
             "utilisation of the update": 4 * ((weights - head) * every + head * new) / middle["update"] / flops,
             "measured reading, GB/s": copy / 1e9,
