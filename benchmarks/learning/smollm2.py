@@ -26,7 +26,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
@@ -127,6 +127,7 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
 """Label -> the command's words, over those of the preset."""
 MAIN = ("shots", "sft", "marft", "marft-action", "grpo", "rft", "single-sft", "single-marft")
 _running: defaultdict[str, Lock] = defaultdict(Lock)
+"""A lock for each run: several jobs begin with the weights of one."""
 JOBS = ("shots", "sft", *ALGORITHMS, "single-sft", *(f"single-{name}" for name in ALGORITHMS))
 
 
@@ -149,6 +150,8 @@ def main() -> None:
     if not args.table:
         if past := {*args.settings} & {*PAST}:
             parser.error(f"nothing can be run as {', '.join(past)}; --table prints what there is")
+        if args.parallel < 1:
+            parser.error(f"--parallel is {args.parallel}; at least one run has to be made at a time")
         if args.out is None:
             parser.error("--out is needed to run anything; --table prints what there is")
         if any("bf16" in SETTINGS[name].words and "cuda" not in SETTINGS[name].words for name in args.settings):
@@ -170,6 +173,11 @@ def measure_all(wanted: Sequence[tuple[str, int, str]], args: argparse.Namespace
     """
     with ThreadPoolExecutor(args.parallel) as pool:
         running = [pool.submit(measure, *one, args.out, not args.no_exchange) for one in wanted]
+        try:
+            wait(running)
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)  # else the next ones are begun
+            raise
     failed = [f"{one}: {error}" for one, future in zip(wanted, running, strict=True) if (error := future.exception())]
     if failed:
         raise RuntimeError("\n".join(failed))

@@ -144,6 +144,7 @@ def graph(bench: Bench) -> Rows:
         "share of decoding's roofline, --decode-graph": speed / bench.roofline,
         "rollout, s, --decode-graph": statistics.median(seconds),
         "tokens the same as without (bf16 rounds otherwise)": statistics.mean(same),
+        "different tokens of a reply (few: the row above says little)": statistics.mean(len({*a}) for a in captured),
     }
 
 
