@@ -88,7 +88,8 @@ SETTINGS = {
     "level1-long": replace(_LEVEL1, iterations=60, start="level1"),
     "gpu": replace(_LEVEL0, words=(*_BF16, *_GPU)),
     "gpu-level1": replace(_LEVEL1, words=(*_BF16, *_GPU)),
-    "gpu-level1-long": replace(_LEVEL1, iterations=60, episodes=256, words=(*_BF16, *_GPU), start="gpu-level1"),
+    "level1-gpu": replace(_LEVEL1, words=(*_BF16, *_GPU), start="level1"),
+    "level1-gpu-long": replace(_LEVEL1, iterations=48, episodes=256, words=(*_BF16, *_GPU), start="level1"),
     "code": Setting("code-dual-v0", "code-solo-v0", ("levels=[0]",), 48, 2, 16, 200, "planner_0", words=_BF16),
     "mixed": Setting(*_MATH, ("levels=[0]",), 32, 2, 12, 200, "reasoner_0", words=_TWO_BASES),
     "tools": Setting(

@@ -8,10 +8,12 @@ Some ten minutes, 8 GB of disk for a moment, nothing downloaded: a random model 
 with an adapter each, 64 episodes (16 on a card under 40 GB, which also computes activations again), some 400 prompt and
 512 new tokens an agent; the second agent reads the first one's reply, too. Environment, chat prompts and Collector are
 those of a run, so prompts share their profile. Decoding and update as in ``perf_throughput``; an iteration is rollout
-(captured, if that went well before), old log-probs, features, credit, one epoch of policies and value heads. Everything
+(captured, if that went well before), old log-probs, features, credit, one epoch of policies and value heads. The same
+update is also done by the modules of transformers and peft. Everything
 is done once with short replies first, which does not count. A part that fails says so in the table, its traceback
 beside it, and the others go on. Without a GPU a tiny shape runs through the same code on a CPU thread: that
-shows that it runs, and nothing of a GPU.
+shows that it runs, and nothing of a GPU. Most of the time goes into decoding without a captured step, which
+``--captured`` leaves out.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 import marft_algos
@@ -36,12 +40,11 @@ from benchmarks.paired import publish
 from benchmarks.speed.perf_throughput import Bench
 from benchmarks.team import Stage
 from marft_algos.algorithms.marft import MARFT, MARFTConfig
-from marft_algos.batching import micro_batches, pack
+from marft_algos.batching import Batch
 from marft_algos.learner.learner import Learner
-from marft_algos.models import attention
-from marft_algos.models.scoring import head_of, widen_head
+from marft_algos.models.kernels import plain
+from marft_algos.models.scoring import head_of, score, widen_head
 from marft_algos.terminal import say
-from marft_algos.types import Estimates
 
 SIZES = {
     "cuda": {"shape": "qwen2.5-3b", "episodes": 64, "prompt": 400, "new": 512, "repeats": 2},
@@ -122,15 +125,23 @@ def machine(device: str) -> Rows:
     }
 
 
+_CAPTURED = ", --decode-graph"
+"""Behind the names of what is measured with a captured step."""
+
+
 def phases(bench: Bench) -> Rows:
     """Rollout, features and update, each for itself."""
-    return {name: value for name, value in bench.measure().items() if name != "times"}
+    rows = {name: value for name, value in bench.measure().items() if name != "times"}
+    decoding = ("rollout tokens/s", "share of decoding's roofline", "rollout, s") if bench.captured else ()
+    return {name + _CAPTURED * (name in decoding): value for name, value in rows.items()}
 
 
 def graph(bench: Bench) -> Rows:
     """Rollouts whose step of decoding is captured (``--decode-graph``), and how many replies are the same."""
+    if bench.captured:
+        return {}
     if not bench.cuda:
-        return {"rollout tokens/s, --decode-graph": "not measured: a graph wants a GPU"}
+        return {f"rollout tokens/s{_CAPTURED}": "not measured: a graph wants a GPU"}
     played = list[Any]()
     with bench.stages(graph=True) as (warming, stage):
         warming.play(0)
@@ -140,40 +151,54 @@ def graph(bench: Bench) -> Rows:
     same = [sum(x == y for x, y in zip(a, b, strict=True)) / len(a) for a, b in zip(captured, plain, strict=True)]
     bench.graph, speed = True, sum(map(len, captured)) / statistics.median(seconds)
     return {
-        "rollout tokens/s, --decode-graph": speed,
-        "share of decoding's roofline, --decode-graph": speed / bench.roofline,
-        "rollout, s, --decode-graph": statistics.median(seconds),
+        f"rollout tokens/s{_CAPTURED}": speed,
+        f"share of decoding's roofline{_CAPTURED}": speed / bench.roofline,
+        f"rollout, s{_CAPTURED}": statistics.median(seconds),
         "tokens the same as without (bf16 rounds otherwise)": statistics.mean(same),
         "different tokens of a reply (few: the row above says little)": statistics.mean(len({*a}) for a in captured),
     }
 
 
+def modules(bench: Bench, policy: str, batch: Batch) -> Tensor:
+    """Log-probabilities [n] of a batch's sampled tokens as the modules of transformers and peft compute them."""
+    weights = bench.policies.weights(policy)
+    mask, rows = batch.action_mask[:, 1:], batch.input_ids[:, 1:]
+    with bench.policies.kernel(policy).autocast():
+        hidden = plain.hidden_states(weights.trunk(), weights.model, batch.input_ids, F.pad(mask, (0, 1)))
+        return score(head_of(weights.model), hidden, rows[mask], batch.temperature[:, None].expand_as(mask)[mask])[0]
+
+
+def update_by_modules(bench: Bench) -> Rows:
+    """The update as the modules of transformers and peft do it, in the same pieces."""
+
+    def update() -> None:
+        for policy, batch in bench.batches():
+            modules(bench, policy, batch).sum().backward()
+
+    update()
+    seconds = statistics.median(bench.seconds(update) for _ in range(bench.args.repeats))
+    return {"update, s, by the modules of transformers and peft": seconds}
+
+
 def flash(bench: Bench) -> Rows:
-    """Which kernels attend in the update, and whether they compute what transformers' masked attention does."""
-    policy = bench.policies.policies[0]
-    piece = micro_batches([t for t in bench.turns if t.policy == policy], bench.args.micro)[0]
-    batch = pack(piece, Estimates(), "token", bench.policies.device)
-    model = bench.policies.weights(policy).model
-
-    def score() -> torch.Tensor:
-        return bench.policies.logprobs(policy, batch.input_ids, batch.action_mask, batch.temperature)[0]
-
+    """Which kernels attend in the update, and whether it computes what transformers' masked attention does."""
+    policy, batch = next(bench.batches())
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if bench.cuda else [])]
     with profile(activities=kinds) as profiled:
-        named = score()
+        named, _ = bench.policies.logprobs(policy, batch.input_ids, batch.action_mask, batch.temperature)
         named.sum().backward()
     calls = Counter(event.key.removeprefix("aten::") for event in profiled.key_averages() for _ in range(event.count))
     used = {kind: sum(calls[name] for name in names) for kind, names in KERNELS.items()}
+    model = bench.policies.weights(policy).model
     before = model.config._attn_implementation
     model.set_attn_implementation("sdpa")
     with torch.no_grad():
-        gap = (score() - named.detach()).abs()[batch.mask]
+        gap = (modules(bench, policy, batch) - named.detach()[batch.mask]).abs()
     model.set_attn_implementation(before)
     return {
         "attention of an update's pass": ", ".join(f"{kind} {n}" for kind, n in used.items() if n),
-        "gap to attention under a mask, a token": float(gap.mean()),
-        "gap to attention under a mask, largest": float(gap.max()),
-        "attends by": "the pattern's name" if before == attention.NAME else before,
+        "gap to transformers' masked attention, a token": float(gap.mean()),
+        "gap to transformers' masked attention, largest": float(gap.max()),
     }
 
 
@@ -224,7 +249,7 @@ def measure(args: argparse.Namespace) -> tuple[list[dict[str, Any]], int]:
     bench = Bench(args)
     parts: tuple[Callable[[], Rows], ...] = (
         partial(machine, args.device),
-        *(partial(part, bench) for part in (phases, graph, flash, iteration, wide_head)),
+        *(partial(part, bench) for part in (phases, graph, update_by_modules, flash, iteration, wide_head)),
     )
     for part in parts:
         try:
@@ -238,6 +263,8 @@ def measure(args: argparse.Namespace) -> tuple[list[dict[str, Any]], int]:
             say(f"{(time.monotonic() - start) / 60:.1f} min: {name}: {value}", error=True)
             rows.append({"what": name, "value": value, "verdict": verdict(name, value) if judged else ""})
     rows.append({"what": "all of this, minutes", "value": (time.monotonic() - start) / 60, "verdict": ""})
+    if args.profile:
+        print(bench.profile(("update",), rows=25))
     return rows, failed
 
 
@@ -249,9 +276,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.add_argument(f"--{name}", type=str if name == "shape" else int, help=what or None)
     parser.add_argument("--micro", type=int, help="tokens of one pass of the update")
     parser.add_argument("--repeats", type=int)
+    parser.add_argument("--captured", action="store_true", help="do not decode without a captured step as well")
     parser.add_argument(
         "--checkpointing", action=argparse.BooleanOptionalAction, default=None, help="compute activations again"
     )
+    parser.add_argument("--profile", action="store_true", help="also print the operators that take most of an update")
     parser.add_argument("--out", type=Path, default=Path("runs/perf"))
     args = parser.parse_args(argv)
     for key, value in sizes(args.device).items():

@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks import shapes
 from benchmarks.paired import publish, ratios
 from benchmarks.team import Stage, build
-from marft_algos.batching import micro_batches, pack
+from marft_algos.batching import Batch, micro_batches, pack
 from marft_algos.engines import NativeEngine
 from marft_algos.models.critic import Critics
 from marft_algos.models.loading import ModelSettings
@@ -62,11 +62,14 @@ class Bench:
             model = str(shapes.save(Path(folder), SHAPES[args.shape], dtype, args.device))
             settings = ModelSettings(gradient_checkpointing=getattr(args, "checkpointing", False))
             self.policies = build(model, 2, args.device, settings)
-        self.stage = Stage(self.policies, args.episodes, args.prompt, args.new)
-        self.warming = Stage(self.policies, args.episodes, args.prompt, min(args.new, WARM))
-        self.critics = Critics(self.policies)
-        self.graph = False
+        self.captured = self.cuda and getattr(args, "captured", False)
+        """Whether every rollout captures its steps of decoding."""
+        self.graph: bool = self.captured
         """Whether steps of decoding have been captured, and may be again."""
+        engine = NativeEngine(self.policies, max_batch=args.episodes, decode_graph=self.captured)
+        self.stage = Stage(self.policies, args.episodes, args.prompt, args.new, engine)
+        self.warming = Stage(self.policies, args.episodes, args.prompt, min(args.new, WARM), engine)
+        self.critics = Critics(self.policies)
         self.roofline = float("nan")
         """Tokens a second that decoding could reach at most, once measured."""
         self.turns: list[Transition] = []
@@ -80,7 +83,7 @@ class Bench:
     @contextmanager
     def stages(self, graph: bool) -> Iterator[tuple[Stage, Stage]]:
         """Lends the stage for warming up and the one that is measured; on request, steps of decoding are captured."""
-        if not graph:
+        if graph == self.captured:
             yield self.warming, self.stage
             return
         engine = NativeEngine(self.policies, max_batch=self.args.episodes, decode_graph=True)
@@ -98,11 +101,15 @@ class Bench:
 
     def update(self) -> None:
         """One forward and backward pass of every turn."""
+        for policy, batch in self.batches():
+            logprobs, _ = self.policies.logprobs(policy, batch.input_ids, batch.action_mask, batch.temperature)
+            logprobs.sum().backward()
+
+    def batches(self) -> Iterator[tuple[str, Batch]]:
+        """Yields the pieces of an update, each with its policy."""
         for policy in self.policies.policies:
             for piece in micro_batches([t for t in self.turns if t.policy == policy], self.args.micro):
-                batch = pack(piece, self.estimates, "token", self.policies.device)
-                logprobs, _ = self.policies.logprobs(policy, batch.input_ids, batch.action_mask, batch.temperature)
-                logprobs.sum().backward()
+                yield policy, pack(piece, self.estimates, "token", self.policies.device)
 
     def seconds(self, work: Callable[[], Any]) -> float:
         """What one call takes."""
@@ -163,11 +170,11 @@ class Bench:
         product = min(self.seconds(partial(torch.mm, a, a)) for _ in range(5))
         return data.nbytes / copy, 2 * size**3 / product
 
-    def profile(self, rows: int = 12) -> str:
-        """The operators that take most of a rollout and an update."""
+    def profile(self, phases: Sequence[str] = ("rollout", "update"), rows: int = 12) -> str:
+        """The operators that take most of these phases."""
         kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.cuda else [])]
         tables = []
-        for phase in ("rollout", "update"):
+        for phase in phases:
             with profile(activities=kinds) as profiled:
                 getattr(self, phase)()
             by = "self_cuda_time_total" if self.cuda else "self_cpu_time_total"

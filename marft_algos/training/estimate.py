@@ -209,7 +209,8 @@ class Shape:
         packed = sum(m.weight.numel() for m in _linear(model).values()) if config.quantize != "none" else 0
         wide = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
         known = type(model.base_model).__name__ in FAMILIES and getattr(text, "hidden_act", "") == "silu"
-        plain = device == "cpu" and not config.full_finetune and config.quantize == "none"
+        adapted = not config.full_finetune and config.quantize == "none"
+        merged = dtype == torch.float32 and total <= SMALL_MODEL
         return cls(
             hidden=text.hidden_size, inner=wide, heads=text.num_attention_heads,
             queries=text.num_attention_heads * head_dim, keys=kv_heads * head_dim, layers=text.num_hidden_layers,
@@ -218,7 +219,7 @@ class Shape:
             blocks=int(max(blocks - packed, 0) * dtype.itemsize + packed * NF4_BYTES),
             adapter=_adapter(model, config), eager=text._attn_implementation == "eager",
             head_element=4 if config.head_dtype == "fp32" else dtype.itemsize,
-            packed=known and plain and total > SMALL_MODEL,
+            packed=known and adapted and not merged,
         )  # fmt: skip
 
     @property

@@ -59,7 +59,7 @@ class Kernel:
     ) -> None:
         self._model, self._dtype, self._sharded = model, dtype, sharded
         small = small and sharded is None
-        self._allowed, self._packs = fused_passes(), not small and sharded is None and model.device.type == "cpu"
+        self._allowed, self._packs = fused_passes(), not small and sharded is None
         self._forward = self._fused("forward", lambda: FusedForward(model)) if small else None
 
     def autocast(self) -> torch.autocast:

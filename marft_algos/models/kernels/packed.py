@@ -1,4 +1,4 @@
-"""A fused forward pass over whole texts for larger models on a CPU, in float32 or bfloat16, with gradients of its own.
+"""A fused forward pass over whole texts for larger models, in float32 or bfloat16, with gradients of its own.
 
 As ``FusedForward`` it computes what transformers' modules compute, and less of it: what all rows start with runs once,
 pads and tokens that nothing is read behind do not run through any linear layer, the last block goes beyond attention
@@ -17,10 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention.bias import causal_lower_right
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
 
+from marft_algos.models.attention import flash_fits
 from marft_algos.models.kernels.check import agrees
 from marft_algos.models.kernels.fused import (
     FusedModel,
@@ -29,6 +31,7 @@ from marft_algos.models.kernels.fused import (
     shared_columns,
 )
 from marft_algos.models.kernels.linears import SAME_INPUT, FusedLinear, Unsupported, fuse
+from marft_algos.models.switches import fused_passes
 from marft_algos.models.weights import Weights
 
 Factors = tuple[Tensor, Tensor] | tuple[None, None]
@@ -50,6 +53,8 @@ class _Layout:
     """Places among all tokens at which hidden states are wanted."""
     mask: Tensor | None
     """[width, shared + width] of attention; None: causal."""
+    named: bool
+    """Whether that mask may go by its name, causal and aligned to the lower right: a flash kernel knows no other."""
     rotary: tuple[Tensor, Tensor]
     """Cosines and signed sines [tokens, 1, head_dim], float32."""
 
@@ -72,6 +77,7 @@ class PackedForward(FusedModel):
         self._linears = [
             [fuse(f"layers.{i}", block, parts) for parts in SAME_INPUT] for i, block in enumerate(self.module.layers)
         ]
+        self._named = self.device.type == "cuda" and "attention" in fused_passes()
         agrees(model, dtype, lambda ids: self.hidden_states(ids, torch.ones_like(ids, dtype=torch.bool)))
 
     def hidden_states(
@@ -90,7 +96,7 @@ class PackedForward(FusedModel):
             x = self.module.embed_tokens(tokens).float()
             for i in range(len(self.module.layers)):
                 if checkpointing and torch.is_grad_enabled():
-                    x = checkpoint(self._block, i, x, weights, layout, use_reentrant=False)
+                    x = checkpoint(self._block, i, x, weights, layout, use_reentrant=False, preserve_rng_state=False)
                 else:
                     x = self._block(i, x, weights, layout)
             return _RMSNorm.apply(x, self._scale(self.module.norm), self.eps)
@@ -111,7 +117,8 @@ class PackedForward(FusedModel):
         cos, sin = self.angles(shared + width)
         mask = torch.arange(shared + width, device=ids.device) <= steps[:, None] if shared else None
         rotary = cos[positions][:, None].float(), sin[positions][:, None].float()
-        return torch.cat([ids[0, :shared], rest[real]]), _Layout(batch, shared, width, slots, places, mask, rotary)
+        tokens = torch.cat([ids[0, :shared], rest[real]])
+        return tokens, _Layout(batch, shared, width, slots, places, mask, self._named, rotary)
 
     def _block(self, i: int, x: Tensor, weights: Weights | None, layout: _Layout) -> Tensor:
         """[tokens, d] -> [tokens, d], of the last block the wanted tokens only; float32."""
@@ -164,7 +171,10 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, layout: _Layout) -> Tensor:
     rows = [_padded(part[shared:], layout).unflatten(0, (batch, width)).transpose(1, 2) for part in (q, k, v)]
     if shared:
         rows[1:] = [torch.cat([b.expand(batch, -1, -1, -1), a], 2) for b, a in zip(before[1:], rows[1:], strict=True)]
-    attended = attention(rows[0], rows[1], rows[2], layout.mask).flatten(0, 1)
+    mask = layout.mask
+    if mask is not None and layout.named and flash_fits(rows[0], rows[1], rows[2]):
+        mask = causal_lower_right(*mask.shape)
+    attended = attention(rows[0], rows[1], rows[2], mask).flatten(0, 1)
     if layout.slots is not None:
         attended = attended.index_select(0, layout.slots)
     return torch.cat([attention(before[0], before[1], before[2], None)[0], attended]) if shared else attended
