@@ -249,7 +249,7 @@ def measure(args: argparse.Namespace) -> tuple[list[dict[str, Any]], int]:
     bench = Bench(args)
     parts: tuple[Callable[[], Rows], ...] = (
         partial(machine, args.device),
-        *(partial(part, bench) for part in (phases, graph, update_by_modules, flash, iteration, wide_head)),
+        *(partial(part, bench) for part in (phases, graph, flash, iteration, update_by_modules, wide_head)),
     )
     for part in parts:
         try:

@@ -139,13 +139,14 @@ def estimate(
     trained = [shapes[spec.models[p]] for p in spec.trained]
     copies = len(spec.past) + len(spec.local) - len(trained) + len(spec.kept)
     largest = max(shapes.values(), key=lambda shape: shape.layer_bytes * shape.layers)
+    feature = largest.hidden * (4 if largest.packed else largest.element)
     context = CUDA_CONTEXT if where.type == "cuda" else 0
     held = (
         MemoryItem(BASE, sum(s.weights for s in shapes.values()), _lighter(config)),
         *_trained(config, trained),
         MemoryItem("adapters that are not trained", copies * largest.adapter * 4),
         *_kept(config, [shapes[spec.models[p]] for p in spec.kept]),
-        MemoryItem("features for the value heads", work.features * largest.hidden * largest.element, work.fewer),
+        MemoryItem("features for the value heads", work.features * feature, work.fewer),
         MemoryItem("the GPU's own", context),
         MemoryItem("Python and its packages", PROCESS[where.type]),
     )

@@ -30,7 +30,7 @@ def disturb(policies: PolicySet, policy: str, seed: int = 0, size: float = 0.05)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for tensor in policies.parameters(policy):
-            tensor.add_(size * torch.randn(tensor.shape, generator=generator))
+            tensor.add_(size * torch.randn(tensor.shape, generator=generator).to(tensor.device))
 
 
 def requests(policies: PolicySet, n: int = 12) -> list[GenerationRequest]:

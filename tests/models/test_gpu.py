@@ -23,6 +23,7 @@ from marft_algos import batching
 from marft_algos.engines import EngineError, NativeEngine, captured
 from marft_algos.engines.sampler import Sampler
 from marft_algos.models import weights
+from marft_algos.models.kernels import plain
 from marft_algos.models.kernels.fused import FusedModel
 from marft_algos.models.policy import PolicySet
 from marft_algos.runs.folder import RunFolder
@@ -228,6 +229,29 @@ def test_a_run_in_bf16_with_all_that_a_gpu_has(again: bool, qwen: Path, tmp_path
         assert 1e-4 < line["policy/planner_0/sampler_gap"] < 0.1  # bf16 rounds
         assert line["policy/planner_0/tis_weight"] == pytest.approx(1.0, abs=0.05)
         assert line["policy/planner_0/grad_norm"] > 0
+
+
+def test_a_gpu_scores_and_trains_by_our_own_pass(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adapters beside the weights: of every model that is not small, and of all in bf16."""
+    ids = torch.arange(3, 27).reshape(2, 12)
+    ids[:, :9] = ids[0, :9]
+    mask = torch.arange(12).expand(2, 12) >= 10
+    found = list[tuple[torch.Tensor, torch.Tensor]]()
+    monkeypatch.setattr(weights, "SMALL_MODEL", 0)
+    monkeypatch.setattr(plain, "hidden_states", lambda *_: pytest.fail("transformers' pass ran"))
+    with gpu():
+        for device in ("cuda", "cpu"):
+            policies = PolicySet.build(str(qwen), AGENTS, device=device, dtype="fp32")
+            policy = policies.policies[0]
+            disturb(policies, policy, seed=0)
+            where = policies.device
+            logprobs, _ = policies.logprobs(policy, ids.to(where), mask.to(where), 0.7)
+            logprobs.sum().backward()
+            grads = torch.cat([p.grad.flatten() for p in policies.parameters(policy) if p.grad is not None])
+            found.append((logprobs.detach().cpu(), grads.cpu()))
+    for ours, expected in zip(*found, strict=True):
+        assert expected.abs().max() > 0.01
+        torch.testing.assert_close(ours, expected, rtol=1e-3, atol=1e-4)
 
 
 NEAR = ("loss", "kl", "entropy", "grad_norm", "ess", "value_loss")

@@ -101,7 +101,7 @@ def test_an_evaluation_of_more_episodes_than_an_iteration_has_counts(tmp_path: P
 
 def test_a_run_that_cannot_fit_loads_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = runs.settings(families.save(tmp_path / "model", "qwen2.5"), tmp_path)
-    monkeypatch.setattr(estimate, "capacity", lambda device: 1000)
+    monkeypatch.setattr(fit_module, "capacity", lambda device: 1000)
     monkeypatch.setattr(setup, "make_policies", lambda *_: pytest.fail("weights were loaded"))
     with pytest.raises(ConfigError, match="has 1e-06 GB"):
         trainer.Trainer(build(made))

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import PreTrainedModel
 
 from marft_algos.models.kernels.fused import FusedModel, residual_linear, rms_inverse
 
@@ -53,15 +52,11 @@ class Block:
 class BlockModel(FusedModel):
     """A model that is decoded block by block."""
 
-    def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
-        super().__init__(model, dtype)
-        self._eps = float(self.eps)
-
     def norm(self, x: Tensor, scale: Tensor) -> Tensor:
         """Returns the RMS norm over the last dimension."""
         if x.dtype == torch.float32 and not x.is_cuda:  # torch's own takes a dozen steps on a CPU
             return (x * rms_inverse(x, self.eps)).mul_(scale)
-        return F.rms_norm(x, (x.shape[-1],), scale, self._eps)
+        return F.rms_norm(x, (x.shape[-1],), scale, self.epsilon)
 
     def rotated(
         self,

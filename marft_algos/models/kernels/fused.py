@@ -70,7 +70,8 @@ class FusedModel:
         _check(self.module, config)
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = self.module.layers[0].self_attn.head_dim
-        self.eps = torch.tensor(config.rms_norm_eps, device=self.device)
+        self.epsilon = float(config.rms_norm_eps)
+        self.eps = torch.tensor(self.epsilon, device=self.device)
 
     @property
     def device(self) -> torch.device:
