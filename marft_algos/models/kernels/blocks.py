@@ -31,7 +31,7 @@ class AdaptedLinear:
         thin = F.linear(x, self.down)
         if policy_of_row is not None:  # products with other policies' adapters are dropped
             thin = (thin.unflatten(-1, (policy_of_row.shape[-1], -1)) * policy_of_row[..., None]).flatten(-2)
-        return y + F.linear(thin, self.up)
+        return y.addmm_(thin, self.up.T)
 
 
 @dataclass(slots=True)
