@@ -6,7 +6,7 @@
     python -m benchmarks smollm2 --out runs/smollm2                      # all of it: a day of one core
     python -m benchmarks smollm2 --out runs/smollm2 --settings bf16 --seeds 1 --only sft marft
     python -m benchmarks smollm2 --table --settings bf16 --against rft   # paired differences to RFT
-    python -m benchmarks smollm2 --out runs/smollm2 --settings gpu gpu-level1 --parallel 8      # on a GPU
+    python -m benchmarks smollm2 --out runs/smollm2 --settings gpu level1-gpu --parallel 8      # on a GPU
 
 Per setting and seed: the team as it is, with four worked examples in each profile; supervised fine-tuning on the
 task's own expert (``sft``); and from its weights MARFT at both levels, GRPO and RFT, on equally many episodes. The same
@@ -87,7 +87,6 @@ SETTINGS = {
     "level1": _LEVEL1,
     "level1-long": replace(_LEVEL1, iterations=60, start="level1"),
     "gpu": replace(_LEVEL0, words=(*_BF16, *_GPU)),
-    "gpu-level1": replace(_LEVEL1, words=(*_BF16, *_GPU)),
     "level1-gpu": replace(_LEVEL1, words=(*_BF16, *_GPU), start="level1"),
     "level1-gpu-long": replace(_LEVEL1, iterations=48, episodes=256, words=(*_BF16, *_GPU), start="level1"),
     "code": Setting("code-dual-v0", "code-solo-v0", ("levels=[0]",), 48, 2, 16, 200, "planner_0", words=_BF16),
@@ -96,8 +95,9 @@ SETTINGS = {
         "tools-dual-v0", "tools-solo-v0", _DEPOT, 48, 1, 12, 200, "planner_0", words=("--engine-batch", "64", *_BF16)
     ),
 }
-PAST = ("named/level1",)
-"""Results of a setting as it was: of level 1 under a grader that took named calculations for answers."""
+PAST = ("named/level1", "transformers/gpu", "transformers/gpu-level1")
+"""Results of a setting as it was: of level 1 under a grader that took named calculations for answers; on a GPU in the
+pass of transformers' modules, whose residual stream is bf16, and with demonstrations of level 1 made there."""
 _RATE = ("--lr", "2e-4", "--lr-warmup", "6")
 _HALF = ("--lr", "1e-4", "--lr-warmup", "6")
 _FIRST = ("--lr", "5e-4", "--lr-warmup", "6")

@@ -230,6 +230,13 @@ def wide_head(bench: Bench) -> Rows:
     }
 
 
+def operators(bench: Bench) -> Rows:
+    """Prints which operators take most, where that was asked for."""
+    if bench.args.profile:
+        print(bench.profile(rows=30))
+    return {}
+
+
 def verdict(name: str, value: Any) -> str:
     """What a figure means against its aims."""
     if name not in AIMS:
@@ -249,7 +256,7 @@ def measure(args: argparse.Namespace) -> tuple[list[dict[str, Any]], int]:
     bench = Bench(args)
     parts: tuple[Callable[[], Rows], ...] = (
         partial(machine, args.device),
-        *(partial(part, bench) for part in (phases, graph, flash, iteration, update_by_modules, wide_head)),
+        *(partial(part, bench) for part in (phases, graph, flash, iteration, update_by_modules, operators, wide_head)),
     )
     for part in parts:
         try:
@@ -263,8 +270,6 @@ def measure(args: argparse.Namespace) -> tuple[list[dict[str, Any]], int]:
             say(f"{(time.monotonic() - start) / 60:.1f} min: {name}: {value}", error=True)
             rows.append({"what": name, "value": value, "verdict": verdict(name, value) if judged else ""})
     rows.append({"what": "all of this, minutes", "value": (time.monotonic() - start) / 60, "verdict": ""})
-    if args.profile:
-        print(bench.profile(("update",), rows=25))
     return rows, failed
 
 
@@ -280,7 +285,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--checkpointing", action=argparse.BooleanOptionalAction, default=None, help="compute activations again"
     )
-    parser.add_argument("--profile", action="store_true", help="also print the operators that take most of an update")
+    parser.add_argument("--profile", action="store_true", help="also print the operators that take most")
     parser.add_argument("--out", type=Path, default=Path("runs/perf"))
     args = parser.parse_args(argv)
     for key, value in sizes(args.device).items():

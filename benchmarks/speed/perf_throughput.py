@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -172,15 +172,17 @@ class Bench:
         product = min(self.seconds(partial(torch.mm, a, a)) for _ in range(5))
         return data.nbytes / copy, 2 * size**3 / product
 
-    def profile(self, phases: Sequence[str] = ("rollout", "update"), rows: int = 12) -> str:
-        """The operators that take most of these phases."""
+    def profile(self, rows: int = 12) -> str:
+        """The operators that take most of an update, and of a rollout with short replies."""
         kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.cuda else [])]
-        tables = []
-        for phase in phases:
+        short: Callable[[], None] = partial(self.rollout, self.warming)
+        kept, tables = (self.turns, self.estimates), []
+        for what, work in (("update", self.update), ("rollout of short replies", short)):
             with profile(activities=kinds) as profiled:
-                getattr(self, phase)()
+                work()
             by = "self_cuda_time_total" if self.cuda else "self_cpu_time_total"
-            tables.append(f"{phase}\n" + profiled.key_averages().table(sort_by=by, row_limit=rows))
+            tables.append(f"{what}\n" + profiled.key_averages().table(sort_by=by, row_limit=rows))
+        self.turns, self.estimates = kept
         return "\n".join(tables)
 
 

@@ -117,7 +117,7 @@ def test_a_part_that_fails_says_so_and_the_others_go_on(
 
     monkeypatch.setattr(perf_gpu, "Bench", lambda _: None)
     monkeypatch.setattr(perf_gpu, "phases", broken)
-    for name in ("graph", "update_by_modules", "flash", "iteration", "wide_head"):
+    for name in ("graph", "update_by_modules", "operators", "flash", "iteration", "wide_head"):
         monkeypatch.setattr(perf_gpu, name, fine)
     assert perf_gpu.main(["--device", "cpu", "--out", str(tmp_path)]) == 1
     rows = rows_of(tmp_path)
