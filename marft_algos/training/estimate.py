@@ -161,7 +161,7 @@ def estimate(
 def shapes_of(spec: RunSpec, device: torch.device) -> dict[str, Shape]:
     """Reads the configurations of a run's base models, each once."""
     dtype = pick_dtype(spec.config.dtype, device)
-    return {model: Shape.of(model, spec.config, dtype, device.type) for model in dict.fromkeys(spec.models.values())}
+    return {model: Shape.of(model, spec.config, dtype) for model in dict.fromkeys(spec.models.values())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class Shape:
     """Whether an update runs in the packed pass (:mod:`marft_algos.models.kernels.packed`)."""
 
     @classmethod
-    def of(cls, spec: str, config: TrainConfig, dtype: torch.dtype, device: str) -> Shape:
+    def of(cls, spec: str, config: TrainConfig, dtype: torch.dtype) -> Shape:
         """Reads a model's configuration and builds it without storage."""
         with read(spec):
             model_config = AutoConfig.from_pretrained(locate(spec), trust_remote_code=False)

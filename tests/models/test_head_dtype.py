@@ -107,7 +107,7 @@ def test_a_model_that_is_loaded_already_gets_it_too(tmp_path: Path) -> None:
 def test_the_estimate_counts_it(tied: bool, tmp_path: Path) -> None:
     folder = families.save(tmp_path / "model", "llama3", tie_word_embeddings=tied)
     config = dataclasses.replace(runs.settings(folder, tmp_path), head_dtype="fp32", dtype="bf16")
-    shape = Shape.of(str(folder), config, torch.bfloat16, "cpu")
+    shape = Shape.of(str(folder), config, torch.bfloat16)
     base = load_base(
         str(folder), dtype=torch.bfloat16, device=torch.device("cpu"), settings=setup.model_settings(config)
     )

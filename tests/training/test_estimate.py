@@ -206,7 +206,7 @@ def test_parts_are_those_of_the_loaded_model(name: str, tmp_path: Path, monkeypa
     folder = families.save(tmp_path / "model", name, hidden_size=128, intermediate_size=384)
     made = runs.settings(folder, tmp_path)
     monkeypatch.setattr(estimate, "SMALL_MODEL", 0)
-    shape = Shape.of(str(folder), made, torch.float32, "cpu")
+    shape = Shape.of(str(folder), made, torch.float32)
     agents = {"planner_0": "planner", "solver_0": "solver"}
     policies = PolicySet.build(str(folder), agents, device="cpu", lora=setup.LoraSettings(r=made.lora_r))
     model = policies.base("planner").model
@@ -245,9 +245,9 @@ def test_weights_of_four_bits_take_what_is_estimated(tmp_path: Path) -> None:
     agents = {"planner_0": "planner"}
     policies = PolicySet.build(str(folder), agents, device="cpu", settings=ModelSettings(quantize="nf4"))
     measured = policies.base("planner").model.get_memory_footprint()
-    found = Shape.of(str(folder), made, torch.float32, "cuda").weights
+    found = Shape.of(str(folder), made, torch.float32).weights
     assert measured <= found <= 1.1 * measured  # the footprint leaves the scales out
-    plain = Shape.of(str(folder), dataclasses.replace(made, quantize="none"), torch.float32, "cuda").weights
+    plain = Shape.of(str(folder), dataclasses.replace(made, quantize="none"), torch.float32).weights
     assert found < plain / 3
 
 

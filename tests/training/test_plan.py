@@ -67,7 +67,7 @@ def planner(made: TrainConfig, room: int = ROOM, **more: Any) -> Planner:
 
 def shape_of(made: TrainConfig) -> Shape:
     assert isinstance(made.models, str)
-    return Shape.of(made.models, made, torch.bfloat16, "cuda")
+    return Shape.of(made.models, made, torch.bfloat16)
 
 
 # What crosses the wire --------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def _long(trajectory: Trajectory, prompt: int, reply: int) -> Trajectory:
 def test_the_layers_of_a_model_are_told_from_its_embeddings(name: str, tmp_path: Path) -> None:
     folder = families.save(tmp_path / "model", name)
     model = AutoModelForCausalLM.from_pretrained(folder)
-    shape = Shape.of(str(folder), runs.settings(folder, tmp_path), torch.float32, "cpu")
+    shape = Shape.of(str(folder), runs.settings(folder, tmp_path), torch.float32)
     assert shape.blocks == sum(p.numel() * 4 for n, p in model.named_parameters() if ".layers." in n)
     assert 0 < shape.blocks < shape.weights
 

@@ -143,10 +143,8 @@ class PackedForward(FusedModel):
         found = [None if weights is None else weights.factors(name) for name in linear.names]
         if not any(found):
             return None, None
-        factors, scales = (
-            [part for one in found for part in (one or (None,) * 3)[:2]],
-            [one and one[2] for one in found],
-        )
+        each = [one or (None, None, 0.0) for one in found]
+        scales, factors = [scale for _, _, scale in each], [factor for a, b, _ in each for factor in (a, b)]
         return cast(Factors, Stacked.apply(self.dtype, linear.sizes, scales, *factors))
 
 
