@@ -9,11 +9,10 @@ with an adapter each, 64 episodes (16 on a card under 40 GB, which also computes
 512 new tokens an agent; the second agent reads the first one's reply, too. Environment, chat prompts and Collector are
 those of a run, so prompts share their profile. Decoding and update as in ``perf_throughput``; an iteration is rollout
 (captured, if that went well before), old log-probs, features, credit, one epoch of policies and value heads. The same
-update is also done by the modules of transformers and peft. Everything
-is done once with short replies first, which does not count. A part that fails says so in the table, its traceback
-beside it, and the others go on. Without a GPU a tiny shape runs through the same code on a CPU thread: that
-shows that it runs, and nothing of a GPU. Most of the time goes into decoding without a captured step, which
-``--captured`` leaves out.
+update is also done by the modules of transformers and peft. Everything is done once with short replies first, which
+does not count. A part that fails says so in the table, its traceback beside it, and the others go on. Most of the time
+goes into decoding without a captured step, which ``--captured`` leaves out. Without a GPU a tiny shape runs through the
+same code on a CPU thread: that shows that it runs, and nothing of a GPU.
 """
 
 from __future__ import annotations
