@@ -31,6 +31,8 @@ def settings(tmp_path: Path, **changes: object) -> TrainConfig:
     if not (tmp_path / "7B").exists():
         published.save(tmp_path, "7B")
     table = presets.get("default") | {"models": str(tmp_path / "7B"), "dtype": "bf16", "fit_memory": False}
+    # Few rows and activations: else these decide, and whole bases keep less of them.
+    table |= {"gradient_checkpointing": True, "engine_batch": 8}
     return config.build(table | changes)
 
 
