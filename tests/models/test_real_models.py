@@ -263,15 +263,15 @@ def test_four_bits_and_unknown_kinds_are_refused_where_they_cannot_work(folders:
 LOOK_UP = {"type": "function", "function": {"name": "look_up", "description": "Finds.", "parameters": {}}}
 
 
-class Equipped(marft_envs.FlexEnv):
-    @property
-    def tools(self) -> dict[str, list[dict[str, Any]]]:
-        return {"solver_0": [LOOK_UP]}
+class Equipped(runs.Letters):
+    def tools(self, agent: str) -> list[dict[str, Any]]:
+        """One, for the solver only."""
+        return [LOOK_UP] if agent == "solver_0" else []
 
 
 def make_equipped() -> marft_envs.FlexEnv:
     team = [marft_envs.AgentSpec(f"{role}_0", role, f"Be the {role}.") for role in ("planner", "solver")]
-    return Equipped(team, runs.Letters(), marft_envs.Chain())
+    return marft_envs.FlexEnv(team, Equipped(), marft_envs.Chain())
 
 
 marft_envs.register("test/equipped-v0", make_equipped)
