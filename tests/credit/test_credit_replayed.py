@@ -185,14 +185,14 @@ def test_diagnostics_tell_who_matters_and_whether_the_credit_is_right() -> None:
     collector = Collector(vec, Trusting(), engine(), PARAMS, states=tries.states)
     played = collector.collect(list(range(12)), iteration=1, keep="decisions")
     judged = diagnostics.judge(played, tries, 1)
-    assert diagnostics.metrics(judged, Estimates()) == {}, "before the turns have advantages"
+    assert diagnostics.metrics(judged, played, Estimates()) == {}, "before the turns have advantages"
     for sign in (1.0, -1.0):
         estimates = Estimates()
         for d in played:
             a, b = d.transitions
             estimates.advantages[a] = np.array([sign * (d.score - 500), 0.0], np.float32)
             estimates.advantages[b] = np.zeros(1, np.float32)
-        found = diagnostics.metrics(judged, estimates)
+        found = diagnostics.metrics(judged, played, estimates)
         assert sign * found["credit/rank_correlation"] > 0.8 and found["credit/judged"] == 24
     assert found["credit/influence/a_0"] == 1.0 and found["credit/influence/b_0"] == 0.0
     # Outcomes are uniform on 0..999 at a's states, constant at b's.

@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from helpers.tools_tiny import PROBLEMS, TOOLS, Desk, grade
 from marft_envs.tools import FunctionDomain
 from marft_envs.tools.mcp import as_mcp_server
