@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from marft_algos.models.kernels.fused import FusedModel, residual_linear, rms_inverse
+from marft_algos.models.kernels.fused import FusedModel, residual_linear, rms_norm
 
 
 @dataclass(slots=True)
@@ -54,9 +53,7 @@ class BlockModel(FusedModel):
 
     def norm(self, x: Tensor, scale: Tensor) -> Tensor:
         """Returns the RMS norm over the last dimension."""
-        if x.dtype == torch.float32 and not x.is_cuda:  # torch's own takes a dozen steps on a CPU
-            return (x * rms_inverse(x, self.eps)).mul_(scale)
-        return F.rms_norm(x, (x.shape[-1],), scale, self.epsilon)
+        return rms_norm(x, scale, self.eps, self.epsilon)
 
     def rotated(
         self,

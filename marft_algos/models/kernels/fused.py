@@ -257,10 +257,21 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, up: Tensor) -> tuple[Tensor, None, None]:
-        x, root, scale = ctx.saved_tensors
-        down = up * scale
-        along = torch.linalg.vecdot(down, x)[..., None].mul_(root.square()).div_(x.shape[-1])
-        return down.addcmul_(x, along, value=-1).mul_(root), None, None
+        return rms_grad(up, *ctx.saved_tensors), None, None
+
+
+def rms_norm(x: Tensor, scale: Tensor, eps: Tensor, epsilon: float) -> Tensor:
+    """Returns the RMS norm over the last dimension; ``eps`` and ``epsilon`` are the same, for our steps and torch's."""
+    if x.dtype == torch.float32 and not x.is_cuda:  # torch's own takes a dozen steps on a CPU
+        return (x * rms_inverse(x, eps)).mul_(scale)
+    return F.rms_norm(x, scale.shape, scale, epsilon)
+
+
+def rms_grad(up: Tensor, x: Tensor, root: Tensor, scale: Tensor) -> Tensor:
+    """Returns the gradient by x of x · root · scale with root = 1 / rms(x); the scale is frozen."""
+    down = up * scale
+    along = torch.linalg.vecdot(down, x)[..., None].mul_(root.square()).div_(x.shape[-1])
+    return down.addcmul_(x, along, value=-1).mul_(root)
 
 
 def rms_inverse(x: Tensor, eps: Tensor) -> Tensor:

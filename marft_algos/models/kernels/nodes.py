@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from marft_algos.models.kernels.fused import rms_inverse
+from marft_algos.models.kernels.fused import rms_grad, rms_inverse, rms_norm
 from marft_algos.models.kernels.linears import FusedLinear
 
 
@@ -29,25 +29,17 @@ class Norm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns the norm of float32 x."""
-        if x.is_cuda:  # torch has a kernel for all of it there
-            return F.rms_norm(x, self.scale.shape, self.scale, self.epsilon)
-        return (x * rms_inverse(x, self.eps)).mul_(self.scale)
+        return rms_norm(x, self.scale, self.eps, self.epsilon)
 
     def again(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """Returns the norm, and what takes a gradient of it to one of x."""
-        if x.is_cuda:
+        if x.is_cuda:  # torch has a kernel for all of it there, and one for the gradient
             with torch.enable_grad():
                 leaf = x.detach().requires_grad_()
                 normed = self(leaf)
             return normed.detach(), lambda up: torch.autograd.grad(normed, leaf, up)[0]
         root = rms_inverse(x, self.eps)
-        return (x * root).mul_(self.scale), lambda up: _norm_grad(up, x, root, self.scale)
-
-
-def _norm_grad(up: Tensor, x: Tensor, root: Tensor, scale: Tensor) -> Tensor:
-    down = up * scale
-    along = torch.linalg.vecdot(down, x)[..., None].mul_(root.square()).div_(x.shape[-1])
-    return down.addcmul_(x, along, value=-1).mul_(root)
+        return (x * root).mul_(self.scale), lambda up: rms_grad(up, x, root, self.scale)
 
 
 class Stacked(torch.autograd.Function):
