@@ -1,22 +1,29 @@
-"""What somebody who extends ``marft_algos`` has to hold in the head: walks, rooms, floors, cycles, forms, lines.
+"""How large this project is for somebody who extends it; fails where it has grown past the stored figures.
 
-    python -m benchmarks house [--json FILE] [--no-walk]
+    python -m benchmarks house            # measures, and compares with benchmarks/results/house.json
+    python -m benchmarks house --write    # stores today's figures, and writes the tables of docs/architecture.md
+
+Whoever needs more stores the new figures in the same commit, and says there why.
 
 * The walk: project files and functions that one iteration of the quickstart enters, from its first reply to its line of
-  metrics (no evaluation, no checkpoint), and its deepest stack, in frames of the project.
-* Rooms: what lies directly in ``marft_algos``, a module or a folder. Arrows are imports between rooms, those inside
-  functions included, those for type hints only left out; floors are the longest way down, a cycle being one floor.
+  metrics (no evaluation, no checkpoint), its deepest stack, and the frames from the loop to the engine, in frames of
+  the project.
+* Settings: how often a ``TrainConfig`` is made for one command line.
+* Rooms: what lies directly in a package, a module or a folder. Arrows are imports between rooms of ``marft_algos``,
+  those inside functions included, those for type hints only left out; floors are the longest way down, a cycle being
+  one floor.
 * Cycles: sets of modules of both packages that import each other, inside functions included.
-* Forms: classes with fields of a turn (three or more of ``TURN``), and with fields of a reward (``REWARD``).
-* Lines: without blanks, comments and docstrings.
-
-It reads the packages that are installed, so another checkout is measured by its own interpreter.
+* Forms: classes with fields of a turn (two or more of ``TURN``), and with fields of a reward (``REWARD``).
+* Names: public names of classes that more than one class has.
+* Lines: of code, without blanks, comments and docstrings; lines of README and CHANGELOG; words of the pages.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
+import functools
 import io
 import json
 import os
@@ -24,6 +31,7 @@ import sys
 import tempfile
 import threading
 import tokenize
+import unittest.mock
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,9 +42,13 @@ import grimp
 
 import marft_algos
 import marft_envs
+from benchmarks.correctness import rooms as tables
 
+STORED = tables.ROOT / "benchmarks/results/house.json"
 PACKAGES = ("marft_envs", "marft_algos")
 ROOTS = {name: Path(package.__path__[0]) for name, package in zip(PACKAGES, (marft_envs, marft_algos), strict=True)}
+LOOP, ENGINE = "marft_algos/training/trainer.py Trainer.train", "marft_algos/engines/native.py NativeEngine.generate"
+"""The first and the last of the frames between the loop and the engine, both counted."""
 TURN = {"agent", "sees", "text", "messages", "prompt_ids", "action_ids", "logprobs"}
 REWARD = {"reward", "rewards", "team_reward", "turn_rewards", "agent_rewards", "late_rewards", "team", "late"}
 
@@ -50,6 +62,7 @@ class Walk:
     def __init__(self) -> None:
         self.functions: set[tuple[str, str, int]] = set()
         self.deepest: list[str] = []
+        self.to_engine = 0
         self._roots = tuple(f"{root}{os.sep}" for root in ROOTS.values())
 
     def begin(self) -> None:
@@ -68,6 +81,8 @@ class Walk:
         stack = list(self._project(frame))
         if len(stack) > len(self.deepest):
             self.deepest = stack[::-1]
+        if stack[0] == ENGINE and LOOP in stack:
+            self.to_engine = max(self.to_engine, stack.index(LOOP) + 1)
 
     def _project(self, frame: FrameType | None) -> Iterator[str]:
         while frame is not None:
@@ -85,8 +100,12 @@ def _relative(file: Path) -> str:
     return file.relative_to(root.parent).as_posix()
 
 
+class _Walked(Exception):
+    """The iteration is over."""
+
+
 class Watcher:
-    """A display that shows nothing and walks a run's first iteration."""
+    """A display that shows nothing, and ends the run after the iteration that it walks."""
 
     def __init__(self, walk: Walk) -> None:
         self.walk, self.begun = walk, False
@@ -98,6 +117,8 @@ class Watcher:
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         self.walk.end()
+        if self.begun:
+            raise _Walked
 
     def evaluated(self, *_: Any) -> None:
         """Nothing is shown."""
@@ -105,19 +126,45 @@ class Watcher:
     note = close = evaluated
 
 
-def walk() -> dict[str, Any]:
-    """Trains two iterations of the quickstart and walks the first."""
+def walk() -> dict[str, int]:
+    """Walks the first of two iterations of the quickstart, with eight episodes."""
     from marft_algos import Trainer, build
     from marft_algos.config import presets
     from marft_algos.config import settings as config
 
-    alone = {"iterations": 2, "eval_every": 0, "save_every": 0, "record_every": 0, "eval_episodes": 8}
+    small = {"iterations": 2, "episodes_per_iteration": 8, "eval_episodes": 8}
+    alone = {"eval_every": 0, "save_every": 0, "record_every": 0}
     recorded = Walk()
     with tempfile.TemporaryDirectory() as folder:
-        settings = config.build(presets.get("quickstart") | alone | {"runs_dir": folder})
+        settings = config.build(presets.get("quickstart") | small | alone | {"runs_dir": folder})
         trainer = Trainer(build(settings))
-        trainer.train(trainer.start(), Watcher(recorded))  # type: ignore[arg-type]
-    return {"files": recorded.files(), "functions": len(recorded.functions), "stack": recorded.deepest}
+        with contextlib.suppress(_Walked):
+            trainer.train(trainer.start(), Watcher(recorded))  # type: ignore[arg-type]
+    return {
+        "files of an iteration": len(recorded.files()),
+        "functions of an iteration": len(recorded.functions),
+        "deepest stack": len(recorded.deepest),
+        "frames from loop to engine": recorded.to_engine,
+    }
+
+
+def settings_made() -> int:
+    """How often a ``TrainConfig`` is made on the way from the words of a command to the parts of its run."""
+    from marft_algos import build
+    from marft_algos.cli.training import typed_settings
+    from marft_algos.config.settings import TrainConfig
+    from marft_algos.training.warm import warmed
+
+    made, checked = [], TrainConfig.__post_init__
+
+    def counted(config: TrainConfig) -> None:
+        made.append(config)
+        checked(config)
+
+    with unittest.mock.patch.object(TrainConfig, "__post_init__", counted), tempfile.TemporaryDirectory() as folder:
+        config, name = typed_settings(["--clip", "0.3", "--iterations", "1", "--runs-dir", folder, "--name", "house"])
+        build(warmed(config, name))
+    return len(made)
 
 
 # Rooms and cycles -----------------------------------------------------------------------------------
@@ -188,17 +235,36 @@ def floors(arrows: Mapping[str, set[str]]) -> int:
 # Forms and lines ------------------------------------------------------------------------------------
 
 
+@functools.cache
+def sources() -> dict[str, str]:
+    """Path of every module, from its package on -> its text."""
+    files = (file for root in ROOTS.values() for file in sorted(root.rglob("*.py")))
+    return {_relative(file): file.read_text(encoding="utf-8") for file in files}
+
+
+@functools.cache
+def classes() -> list[tuple[str, ast.ClassDef]]:
+    """Path of a module, and a public class in it, of all."""
+    found = ((path, node) for path, text in sources().items() for node in ast.walk(ast.parse(text)))
+    return [(path, node) for path, node in found if isinstance(node, ast.ClassDef) and node.name[0] != "_"]
+
+
 def forms() -> dict[str, list[str]]:
     """Classes that carry a turn, and classes that carry a reward."""
     names_of: dict[str, list[str]] = {"turn": [], "reward": []}
-    for package in PACKAGES:
-        for file in sorted(ROOTS[package].rglob("*.py")):
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    held, name = _fields(node), f"{_relative(file)} {node.name}"
-                    names_of["turn"] += [name] if len(TURN & set(held)) > 1 else []
-                    names_of["reward"] += [name] if any("str" not in held[word] for word in REWARD & set(held)) else []
+    for path, node in classes():
+        held, name = _fields(node), f"{path} {node.name}"
+        names_of["turn"] += [name] if len(TURN & set(held)) > 1 else []
+        names_of["reward"] += [name] if any("str" not in held[word] for word in REWARD & set(held)) else []
     return names_of
+
+
+def names_used_twice() -> dict[str, list[str]]:
+    """Public names of classes that more than one class has -> the files."""
+    files: dict[str, list[str]] = defaultdict(list)
+    for path, node in classes():
+        files[node.name].append(path)
+    return {name: where for name, where in sorted(files.items()) if len(where) > 1}
 
 
 def _fields(node: ast.ClassDef) -> dict[str, str]:
@@ -218,10 +284,8 @@ def _fields(node: ast.ClassDef) -> dict[str, str]:
 def lines() -> dict[str, int]:
     """Room of either package -> lines of code."""
     counts: Counter[str] = Counter()
-    for package, root in ROOTS.items():
-        for file in root.rglob("*.py"):
-            inside = file.relative_to(root).parts
-            counts[f"{package}/{inside[0]}" if len(inside) > 1 else package] += _code(file.read_text(encoding="utf-8"))
+    for path, text in sources().items():
+        counts["/".join(path.split("/")[:2]) if path.count("/") > 1 else path.split("/")[0]] += _code(text)
     return dict(sorted(counts.items()))
 
 
@@ -241,40 +305,68 @@ def _code(source: str) -> int:
     return len(held - bare)
 
 
-def measure(walked: bool = True) -> dict[str, Any]:
-    """Everything."""
-    arrows = imports()
-    inside = rooms(arrows)
-    measured = {
-        "rooms": len(inside),
-        "floors": floors(inside),
-        "arrows": sum(map(len, inside.values())),
-        "cycles": cycles(arrows),
-        "forms": forms(),
-        "lines": lines(),
+def words() -> dict[str, int]:
+    """Words of the pages under ``docs``, lines of README and of CHANGELOG."""
+    pages = (tables.ROOT / "docs").rglob("*.md")
+    return {
+        "words of docs": sum(len(page.read_text(encoding="utf-8").split()) for page in pages),
+        "lines of README": len((tables.ROOT / "README.md").read_text(encoding="utf-8").splitlines()),
+        "lines of CHANGELOG": len((tables.ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()),
     }
-    return measured | ({"walk": walk()} if walked else {})
+
+
+def measure() -> dict[str, Any]:
+    """Everything: figures by name, and lines of code by room."""
+    arrows = imports()
+    inside, of = rooms(arrows), forms()
+    by_room = lines()
+    return {
+        **walk(),
+        "makings of a TrainConfig": settings_made(),
+        "rooms of marft_envs": len(tables.rooms("marft_envs")),
+        "rooms of marft_algos": len(inside),
+        "floors of marft_algos": floors(inside),
+        "arrows of marft_algos": sum(map(len, inside.values())),
+        "import cycles": len(cycles(arrows)),
+        "classes that carry a turn": len(of["turn"]),
+        "classes that carry a reward": len(of["reward"]),
+        "class names used twice": len(names_used_twice()),
+        "lines of code": sum(by_room.values()),
+        **words(),
+        "lines": by_room,
+    }
+
+
+def grown(today: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
+    """What is larger than stored, a line each; a figure that is not stored may be nothing."""
+    flat = [(f, n, stored.get(f, 0)) for f, n in today.items() if f != "lines"]
+    flat += [(f"lines of {room}", n, stored["lines"].get(room, 0)) for room, n in today["lines"].items()]
+    return [f"{figure}: {now:,}, stored {then:,}" for figure, now, then in flat if now > then]
+
+
+def read_stored() -> dict[str, Any]:
+    """The stored figures."""
+    return dict(json.loads(STORED.read_text(encoding="utf-8")))
 
 
 def main() -> None:
-    """Prints the figures."""
+    """Prints the figures, and compares or stores them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write everything there, files and stack too")
-    parser.add_argument("--no-walk", action="store_true", help="leave out the iteration")
+    parser.add_argument("--write", action="store_true", help="store the figures, and write the page's tables")
+    parser.add_argument("--names", action="store_true", help="list cycles, forms and names that are used twice, too")
     args = parser.parse_args()
-    report = measure(not args.no_walk)
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    if "walk" in report:
-        print(f"an iteration enters {len(report['walk']['files'])} files, {report['walk']['functions']} functions")
-        print(f"deepest stack of project frames: {len(report['walk']['stack'])}")
-    print(f"marft_algos: {report['rooms']} rooms, {report['floors']} floors, {report['arrows']} arrows between rooms")
-    print(f"import cycles: {len(report['cycles'])}" + "".join(f"\n  {' '.join(each)}" for each in report["cycles"]))
-    for what, names in report["forms"].items():
-        print(f"classes that carry a {what}: {len(names)}" + "".join(f"\n  {name}" for name in names))
-    print(f"lines of code: {sum(report['lines'].values())}")
-    for room, count in report["lines"].items():
-        print(f"  {count:6,} {room}")
+    today = measure()
+    for figure, count in [*today.items(), *today["lines"].items()]:
+        if figure != "lines":
+            print(f"{count:8,} {figure}")
+    if args.names:
+        print(json.dumps({"cycles": cycles(imports()), **forms(), "twice": names_used_twice()}, indent=1))
+    if args.write:
+        STORED.write_text(json.dumps(today, indent=1) + "\n", encoding="utf-8")
+        tables.PAGE.write_text(tables.page(today), encoding="utf-8")
+    elif larger := grown(today, read_stored()):
+        print("", "larger than stored:", *larger, sep="\n")
+        sys.exit("Make it smaller; or store it, and say why in the commit: python -m benchmarks house --write")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""The tables of rooms in ``docs/architecture.md``, made from the docstrings of the modules.
-
-    python -m benchmarks rooms            # prints them; exit status 1 where the page has others
-    python -m benchmarks rooms --write    # puts them into the page
+"""The tables of ``docs/architecture.md``: rooms, floors and size. ``python -m benchmarks house --write`` writes them.
 
 A room is what lies directly in a package, a module or a folder. What it does is the first sentence of its docstring.
 """
@@ -11,11 +8,31 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/architecture.md"
-MARK = "<!-- rooms of {}: python -m benchmarks rooms --write -->"
+MARK = "<!-- {}: python -m benchmarks house --write -->"
+
+FLOORS = (
+    ("started", "lazy", "ranges", "seeds", "terminal", "jsonl"),
+    ("types", "functional", "memory"),
+    ("ranks",),
+    ("models", "batching"),
+    ("credit",),
+    ("algorithms",),
+    ("config", "learner"),
+    ("engines", "runs"),
+    ("rollout",),
+    ("training",),
+    ("cluster",),
+    ("bench", "cli", "export", "drills"),
+    ("view",),
+    ("__main__",),
+)
+"""The floors of ``marft_algos``: a room imports from rooms of lower floors only."""
 
 
 def about(file: Path) -> str:
@@ -38,40 +55,52 @@ def modules(folder: Path) -> list[str]:
     return inside
 
 
+def rooms(package: str) -> list[Path]:
+    """Files of a package's rooms: its modules, then the ``__init__.py`` of its folders."""
+    folder = ROOT / package
+    return [*sorted(folder.glob("[!_]*.py")), *sorted(folder.glob("[!_]*/__init__.py"))]
+
+
 def table(package: str) -> str:
     """The table of a package's rooms."""
-    folder = ROOT / package
-    rows = [f"| `{f.name}` | {about(f)} | |" for f in sorted(folder.glob("[!_]*.py"))]
-    for init in sorted(folder.glob("[!_]*/__init__.py")):
-        rows.append(f"| `{init.parent.name}/` | {about(init)} | {', '.join(modules(init.parent))} |")
-    return "\n".join([MARK.format(package), "| room | what it does | modules |", "|---|---|---|", *rows])
+    rows = [
+        f"| `{f.parent.name}/` | {about(f)} | {', '.join(modules(f.parent))} |"
+        if f.name == "__init__.py"
+        else f"| `{f.name}` | {about(f)} | |"
+        for f in rooms(package)
+    ]
+    return "\n".join(["| room | what it does | modules |", "|---|---|---|", *rows])
 
 
-def page() -> str:
-    """The page on architecture with today's tables.
+def floors() -> str:
+    """The table of floors, the highest first."""
+    named = [(n, names) for n, names in enumerate(FLOORS) if names != ("__main__",)]
+    rows = [f"| {n} | {', '.join(f'`{name}`' for name in names)} |" for n, names in reversed(named)]
+    return "\n".join(["| floor | rooms |", "|---|---|", *rows])
+
+
+def size(figures: Mapping[str, Any]) -> str:
+    """The table of the stored figures."""
+    rows = [f"| {figure} | {count:,} |" for figure, count in figures.items() if figure != "lines"]
+    return "\n".join(["| | |", "|---|---|", *rows])
+
+
+def page(figures: Mapping[str, Any]) -> str:
+    """The page on architecture with today's tables, and with a table of these figures.
 
     Raises:
         SystemExit: It has no mark for one of them.
     """
     text = PAGE.read_text(encoding="utf-8")
-    for package in ("marft_envs", "marft_algos"):
-        mark = MARK.format(package)
+    for name, made in {
+        "rooms of marft_envs": table("marft_envs"),
+        "rooms of marft_algos": table("marft_algos"),
+        "floors of marft_algos": floors(),
+        "size": size(figures),
+    }.items():
+        mark = MARK.format(name)
         if text.count(mark) != 1:
             sys.exit(f"error: docs/architecture.md has {text.count(mark)} lines {mark!r}; expected one.")
         before, after = text.split(mark)
-        text = before + table(package) + re.sub(r"\A(?:\n\|.*)*", "", after)
+        text = f"{before}{mark}\n{made}" + re.sub(r"\A(?:\n\|.*)*", "", after)
     return text
-
-
-def main() -> None:
-    text = page()
-    if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(text, encoding="utf-8")
-        return
-    print(table("marft_envs"), table("marft_algos"), sep="\n\n")
-    if text != PAGE.read_text(encoding="utf-8"):
-        sys.exit("error: docs/architecture.md has other tables. Type: python -m benchmarks rooms --write")
-
-
-if __name__ == "__main__":
-    main()
