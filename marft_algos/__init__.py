@@ -5,16 +5,17 @@ Importing this package brings in nothing heavy: the names below load torch and t
 
 import sys
 
-from marft_algos.started import leave_current_folder
-
 if sys.argv[:1] == ["-m"]:  # Python is looking for the module that it will start; nothing else is imported before
+    sys.path.append(sys.path.pop(0))  # the current folder comes last while the other package is looked for
+    from marft_envs.started import leave_current_folder
+
+    sys.path.insert(0, sys.path.pop())
     leave_current_folder(__name__)
 
 import importlib
 from typing import TYPE_CHECKING
 
 from marft_envs import __version__ as __version__
-from marft_envs.moved import moved
 
 if TYPE_CHECKING:
     from marft_algos.algorithms.base import Algorithm as Algorithm
@@ -30,28 +31,6 @@ if TYPE_CHECKING:
     from marft_algos.training.parts import Parts as Parts
     from marft_algos.training.parts import build as build
     from marft_algos.training.trainer import Trainer as Trainer
-
-_MOVED = {
-    "algorithms": "algos",
-    "algorithms.base": "algorithm",
-    "algorithms.groups": "groups",
-    "algorithms.ppo": "ppo",
-    "config.presets": "presets",
-    "learner.learner": "update",
-    "models.chat": "renderer",
-    "models.loading": "modeling",
-    "models.policy": "policy",
-    "rollout.selfplay": "selfplay",
-    "runs.checkpoint": "checkpoint",
-    "runs.loggers": "loggers",
-    "training.estimate": "estimate",
-    "training.evaluate": "evaluate",
-    "training.parts": "parts",
-    "training.resolve": "resolve",
-    "training.trainer": "trainer",
-}
-"""Modules that documents and examples named, and their old names, which go in the next release."""
-moved({f"{__name__}.{old}": f"{__name__}.{new}" for new, old in _MOVED.items()})
 
 _LAZY = {
     "Algorithm": "algorithms.base",

@@ -25,7 +25,6 @@ from marft_envs.dependency import (
     as_dependency,
 )
 from marft_envs.errors import ConfigError, DataError, DependencyError, MarftError, MissingExtraError
-from marft_envs.moved import moved
 from marft_envs.registry import EnvSpec, list_envs, make, make_vec, register, spec
 from marft_envs.rewards import CompositeReward
 from marft_envs.routing import Orchestrator, Router, Scheduled, Spawn
@@ -48,9 +47,6 @@ __all__ = [
 ]  # fmt: skip
 _LAZY = {"ToolTask": "marft_envs.tools", "check_env": "marft_envs.testing"}
 """What is loaded when it is asked for."""
-
-
-moved({"marft_envs.profiles": "marft_envs.teams"})
 
 
 def __dir__() -> list[str]:

@@ -1,8 +1,7 @@
 """``python -m`` puts the current folder first on the search path: here it loses that place, before other imports.
 
 A file there, which may be a stranger's, must not stand in for a module of Python or of a library. Every module that can
-be started lies in a package whose ``__init__`` calls this first, so none can forget it. Both packages have this file,
-word for word: to import the other's would be to look for it in the current folder. Only what every interpreter has
+be started lies in a package whose ``__init__`` calls this first, so none can forget it. Only what every interpreter has
 loaded is imported here, so not even ``__future__``.
 """
 

@@ -17,7 +17,7 @@ PAGE = ROOT / "docs/architecture.md"
 MARK = "<!-- {}: python -m benchmarks house --write -->"
 
 FLOORS = (
-    ("started", "lazy", "ranges", "seeds", "terminal", "jsonl"),
+    ("lazy", "ranges", "seeds", "terminal", "jsonl"),
     ("types", "functional", "memory"),
     ("ranks",),
     ("models", "batching"),

@@ -49,8 +49,11 @@ def start(module: str, here: Path, *argv: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_both_packages_have_the_same_guard() -> None:
-    assert len({(ROOT / package / "started.py").read_text() for package in PACKAGES}) == 1
+def test_the_other_package_is_not_looked_for_in_the_current_folder(tmp_path: Path) -> None:
+    (tmp_path / "marft_envs").mkdir()
+    (tmp_path / "marft_envs/__init__.py").write_text("import pathlib; pathlib.Path('ran').touch()\n")
+    done = start("marft_algos", tmp_path, "--version")
+    assert not (tmp_path / "ran").exists() and done.stdout.startswith("marft "), done.stderr
 
 
 def test_the_modules_that_are_started_are_found() -> None:
