@@ -4,16 +4,18 @@
 
     python -m benchmarks statistics
 
-Two algorithms, 5 seeds each, the same 500 problems. Solving a problem is a coin whose log-odds are the problem's
+Two algorithms, 5 or 3 seeds each, the same 500 problems. Solving a problem is a coin whose log-odds are the problem's
 difficulty plus the algorithm's taste for the problem plus the seed's luck. Under "half the coins kept", an algorithm's
 seeds toss one coin together on half of the problems, so that they know less than five. Fresh problems and fresh seeds
 in every benchmark; the truth is the mean over infinitely many of both. Coverage: how often the 95 % interval of the
-paired difference holds the true gain. Power: how often it excludes 0. In brackets: Wilson's 95 % intervals.
+paired difference holds the true gain. Power: how often it excludes 0. "Over problems": how often an interval holds it
+that is a paired bootstrap over problems, of the seeds' mean. In brackets: Wilson's 95 % intervals.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,11 +23,11 @@ from numpy.typing import NDArray
 
 from benchmarks.runs import table
 from marft_algos.bench import statistics
-from marft_algos.runs.intervals import Interval, wilson
+from marft_algos.runs.intervals import Interval, paired, wilson
 
-SEEDS, PROBLEMS = 5, 500
-SPREADS = (0.0, 1.0, 2.0, 4.0)
-"""Standard deviation from seed to seed of one algorithm's score, in points."""
+PROBLEMS = 500
+SPREADS = {5: (0.0, 1.0, 2.0, 4.0), 3: (0.0, 1.4, 2.9)}
+"""Seeds -> standard deviations from seed to seed of one algorithm's score, in points."""
 GAIN = 6.0
 """Points."""
 DIFFICULTY = 1.5
@@ -45,13 +47,13 @@ class Truth:
     luck: float
 
     def panel(
-        self, difficulty: NDArray[np.float64], better: bool, kept: float, rng: np.random.Generator
+        self, seeds: int, difficulty: NDArray[np.float64], better: bool, kept: float, rng: np.random.Generator
     ) -> NDArray[np.float64]:
         """Outcomes [S, P] of one algorithm on these problems."""
         taste = rng.normal(0, TASTE, PROBLEMS)
-        seeds = rng.normal(0, self.luck, (SEEDS, 1))
-        odds = difficulty + taste + seeds + self.base + (self.gain if better else 0.0)
-        coins = rng.random((SEEDS, PROBLEMS))
+        luck = rng.normal(0, self.luck, (seeds, 1))
+        odds = difficulty + taste + luck + self.base + (self.gain if better else 0.0)
+        coins = rng.random((seeds, PROBLEMS))
         one = rng.random(PROBLEMS) < kept
         coins[:, one] = coins[0, one]
         return (coins < _share(odds)).astype(np.float64)
@@ -91,17 +93,21 @@ def _share(odds: NDArray[np.float64]) -> NDArray[np.float64]:
     return 1 / (1 + np.exp(-odds))
 
 
-def simulate(spread: float, benchmarks: int, kept: float = 0.0, seed: int = 0) -> tuple[Interval, Interval]:
-    """Coverage and power of the paired difference, each with Wilson's interval."""
+def simulate(
+    spread: float, benchmarks: int, kept: float = 0.0, seeds: int = 5, seed: int = 0
+) -> tuple[Interval, Interval, Interval]:
+    """Coverage and power of the paired difference, and coverage over problems only, each with Wilson's interval."""
     truth, rng = calibrated(spread, GAIN), np.random.default_rng([seed, int(10 * spread), int(10 * kept)])
-    held = discoveries = 0
+    held = discoveries = over_problems = 0
     for _ in range(benchmarks):
         difficulty = rng.normal(0, DIFFICULTY, PROBLEMS)
-        gap = truth.panel(difficulty, True, kept, rng) - truth.panel(difficulty, False, kept, rng)
-        e = statistics.estimate([gap])
+        gap = truth.panel(seeds, difficulty, True, kept, rng) - truth.panel(seeds, difficulty, False, kept, rng)
+        e = statistics.estimate([gap], difference=True)
         held += e.low <= GAIN / 100 <= e.high
         discoveries += e.low > 0
-    return wilson(held, benchmarks), wilson(discoveries, benchmarks)
+        narrow = paired(np.zeros(PROBLEMS).tolist(), gap.mean(0).tolist())
+        over_problems += narrow.low <= GAIN / 100 <= narrow.high
+    return wilson(held, benchmarks), wilson(discoveries, benchmarks), wilson(over_problems, benchmarks)
 
 
 def main() -> None:
@@ -110,11 +116,13 @@ def main() -> None:
     parser.add_argument("--benchmarks", type=int, default=2000, help="simulated benchmarks per row")
     args = parser.parse_args()
     rows = []
-    for kept in KEPT:
-        for spread in SPREADS:
-            shares = simulate(spread, args.benchmarks, kept)
-            rows.append([f"{kept:g}", f"{spread:g}", *(f"{e.mean:.3f} [{e.low:.3f}, {e.high:.3f}]" for e in shares)])
-    header = ["coins kept", "seed sd, points", "coverage of the 95 % interval", f"power, gain of {GAIN:g} points"]
+    for seeds, spreads in SPREADS.items():
+        for kept, spread in itertools.product(KEPT, spreads):
+            shares = simulate(spread, args.benchmarks, kept, seeds)
+            said = (f"{e.mean:.3f} [{e.low:.3f}, {e.high:.3f}]" for e in shares)
+            rows.append([str(seeds), f"{kept:g}", f"{spread:g}", *said])
+    header = ["seeds", "coins kept", "seed sd, points", "coverage of the 95 % interval"]
+    header += [f"power, gain of {GAIN:g} points", "coverage of one over problems"]
     print(table(header, rows))
 
 

@@ -100,7 +100,7 @@ def over_seeds(pairs: Sequence[tuple[Row, Row]]) -> str:
     """Returns the difference of (other, team), with the two-level interval of benchmarks; empty below three seeds."""
     outcomes = np.array([[mine["outcomes"], other["outcomes"]] for other, mine in pairs], np.float64)
     (gains,) = complete(outcomes[:, 0] - outcomes[:, 1])  # a document that an outage took counts for no seed
-    return estimate([gains]).signed() if enough([gains]) else ""
+    return estimate([gains], difference=True).signed() if enough([gains]) else ""
 
 
 def both(one: Row, other: Row) -> tuple[list[float], list[float]]:

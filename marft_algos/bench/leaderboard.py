@@ -268,7 +268,7 @@ def placed(entries: Sequence[Entry]) -> list[Place]:
     places = []
     for i, (entry, ranks) in enumerate(zip(ranked, bounds, strict=True)):
         gap = gaps(entry, ranked[0])
-        difference = statistics.estimate([gap]) if i and gap.size else None
+        difference = statistics.estimate([gap], difference=True) if i and gap.size else None
         places.append(Place(entry, ranks, difference, bool(better[0, i])))
     return [*places, *(Place(entry, None, None, False) for entry in ordered if not entry.ranked)]
 

@@ -102,16 +102,17 @@ def iqm(scores: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np
     return ordered[..., cut : scores.shape[-1] - cut].mean(-1)
 
 
-def estimate(per_env: Sequence[Outcomes], statistic: Statistic = mean_of_runs) -> Interval:
+def estimate(per_env: Sequence[Outcomes], statistic: Statistic = mean_of_runs, *, difference: bool = False) -> Interval:
     """Estimates a statistic of runs, with its 95 % interval; one array per environment, environments fixed.
 
     Args:
         per_env: Outcomes [S, P], or differences of two algorithms' outcomes on the same seeds and problems.
         statistic: ``mean_of_runs`` or ``iqm``. The stretch is that of the mean in either case.
+        difference: The outcomes are differences. Data cannot tell: those of two algorithms may all be 0 or more.
 
     Returns:
-        ``n`` is the number of runs. Bounds are nan if an environment has fewer than ``MIN_SEEDS`` seeds: no interval
-        can be given.
+        ``n`` is the number of runs. Bounds lie in [0, 1] for shares and in [-1, 1] for their differences. They are nan
+        if an environment has fewer than ``MIN_SEEDS`` seeds: no interval can be given.
 
     Raises:
         ConfigError: No array, or one that is empty.
@@ -125,16 +126,16 @@ def estimate(per_env: Sequence[Outcomes], statistic: Statistic = mean_of_runs) -
         return Interval(value, math.nan, math.nan, len(runs))
     parts = [spread(p) for p in per_env]
     variance = sum(part.variance for part in parts) / len(per_env) ** 2
-    if variance == 0:
-        low, high = _constant(value, per_env)
-        return Interval(value, low, high, len(runs))
+    least, most = _range(per_env, difference)
+    if variance == 0:  # everything solved, or no outcome differs: bounds the share of exceptions
+        rest = wilson(0, min(p.shape[1] for p in per_env)).high
+        return Interval(value, max(value - rest, least), min(value + rest, most), len(runs))
     df = sum(p.variance for p in parts) ** 2 / sum(p.variance**2 / p.df for p in parts if p.variance)
     resampled = np.concatenate([resample(p, stream) for stream, p in enumerate(per_env)], axis=1)
     around = statistic(resampled, weights)
     wide = float(mean_of_runs(resampled, weights).std())
     stretch = student_quantile(0.975, round(df, 1)) * math.sqrt(variance) / (Z95 * wide)
     low, high = (value + stretch * float(q - around.mean()) for q in np.quantile(around, [0.025, 0.975]))
-    least, most = _range(per_env)
     return Interval(value, max(low, least), min(high, most), len(runs))
 
 
@@ -143,18 +144,12 @@ def enough(per_env: Sequence[Outcomes]) -> bool:
     return min(len(p) for p in per_env) >= MIN_SEEDS and min(p.shape[1] for p in per_env) >= 2
 
 
-def _range(per_env: Sequence[Outcomes]) -> tuple[float, float]:
+def _range(per_env: Sequence[Outcomes], difference: bool) -> tuple[float, float]:
     """Where a mean can lie: shares of problems in [0, 1], their differences in [-1, 1], other outcomes anywhere."""
     low, high = min(p.min() for p in per_env), max(p.max() for p in per_env)
     if low >= -1 and high <= 1:
-        return (0.0 if low >= 0 else -1.0), 1.0
+        return (-1.0 if difference or low < 0 else 0.0), 1.0
     return -math.inf, math.inf
-
-
-def _constant(value: float, per_env: Sequence[Outcomes]) -> tuple[float, float]:
-    """Bounds the share of exceptions where nothing varies (everything solved, or no outcome differs)."""
-    rest = wilson(0, min(p.shape[1] for p in per_env)).high
-    return max(value - rest, -1.0), min(value + rest, 1.0)
 
 
 def resample(outcomes: Outcomes, stream: int = 0) -> NDArray[np.float64]:
@@ -220,7 +215,8 @@ def departure(new: Outcomes, old: Outcomes) -> Interval:
     pooled = (((a - a.mean()) ** 2).sum() + ((b - b.mean()) ** 2).sum()) / df
     deviation = max(math.sqrt(float(pooled)), 1 / old.shape[1])
     half = student_quantile(0.975, df) * deviation * math.sqrt(1 / len(a) + 1 / len(b))
-    return Interval(value, value - half, value + half, len(a))
+    least, most = _range([new, old], difference=True)
+    return Interval(value, max(value - half, least), min(value + half, most), len(a))
 
 
 # Ranks -----------------------------------------------------------------------------------------------

@@ -240,7 +240,7 @@ def _difference(parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row]]) 
     """Estimates the mean difference of parts to bases; None where something is not there to be paired."""
     paired = [gaps(part, base) for part, base in zip(parts, bases, strict=True)]
     known = [p for p in paired if p is not None]
-    return statistics.estimate(known) if len(known) == len(paired) else None
+    return statistics.estimate(known, difference=True) if len(known) == len(paired) else None
 
 
 # Printed ------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.correctness.statistics import simulate
 from marft_algos.bench import statistics as st
-from marft_algos.runs.intervals import wilson
+from marft_algos.runs.intervals import Interval, wilson
 from marft_envs.errors import ConfigError
 
 
@@ -83,7 +83,8 @@ def test_too_few_seeds_have_no_interval_but_a_mean() -> None:
 def test_a_solved_panel_is_bounded_by_its_number_of_problems() -> None:
     found = st.estimate([np.ones((5, 500))])
     assert (found.mean, found.high) == (1.0, 1.0) and found.low == pytest.approx(wilson(500, 500).low)
-    same = st.estimate([np.zeros((5, 500))])
+    assert st.estimate([np.zeros((5, 500))]) == Interval(0.0, 0.0, pytest.approx(wilson(0, 500).high), 5)
+    same = st.estimate([np.zeros((5, 500))], difference=True)
     assert same.low == -same.high < 0
 
 
@@ -95,6 +96,22 @@ def test_an_interval_ends_where_no_score_can_be() -> None:
     assert st.estimate([1 - panel]).low == 0.0
     assert st.estimate([panel - 1]).high < 0.1 and st.estimate([2 * panel[::-1] - panel - 1]).low >= -1.0  # differences
     assert st.estimate([10 * panel]).high > 10.0  # returns have no such end
+
+
+def test_a_difference_that_is_never_below_0_may_be_by_another_draw() -> None:
+    gap = np.zeros((5, 100))
+    gap[0, :50] = 1  # one seed of five is better on half of the problems, no other outcome differs
+    found = st.estimate([gap], difference=True)
+    assert found.mean == pytest.approx(0.1) and found.low < -0.05
+    every = st.estimate([np.ones((3, 20))], difference=True)
+    assert 0 < every.low < every.high == 1.0 and st.estimate([-np.ones((3, 20))], difference=True).low == -1.0
+
+
+def test_a_departure_of_shares_lies_between_their_ends() -> None:
+    old = np.repeat([[0.0], [1.0], [0.0]], 50, axis=1)
+    found = st.departure(np.ones((1, 50)), old)
+    assert (found.low, found.high) == (-1.0, 1.0)
+    assert st.departure(10 * np.ones((1, 50)), 10 * old).high > 10.0  # returns
 
 
 def test_environments_count_alike_and_their_variances_add_up() -> None:
@@ -157,10 +174,16 @@ def test_identical_runs_do_not_depart_and_a_single_problem_is_no_regression() ->
 @pytest.mark.parametrize("spread", [0.0, 1.0, 2.0, 4.0])
 def test_coverage_and_power_on_simulated_benchmarks(spread: float) -> None:
     """Small here; ``python -m benchmarks statistics`` runs it at full size. Wilson's bounds allow for the number of draws."""
-    coverage, power = simulate(spread, benchmarks=250)
+    coverage, power, _ = simulate(spread, benchmarks=250)
     assert coverage.mean >= 0.92, coverage
     if spread <= 1:
         assert power.mean >= 0.85, power
+
+
+@pytest.mark.parametrize(("spread", "most"), [(1.4, 0.93), (2.9, 0.8)])
+def test_three_seeds_are_covered_where_an_interval_over_problems_is_not_enough(spread: float, most: float) -> None:
+    coverage, _, over_problems = simulate(spread, benchmarks=150, seeds=3)
+    assert coverage.mean >= 0.92 and over_problems.mean < most, (coverage, over_problems)
 
 
 def test_the_p_value_is_students_and_agrees_with_the_interval() -> None:
