@@ -6,6 +6,7 @@
     python -m benchmarks smollm2 --out runs/smollm2                      # all of it: a day of one core
     python -m benchmarks smollm2 --out runs/smollm2 --settings bf16 --seeds 1 --only sft marft
     python -m benchmarks smollm2 --table --settings bf16 --against rft   # paired differences to RFT
+    python -m benchmarks smollm2 --table --across bf16 gpu               # what runs of gpu end above those of bf16
     python -m benchmarks smollm2 --out runs/smollm2 --settings gpu level1-gpu --parallel 8      # on a GPU
 
 Per setting and seed: the team as it is, with four worked examples in each profile; supervised fine-tuning on the
@@ -15,13 +16,16 @@ exchanged between problems. All are scored greedily on the same held-out problem
 
 What the presets had before, and one change each, are further jobs (``--only marft-mean``). Whatever is done is written
 to ``benchmarks/results/smollm2/<setting>-<job>-<seed>.json`` (outcomes by problem, tokens, CPU seconds, command) and is
-not done again, in this checkout or another one; ``--table`` prints what there is.
+not done again, in this checkout or another one; ``--table`` prints what there is. An interval of one run is over
+problems; one of a mean over seeds is over seeds and problems, and needs three seeds.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import subprocess
 import sys
 from collections import defaultdict
@@ -32,11 +36,17 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import numpy as np
+
 from benchmarks.runs import Done, Job, points, run_all, swapped_messages, table
+from marft_algos.bench import tables
+from marft_algos.bench.statistics import estimate
+from marft_algos.bench.tables import complete
 from marft_algos.models.arithmetic import check_bf16
 from marft_algos.runs import folder as runs
 from marft_algos.runs import kinds
 from marft_algos.runs.folder import UNTRAINED, EvalRecord
+from marft_envs.errors import ConfigError, did_you_mean
 
 RESULTS = Path(__file__).parents[1] / "results" / "smollm2"
 SHOTS = 4
@@ -146,6 +156,9 @@ def main() -> None:
     parser.add_argument(
         "--against", choices=JOBS, metavar="JOB", help="print what the others end above this one, paired"
     )
+    sides = "print only what B ends above A, paired; A and B: a setting (the jobs that both have), or SETTING:JOB"
+    parser.add_argument("--across", nargs=2, type=_place, metavar=("A", "B"), help=sides)
+    parser.add_argument("--pool", action="store_true", help="with --against: the runs of all these settings, too")
     parser.add_argument("--kinds", action="store_true", help="print which kinds of problems changed most")
     args = parser.parse_args()
     if not args.table:
@@ -158,12 +171,18 @@ def main() -> None:
         if any("bf16" in SETTINGS[name].words and "cuda" not in SETTINGS[name].words for name in args.settings):
             check_bf16()  # what the runs themselves warn of goes to their logs
         measure_all([(n, seed, job) for n in args.settings for job in args.only for seed in args.seeds], args)
+    if args.across:
+        print(across(*args.across, args.seeds))
+        return
     for name in args.settings:
         print(f"\n{name}\n\n{report(name, args.seeds)}")
         if args.against:
-            print(f"\n{name}, over {args.against}, in points\n\n{differences(name, args.seeds, args.against)}")
+            print(f"\n{name}, over {args.against}, in points\n\n{differences([name], args.seeds, args.against)}")
         if args.kinds:
             print(f"\n{name}, by kind of problem\n\n{by_kind(name, args.seeds)}")
+    if args.against and args.pool:
+        title = f"{' and '.join(args.settings)} together, over {args.against}, in points"
+        print(f"\n{title}\n\n{differences(args.settings, args.seeds, args.against)}")
 
 
 def measure_all(wanted: Sequence[tuple[str, int, str]], args: argparse.Namespace) -> None:
@@ -206,6 +225,12 @@ def _run(job: Job, out: Path) -> Done:
 def result_file(setting: str, job: str, seed: int) -> Path:
     """Where a job's result lies."""
     return RESULTS / f"{setting}-{job}-{seed}.json"
+
+
+def read(setting: str, job: str, seed: int) -> dict[str, Any] | None:
+    """Returns a job's result, if there is one."""
+    file = result_file(setting, job, seed)
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
 
 
 def _job(setting: str, seed: int, job: str, out: Path) -> Job:
@@ -269,20 +294,16 @@ def report(setting: str, seeds: Sequence[int]) -> str:
     """Returns the table of one setting: what each job reached in every seed, and what it gained."""
     rows = []
     for job in JOBS:
-        cells, costs, swaps = [], [], []
-        for seed in seeds:
-            file = result_file(setting, job, seed)
-            if not file.is_file():
-                cells.append("")
-                continue
-            result = json.loads(file.read_text(encoding="utf-8"))
-            cells.append(_cell(result, gains=job not in ("shots",)))
-            costs.append(f"{result['cpu_seconds'] / 60:.0f}")
-            swaps.append(result["swapped"] or "")
-        if costs:
-            rows.append([job, *cells, ", ".join(costs), "; ".join(filter(None, swaps))])
-    header = ["job", *(f"seed {seed}: after, gain in points" for seed in seeds), "CPU minutes", "messages exchanged"]
-    return table(header, rows)
+        there = {seed: result for seed in seeds if (result := read(setting, job, seed))}
+        if there:
+            gains = job != "shots"
+            cells = [_cell(there[seed], gains) if seed in there else "" for seed in seeds]
+            costs = [f"{result['cpu_seconds'] / 60:.0f}" for result in there.values()]
+            swaps = [result["swapped"] for result in there.values() if result["swapped"]]
+            pairs = [(_records(result, "before"), _records(result, "after")) for result in there.values()]
+            rows.append([job, *cells, over_seeds(pairs) if gains else "", ", ".join(costs), "; ".join(swaps)])
+    header = ["job", *(f"seed {seed}: after, gain in points" for seed in seeds), "mean gain, points (seeds)"]
+    return table([*header, "CPU minutes", "messages exchanged"], rows)
 
 
 def by_kind(setting: str, seeds: Sequence[int]) -> str:
@@ -290,43 +311,81 @@ def by_kind(setting: str, seeds: Sequence[int]) -> str:
     rows = []
     for job in JOBS:
         for seed in seeds:
-            if (file := result_file(setting, job, seed)).is_file():
-                result = json.loads(file.read_text(encoding="utf-8"))
+            if result := read(setting, job, seed):
                 changed = kinds.changes(_records(result, "before"), _records(result, "after"))
                 rows.append([job, str(seed), kinds.most(changed)])
     return table(["job", "seed", "kinds"], rows)
 
 
-def differences(setting: str, seeds: Sequence[int], to: str) -> str:
-    """Returns the table of what jobs end above another one, paired by problem, for each seed and in the seeds' mean.
+def differences(settings: Sequence[str], seeds: Sequence[int], to: str) -> str:
+    """Returns the table of what jobs end above another one, paired by problem: in each run, and in the runs' mean."""
+    runs_of = [(setting, seed) for setting in settings for seed in seeds]
+    titles = [f"seed {seed}" if len(settings) == 1 else f"{setting}, seed {seed}" for setting, seed in runs_of]
+    rows = [_compared(job, [(s, to, s, job, seed) for s, seed in runs_of]) for job in JOBS if job != to]
+    return table(["job", *titles, "mean (seeds)"], [row for row in rows if any(row[1:])])
 
-    The interval of the mean is over problems, which the seeds share: it is about these seeds.
+
+def across(one: tuple[str, str], other: tuple[str, str], seeds: Sequence[int]) -> str:
+    """Returns the table of what a setting's runs end above another setting's, paired by seed and problem.
+
+    Args:
+        one: Setting and job; with no job, all that both settings have.
+        other: What is compared with it, alike.
+        seeds: Those that are looked for.
+
+    Raises:
+        ConfigError: There is nothing to compare.
     """
-    rows = []
-    for job in JOBS:
-        pairs = {seed: _pair(setting, to, job, seed) for seed in seeds if job != to}
-        there = [pair for pair in pairs.values() if pair]
-        if there:
-            cells = [points(runs.compare(*pair)[2]) if pair else "" for pair in pairs.values()]
-            means = [[_mean(records) for records in zip(*side, strict=True)] for side in zip(*there, strict=True)]
-            rows.append([job, *cells, f"{points(runs.compare(*means)[2])} ({len(there)})"])
-    return table(["job", *(f"seed {seed}" for seed in seeds), "mean (seeds)"], rows)
+    (below, less), (above, more) = one, other
+    if bool(less) != bool(more):
+        raise ConfigError("One side of --across names a job, the other none; expected A B, or A:JOB B:JOB.")
+    pairs = [(less, more)] if less else [(job, job) for job in JOBS]
+    rows = [
+        _compared(f"{above}:{m} over {below}:{j}", [(below, j, above, m, seed) for seed in seeds]) for j, m in pairs
+    ]
+    if not (rows := [row for row in rows if any(row[1:])]):
+        raise ConfigError(f"No result of {above} and {below} has the same job and seed. See {RESULTS}.")
+    return table(["in points", *(f"seed {seed}" for seed in seeds), "mean (seeds)"], rows)
 
 
-def _pair(setting: str, to: str, job: str, seed: int) -> tuple[list[EvalRecord], list[EvalRecord]] | None:
-    files = [result_file(setting, name, seed) for name in (to, job)]
-    if not all(file.is_file() for file in files):
-        return None
-    below, above = (_records(json.loads(file.read_text(encoding="utf-8")), "after") for file in files)
-    return below, above
+def _place(text: str) -> tuple[str, str]:
+    """Reads SETTING or SETTING:JOB."""
+    setting, _, job = text.partition(":")
+    for name, known in ((setting, [*SETTINGS, *PAST]), (job, ["", *JOBS])):
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"there is no '{name}'. {did_you_mean(name, known)}")
+    return setting, job
 
 
-def _mean(records: Sequence[EvalRecord]) -> EvalRecord:
-    """Averages one problem's outcomes over seeds."""
-    if len({record.task_id for record in records}) > 1:
-        raise ValueError(f"expected the same problem in all seeds, got {[record.task_id for record in records]}")
-    outcome = sum(record.outcome for record in records) / len(records)
-    return EvalRecord(records[0].task_id, outcome, any(record.lost for record in records))
+def _compared(title: str, runs_of: Sequence[tuple[str, str, str, str, int]]) -> list[str]:
+    """Returns a line of differences: of (setting, job, setting, job, seed) each, and their mean."""
+    pairs = []
+    for below, less, above, more, seed in runs_of:
+        sides = read(below, less, seed), read(above, more, seed)
+        pairs.append([_records(side, "after") for side in sides if side])
+    cells = [points(runs.compare(*pair)[2]) if len(pair) == 2 else "" for pair in pairs]
+    return [title, *cells, over_seeds([(pair[0], pair[1]) for pair in pairs if len(pair) == 2])]
+
+
+def over_seeds(pairs: Sequence[tuple[list[EvalRecord], list[EvalRecord]]]) -> str:
+    """Returns the mean difference of (before, after) over seeds, with the interval over seeds and problems.
+
+    Fewer than three seeds have no interval, and one has no mean.
+
+    Raises:
+        ConfigError: The seeds were not scored on the same problems.
+    """
+    if len(pairs) < 2:
+        return ""
+    if any(len({record.task_id for record in side}) > 1 for side in zip(*itertools.chain(*pairs), strict=True)):
+        raise ConfigError("The runs were not scored on the same problems in all seeds, so they have no mean.")
+    before, after = (np.array([[_known(record) for record in pair[i]] for pair in pairs]) for i in (0, 1))
+    return f"{tables.points(estimate(complete(after - before), difference=True), signed=True)} ({len(pairs)})"
+
+
+def _known(record: EvalRecord) -> float:
+    """Returns an outcome; nan where an outage took it."""
+    return math.nan if record.lost else record.outcome
 
 
 def _cell(result: dict[str, Any], gains: bool) -> str:
