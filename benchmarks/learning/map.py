@@ -5,6 +5,7 @@
     marft bench run examples/configs/bench_map.toml --out runs/map --jobs 2
     python -m benchmarks map runs/map                                # tables
     python -m benchmarks map runs/map --figure docs/images/map.png   # and the figure
+    python -m benchmarks map runs/map_team --team                    # what team-X has above own-X
 
 The budget 8 is a run's whole one; the smaller ones are points of the same run's curve, so that a schedule of a shorter
 run would differ. Scores are of sampled replies. Intervals are the two-level ones of benchmarks, paired by seed and
@@ -23,8 +24,9 @@ import numpy as np
 from benchmarks.runs import points, table
 from marft_algos.bench.folder import BenchFolder
 from marft_algos.bench.statistics import Outcomes, enough, estimate
-from marft_algos.bench.tables import complete
+from marft_algos.bench.tables import alike, complete
 from marft_algos.runs import plots
+from marft_envs.errors import ConfigError
 
 Row = Mapping[str, Any]
 BUDGETS = (1, 2, 4, 8)
@@ -83,15 +85,46 @@ def crossings(cells: Cells, budgets: Mapping[str, int], rival: str) -> list[list
             pairs = [(run, theirs[run["seed"]]) for run in runs if run["seed"] in theirs]
             if name == rival or not pairs:
                 continue
-            ours, others = zip(*pairs, strict=True)
-            gaps = [complete(at(b, ours, budgets[env]) - at(b, others, budgets[env])) for b in BUDGETS]
-            lines.append([env, f"{name} less {rival}", *map(gained, gaps)])
+            lines.append([env, f"{name} less {rival}", *_gaps(pairs, (budgets[env], budgets[env]))])
+    if not lines:
+        raise ConfigError(
+            f"No run of another algorithm than '{rival}' has a seed in common with one of it, so nothing is compared."
+            f" Expected a --rival among {', '.join(sorted({name for runs in cells.values() for name in runs}))}, with"
+            " others beside it; teams and single agents are compared by --team."
+        )
     return lines
+
+
+def teams(cells: Cells, budgets: Mapping[str, int]) -> list[list[str]]:
+    """Returns, for each ``team-X`` and algorithm, its score less that of the single agent ``own-X``, in points.
+
+    Raises:
+        ConfigError: There is no such pair, or one was not scored on the same problems.
+    """
+    lines = []
+    for env in (env for env in cells if env.startswith("team-")):
+        alone = f"own-{env.removeprefix('team-')}"
+        for name, runs in cells[env].items():
+            theirs = {run["seed"]: run for run in cells.get(alone, {}).get(name, ())}
+            if pairs := [(run, theirs[run["seed"]]) for run in runs if run["seed"] in theirs]:
+                if not alike([run for pair in pairs for run in pair]):
+                    raise ConfigError(f"{env} and {alone} were not scored on the same problems: no pairs.")
+                lines.append([env, f"{name}, less {alone}", *_gaps(pairs, (budgets[env], budgets[alone]))])
+    if not lines:
+        raise ConfigError("No environments 'team-X' and 'own-X' have runs of the same seed here; expected some.")
+    return lines
+
+
+def _gaps(pairs: Sequence[tuple[Row, Row]], whole: tuple[int, int]) -> list[str]:
+    """Writes the difference of pairs of runs at each budget."""
+    ours, others = zip(*pairs, strict=True)
+    each = [complete(at(b, ours, whole[0]) - at(b, others, whole[1])) for b in BUDGETS]
+    return [gained(gap) for gap in each]
 
 
 def gained(gap: Sequence[Outcomes]) -> str:
     """Writes a difference in points, with its interval if there are seeds enough."""
-    return points(estimate(gap)) if enough(gap) else f"{100 * gap[0].mean():+.1f}"
+    return points(estimate(gap, difference=True)) if enough(gap) else f"{100 * gap[0].mean():+.1f}"
 
 
 def draw(cells: Cells, budgets: Mapping[str, int], file: Path, columns: int) -> None:
@@ -121,7 +154,8 @@ def main() -> None:
     """Prints the tables of one folder, and draws the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder of the benchmark")
-    parser.add_argument("--rival", default=IMITATION, help="whom the others are compared with")
+    parser.add_argument("--rival", default=IMITATION, help="algorithm that the others are compared with")
+    parser.add_argument("--team", action="store_true", help="compare each team-X with own-X instead")
     parser.add_argument("--figure", type=Path, help="draw it here")
     parser.add_argument("--columns", type=int, default=4, help="panels side by side")
     args = parser.parse_args()
@@ -133,7 +167,8 @@ def main() -> None:
     budgets = {env: int(budget or grid["token_budget"]) for env, budget in own.items()}
     marks = [f"×{budget}" for budget in BUDGETS]
     print(table(["environment", "algorithm", "start", *marks, "seeds"], scores(cells, budgets)))
-    print(table(["environment", "points", *marks], crossings(cells, budgets, args.rival)))
+    compared = teams(cells, budgets) if args.team else crossings(cells, budgets, args.rival)
+    print(table(["environment", "points", *marks], compared))
     if args.figure:
         draw(cells, budgets, args.figure, args.columns)
 

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from benchmarks.learning import map as maps
+from marft_envs.errors import ConfigError
 
 BUDGETS = {"h4": 800}
 
 
 def run(algorithm: str, seed: int, curve: Sequence[tuple[int, list[float]]], env: str = "h4") -> dict[str, Any]:
     points = [{"tokens": tokens, "outcomes": outcomes} for tokens, outcomes in curve]
-    return {"status": "done", "hidden": False, "env": env, "algorithm": algorithm, "seed": seed, "curve": points}
+    row = {"status": "done", "hidden": False, "env": env, "algorithm": algorithm, "seed": seed, "curve": points}
+    return row | {"problems": list("abcdefghij"[: len(curve[-1][1])]), "outcomes": curve[-1][1]}
 
 
 def rising(*solved: int) -> list[tuple[int, list[float]]]:
@@ -54,6 +56,26 @@ def test_differences_of_three_seeds_have_intervals_in_points() -> None:
     (line,) = maps.crossings(maps.finished(runs), BUDGETS, "rft")
     mean, low, high = re.fullmatch(r"(\S+) \[(\S+), (\S+)\]", line[-1]).groups()  # type: ignore[union-attr]
     assert mean == "+30.0" and -100 <= float(low) < 30 < float(high) <= 100
+
+
+def test_a_team_is_compared_with_the_single_agent_of_its_share() -> None:
+    runs = [run("marft", s, rising(0, 1, 1, 1, n), env) for env, n in (("team-25", 5), ("own-25", 2)) for s in range(2)]
+    cells = maps.finished([*runs, run("marft", 0, rising(0, 0, 0, 0, 0), "team-0")])
+    (line,) = maps.teams(cells, dict.fromkeys(cells, 800))
+    assert line == ["team-25", "marft, less own-25", "+0.0", "+0.0", "+0.0", "+30.0"]
+    with pytest.raises(ConfigError, match="expected some"):
+        maps.teams({"h4": {}}, BUDGETS)
+
+
+def test_a_rival_without_others_is_no_empty_table() -> None:
+    runs = [run("marft", 0, rising(0, 1, 1, 1, 1))]
+    with pytest.raises(ConfigError, match=r"another algorithm than 'marft'.*--team"):
+        maps.crossings(maps.finished(runs), BUDGETS, "marft")
+
+
+def test_no_share_of_solved_episodes_ends_below_0() -> None:
+    failed = [run("grpo", seed, rising(0, 0, 0, 0, 0)) for seed in range(3)]
+    assert maps.said(maps.at(8, failed, 800)).startswith("0.000 [0.000, ")
 
 
 def test_an_episode_that_an_outage_took_counts_for_no_seed() -> None:
