@@ -5,7 +5,8 @@
     marft bench run examples/configs/bench_checker.toml --out runs/checker
     python -m benchmarks checker runs/checker
 
-Every trained team of the folder plays the held-out panel again, sampled, as in training. One agent that says an answer
+Every trained team of the folder plays the held-out panel again, sampled, as in training; so the runs are needed, and
+packed results, which hold no weights, are not enough. One agent that says an answer
 (``search-solo-v0``) is sampled often: the majority of n answers, with n such that n answers sample, or process, as many
 tokens an episode as the team; and, as a ceiling that only a perfect check reaches, whether some answer of the n was
 right. ``offered`` is the same of a team's own proposals. Differences are paired by problem, 95 %.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from marft_algos.config import settings as configs
 from marft_algos.runs import intervals
 from marft_algos.runs.folder import RunFolder
 from marft_algos.types import Trajectory
+from marft_envs.errors import ConfigError
 
 HEAD = ["puzzle", "seed", "team", "greedy", "sampled", "offered", "tokens", "processed", "path"]
 HEAD += [
@@ -71,7 +73,9 @@ def main() -> None:
     args = parser.parse_args()
     folder = BenchFolder(args.folder)
     rows = [row for row in folder.rows() if row["status"] == "done" and row["kind"] == "train"]
-    runs = {(puzzle(folder, row), row["seed"], row["env"]): row for row in rows if row["algorithm"] != "untrained"}
+    rows = [row for row in rows if row["algorithm"] != "untrained"]
+    check(folder, rows)
+    runs = {(puzzle(folder, row), row["seed"], row["env"]): row for row in rows}
     lines = []
     for kind, seed, env in sorted(runs, key=lambda case: case[:2]):
         if folder.job(runs[kind, seed, env]["key"])["config"]["env"] != "search-solo-v0":
@@ -83,6 +87,33 @@ def main() -> None:
             lines.append([kind, str(seed), other, *scores(team), *against(team, alone)])
             print(" | ".join(lines[-1]), file=sys.stderr, flush=True)
     print(table(HEAD, lines))
+
+
+def check(folder: BenchFolder, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Checks that there is everything to play with, before a model is loaded.
+
+    Raises:
+        ConfigError: A run is missing, or a base model that was made in a folder of this machine.
+    """
+    missing = [row["key"] for row in rows if not (folder.runs / row["key"] / "config.toml").is_file()]
+    if missing or not rows:
+        raise ConfigError(
+            f"{len(missing)} of the {len(rows)} trained runs of {folder.root} are not in {folder.runs}, and this plays"
+            " their teams again; packed results hold outcomes only, which `marft bench report` prints. To make the"
+            f" runs: marft bench run examples/configs/bench_checker.toml --out {folder.root}"
+        )
+    for model in {name for row in rows for name in _bases(folder.job(row["key"])["config"]["models"])}:
+        path = Path(model)
+        if len(path.parts) > 1 and Path(path.parts[0]).is_dir() and not path.is_dir():
+            raise ConfigError(
+                f"There is no folder '{model}', the base model of these runs. To make it: python -m benchmarks"
+                f" make_embedded --model {path.name} --out {model}"
+            )
+
+
+def _bases(models: str | Mapping[str, str]) -> Iterable[str]:
+    """Returns the base models of a setting: one for all policies, or one for each."""
+    return [models] if isinstance(models, str) else models.values()
 
 
 def puzzle(folder: BenchFolder, row: Mapping[str, Any]) -> str:

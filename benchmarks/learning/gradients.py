@@ -4,6 +4,7 @@
 
     python -m benchmarks smollm2 --out runs/smollm2 --settings bf16 --seeds 0 --only sft
     python -m benchmarks gradients runs/smollm2/bf16-sft-0 [--episodes 256] [--seed 0]
+    python -m benchmarks gradients --table                                               # what was found
 
 A team plays training problems, and the gradient of every reply's log-probability is taken on its own, |g|² of it over
 all trained weights of its policy. With a baseline b, a policy gradient adds (R − b)·g for each reply, R being 0 or 1.
@@ -53,11 +54,17 @@ HEADER = [
 def main() -> None:
     """Measures a run, keeps what was found, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", help="folder of a run, RUN/best or RUN/checkpoints/STEP")
+    parser.add_argument("run", nargs="?", help="folder of a run, RUN/best or RUN/checkpoints/STEP")
+    parser.add_argument("--table", action="store_true", help="print what there is, and measure nothing")
     parser.add_argument("--episodes", type=int, default=256)
     parser.add_argument("--seed", type=int, default=0, help="of problems and samples")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
+    if args.table:
+        print("\n\n".join(f"{f.stem}\n\n{page(read(f))}" for f in sorted(args.out.glob("*.json"))))
+        return
+    if args.run is None:
+        parser.error("name the folder of a run to measure; --table prints what there is")
     origin = start.locate(args.run)
     found = measure(args.run, args.episodes, args.seed)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -65,6 +72,12 @@ def main() -> None:
     file = args.out / f"{origin.run.root.name}-{origin.weights.name}.json"
     file.write_text(json.dumps({"command": command, "policies": found}) + "\n", encoding="utf-8")
     print(page(found))
+
+
+def read(file: Path) -> dict[str, list[list[float]]]:
+    """Returns what was found in a run, as ``measure`` does."""
+    policies: dict[str, list[list[float]]] = json.loads(file.read_text(encoding="utf-8"))["policies"]
+    return policies
 
 
 def measure(run: str, episodes: int, seed: int) -> dict[str, list[list[float]]]:
