@@ -42,7 +42,7 @@ COMMANDS = {
     "replay": "play a chunk that ended every worker that it was given to",
     "drill": "make something fail on purpose, and see that nothing is lost",
     "top": "how fast a run is, who waits for whom, and what was lost, while it runs",
-    "versus": "does a team beat the best single agent at equal cost?",
+    "versus": "does a team beat the best single agent at equal cost of training?",
     "show": "the last numbers of a run, and where its report is",
     "doctor": "what this machine has, what runs on it, and what to type for what does not",
     "view": "watch runs, read and compare their episodes, on a page of this machine",

@@ -205,6 +205,7 @@ def test_a_team_ahead_of_every_budget_is_needed(monkeypatch: pytest.MonkeyPatch,
     assert written["team_needed"] == "team needed" and written["failed"] == []
     page = (tmp_path / "t/report.md").read_text()
     assert "team needed; D matters" in page and "1.00 of the team's" in page and "marft bench report" in page
+    assert "latency in training (critical path)" in page and "is not equalised" in page
     assert "<table>" in (tmp_path / "t/report.html").read_text()
 
 

@@ -39,6 +39,12 @@ def test_the_verdict_follows_from_the_three_budgets() -> None:
     assert said(latency="open") == said(sampled="open", processed="level") == "not decided"
 
 
+def test_the_latency_that_is_compared_is_that_of_training() -> None:
+    words: dict[verdict.Unit, verdict.Word] = {"sampled": "ahead", "processed": "ahead", "latency": "open"}
+    _, reason = verdict.needed({unit: verdict.Comparison(word, None) for unit, word in words.items()})
+    assert reason == "The comparison at equal latency in training is open."
+
+
 def test_what_is_open_has_its_reason() -> None:
     two = verdict.compare(np.ones((2, 50)), MARGIN)
     assert two.word == "open" and "2 of 3 seeds" in two.why

@@ -1,4 +1,4 @@
-"""``marft versus``: does a team beat the best single agent at equal cost? A trial made of grids, and a verdict."""
+"""``marft versus``: does a team beat the best single agent at equal cost of training? Grids and a verdict."""
 
 from marft_algos.bench.versus.trial import Trial
 

@@ -15,12 +15,13 @@ from marft_algos.terminal import say
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments(Question):
-    """Does my team beat my best single agent, at equal cost?
+    """Does my team beat my best single agent, at equal cost of training?
 
     Trains the team, the team without D, and one agent by the best of several algorithms, each at the best of several
-    rates; the single agent gets what the team has cost in sampled tokens, in processed tokens and in latency. Then it
-    says one of "team needed", "no team needed", "too dear", "not decided", and "D matters" or not. docs/versus.md has
-    the rules. The same command goes on with what was stopped, and writes the report again.
+    rates; the single agent gets what the team has cost in training: in sampled tokens, in processed tokens and in
+    latency. What an answer costs at test is told and not equalised. Then it says one of "team needed", "no team
+    needed", "too dear", "not decided", and "D matters" or not. docs/versus.md has the rules. The same command goes on
+    with what was stopped, and writes the report again.
     """
 
     out: Path

@@ -22,7 +22,11 @@ from marft_algos.runs.disk import write_whole
 from marft_algos.runs.report import html_page
 
 Sheet = list[list[str]]
-_TITLES = {"sampled": "sampled tokens", "processed": "processed tokens", "latency": "latency (critical path)"}
+_TITLES = {
+    "sampled": "sampled tokens",
+    "processed": "processed tokens",
+    "latency": "latency in training (critical path)",
+}
 
 
 @dataclass(frozen=True)
@@ -210,7 +214,8 @@ def _notes(trial: Trial) -> list[str]:
         f"{100 * trial.margin:g} points. Seeds {_listed(trial.seeds)}; rates and algorithms were chosen on "
         f"{_listed(trial.sweep_seeds)}.",
         "The single agent was trained until it had spent what the team had, and scored when each budget was reached. "
-        "Budgets are of training: what an answer costs at test is a table of its own.",
+        "Budgets are of training, latency too: it is the critical path of the episodes that were played to learn. What "
+        "an answer costs at test, and how long a user waits for it, is a table of its own and is not equalised.",
     ]
 
 

@@ -51,7 +51,7 @@ def compare(gaps: Outcomes | None, margin: float, unequal: str = "") -> Comparis
     """
     if gaps is None:
         return Comparison("open", None, "nothing to compare: no seed of both has finished")
-    difference = statistics.estimate([gaps])
+    difference = statistics.estimate([gaps], difference=True)
     if unequal:
         return Comparison("open", difference, unequal)
     if math.isnan(difference.low):
@@ -72,7 +72,7 @@ def needed(comparisons: Mapping[Unit, Comparison]) -> tuple[Needed, str]:
     ahead = [unit for unit in words if words[unit] == "ahead"]
     level = [unit for unit in words if words[unit] == "level"]
     if len(ahead) == len(words):
-        return "team needed", "It is ahead of the best single agent under every budget."
+        return "team needed", "It is ahead of the best single agent under every budget of training."
     if words["sampled"] == "level":
         beside = f", though ahead at equal {_listed(ahead)}" if ahead else ""
         return "no team needed", f"At equal sampled tokens a single agent does as well{beside}."
@@ -93,7 +93,7 @@ def matters(retrained: Comparison | None) -> Matters:
     return words[retrained.word]
 
 
-_NAMES = {"sampled": "sampled tokens", "processed": "processed tokens", "latency": "latency"}
+_NAMES = {"sampled": "sampled tokens", "processed": "processed tokens", "latency": "latency in training"}
 
 
 def _listed(units: Sequence[Unit]) -> str:
