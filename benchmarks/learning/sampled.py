@@ -4,9 +4,9 @@
 
     python -m benchmarks sampled runs/shapes
 
-A report's differences are of greedy outcomes. Here a problem's outcome is its mean over the k sampled answers of a run,
-for the rows that have them; differences are paired by seed and problem as in the report, to the grid's baseline and
-reference.
+A report's differences are of greedy outcomes. Here a problem's outcome is its mean over the k sampled answers of a run
+(avg@k), for the rows that have them, and in a second table whether some answer of the k was paid (pass@k). Differences
+are paired by seed and problem as in the report, to the grid's baseline, or ``--baseline``, and its reference.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.runs import table
 from marft_algos.bench import tables
@@ -23,8 +23,10 @@ from marft_algos.bench.folder import BenchFolder
 from marft_envs.errors import ConfigError
 
 
-def rows(runs: Sequence[Mapping[str, Any]], baseline: str, reference: str = "") -> list[list[str]]:
-    """The table, its head first.
+def rows(
+    runs: Sequence[Mapping[str, Any]], baseline: str, reference: str = "", score: Literal["avg", "pass"] = "avg"
+) -> list[list[str]]:
+    """The table of a score, its head first.
 
     Raises:
         ConfigError: No finished run has sampled answers, or there is no such row to compare with.
@@ -33,7 +35,7 @@ def rows(runs: Sequence[Mapping[str, Any]], baseline: str, reference: str = "") 
     if not drawn:
         raise ConfigError("No run here has sampled answers. Put `samples = 8` into the grid, and run it again.")
     greedy = {(x.env, x.algorithm): x.mean for x in tables.lines(drawn, baseline, reference)}
-    k = f"avg@{drawn[0]['samples']}"
+    k = f"{score}@{drawn[0]['samples']}"
     head = ["environment", "algorithm", "greedy", k, f"{k} less {baseline}'s", f"{k} less {reference}'s"]
     body = [
         [
@@ -44,19 +46,27 @@ def rows(runs: Sequence[Mapping[str, Any]], baseline: str, reference: str = "") 
             tables.points(x.difference, signed=True),
             tables.points(x.across, signed=True),
         ]
-        for x in tables.lines([{**r, "outcomes": r["sampled"]} for r in drawn], baseline, reference)
+        for x in tables.lines([{**r, "outcomes": _outcomes(r["sampled"], score)} for r in drawn], baseline, reference)
     ]
     return [row if reference else row[:-1] for row in (head, *body)]
 
 
+def _outcomes(means: Sequence[float | None], score: str) -> list[float | None]:
+    """Returns each problem's score, of its mean over k answers; None where an outage took it."""
+    return [mean if mean is None or score == "avg" else float(mean > 0) for mean in means]
+
+
 def main() -> int:
-    """Prints the table of one folder."""
+    """Prints the tables of one folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder of the benchmark")
-    folder = BenchFolder(parser.parse_args().folder)
+    parser.add_argument("--baseline", default="", help="differences are to this row; the grid's baseline by default")
+    args = parser.parse_args()
+    folder = BenchFolder(args.folder)
     grid = folder.described()["grid"]
-    head, *body = rows(folder.rows(), grid.get("baseline", "reinforce"), grid.get("reference", ""))
-    print(table(head, body))
+    to = args.baseline or grid.get("baseline", "reinforce"), grid.get("reference", "")
+    averages, passed = rows(folder.rows(), *to), rows(folder.rows(), *to, score="pass")
+    print(f"{table(averages[0], averages[1:])}\n\n{table(passed[0], passed[1:])}")
     return 0
 
 

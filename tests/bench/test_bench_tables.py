@@ -340,6 +340,14 @@ def test_bad_calls_say_what_to_type(
         BenchFolder(tmp_path).prepare({})
 
 
+def test_pass_at_k_counts_the_problems_of_which_some_answer_is_paid() -> None:
+    means = {"a": [0.25] * 30 + [0.0] * 10, "base": [1.0] * 20 + [0.0] * 20}
+    drawn = [r | {"sampled": means[r["algorithm"]], "samples": 4} for r in benchmark(0.8)]
+    head, ours, theirs = sampled.rows(drawn, "base", score="pass")
+    assert head[3] == "pass@4" and ours[3].startswith("75.0 [") and theirs[3].startswith("50.0 [")
+    assert ours[4].startswith("+25.0 [")
+
+
 def test_sampled_scores_have_differences_of_their_own() -> None:
     """Greedy answers may rank two algorithms the other way round than sampled ones."""
     shares = {"a": 0.25, "base": 0.5}
