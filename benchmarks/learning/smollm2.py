@@ -298,12 +298,14 @@ def report(setting: str, seeds: Sequence[int]) -> str:
         if there:
             gains = job != "shots"
             cells = [_cell(there[seed], gains) if seed in there else "" for seed in seeds]
+            ways = [" ".join(f"{x:.3f}" for x in [*r["evaluations"].values()][1:-1]) for r in there.values()]
             costs = [f"{result['cpu_seconds'] / 60:.0f}" for result in there.values()]
             swaps = [result["swapped"] for result in there.values() if result["swapped"]]
             pairs = [(_records(result, "before"), _records(result, "after")) for result in there.values()]
-            rows.append([job, *cells, over_seeds(pairs) if gains else "", ", ".join(costs), "; ".join(swaps)])
+            said = ["; ".join(filter(None, ways)), ", ".join(costs), "; ".join(swaps)]
+            rows.append([job, *cells, over_seeds(pairs) if gains else "", *said])
     header = ["job", *(f"seed {seed}: after, gain in points" for seed in seeds), "mean gain, points (seeds)"]
-    return table([*header, "CPU minutes", "messages exchanged"], rows)
+    return table([*header, "on the way", "CPU minutes", "messages exchanged"], rows)
 
 
 def by_kind(setting: str, seeds: Sequence[int]) -> str:
@@ -368,9 +370,7 @@ def _compared(title: str, runs_of: Sequence[tuple[str, str, str, str, int]]) -> 
 
 
 def over_seeds(pairs: Sequence[tuple[list[EvalRecord], list[EvalRecord]]]) -> str:
-    """Returns the mean difference of (before, after) over seeds, with the interval over seeds and problems.
-
-    Fewer than three seeds have no interval, and one has no mean.
+    """Returns the mean difference of (before, after) over seeds, with its interval from three seeds on; empty for one.
 
     Raises:
         ConfigError: The seeds were not scored on the same problems.

@@ -147,8 +147,8 @@ SMOLLM2: dict[str, Any] = {
         # Adam's first steps have the size of the rate in every weight, and at 5e-4 one run of three did not win back
         # what they lost: +8 points of 500 problems without it, +13 to +21 in four runs with it (docs/smollm2.md).
         "lr_warmup": 6,
-        # Failures have gradients two to nine times as long, squared, as successes: with the mean three seeds ended 9, 1
-        # and 5 points lower, two of them below what imitating successes reaches (docs/smollm2.md).
+        # Failures have gradients two to nine times as long, squared, as successes, so the mean has more variance; with
+        # it three seeds ended 9, 1 and 5 points lower, which alone shows no difference (docs/smollm2.md).
         "baseline": "optimal",
         "minibatches": 2,
         # 4 GB at most; a machine with more gains nothing from longer pieces.

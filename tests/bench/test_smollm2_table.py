@@ -26,7 +26,7 @@ def write(
 ) -> None:
     sides = {"before": before, "after": outcomes}
     records = {when: [(f"problem/{first + k}", x, False) for k, x in enumerate(side)] for when, side in sides.items()}
-    result = {**records, "cpu_seconds": 60, "swapped": None}
+    result = {**records, "evaluations": {"0": 0.5, "12": 0.625, "24": 0.75}, "cpu_seconds": 60, "swapped": None}
     (folder / f"{setting}-{job}-{seed}.json").write_text(json.dumps(result), encoding="utf-8")
 
 
@@ -94,7 +94,8 @@ def test_runs_of_two_settings_are_paired_by_job_seed_and_problem(folder: Path) -
 def test_a_gain_has_a_mean_over_seeds(folder: Path) -> None:
     for seed in range(3):
         write(folder, "marft", seed, [1, 1, 1, 0] * 10, before=[1, 1, 0, 0] * 10)
-    assert cells(smollm2.report("bf16", [0, 1, 2]))["marft"][3].startswith("+25.0 [+")
+    row = cells(smollm2.report("bf16", [0, 1, 2]))["marft"]
+    assert row[3].startswith("+25.0 [+") and row[4] == "0.625; 0.625; 0.625"
 
 
 def test_seeds_that_were_not_played_on_the_same_problems_have_no_mean(folder: Path) -> None:
