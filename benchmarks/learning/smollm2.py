@@ -161,6 +161,8 @@ def main() -> None:
     parser.add_argument("--pool", action="store_true", help="with --against: the runs of all these settings, too")
     parser.add_argument("--kinds", action="store_true", help="print which kinds of problems changed most")
     args = parser.parse_args()
+    if args.pool and not args.against:
+        parser.error("--pool is of differences; expected --against JOB beside it")
     if not args.table:
         if past := {*args.settings} & {*PAST}:
             parser.error(f"nothing can be run as {', '.join(past)}; --table prints what there is")
@@ -342,10 +344,8 @@ def across(one: tuple[str, str], other: tuple[str, str], seeds: Sequence[int]) -
     if bool(less) != bool(more):
         raise ConfigError("One side of --across names a job, the other none; expected A B, or A:JOB B:JOB.")
     pairs = [(less, more)] if less else [(job, job) for job in JOBS]
-    rows = [
-        _compared(f"{above}:{m} over {below}:{j}", [(below, j, above, m, seed) for seed in seeds]) for j, m in pairs
-    ]
-    if not (rows := [row for row in rows if any(row[1:])]):
+    each = {f"{above}:{m} over {below}:{j}": [(below, j, above, m, seed) for seed in seeds] for j, m in pairs}
+    if not (rows := [row for title, runs_of in each.items() if any((row := _compared(title, runs_of))[1:])]):
         raise ConfigError(f"No result of {above} and {below} has the same job and seed. See {RESULTS}.")
     return table(["in points", *(f"seed {seed}" for seed in seeds), "mean (seeds)"], rows)
 
@@ -377,7 +377,8 @@ def over_seeds(pairs: Sequence[tuple[list[EvalRecord], list[EvalRecord]]]) -> st
     """
     if len(pairs) < 2:
         return ""
-    if any(len({record.task_id for record in side}) > 1 for side in zip(*itertools.chain(*pairs), strict=True)):
+    sides = list(itertools.zip_longest(*itertools.chain(*pairs), fillvalue=EvalRecord("", 0.0, False)))
+    if any(len({record.task_id for record in problem if not record.lost}) > 1 for problem in sides):
         raise ConfigError("The runs were not scored on the same problems in all seeds, so they have no mean.")
     before, after = (np.array([[_known(record) for record in pair[i]] for pair in pairs]) for i in (0, 1))
     return f"{tables.points(estimate(complete(after - before), difference=True), signed=True)} ({len(pairs)})"
