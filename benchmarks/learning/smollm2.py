@@ -174,7 +174,8 @@ def main() -> None:
             check_bf16()  # what the runs themselves warn of goes to their logs
         measure_all([(n, seed, job) for n in args.settings for job in args.only for seed in args.seeds], args)
     if args.across:
-        print(across(*args.across, args.seeds))
+        one, other = args.across
+        print(across(one, other, args.seeds))
         return
     for name in args.settings:
         print(f"\n{name}\n\n{report(name, args.seeds)}")
