@@ -210,8 +210,10 @@ def contributions(config: TrainConfig, run: RunFolder, episodes: int) -> dict[st
     """Scores the trained team, and that with each policy set back to its start, on the panel's first problems."""
     evaluation = HeldOut(config, episodes)
     with tempfile.TemporaryDirectory() as aside:
-        trained = checkpoint.pick(run.checkpoints) / "policies"
+        saved = checkpoint.pick(run.checkpoints)
         names = [p for p in evaluation.policies.policies if evaluation.policies.trainable(p)]
+        checkpoint.check_policies(saved, names)
+        trained = saved / "policies"
         for name in names:
             evaluation.policies.save_adapter(name, Path(aside) / name)
             evaluation.policies.load_adapter(name, trained / name)

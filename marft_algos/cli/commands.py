@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -13,7 +14,7 @@ from marft_algos.cli.training import typed_settings
 from marft_algos.config import arguments, trust
 from marft_algos.config.arguments import typed
 from marft_algos.lazy import check_packages, require_training
-from marft_algos.ranks.group import launched
+from marft_algos.ranks.group import launched, lead
 from marft_algos.runs import kinds, start
 from marft_algos.runs.folder import RunFolder, compare
 from marft_algos.terminal import clean, say
@@ -46,7 +47,7 @@ def run_train(argv: list[str]) -> int:
         config = launch.lessened(config, group)
         if run is not None and group.rank == 0:
             lock.enter_context(run.locked(command))
-        if run is not None and _is_done(run, config):
+        if run is not None and lead(group, partial(_is_done, run, config)):
             return 0
         if run is None:
             config = warmed(config, command, group)
@@ -96,13 +97,18 @@ def _train(trainer: Trainer, run: RunFolder) -> int:
 
 def _is_done(run: RunFolder, config: TrainConfig) -> bool:
     """Whether nothing is left to train, and says so; a report that is missing is written."""
-    from marft_algos.runs import checkpoint, report
+    from marft_algos.runs import checkpoint, checksums, report
 
     if not checkpoint.steps(run.checkpoints):
         return False
-    progress = checkpoint.read_progress(checkpoint.pick(run.checkpoints))
-    if progress.unevaluated or not progress.done(config):
-        return False
+    last = checkpoint.pick(run.checkpoints)
+    try:
+        progress = checkpoint.read_progress(last)
+        if progress.unevaluated or not progress.done(config):
+            return False
+        checksums.check(last)
+    except checksums.DamagedError:
+        return False  # something is: to resume takes an earlier one
     if not run.report_file.is_file():
         report.finish(run)
     if progress.iteration >= config.iterations:

@@ -18,6 +18,7 @@ from huggingface_hub import ModelCardData
 from marft_algos.config.settings import TrainConfig
 from marft_algos.export.bases import Base, name_base
 from marft_algos.models import EMBEDDED, gguf
+from marft_algos.runs import checksums
 
 if TYPE_CHECKING:
     from marft_algos.export.folder import Wanted
@@ -55,6 +56,7 @@ def write(wanted: Wanted, out: Path) -> None:
     state = json.loads((wanted.checkpoint / "state.json").read_text(encoding="utf-8"))
     state |= {"policies": list(wanted.policies)}
     (step / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+    checksums.write(step)
     (folder / "config.toml").write_text(_config(wanted, out).to_toml(), encoding="utf-8")
     (folder / "README.md").write_text(_card(wanted), encoding="utf-8")
 

@@ -5,6 +5,7 @@
       state.pt           value heads, optimisers, random states, episodes that wait to be learnt from; loaded with
                          ``weights_only=True``
       state.json         iteration, version, position in metrics.jsonl, best evaluation
+      SHA256SUMS         checksums of all these files; whoever reads one compares it (:mod:`.checksums`)
 
 A run samples by stateless seeds (run seed, iteration, episode, turn), so these are the only things that an iteration
 hands to the next. The global random states are kept too: tasks or models of users may draw from them.
@@ -31,6 +32,8 @@ from safetensors import SafetensorError
 
 from marft_algos.models import finite
 from marft_algos.ranks import alike
+from marft_algos.runs import checksums
+from marft_algos.runs.checksums import DamagedError
 from marft_algos.runs.disk import writing
 from marft_algos.runs.progress import Progress as Progress
 from marft_envs.errors import ConfigError, MarftError, did_you_mean
@@ -82,6 +85,34 @@ def pick(folder: Path, which: str = "last") -> Path:
     return step_dir(folder, int(which))
 
 
+def newest_whole(folder: Path) -> tuple[Path, list[str]]:
+    """Returns the last checkpoint that is as it was written; those after it, which are damaged, are renamed.
+
+    Returns:
+        The checkpoint, and what is wrong with each of the others.
+
+    Raises:
+        DamagedError: There is none; nothing is renamed.
+    """
+    damaged: list[Path] = []
+    errors: list[DamagedError] = []
+    for iteration in reversed(steps(folder)):
+        path = step_dir(folder, iteration)
+        try:
+            checksums.check(path)
+        except DamagedError as error:
+            damaged.append(path)
+            errors.append(error)
+            continue
+        for bad in damaged:
+            aside = bad.with_name(f"damaged-{bad.name}")
+            with writing(aside):
+                shutil.rmtree(aside, ignore_errors=True)
+                bad.rename(aside)
+        return path, [str(error) for error in errors]
+    raise errors[0]
+
+
 def save(
     folder: Path,
     progress: Progress,
@@ -114,6 +145,7 @@ def save(
         torch.save({**state, "ahead": list(ahead), "random": _random_state()}, aside / "state.pt")
         described = {"format": FORMAT, "policies": list(names), **dataclasses.asdict(progress)}
         (aside / "state.json").write_text(json.dumps(described, indent=1) + "\n")
+        checksums.write(aside)
         for path in [*aside.rglob("*"), aside]:
             _fsync(path)
         if target.exists():
@@ -163,8 +195,9 @@ def read_progress(path: Path) -> Progress:
     """Reads where the run was.
 
     Raises:
-        ConfigError: Unreadable, or of another format.
+        ConfigError: Damaged, unreadable, or of another format.
     """
+    checksums.check(path, "state.json")
     try:
         described = json.loads((path / "state.json").read_text())
         if described.pop("format") != FORMAT:
@@ -180,22 +213,24 @@ def read_progress(path: Path) -> Progress:
 
 
 def check_policies(path: Path, names: Sequence[str]) -> None:
-    """Checks that a checkpoint holds these policies, without reading any.
+    """Checks that a checkpoint holds these policies, as they were saved, without loading any.
 
     Raises:
-        ConfigError: It has no such policy.
+        ConfigError: It has no such policy, or one is damaged.
     """
     there = sorted(folder.name for folder in (path / "policies").glob("*"))
     for name in names:
         if name not in there:
             raise ConfigError(f"The checkpoint {path} has no policy '{name}'. {did_you_mean(name, there)}")
+    if names:
+        checksums.check(path, *(f"policies/{name}" for name in names))
 
 
 def load_policies(path: Path, policies: PolicyFiles, names: Sequence[str]) -> None:
     """Reads the weights of these policies, in place.
 
     Raises:
-        ConfigError: The checkpoint has no such policy.
+        ConfigError: As ``check_policies``.
     """
     check_policies(path, names)
     for name in names:
@@ -230,12 +265,14 @@ def digest(path: Path) -> str:
         ConfigError: As ``load_state``.
     """
     state = _read_state(path)
+    checksums.check(path, "policies")
     files = sorted((path / "policies").rglob("*.safetensors"))
     adapters = {str(file.relative_to(path)): safetensors.torch.load_file(file) for file in files}
     return alike.digest([adapters, state["learner"], state["critics"]])
 
 
 def _read_state(path: Path) -> dict[str, Any]:
+    checksums.check(path, "state.pt")
     try:
         state: dict[str, Any] = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:

@@ -14,6 +14,7 @@ from typing import Literal
 
 from marft_algos.config import trust, values
 from marft_algos.lazy import require_training
+from marft_algos.runs import checksums
 from marft_algos.terminal import say
 from marft_envs.errors import ConfigError
 
@@ -21,7 +22,7 @@ Kind = Literal["team", "adapter"]
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*?)(?:@([\w][\w./-]*))?")
 _DATA = ("safetensors", "json", "jinja", "model", "txt")
 _WANTED: dict[Kind, list[str]] = {
-    "team": ["config.toml", *(f"checkpoints/step_*.{ending}" for ending in _DATA)],
+    "team": ["config.toml", *(f"checkpoints/step_*{end}" for end in (*(f".{d}" for d in _DATA), checksums.FILE))],
     "adapter": ["adapter_model.safetensors", "adapter_config.json"],
 }
 _WRITES = {

@@ -15,7 +15,7 @@ from marft_algos.algorithms.settings import UpdateConfig
 from marft_algos.config import presets, values
 from marft_algos.config import settings as configs
 from marft_algos.config.settings import TrainConfig
-from marft_algos.runs import paths
+from marft_algos.runs import checksums, paths
 from marft_algos.runs.disk import writing
 from marft_algos.runs.folder import RunFolder
 from marft_envs.errors import ConfigError
@@ -224,6 +224,7 @@ def keep(run: RunFolder, config: TrainConfig, names: Sequence[str]) -> None:
         for name in names:
             shutil.copytree(origin.weights / "policies" / name, aside / "policies" / name)
         (aside / _ORIGIN).write_text(json.dumps(_record(origin, names), indent=1) + "\n", encoding="utf-8")
+        checksums.write(aside)
         aside.rename(run.start)
 
 

@@ -28,6 +28,7 @@ from marft_algos.runs import start as starts
 from marft_algos.runs.folder import UNTRAINED, PanelFacts, RunFolder
 from marft_algos.runs.onlooker import Onlooker
 from marft_algos.runs.progress import Progress
+from marft_algos.terminal import say
 from marft_algos.training import ahead, evaluate, rollouts, setup
 from marft_algos.training.advice import advice
 from marft_algos.training.collect import Collected, Episodes, demonstrated
@@ -86,15 +87,20 @@ class Trainer:
     def resume(self, run: RunFolder) -> None:
         """Takes over the last checkpoint; what the run wrote after it is forgotten, and will be written again.
 
-        Settings may differ from those the run was started with (more iterations, say): config.toml follows, once it is
-        certain that the checkpoint fits them.
+        A damaged one is renamed, and the one before is taken. Settings may differ from those the run was started with
+        (more iterations, say): config.toml follows, once it is certain that the checkpoint fits them.
+
+        Raises:
+            DamagedError: No checkpoint is whole.
         """
-        if not checkpoint.steps(run.checkpoints):
+        if not self._begun(run):
             run.write_config(self.config.to_toml())
             run.rewind(-1, 0)
             return
         self._restarted = run.silent() if restarts() else 0.0
-        path = checkpoint.pick(run.checkpoints)
+        path, damaged = lead(self.group, partial(checkpoint.newest_whole, run.checkpoints))
+        if damaged and self.group.rank == 0:
+            say(*(f"note: {what}" for what in damaged), f"note: going on from {path}", sep="\n", error=True)
         self.progress = checkpoint.read_progress(path)
         checkpoint.load_policies(path, self.policies, self._saved)
         state = checkpoint.load_state(path)

@@ -18,7 +18,7 @@ import torch
 from helpers.runs import quiet_display, settings, timeless, train
 from helpers.tiny import save_tiny
 from marft_algos.config.settings import TrainConfig
-from marft_algos.runs import checkpoint, disk
+from marft_algos.runs import checkpoint, checksums, disk
 from marft_algos.runs.disk import RunError
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training.interrupt import Interrupted
@@ -121,7 +121,7 @@ def test_killed_at_five_moments_and_resumed_a_run_ends_as_one_that_was_not(model
 
     reference = RunFolder(Path(whole.runs_dir) / "run")
     assert timeless(RunFolder(root)) == timeless(reference)
-    assert len(timeless(reference)) == 7 and len({line.get("score") for line in timeless(reference)}) > 3
+    assert len(timeless(reference)) == 7 and len({line.get("return") for line in timeless(reference)}) > 3
     assert weights(root) == weights(reference.root)
     for kind in ("train", "eval"):
         names = [RunFolder(root).episodes_file(kind, i) for i in reference.recorded(kind)]
@@ -194,9 +194,11 @@ def test_a_checkpoint_with_foreign_code_is_refused(model: Path, tmp_path: Path) 
     _, run = train(settings(model, tmp_path, iterations=0))
     path = checkpoint.pick(run.checkpoints)
     torch.save({"learner": Path("x"), "random": {}}, path / "state.pt")
+    checksums.write(path)
     with pytest.raises(ConfigError, match="cannot be read"):
         checkpoint.load_state(path)
     (path / "state.json").write_text(json.dumps({"format": 99}))
+    checksums.write(path)
     with pytest.raises(ConfigError, match="another format"):
         checkpoint.read_progress(path)
 

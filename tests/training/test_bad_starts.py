@@ -12,6 +12,7 @@ import pytest
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
+from marft_algos.runs import checksums
 
 POLICY = "runs/a/checkpoints/step_000002/policies/planner_0"
 WEIGHTS = "adapter_model.safetensors"
@@ -97,10 +98,12 @@ def test_an_adapter_of_another_base_names_it(capsys: pytest.CaptureFixture[str])
         (shutil.rmtree, "has no policy 'planner_0'"),
     ],
 )
-def test_damaged_weights_are_said_to_be_so_whoever_reads_them(
+def test_weights_that_were_saved_damaged_are_said_to_be_so_whoever_reads_them(
     damage: Callable[[Path], object], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Their checksums say that they were saved so; what has changed since, they tell (``tests/runs/test_checksums``)."""
     damage(Path(POLICY))
+    checksums.write(Path(POLICY).parents[1])
     for words in (
         "train grpo --start runs/a --episodes-per-iteration 8 --iterations 1",
         "train --resume runs/a --iterations 4",

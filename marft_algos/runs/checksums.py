@@ -1,0 +1,84 @@
+"""Notices files that are not what was written: the SHA-256 of each lies beside them, as ``sha256sum`` writes it.
+
+A flipped bit in weights is a number like any other: formats of tensors have no checksum, and zip's are not looked at.
+``sha256sum --check SHA256SUMS`` says the same as :func:`check`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from marft_envs.errors import ConfigError
+
+FILE = "SHA256SUMS"
+
+
+class DamagedError(ConfigError):
+    """A file is not what was written, or is gone."""
+
+
+def write(folder: Path) -> None:
+    """Writes the checksums of all files below a folder, which will not change any more."""
+    lines = [f"{_sha256(folder / name)}  {name}\n" for name in _files(folder)]
+    (folder / FILE).write_text("".join(lines), encoding="utf-8")
+
+
+def check(folder: Path, *parts: str) -> None:
+    """Compares files with their checksums.
+
+    Args:
+        folder: Has the checksums.
+        *parts: Files and folders in it that will be read; none: all of it.
+
+    Raises:
+        DamagedError: One of them has changed, is gone, or has no checksum; the message names it.
+    """
+    known = _known(folder)
+    names = sorted({*known, *_files(folder)})
+    bad = [name for name in _below(names, parts) if known.get(name) != _sha256(folder / name)]
+    bad += [part for part in parts if not any(_below(names, [part]))]
+    if bad:
+        raise DamagedError(
+            f"{folder} is damaged: {', '.join(bad)} {'is' if len(bad) == 1 else 'are'} not what was saved there (by"
+            f" {FILE}). Put back a copy of that folder, or choose another checkpoint: --checkpoint last, best or a"
+            " number (marft train --resume takes the one before by itself)."
+        )
+
+
+def check_around(folder: Path) -> None:
+    """Compares a policy's files with their checksums, if it lies in a checkpoint: ``step_*/policies/NAME``."""
+    for up in folder.absolute().parents[:2]:
+        if (up / FILE).is_file():
+            check(up, str(folder.absolute().relative_to(up)))
+
+
+def _known(folder: Path) -> dict[str, str]:
+    try:
+        lines = (folder / FILE).read_bytes().decode("utf-8", "replace").split("\n")
+    except OSError as error:
+        raise DamagedError(
+            f"{folder} has no {FILE}, so nobody can tell whether its files are what was saved there: it was copied in"
+            f" part, or an earlier version wrote it. Copy it again; or, if you trust the files, write one in {folder}:"
+            f" find * -type f ! -name {FILE} -exec sha256sum {{}} + > {FILE}"
+        ) from error
+    return {name: checksum for checksum, _, name in (line.partition("  ") for line in lines)}
+
+
+def _files(folder: Path) -> list[str]:
+    """Lists what has a checksum; hidden files are the system's, such as those of NFS."""
+    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return sorted(name for name in names if name != FILE and not any(p.startswith(".") for p in name.split("/")))
+
+
+def _below(names: Iterable[str], parts: Iterable[str]) -> list[str]:
+    parts = list(parts)
+    return [name for name in names if name and (not parts or any(name == p or name.startswith(f"{p}/") for p in parts))]
+
+
+def _sha256(file: Path) -> str | None:
+    if not file.is_file():
+        return None
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
