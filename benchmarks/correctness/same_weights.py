@@ -50,9 +50,9 @@ def tensors(run: Path) -> dict[str, str]:
 
 
 def scores(run: Path) -> list[tuple[float, int]]:
-    """Score and tokens of every iteration."""
+    """Return and tokens of every iteration."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [(line["score"], line["tokens"]) for line in lines if "score" in line]
+    return [(line["return"], line["tokens"]) for line in lines if "return" in line]
 
 
 def main() -> int:

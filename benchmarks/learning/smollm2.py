@@ -276,7 +276,7 @@ def _result(done: Done, swapped: str | None) -> dict[str, Any]:
         "before": _outcomes(done.run.evaluation(UNTRAINED)),
         "after": _outcomes(done.run.evaluation(last)),
         "evaluations": evaluations,
-        "scores": [round(m["score"], 4) for m in lines if "score" in m],
+        "scores": [round(m["return"], 4) for m in lines if "return" in m],
         "tokens": done.tokens,
         "tokens_processed": sum(int(m.get("tokens_processed", 0)) for m in lines),
         "cpu_seconds": round(sum(m["time_cpu"] for m in lines), 1),

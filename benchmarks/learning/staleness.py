@@ -77,7 +77,7 @@ def job_of(env: str, variant: str, seed: int) -> Job:
 
 def row_of(env: str, variant: str, seed: int, done: Done) -> Row:
     """Keeps what is reported of a run."""
-    lines = [line for line in done.metrics if "score" in line]
+    lines = [line for line in done.metrics if "return" in line]
     ages = [int(key.split("/")[1]) for line in lines for key in line if key.startswith("behind/")]
     evaluated = [line["eval/success"] for line in done.metrics if "eval/success" in line]
     return {
@@ -85,7 +85,7 @@ def row_of(env: str, variant: str, seed: int, done: Done) -> Row:
         "variant": variant,
         "seed": seed,
         "command": done.job.command,
-        "scores": [round(line["score"], 5) for line in lines],
+        "scores": [round(line["return"], 5) for line in lines],
         "evaluated": [round(x, 5) for x in (evaluated[0], evaluated[-1])],
         "turns": [round(line["turns"], 2) for line in lines],
         "tokens": lines[-1]["tokens_total"],

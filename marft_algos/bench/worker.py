@@ -161,7 +161,7 @@ def measured(run: RunFolder) -> dict[str, Any]:
         before, tokens = tokens, int(line.get("tokens_total", tokens))
         processed += int(line.get("tokens_processed", 0))
         latency += int(line.get("latency_played", 0))
-        learnt += (tokens - before) * line.get("success", line.get("score", 0.0))
+        learnt += (tokens - before) * line.get("success", line.get("return", 0.0))
         seconds += line.get("time_rollout", 0.0) + line.get("time_update", 0.0)
         if "eval/success" in line:
             outcomes = _known(run.evaluation(line["iteration"]))

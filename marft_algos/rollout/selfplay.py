@@ -76,7 +76,7 @@ class Pool:
             if len(learners) < len({t.agent for t in trajectory.transitions}):
                 paid = [layer.agent_rewards.get(agent, 0.0) for layer in trajectory.layers for agent in learners]
                 scores.append(sum(paid) + trajectory.score)
-        return {"pool/score": float(np.mean(scores)), "pool/episodes": float(len(scores))} if scores else {}
+        return {"pool/return": float(np.mean(scores)), "pool/episodes": float(len(scores))} if scores else {}
 
 
 def elo(points: Mapping[tuple[str, str], tuple[float, int]], anchor: str, rounds: int = 2000) -> dict[str, float]:

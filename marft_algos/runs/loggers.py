@@ -16,7 +16,7 @@ from rich.text import Text
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.intervals import Interval
 from marft_algos.runs.pace import Pace
-from marft_algos.runs.plots import NOISE
+from marft_algos.runs.plots import DEMONSTRATED, NOISE
 from marft_algos.runs.trackers import TRACKERS
 from marft_algos.terminal import clean
 
@@ -80,7 +80,7 @@ class Display:
         self._first = self._share_of()
         self.console = console or Console(file=sys.stderr, highlight=False)
         self._start = time.monotonic()
-        self._scores: list[float] = []
+        self._returns: list[float] = []
         self._lost = 0
         self._last: Mapping[str, Any] = {}
         self._evaluations: list[tuple[str, str]] = []
@@ -122,14 +122,13 @@ class Display:
     def log(self, metrics: Mapping[str, Any]) -> None:
         """The numbers of one iteration."""
         self._last, self.done = metrics, int(metrics["iteration"])
-        if "score" in metrics:
-            self._scores.append(float(metrics["score"]))
+        if "return" in metrics:
+            self._returns.append(float(metrics["return"]))
             self._lost += int(metrics.get("infra", 0))
             if self._live is None:
                 kls = {key.split("/")[1]: v for key, v in metrics.items() if key.endswith("/kl") and abs(v) > NOISE}
                 kl = [f"{policy} KL {v:.4f}" for policy, v in kls.items()]
-                parts = [f"iteration {self._where()}", f"score {metrics['score']:.3f}", *kl]
-                parts += [f"infra {metrics.get('infra', 0)}"]
+                parts = [f"iteration {self._where()}", *_outcome(metrics), *kl, f"infra {metrics.get('infra', 0)}"]
                 self.note("  ".join([*parts, f"{metrics['time_total']:.1f} s", f"left {self.left()}"]))
 
     def left(self) -> str:
@@ -152,10 +151,9 @@ class Display:
         clock = f"  {self._where()}   {spent} spent, {self.left()} left   "
         head = Text.assemble(bar, clock, (self._phase, "cyan"))
         rows: list[Any] = [head]
-        if self._scores:
-            recent = self._scores[-10:]
-            now = f"{sum(recent) / len(recent):.3f}, infra {self._lost}"
-            rows.append(Text(f"score while training  {sparkline(self._scores)}  {now}"))
+        if self._returns:
+            now = "  ".join([*_outcome(self._last), f"infra {self._lost}"])
+            rows.append(Text(f"while training  {sparkline(self._returns)}  {now}"))
         if policies := self._policies():
             rows.append(policies)
         pace = Pace.of([self._last])
@@ -180,3 +178,12 @@ class Display:
             numbers = ("–" if v is None else f"{v if abs(v) > NOISE else 0.0:.4g}" for v in values)
             table.add_row(clean(name, line=True), *numbers)
         return table
+
+
+def _outcome(metrics: Mapping[str, Any]) -> list[str]:
+    """Says what an iteration's episodes earned; demonstrations are nothing that the team has done."""
+    if "return" not in metrics:
+        return []
+    if DEMONSTRATED in metrics:
+        return [f"return of demonstrations {metrics['return']:.3f}"]
+    return [f"{name} {metrics[name]:.3f}" for name in ("return", "success") if name in metrics]

@@ -24,6 +24,8 @@ READABLE = 0.7
 """Share of its size at which the text of a diagram can still be read."""
 FEW = 30
 """Points that are marked; one alone would be no line."""
+DEMONSTRATED = "rejected"
+"""Is counted where an iteration has demonstrations: their returns are not the team's."""
 _SHARES = ("clip_share", "cut")
 """What lies between 0 and 1: its axis starts at 0, and ends at 1 at most."""
 _FLOORS = {"explained_variance": -1.0}
@@ -62,8 +64,8 @@ class Diagram:
 
 
 def diagrams(metrics: Sequence[Mapping[str, Any]]) -> list[Diagram]:
-    """Returns the diagrams of a run: accuracy first, then one per quantity with a line per policy or agent."""
-    shown = [_accuracy(metrics)]
+    """Returns the diagrams of a run: what evaluations measure, then one per quantity, a line per policy or agent."""
+    shown = _outcomes(metrics)
     shown += [_grouped(metrics, "policy", key, *words) for key, words in _POLICY.items()]
     if all(_zero(diagram) for diagram in shown if diagram.title == "KL"):
         shown = [diagram for diagram in shown if diagram.title not in _OFF_POLICY]
@@ -79,17 +81,30 @@ def single(metrics: Sequence[Mapping[str, Any]], key: str) -> Diagram:
     return Diagram(key, "", {key: points})
 
 
-def _accuracy(metrics: Sequence[Mapping[str, Any]]) -> Diagram:
+def _outcomes(metrics: Sequence[Mapping[str, Any]]) -> list[Diagram]:
+    """Returns the diagram of success, in training and at evaluations, and that of returns where these are others.
+
+    Where a task does not say what is solved, an evaluation's ``success`` is the mean return, and so is its name.
+    """
     evaluated = [m for m in metrics if "eval/success" in m]
-    trained = [(float(m["iteration"]), float(m["score"])) for m in metrics if "score" in m]
+    solved, returns = _trained(metrics, "success"), _trained(metrics, "return")
+    name, trained = ("success", solved) if solved or not returns else ("return", returns)
     points = [(float(m["iteration"]), float(m["eval/success"])) for m in evaluated]
     band = [(float(m["iteration"]), float(m["eval/low"]), float(m["eval/high"])) for m in evaluated]
     baseline = points[0][1] if points and points[0][0] == 0 else None
     unit = all(0 <= y <= 1 for _, y in points + trained)
     held_out = any(m.get("eval/held_out") for m in evaluated)
-    name = "held out" if held_out else "evaluated"
+    label = "held out" if held_out else "evaluated"
+    while_training = "demonstrations" if any(DEMONSTRATED in m for m in metrics) else "while training"
     note = f"{'held-out problems' if held_out else 'evaluations'} with 95 % interval; dashed: the untrained team"
-    return Diagram("score", note, {name: points, "while training": _smooth(trained)}, band, baseline, unit)
+    shown = [Diagram(name, note, {label: points, while_training: _smooth(trained)}, band, baseline, unit)]
+    if solved and returns != solved:
+        shown.append(Diagram("return", "mean return of the team's episodes", {while_training: _smooth(returns)}))
+    return shown
+
+
+def _trained(metrics: Sequence[Mapping[str, Any]], key: str) -> Points:
+    return [(float(m["iteration"]), float(m[key])) for m in metrics if key in m]
 
 
 def _smooth(points: Points, window: int = 5) -> Points:

@@ -27,7 +27,7 @@ class Collected:
     trajectories: Sequence[Trajectory]
     """To learn from."""
     metrics: dict[str, Any]
-    """Score and the like of the first panel, which no choice has touched, and counts of everything sampled."""
+    """Return and the like of the first panel, which no choice has touched, and counts of everything sampled."""
     judged: Sequence[Judged] = ()
     """What replays say about some turns."""
 

@@ -164,8 +164,8 @@ def test_vllm_and_native_policies_learn_what_native_ones_learn(
         server.fake.close()
     for name, tensor in here.policies.state_dict().items():
         torch.testing.assert_close(there.policies.state_dict()[name], tensor, rtol=0, atol=1e-3)
-    assert [line["score"] for line in run.metrics() if "score" in line] == pytest.approx(
-        [line["score"] for line in alone.metrics() if "score" in line]
+    assert [line["return"] for line in run.metrics() if "return" in line] == pytest.approx(
+        [line["return"] for line in alone.metrics() if "return" in line]
     )
     loads = [body["lora_name"].split("-")[0] for body in server.fake.paths("/v1/load_lora_adapter")]
     assert loads == ["solver_0@0", "solver_0@1", "solver_0@2"] and server.loaded == []

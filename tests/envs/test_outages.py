@@ -420,7 +420,7 @@ def test_a_text_that_breaks_its_judge_stays_in_its_group_with_the_worst_reward(
         assert max(advantages) > min(advantages) or all(other.score == 0 for other in group)
     line = run.metrics()[-1]
     assert (line["task_errors"], line["infra"], line["failed"]) == (2, 0, 2 / 12)
-    assert line["score"] == pytest.approx(np.mean([t.score for t in learnt]))
+    assert line["return"] == pytest.approx(np.mean([t.score for t in learnt]))
 
 
 @pytest.mark.parametrize(("worst", "paid"), [(None, -0.5), (-3.0, -3.0)])

@@ -43,7 +43,7 @@ def metrics(iteration: int) -> dict[str, Any]:
     line: dict[str, Any] = {"iteration": iteration, "time_elapsed": 2.0 * iteration, "tokens": 100}
     line |= {"tokens_total": 100 * iteration}
     if iteration:
-        line |= {"score": 0.1 * iteration, "policy/a_0/loss": 1.0 / iteration, "policy/b_0/loss": 0.5 / iteration}
+        line |= {"return": 0.1 * iteration, "policy/a_0/loss": 1.0 / iteration, "policy/b_0/loss": 0.5 / iteration}
     if iteration % 4 == 0:
         score = 0.25 + iteration / 8
         panel = {"eval/n": 8, "eval/instances": 8, "eval/held_out": 1.0}

@@ -24,7 +24,7 @@ from marft_algos.runs.progress import Progress
 
 
 def line(iteration: int, **more: Any) -> dict[str, Any]:
-    known = {"iteration": iteration, "score": 0.5, "time_rollout": 6.0, "time_update": 4.0, "time_elapsed": 1.0}
+    known = {"iteration": iteration, "return": 0.5, "time_rollout": 6.0, "time_update": 4.0, "time_elapsed": 1.0}
     return {**known, "time_total": 12.0, "time_eval": 2.0, "tokens": 90, "tokens_played": 100, **more}
 
 
@@ -167,7 +167,7 @@ def test_time_left_and_place_follow_the_budget_where_it_ends_the_run(monkeypatch
     monkeypatch.setattr("marft_algos.runs.loggers.time.monotonic", lambda: next(clock))
     display = Display(limits.iterations, 0, "relay", console, lambda: progress.share(limits))
     progress.iteration, progress.tokens, progress.latency = 5, 250, 300
-    display.log({"iteration": 5, "score": 0.5, "time_total": 6.0})
+    display.log({"iteration": 5, "return": 0.5, "time_total": 6.0})
     said = console.export_text()
     assert "iteration 5 (25 % of its budget)" in said, "both budgets end it, and this one is used up later"
     assert "left 1:30" in said, "30 s for a quarter"

@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 import sys
 from html.parser import HTMLParser
+from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from helpers import flex
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos import view
-from marft_algos.runs import dependence, plots, report
+from marft_algos.runs import dependence, loggers, plots, report
 from marft_algos.runs.folder import RunFolder
 from marft_envs import trajectory
 from marft_envs.errors import MissingExtraError
@@ -104,9 +106,35 @@ def test_the_page_shows_what_the_run_measured(run: RunFolder) -> None:
         assert word in page
 
 
+def test_what_is_solved_and_what_is_paid_are_two_diagrams() -> None:
+    """On one axis, an evaluation's success beside the return of training would look like a gap between the two."""
+    ends = {"eval/low": 0.3, "eval/high": 0.6, "eval/held_out": 1.0}
+    lines = [{"iteration": 0, "eval/success": 0.44, **ends}, {"iteration": 1, "return": 0.811, "success": 0.5}]
+    success, paid = plots.diagrams(lines)
+    assert success.title == "success" and success.series == {"held out": [(0, 0.44)], "while training": [(1, 0.5)]}
+    assert paid.title == "return" and paid.series == {"while training": [(1, 0.811)]}
+
+    alike = [lines[0], {"iteration": 1, "return": 0.5, "success": 0.5}]
+    assert [d.title for d in plots.diagrams(alike)] == ["success"], "1 for success: the same number twice"
+    unjudged = [lines[0], {"iteration": 1, "return": 0.811}]
+    assert [d.title for d in plots.diagrams(unjudged)] == ["return"], "an evaluation measures returns there, too"
+    shown = [lines[0], lines[1] | {"rejected": 12.0}]
+    assert [list(d.series)[-1] for d in plots.diagrams(shown)] == ["demonstrations", "demonstrations"]
+
+
+def test_the_progress_line_names_return_and_success() -> None:
+    text = StringIO()
+    with loggers.Display(12, 0, "t", Console(file=text, width=200)) as display:
+        display.log({"iteration": 1, "return": 0.811, "success": 0.44, "time_total": 1.0})
+        display.log({"iteration": 2, "return": 1.3, "success": 1.0, "rejected": 12.0, "time_total": 1.0})
+    one, two = text.getvalue().splitlines()
+    assert "  return 0.811  success 0.440  " in one
+    assert "  return of demonstrations 1.300  infra" in two and "success" not in two
+
+
 def test_curves_are_drawn_in_both_formats(run: RunFolder) -> None:
     diagrams = plots.diagrams(run.metrics())
-    assert [d.title for d in diagrams][:3] == ["score", "loss", "KL"]
+    assert [d.title for d in diagrams][:4] == ["success", "return", "loss", "KL"]
     palette = plots.colors(diagrams)
     for diagram in diagrams:
         figure = plots.figure(3, 2)

@@ -440,12 +440,12 @@ def test_one_step_a_batch_has_no_panels_of_zeros() -> None:
         own = {"policy/a/kl": kl, "policy/a/clip_share": clip, "policy/a/loss": 0.1}
         return [
             {"iteration": 0, "eval/success": 0.2, "eval/low": 0.1, "eval/high": 0.4},
-            {"iteration": 1, "score": 0.3, **own},
+            {"iteration": 1, "return": 0.3, **own},
         ]
 
-    assert [p.title for p in plots.diagrams(metrics(3e-13, 0.0))] == ["score", "loss"]
+    assert [p.title for p in plots.diagrams(metrics(3e-13, 0.0))] == ["return", "loss"]
     shown = plots.diagrams(metrics(0.01, 0.0))
-    assert [p.title for p in shown] == ["score", "loss", "KL", "clip share"]
+    assert [p.title for p in shown] == ["return", "loss", "KL", "clip share"]
     axes = plots.figure(3, 2).add_subplot()
     plots.draw(axes, shown[3], plots.colors(shown))
     assert axes.get_ylim() == (0.0, 1.0), "a share of nothing, on the axis of shares"

@@ -19,8 +19,8 @@ from marft_envs.errors import ConfigError, MissingExtraError
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES: list[dict[str, Any]] = [
-    {"iteration": 0, "score": 0.25, "eval/success": 0.2, "note": "text"},
-    {"iteration": 1, "score": 0.5, "policy/a_0/kl": float("nan"), "policy/a_0/loss": -1.5},
+    {"iteration": 0, "return": 0.25, "eval/success": 0.2, "note": "text"},
+    {"iteration": 1, "return": 0.5, "policy/a_0/kl": float("nan"), "policy/a_0/loss": -1.5},
 ]
 
 
@@ -41,7 +41,7 @@ def test_tensorboard_reads_back_what_was_logged(run: RunFolder) -> None:
     logged("tensorboard", run)
     events = reader.EventAccumulator(str(run.root / "tensorboard"))
     events.Reload()
-    assert [(e.step, e.value) for e in events.Scalars("score")] == [(0, 0.25), (1, 0.5)]
+    assert [(e.step, e.value) for e in events.Scalars("return")] == [(0, 0.25), (1, 0.5)]
     assert "policy/a_0/kl" not in events.Tags()["scalars"], "what is no number has no curve"
     text = events.Tensors("what/policy/a_0/loss/text_summary")[0].tensor_proto.string_val[0].decode()
     assert text.startswith("Mean of the loss")
@@ -82,21 +82,21 @@ def test_each_is_told_every_number_once_and_sends_nothing(
     if name == "mlflow":
         batches = [words for call, _, words in module.told if call == "log_batch"]
         assert [point for words in batches for point in words["metrics"]] == [
-            (0, "score", 0.25),
+            (0, "return", 0.25),
             (0, "eval/success", 0.2),
-            (1, "score", 0.5),
+            (1, "return", 0.5),
             (1, "policy/a_0/loss", -1.5),
         ]
         assert [key for words in batches for key, _ in words["tags"]] == [
-            "what/score",
+            "what/return",
             "what/eval/success",
             "what/policy/a_0/loss",
         ]
     else:
         steps = [(words["step"], args) for call, args, words in module.told if call == "log"]
         assert steps == [
-            (0, ({"score": 0.25, "eval/success": 0.2},)),
-            (1, ({"score": 0.5, "policy/a_0/loss": -1.5},)),
+            (0, ({"return": 0.25, "eval/success": 0.2},)),
+            (1, ({"return": 0.5, "policy/a_0/loss": -1.5},)),
         ]
     if name == "wandb":
         (start,) = [words for call, _, words in module.told if call == "init"]

@@ -37,7 +37,7 @@ def mlflow(root: Path) -> Points:
 
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{root / 'mlflow.db'}")
     (kept,) = client.search_runs([client.get_experiment_by_name("marft").experiment_id])
-    assert kept.info.status == "FINISHED" and kept.data.tags["what/score"].endswith("[reward]")
+    assert kept.info.status == "FINISHED" and kept.data.tags["what/return"].endswith("[reward]")
     histories = {key: client.get_metric_history(kept.info.run_id, key) for key in kept.data.metrics}
     return {(m.step, key): m.value for key, history in histories.items() for m in history}
 

@@ -53,7 +53,7 @@ class Tail:
 
 
 def sampled(lines: list[dict[str, Any]]) -> list[Any]:
-    return [(line.get("score"), line.get("tokens"), line.get("eval/success")) for line in lines]
+    return [(line.get("return"), line.get("tokens"), line.get("eval/success")) for line in lines]
 
 
 def test_an_environment_object_a_model_an_engine_and_a_logger_give_the_same_run(tmp_path: Path) -> None:

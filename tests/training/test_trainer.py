@@ -39,7 +39,7 @@ def test_a_run_writes_a_line_an_iteration_and_whole_episodes(finished: tuple[Tra
     assert [line["iteration"] for line in lines if "eval/success" in line] == [0, 2, 4]
     for line in lines[1:]:
         assert line["episodes"] == 12 and line["tokens"] > 0
-        assert {"score", "success", "agent/solver_0/length", "policy/solver_0/kl", "time_total"} <= set(line)
+        assert {"return", "success", "agent/solver_0/length", "policy/solver_0/kl", "time_total"} <= set(line)
     assert run.recorded("eval") == [0, 2, 4] and run.recorded("train") == [2, 4]
     assert all(len(run.evaluation(i)) == 10 for i in run.recorded("eval"))
     gain = run.gain()
@@ -122,9 +122,9 @@ def test_tensorboard_gets_every_number(model: Path, tmp_path: Path) -> None:
     _, run = train(settings(model, tmp_path, iterations=2, loggers=["tensorboard"]))
     events = EventAccumulator(str(run.root / "tensorboard"))
     events.Reload()
-    scores = events.Scalars("score")
+    scores = events.Scalars("return")
     assert [e.step for e in scores] == [1, 2]
-    assert scores[1].value == pytest.approx(run.metrics()[2]["score"])
+    assert scores[1].value == pytest.approx(run.metrics()[2]["return"])
 
 
 def test_permuted_rewards_keep_the_sum_and_break_the_link() -> None:

@@ -75,7 +75,7 @@ def test_curves_are_those_of_the_report_and_come_once(api: Api) -> None:
     assert told["axes"]["tokens"] == [0, 100, 200, 300, 400] and told["axes"]["seconds"][-1] == 8
     assert api.answer("curves", {"source": "0", "seen": str(told["size"])}) == {"size": told["size"], "same": True}
     more = api.answer("curves", {"source": "0", "keys": "tokens,no_such_key"})["diagrams"]
-    assert [d["title"] for d in more] == ["score", "loss", "tokens"]
+    assert [d["title"] for d in more] == ["return", "loss", "tokens"]
     assert api.answer("curves", {"source": "2"})["diagrams"] == []
 
 
@@ -131,7 +131,7 @@ def test_a_run_that_still_trains_is_followed(tmp_path: Path) -> None:
     lock = {"pid": os.getpid(), "host": socket.gethostname(), "since": 0.0, "command": "marft train"}
     (root / ".lock").write_text(json.dumps(lock))
     with (root / "metrics.jsonl").open("a") as file:
-        file.write('{"iteration": 3, "time_elapsed": 9.0, "score": 0.9}\n{"iteration": 4, "time_el')
+        file.write('{"iteration": 3, "time_elapsed": 9.0, "return": 0.9}\n{"iteration": 4, "time_el')
     write_lines(root / "episodes/train-000003.jsonl", [episode(0, True)])
     told = api.answer("sources", {})["sources"][0]
     assert told["writer"] == "here" and told["iteration"] == 3 and told["files"]["train-000003"] == 1
@@ -146,7 +146,8 @@ def test_a_run_that_still_trains_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ['{"score": 1.0}', '{"iteration": 1, "eval/success": "high"}', '{"iteration": 1, "policy/a/loss": []}', "{"]
+    "line",
+    ['{"return": 1.0}', '{"iteration": 1, "eval/success": "high"}', '{"iteration": 1, "policy/a/loss": []}', "{"],
 )
 def test_metrics_that_are_none_are_named(line: str, tmp_path: Path) -> None:
     root = write_run(tmp_path / "run")

@@ -107,7 +107,7 @@ export class Episodes {
     const at = `${row.file}:${row.line}`;
     return el("a", { class: `row ${row.outcome}`, role: "listitem", href: this.link({ at, with: null }), "data-at": at },
       el("b", {}, MARKS[row.outcome]), el("span", { class: "task" }, visible(row.task || `line ${row.line}`)),
-      el("em", {}, row.damage ? "" : `${short(row.score)} · ${row.turns} turn${row.turns === 1 ? "" : "s"}`),
+      el("em", {}, row.damage ? "" : `return ${short(row.score)} · ${row.turns} turn${row.turns === 1 ? "" : "s"}`),
       el("span", { class: "words" }, visible(row.damage || row.words)), el("small", {}, fileName(row.file)));
   }
 
