@@ -335,14 +335,3 @@ class Renderer:
     ) -> list[list[int]]:
         """Returns the prompts of many conversations; see ``render``."""
         return self.chat(policy).render(conversations, tools) if conversations else []
-
-    def check_context(self, policy: str, messages: Messages, max_new_tokens: int, tools: Tools = ()) -> None:
-        """Raises ``ConfigError`` if this prompt and its reply do not fit the model's context."""
-        chat, length = self.chat(policy), len(self.render(policy, messages, tools))
-        if length + max_new_tokens > chat.context:
-            raise ConfigError(
-                f"A prompt of policy '{policy}' has {length} tokens and its reply may have {max_new_tokens}, but"
-                f" '{chat.spec}' has a context of {chat.context}. Lower --max-new-tokens, shorten the profiles (or"
-                " show fewer examples in them), cut long inputs with the environment's max_chars, or choose a model"
-                " with a longer context."
-            )

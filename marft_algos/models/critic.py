@@ -80,8 +80,8 @@ class Critics:
                 len(t.reply.action_ids) if level == "token" and t.trainable and t.reply.action_ids else 1 for t in turns
             ]
             rows = [[*p, *t.reply.action_ids[: n - 1]] for p, t, n in zip(prompts, turns, counts, strict=True)]
-            if rows:
-                self._check_length(policy, rows)
+            context = self._policies.renderer.chat(policy).context
+            rows = [row[-context:] for row in rows]  # prompts were cut to it, a team's view was not: its end is read
             spans = [range(len(row) - n, len(row)) for row, n in zip(rows, counts, strict=True)]
             features |= zip(turns, self._policies.features(policy, rows, spans), strict=True)
         return features
@@ -114,14 +114,6 @@ class Critics:
         if policy not in self._heads:
             raise ConfigError(f"No value head for policy '{policy}'. {did_you_mean(policy, self._heads)}")
         return self._heads[policy]
-
-    def _check_length(self, policy: str, rows: Sequence[Sequence[int]]) -> None:
-        longest, context = max(map(len, rows)), self._policies.renderer.chat(policy).context
-        if longest > context:
-            raise ConfigError(
-                f"The critic of policy '{policy}' has to read {longest} tokens, but the base model has a context of"
-                f" {context}. Use the critic's view 'own', shorter profiles, or the environment's max_chars."
-            )
 
 
 def _mlp(sizes: Sequence[int]) -> nn.Sequential:

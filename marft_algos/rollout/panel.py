@@ -230,6 +230,7 @@ def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "return": sum(t.score for t in kept) / len(kept),
         "turns": len(turns) / len(kept),
         "critical_path": sum(t.critical_path for t in kept) / len(kept),
+        "prompts_cut": sum(turn.max_chars is not None for t in kept for turn in t.episode.turns),
         **counts(trajectories),
     }
     judged = [t.success for t in kept if t.success is not None]

@@ -27,6 +27,7 @@ _EPISODES = {
     "return": ("reward", "Mean return of the team, over episodes that no outage took."),
     "success": ("share", "Episodes that the task calls solved."),
     "turns": ("turns", "Mean turns of an episode."),
+    "prompts_cut": ("turns", "Turns whose prompt was cut to fit the model's context, the oldest input first."),
     "failed": ("share", "Episodes that could not go on, whosever fault it was."),
     "infra": ("episodes", "Episodes that an outage took; they are in no other number."),
     "infra_rate": ("share", "The same, of all played."),

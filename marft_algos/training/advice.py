@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from marft_algos.config import presets
 from marft_algos.config.settings import TrainConfig
+from marft_algos.types import Trajectory
+from marft_envs.types import Episode
 
+NAMED = 10
+"""Problems that a note names."""
+TASK = -2
+"""How ``Episode.cuts`` calls the task's own text."""
 HALF = 0.5
 """Share of replies, or of episodes, from which on it is worth a word."""
 
@@ -40,6 +46,32 @@ def advice(numbers: Mapping[str, float], config: TrainConfig) -> str:
         f"note: {'; '.join(seen)}. Little can be learnt from that. Next: {examples}start from demonstrations (marft"
         " sft, with the same options), or, if its replies are good but long, raise --max-new-tokens."
     )
+
+
+class LongProblems:
+    """Names the problems whose own text does not fit the model's context, each once."""
+
+    def __init__(self) -> None:
+        self._named = set[str]()
+
+    def news(self, played: Sequence[Trajectory]) -> str:
+        """Returns a note on those whose text was cut in these episodes, and were not named yet; "" for none."""
+        names = [t.episode.task_id or f"seed {t.episode.seed}" for t in played if _shortened(t.episode)]
+        fresh = [name for name in dict.fromkeys(names) if name not in self._named]
+        self._named.update(fresh)
+        if not fresh:
+            return ""
+        more = f" and {len(fresh) - NAMED} more" if len(fresh) > NAMED else ""
+        return (
+            f"note: too long for the model's context, so their texts were cut at the end: {', '.join(fresh[:NAMED])}"
+            f"{more}. Leave them out, lower --max-new-tokens, or choose a model with a longer context."
+        )
+
+
+def _shortened(episode: Episode) -> bool:
+    """Whether the task's text was cut in a prompt because of the context, rather than by the environment's limit."""
+    by_context = {turn.index for turn in episode.turns if turn.max_chars is not None}
+    return any(cut["seen"] == TASK and cut["turn"] in by_context for cut in episode.cuts)
 
 
 def _unread(numbers: Mapping[str, float]) -> float:

@@ -211,7 +211,7 @@ def results(evaluation: Evaluation, played: Sequence[Trajectory], ledger: Ledger
         "metrics": {
             key: number
             for key, number in summary(played).items()
-            if key.startswith(("task/", "return", "turns", "tokens", "critical_path"))
+            if key.startswith(("task/", "return", "turns", "prompts_cut", "tokens", "critical_path"))
         },
         "usage": usage,
         "cost": sum(used["cost"] for used in usage.values()),

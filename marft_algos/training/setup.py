@@ -263,20 +263,35 @@ def sampling(config: TrainConfig, *, evaluation: bool = False) -> SamplingParams
 
 
 def check_prompts(config: TrainConfig, env: FlexEnv, renderer: Renderer, panel: Panel) -> None:
-    """Checks that every agent's view of these problems fits its model's context, replies of others not counted.
+    """Checks that agents' views of these problems fit their models' contexts, replies of others not counted.
+
+    Wherever a long problem stands, its text is cut when it is played (``Collector``), and it is named then.
 
     Raises:
-        ConfigError: One does not. (What still turns out too long later ends its episode with an error.)
+        ConfigError: Most of the first problems do not fit, so the context is too short for the task.
         OutageError: As ``started``.
         TaskError: As ``started``.
     """
-    for seed, options in zip(panel.seeds[:PROMPTS_CHECKED], panel.options, strict=False):
+    long: dict[str, tuple[str, int]] = {}
+    checked = list(zip(panel.seeds[:PROMPTS_CHECKED], panel.options, strict=False))
+    for number, (seed, options) in enumerate(checked):
         with _starting(config.env):
             env.reset(seed=seed, options=options)
             views = {agent: env.unwrapped.messages(agent) for agent in renderer.agents}
         for agent, messages in views.items():
             policy, tools = renderer.policy_of(agent), env.unwrapped.tools.get(agent, ())
-            renderer.check_context(policy, messages, config.max_new_tokens, tools)
+            length = len(renderer.render(policy, messages, tools))
+            if length + config.max_new_tokens > renderer.chat(policy).context:
+                long[env.unwrapped.task.task_id or f"number {number + 1}"] = policy, length
+    if 2 * len(long) > len(checked):
+        problem, (policy, length) = next(iter(long.items()))
+        chat = renderer.chat(policy)
+        raise ConfigError(
+            f"The prompts of {len(long)} of the first {len(checked)} problems do not fit: that of {problem} for policy"
+            f" '{policy}' has {length} tokens and its reply may have {config.max_new_tokens}, but '{chat.spec}' has a"
+            f" context of {chat.context}. Lower --max-new-tokens, shorten the profiles (or show fewer examples in"
+            " them), cut long inputs with the environment's max_chars, or choose a model with a longer context."
+        )
 
 
 def check_dialects(env: FlexEnv, renderer: Renderer, option: str = "--env-kwargs") -> None:

@@ -30,7 +30,7 @@ from marft_algos.runs.onlooker import Onlooker
 from marft_algos.runs.progress import Progress
 from marft_algos.terminal import say
 from marft_algos.training import ahead, evaluate, rollouts, setup
-from marft_algos.training.advice import advice
+from marft_algos.training.advice import LongProblems, advice
 from marft_algos.training.collect import Collected, Episodes, demonstrated
 from marft_algos.training.interrupt import Interrupt, Interrupted
 from marft_algos.training.parts import Parts
@@ -62,7 +62,7 @@ class Trainer:
         self._elsewhere = ThreadPoolExecutor(1, "marft-elsewhere")
         self._demonstrations = parts.demonstrations
         self.progress = Progress()
-        self._advised, self._cpu = False, time.process_time()
+        self._advised, self._cpu, self._long = False, time.process_time(), LongProblems()
         self._waited, self._others, self._restarted = 0.0, self.group.seconds, 0.0
         self._saved = setup.saved_policies(config, self.policies)
 
@@ -140,7 +140,7 @@ class Trainer:
                             display.phase("playing")
                             self._ahead.fill(partial(self._begin, display), self.progress, self.policies.version)
                             collected = self._ahead.take(self._wait)
-                        self._tell(session)
+                        self._tell(session, collected.trajectories)
                         self._learn(session, collected, started)
                     self._tell(session, last=True)
         finally:
@@ -151,8 +151,10 @@ class Trainer:
             for sink in sinks:
                 sink.close()
 
-    def _tell(self, session: _Session, last: bool = False) -> None:
-        """Says which demonstrations were left out, and why; at the end, how many in all."""
+    def _tell(self, session: _Session, played: Sequence[Trajectory] = (), last: bool = False) -> None:
+        """Says which problems were too long, and which demonstrations were left out; at the end, how many in all."""
+        if words := self._long.news(played):
+            session.display.note(words)
         if self._demonstrations is not None:
             words = self._demonstrations.summary() if last else self._demonstrations.news()
             if words:
@@ -285,6 +287,7 @@ class Trainer:
         gain = None if first else runs.compare(run.evaluation(UNTRAINED), now)[2]
         facts = PanelFacts.of([record.task_id for record in now], self.problems.apart)
         session.display.evaluated(iteration, estimate, gain, str(facts))
+        self._tell(session, played)
         if estimate.mean > self.progress.best_score:
             self.progress.best_score, self.progress.best_iteration = estimate.mean, iteration
         counted = summary(played)

@@ -140,9 +140,13 @@ def test_bases_of_other_widths_have_their_own_heads(folder: Path, tmp_path: Path
         assert critics.values(t.policy, features[t]).shape == (1,)
 
 
-def test_a_team_view_beyond_the_context_is_an_error(tmp_path: Path) -> None:
-    policies = PolicySet.build(str(save_tiny(tmp_path / "short", context=64)), AGENTS, device="cpu")
+def test_of_a_team_view_beyond_the_context_the_end_is_read(tmp_path: Path) -> None:
+    """One long row ends no training: prompts are cut to the context, too."""
+    folder = save_tiny(tmp_path / "short", context=64)
+    policies = PolicySet.build(str(folder), AGENTS, device="cpu")
     long = turn()
     put(long, team_view="x" * 60)
-    with pytest.raises(ConfigError, match="view 'own'"):
-        Critics(policies).featurise([long], view="team", level="action")
+    features = Critics(policies).featurise([long], view="team", level="action")[long]
+    ids = policies.renderer.render("actor", [{"role": "user", "content": long.team_view}])
+    assert len(ids) > 64
+    torch.testing.assert_close(features, states(folder, ids[-64:])[-1:], atol=1e-4, rtol=1e-4)

@@ -1,7 +1,11 @@
 """What a run says of a team that cannot begin to learn."""
 
+import json
+from pathlib import Path
+
 from marft_algos.cli.app import main
 from marft_algos.config.settings import build
+from marft_algos.training import setup
 from marft_algos.training.advice import advice
 from marft_algos.training.setup import make_env
 
@@ -43,6 +47,62 @@ def test_a_run_says_it_once(tmp_path, capsys):
     said = "".join(capsys.readouterr())
     assert said.count("were cut at max_new_tokens = 2") == 2  # reasoner and actor, in one note
     assert said.count("note: ") == 1
+
+
+def rows(long: int) -> str:
+    """Writes eight problems, of which one does not fit the context."""
+    text = " and a word" * 40
+    lines = [
+        {"id": f"row-{i}", "problem": f"What is {i}+1?" + text * (i == long), "answer": str(i + 1)} for i in range(8)
+    ]
+    Path(f"{long}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return f"{long}.jsonl"
+
+
+def test_a_row_that_is_too_long_fares_alike_wherever_it_stands_and_is_named(tmp_path, monkeypatch, capsys):
+    """Among those that are looked at before anything is played, or behind them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(setup, "PROMPTS_CHECKED", 4)
+    for long in (1, 6):
+        command = [
+            "eval",
+            "--env",
+            "math-solo-v0",
+            "--data",
+            rows(long),
+            "--engines",
+            "embedded",
+            "--out",
+            f"out{long}",
+        ]
+        assert main([*command, "--episodes", "8", "--max-new-tokens", "4", "--context", "128"]) == 0
+        told = capsys.readouterr().err
+        assert f"note: too long for the model's context, so their texts were cut at the end: row-{long}. " in told
+        metrics = json.loads(Path(f"out{long}/results.json").read_text())["metrics"]
+        assert metrics["turns"] == 1.0 and metrics["prompts_cut"] == 1
+
+    monkeypatch.setattr(setup, "PROMPTS_CHECKED", 1)
+    assert main([*command[:4], "1.jsonl", *command[5:7], "--episodes", "2", "--context", "30"]) == 1
+    assert "prompts of 1 of the first 1 problems do not fit: that of row-" in capsys.readouterr().err
+
+
+def test_a_training_names_rows_that_are_too_long_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    command = [
+        "train",
+        "--data",
+        rows(3),
+        "--max-new-tokens",
+        "2",
+        "--iterations",
+        "2",
+        "--eval-every",
+        "1",
+        "--lora-r",
+    ]
+    assert main([*command, "2", "--episodes-per-iteration", "32", "--eval-episodes", "8", "--name", "r"]) == 0
+    said = "".join(capsys.readouterr())
+    assert said.count("too long for the model's context") == said.count(": row-3. ") == 1
 
 
 def test_a_budget_is_told_when_asked_for():
