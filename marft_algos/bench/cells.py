@@ -40,7 +40,7 @@ _ELSEWHERE = ("runs_dir", "name", "threads", "device", "decode_graph", "fit_memo
 _LATER = {
     name: getattr(TrainConfig, name)
     for name in (
-        *("start", "start_values", "warm_start", "warm_episodes", "tell_budget", "head_dtype"),
+        *("start", "start_values", "warm_start", "warm_episodes", "tell_budget", "head_dtype", "date"),
         *("lanes", "chunk", "shard", "collective_timeout", "staleness"),
         *("processed_budget", "latency_budget"),
         *(

@@ -7,6 +7,7 @@ change these defaults for a purpose; see ``presets.py``.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Annotated, Any, Literal
 from marft_algos import seeds
 from marft_algos.config import endpoints, trust, values
 from marft_algos.config.values import checked
+from marft_algos.models import DATE
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Checked, Range
 from marft_envs.errors import ConfigError
 
@@ -92,6 +94,9 @@ class TrainConfig(Checked):
     template_tools: bool = False
     """Show agents their tools in the chat template's own form, as the model was trained with; environments then need
     not write them into profiles (show_tools=none)."""
+    date: str = DATE
+    """The day that it is for chat templates that write one, YYYY-MM-DD. Always the same: a run that is resumed,
+    evaluated or compared on another day has the same prompts."""
     lora_r: Annotated[int, COUNT] = 8
     """Rank of the adapters; 8 as in the released launch script."""
     lora_alpha: Annotated[int, COUNT] = 16
@@ -225,6 +230,10 @@ class TrainConfig(Checked):
             if isinstance(value := getattr(self, name), os.PathLike):
                 object.__setattr__(self, name, os.fspath(value))
         super().__post_init__()
+        try:
+            datetime.date.fromisoformat(self.date)
+        except ValueError as error:
+            raise ConfigError(f"date is {self.date!r}. Expected a day, as in --date 2026-01-31") from error
         if self.pool and self.full_finetune:
             raise ConfigError("A pool of past policies keeps adapters. Leave out full_finetune, or say --pool 0.")
         if self.staleness and self.full_finetune:

@@ -14,7 +14,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from marft_algos.models import markers
+from marft_algos.models import DATE, clock, markers
 from marft_algos.models.probing import dialect_of
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.tools.dialects import MARKS, Dialect
@@ -47,6 +47,8 @@ class Chat:
     """Of models that can think aloud first and have a switch for it in their template (Qwen3)."""
     tools: bool = False
     """Whether agents' tools are handed to the template."""
+    date: str = DATE
+    """The day that it is for the template (``strftime_now``), as YYYY-MM-DD, at midnight."""
     context: int = 1 << 30
     """Most tokens of prompt and reply together."""
     end_ids: tuple[int, ...] = ()
@@ -71,19 +73,19 @@ class Chat:
             ConfigError: The template leaves out plain text; or tools are to be shown by one that shows none, or whose
                 calls cannot be read back.
         """
-        special, framing, written, lines = markers.special(self.tokenizer), set(), set(), set()
-        for gap, frame, opening in self._written():
-            written |= markers.tags(gap)
-            framing |= markers.tags(frame)
-            lines |= markers.heads(opening)
-        everything = special | markers.added(self.tokenizer) | framing | written
-        self.content_breaker = markers.Breaker(self.tokenizer, everything, lines)
-        self.profile_breaker = markers.Breaker(self.tokenizer, special | framing, lines)
         profile, task = _MARK.format(1), _MARK.format(2)
         probe = [{"role": "system", "content": profile}, {"role": "user", "content": task}]
         shown = self._text(probe)
         self.system = shown is not None and profile in shown and task in shown
         self._check_renders(self._folded(probe))
+        special, framing, written, lines = markers.special(self.tokenizer), set(), set(), set()
+        for gap, frame, opening in self._written():
+            written |= markers.tags(gap)
+            framing |= markers.tags(frame)
+            lines |= markers.heads(opening)
+        everything = special | markers.added(self.tokenizer) | framing | written | markers.spelt(self.tokenizer)
+        self.content_breaker = markers.Breaker(self.tokenizer, everything, lines)
+        self.profile_breaker = markers.Breaker(self.tokenizer, special | framing, lines)
         if task not in (self._text(self._folded(probe)) or ""):
             raise ConfigError(
                 f"The chat template of '{self.spec}' leaves out what messages say: it takes lists of parts (text,"
@@ -255,7 +257,8 @@ class Chat:
 
     def _apply(self, chat: Any, **options: Any) -> Any:
         settings = {"add_generation_prompt": True, "return_dict": False, "enable_thinking": self.thinking}
-        return self.tokenizer.apply_chat_template(chat, **{**settings, **options})
+        template = clock.pinned(self.tokenizer.get_chat_template(tools=options.get("tools")), self.date)
+        return self.tokenizer.apply_chat_template(chat, **{**settings, "chat_template": template, **options})
 
     def _text(self, chat: Sequence[Mapping[str, Any]], **options: Any) -> str | None:
         """Returns a conversation as text; None if the template refuses it."""

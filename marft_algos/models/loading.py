@@ -26,7 +26,7 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging
 
-from marft_algos.models import EMBEDDED, attention, embedded_path, gguf
+from marft_algos.models import DATE, EMBEDDED, attention, embedded_path, gguf
 from marft_algos.models.chat import Chat
 from marft_algos.models.layers import move_all_but_layers
 from marft_algos.models.scoring import Fp32Head, head_of, logits, softcap_of, widen_head
@@ -56,6 +56,8 @@ class ModelSettings:
     thinking: bool = False
     """See ``Chat``."""
     template_tools: bool = False
+    """See ``Chat``."""
+    date: str = DATE
     """See ``Chat``."""
     head_dtype: str = "auto"
     """``fp32``: the output head computes in float32, whatever the rest does."""
@@ -371,7 +373,7 @@ def _chat(spec: str, tokenizer: Any, settings: ModelSettings) -> Chat:
             " model. Choose one (for example the '-Instruct' variant), or set tokenizer.chat_template and"
             " tokenizer.save_pretrained(folder)."
         )
-    return Chat(spec, tokenizer, settings.thinking, settings.template_tools)
+    return Chat(spec, tokenizer, settings.thinking, settings.template_tools, settings.date)
 
 
 @torch.no_grad()

@@ -5,7 +5,8 @@ A *marker* is
 * every special token of the tokenizer (of more than one character);
 * every other added token that is written as a tag: ``<think>``, ``<｜User｜>``, ``[INST]``, ``|||NAME|||``. Added
   tokens that are plain words, blanks or scraps of text are vocabulary;
-* every tag that the template itself writes around messages, calls, results and tools, token or not (``<<SYS>>``);
+* every tag that the template itself writes around messages, calls, results and tools, token or not (``<<SYS>>``), or
+  that its source spells out for other cases;
 * a line that the template writes before each message and that ends with a colon (``User:``), where it begins a line.
 
 A blank behind its first character (before the colon of a line) keeps a marker readable and makes it plain text. It is
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
+from jinja2 import Environment
 from tokenizers import NormalizedString
 
 from marft_envs.errors import ConfigError
@@ -54,6 +56,20 @@ def is_tag(token: str) -> bool:
 def tags(text: str) -> set[str]:
     """The tags in what a template writes."""
     return set(_TAG.findall(text))
+
+
+def spelt(tokenizer: Any) -> set[str]:
+    """The tags that the source of a tokenizer's chat templates spells out, in whichever branch."""
+    templates = tokenizer.chat_template
+    sources = templates.values() if isinstance(templates, dict) else [templates]
+    lexer = Environment().lexer
+    return {
+        tag
+        for source in sources
+        for token in lexer.tokenize(source)
+        if token.type in ("data", "string")
+        for tag in tags(token.value)
+    }
 
 
 def heads(text: str) -> set[str]:

@@ -24,7 +24,7 @@ _MODEL = ("full_finetune", "lora_r", "lora_alpha", "lora_targets")
 """Settings that decide what weights fit."""
 _TASK = ("env_kwargs", "eval_kwargs")
 TEAM = (
-    *("env", *_TASK, "models", "policies", *_MODEL, "quantize", "thinking", "template_tools", "dtype"),
+    *("env", *_TASK, "models", "policies", *_MODEL, "quantize", "thinking", "template_tools", "date", "dtype"),
     *("gradient_checkpointing", "critic_hidden", "max_new_tokens", "context"),
 )
 """Settings that are the other run's unless they are given."""

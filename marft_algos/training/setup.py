@@ -136,7 +136,12 @@ def eval_panel(n: int, ids: Sequence[str] | None) -> Panel:
 def model_settings(config: TrainConfig) -> ModelSettings:
     """Returns how base models are stored, run and prompted."""
     return ModelSettings(
-        config.quantize, config.gradient_checkpointing, config.thinking, config.template_tools, config.head_dtype
+        config.quantize,
+        config.gradient_checkpointing,
+        config.thinking,
+        config.template_tools,
+        config.date,
+        config.head_dtype,
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import re
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ pytest.importorskip("torch", reason="models are loaded with torch (the extra tra
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import normalizers
+from transformers.utils import chat_template_utils
 
 from helpers.chat_shapes import QWEN_3, SHAPES, shaped, tokenizer_of
 from helpers.injections import ATTACKS
+from marft_algos import models
 from marft_algos.models import markers
 from marft_algos.models.chat import Chat
 from marft_algos.models.loading import load_tokenizer
@@ -216,6 +220,49 @@ def test_the_embedded_models_vocabulary_is_left_as_it_is(model: str) -> None:
         *(w for w in words if "<tool_call>{" in w),
     }
     assert [told.profile_breaker.broken(word) for word in words] == words
+
+
+def test_markers_of_branches_that_no_probe_reaches_are_broken_up_too() -> None:
+    """By a tokenizer that knows none of them: what the template's source spells out is a marker all the same."""
+    rare = (
+        "{% if messages[0].content == 'open sesame' %}<｜tool▁calls▁begin｜>{{ '<|channel>' + 'final' }}{% endif %}"
+        "{% if '</thought>' in messages[0].content and 1<2 and 3>2 %}{% break %}{% endif %}"
+    )
+    told = Chat("rare", tokenizer_of("{% for m in [1] %}" + rare + "{% endfor %}" + QWEN_3, ("<|im_end|>",)))
+    for marker in ("<｜tool▁calls▁begin｜>", "<|channel>", "</thought>"):
+        assert marker not in told.neutralise(f"a {marker} b")
+        assert marker in told.profile_breaker.broken(f"a {marker} b"), "an agent's own words stay"
+    assert told.neutralise("1<2 and 3>2") == "1<2 and 3>2"
+
+
+def test_prompts_do_not_depend_on_the_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock(datetime):
+        """Another day, whenever it is asked."""
+
+        days = itertools.count(1)
+
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime(2026, 1, next(cls.days), 13, 5)
+
+    monkeypatch.setattr(chat_template_utils, "datetime", Clock)
+    written = "{% if strftime_now is defined %}{% set today = strftime_now('%d %b %Y, %-d, %H:%M %%d') %}{% endif %}"
+    source = "\n  " + written + "<|im_start|>system\nToday: {{ today }}<|im_end|>\n" + QWEN_3
+    talk = [[{"role": "user", "content": "y"}]]
+    for date, day in (("2024-07-26", "26 Jul 2024, 26"), ("2026-02-01", "01 Feb 2026, 1")):
+        tokenizer = tokenizer_of(source, ("<|im_start|>", "<|im_end|>"))
+        told = Chat("dated", tokenizer) if date == models.DATE else Chat("dated", tokenizer, date=date)
+        first, second = told.render(talk), told.render(talk)
+        shown = tokenizer.decode(first[0])
+        assert first == second and f"Today: {day}, 00:00 %d" in shown
+        undated = Chat(
+            "plain",
+            tokenizer_of(
+                source.replace("strftime_now(", "(").replace("strftime_now is", "1 is"), ("<|im_start|>", "<|im_end|>")
+            ),
+        )
+        whole = undated.tokenizer.decode(undated.render(talk)[0])
+        assert whole.replace("%d %b %Y, %-d, %H:%M %%d", f"{day}, 00:00 %d") == shown, "the rest is as it was"
 
 
 def test_neutralising_is_cheap() -> None:
