@@ -8,8 +8,14 @@ overrides show another text than there is. So nothing of that kind is ever print
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import unicodedata
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 REGRESSION = 3
 """Exit code: everything ran, and something has become worse."""
@@ -25,6 +31,29 @@ def clean(text: object, *, line: bool = False) -> str:
     """
     kept = "" if line else "\n\t"
     return "".join(c if c in kept or c.isprintable() or unicodedata.category(c) == "Zs" else _SHOWN for c in str(text))
+
+
+@contextmanager
+def notes() -> Iterator[None]:
+    """Shows this project's warnings as a line that begins with ``note:``, without the place in the source."""
+    before = warnings.formatwarning
+
+    def written(message: Warning | str, category: type[Warning], filename: str, *place: Any) -> str:
+        own = category is UserWarning and {"marft_algos", "marft_envs"} & set(Path(filename).parts)
+        return clean(f"note: {message}\n") if own else before(message, category, filename, *place)
+
+    warnings.formatwarning = written
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
+
+
+def leave() -> None:
+    """Writes nowhere from now on, if the terminal has hung up: what is to be saved must not fail at a message."""
+    for stream in (1, 2):
+        if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 def fail(message: object) -> None:

@@ -13,13 +13,16 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType
 from typing import Annotated, Any
 
 import tyro
 
+from marft_algos import terminal
 from marft_algos.config import manual, trust
 from marft_algos.config.arguments import UsageError
 from marft_algos.ranges import COUNT, NOT_NEGATIVE
@@ -107,12 +110,12 @@ def welcome() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit code (130 after Ctrl-C or SIGTERM)."""
+    """Runs a command; returns the exit code (130 after Ctrl-C, SIGTERM or SIGHUP)."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     try:
-        with _terminable(), trust.command(words) as words:
+        with _terminable(), terminal.notes(), trust.command(words) as words:
             return _dispatch(words)
     except trust.NotExecuted as reason:
         say(reason)
@@ -122,8 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         fail(f"{error}{_advice(str(error), words)}")
         return 2 if isinstance(error, UsageError) else 1
-    except KeyboardInterrupt:
-        say("stopped", error=True)
+    except KeyboardInterrupt as stop:
+        say(str(stop) or "stopped", error=True)
         return 130
     except BrokenPipeError:  # the reader of our output has gone: `marft envs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -140,16 +143,41 @@ def _advice(message: str, words: list[str]) -> str:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Makes a scheduler's or ``kill``'s SIGTERM a Ctrl-C: what was started is ended too, what was learned is saved."""
+    """Makes SIGTERM, and the SIGHUP of a terminal that is closed, a Ctrl-C: what was started ends, and is saved.
+
+    A SIGHUP that is ignored stays so: ``nohup``.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # handlers can be set in the main thread only
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    handlers: dict[signal.Signals, Any] = {signal.SIGTERM: signal.default_int_handler}
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        handlers[signal.SIGHUP] = _hung_up
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    hook = sys.unraisablehook
+    sys.unraisablehook = partial(_repeated, hook)
     try:
         yield
     finally:
-        if before is not None:  # None: not set by Python, and nothing that it could put back
-            signal.signal(signal.SIGTERM, before)
+        sys.unraisablehook = hook
+        for number, handler in before.items():
+            if handler is not None:  # None: not set by Python, and nothing that it could put back
+                signal.signal(number, handler)
+
+
+def _repeated(hook: Callable[[Any], object], error: Any) -> None:
+    """Repeats a Ctrl-C that came while a destructor ran, from where nothing can be raised: Python only prints it."""
+    if not issubclass(error.exc_type, KeyboardInterrupt):
+        hook(error)
+        return
+    main = threading.main_thread().ident
+    assert main is not None
+    threading.Timer(0.05, signal.pthread_kill, (main, signal.SIGINT)).start()
+
+
+def _hung_up(number: int, frame: FrameType | None) -> None:
+    terminal.leave()
+    signal.default_int_handler(number, frame)
 
 
 def _dispatch(words: list[str]) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -36,6 +37,22 @@ def run_train(argv: list[str]) -> int:
     config, run = typed_settings(argv)
     if machines.ranks > 1 and not launched():
         return launch.train(machines, argv, config, run)
+    with _unbegun("no run was made" if run is None else f"{run.root} is as it was"):
+        return _run_train(argv, config, run)
+
+
+@contextmanager
+def _unbegun(made: str) -> Iterator[None]:
+    """Says what there is where Ctrl-C comes before training has begun: whoever has begun says so itself."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        if type(stop) is not KeyboardInterrupt:  # a warm start was broken off, and has said what was saved
+            raise
+        raise KeyboardInterrupt(f"stopped before training began: {made}") from None
+
+
+def _run_train(argv: list[str], config: TrainConfig, run: RunFolder | None) -> int:
     command = typed("train", *argv)
     require_training()
     from marft_algos.training.parts import build
@@ -77,10 +94,11 @@ def _train(trainer: Trainer, run: RunFolder) -> int:
     from marft_algos.training.trainer import train_and_report
 
     config = trainer.config
-    say(f"run:     {run.root}")
-    _print_start(run)
     try:
+        say(f"run:     {run.root}")
+        _print_start(run)
         train_and_report(trainer, run)
+        _print_gain(run)
     except KeyboardInterrupt:
         if trainer.progress.done(config):
             say(f"stopped when all was trained and saved; its report: {typed('show', run.root, '--html')}")
@@ -88,7 +106,6 @@ def _train(trainer: Trainer, run: RunFolder) -> int:
             resume = typed("train", "--resume", run.root)
             say(f"stopped after iteration {trainer.progress.iteration}; go on: {resume}")
         return 130
-    _print_gain(run)
     say(f"report:  {run.report_file}")
     speaker = trainer.policies.renderer.agents[0]
     say(f"next:    {typed('eval', run.root, '--swap', speaker)}   # do the words of {speaker} matter?")

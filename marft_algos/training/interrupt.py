@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: a run is broken off where what it has learnt can be saved."""
+"""Ctrl-C, SIGTERM and SIGHUP: a run is broken off where what it has learnt can be saved."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from marft_algos import terminal
 from marft_algos.ranks.group import Alone, Group
 
 SAME_S = 2.0
@@ -21,11 +22,11 @@ STACK_S = 25.0
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM, after the state was saved."""
+    """Ctrl-C, SIGTERM or SIGHUP, after the state was saved."""
 
 
 class Interrupt:
-    """Handles Ctrl-C or SIGTERM: at once while nothing that a checkpoint holds changes, else as soon as that is so.
+    """Handles Ctrl-C, SIGTERM or SIGHUP: at once while nothing that a checkpoint holds changes, else as soon as it can.
 
     A second one takes effect at once, and leaves the last checkpoint as it is. Where several ranks train, all of them
     stop behind the same iteration.
@@ -43,6 +44,8 @@ class Interrupt:
         self._safe = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            terminal.leave()
         # A terminal's Ctrl-C reaches every rank, and then the launcher sends each of them a SIGTERM.
         same = self._group.size > 1 and time.monotonic() - self._when < SAME_S
         again, self._requested, self._when = self._requested and not same, True, time.monotonic()
@@ -76,11 +79,13 @@ class Interrupt:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Receives both signals while inside."""
+        """Receives the signals while inside; a SIGHUP that is ignored stays so (``nohup``)."""
         if threading.current_thread() is not threading.main_thread():
             yield  # signals reach the main thread only
             return
-        before = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM)}
+        heard = [signal.SIGINT, signal.SIGTERM]
+        heard += [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
+        before = {number: signal.signal(number, self) for number in heard}
         try:
             yield
         finally:

@@ -375,7 +375,7 @@ def test_a_program_that_calls_a_command_keeps_its_own_signal_handler(capsys: pyt
         signal.signal(signal.SIGTERM, own)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_ends_with_130_and_a_checkpoint(number: signal.Signals, model: Path, here: Path) -> None:
     command = [sys.executable, "-m", "marft_algos", "train", "--env", "relay-v0", "--models", str(model), *QUICK]
     process = subprocess.Popen(

@@ -6,11 +6,14 @@ import ast
 import contextlib
 import io
 import json
+import warnings
 from pathlib import Path
 
 import pytest
 
+from marft_algos import terminal
 from marft_algos.cli import main
+from marft_algos.rollout import panel
 from marft_algos.terminal import clean
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,3 +121,12 @@ def test_nothing_in_marft_algos_prints_past_it() -> None:
                 if called == "print" or called.endswith(("stdout.write", "stderr.write", "pprint")):
                     found.append(f"{file.relative_to(ROOT)}:{node.lineno}")
     assert not found
+
+
+def test_warnings_of_this_project_are_notes_without_a_place_in_the_source() -> None:
+    with terminal.notes():
+        ours = warnings.formatwarning("a \x1b[2J group", UserWarning, panel.__file__, 274)  # type: ignore[arg-type]
+        theirs = warnings.formatwarning("b", UserWarning, "/other/module.py", 3)  # type: ignore[arg-type]
+    assert ours == "note: a �[2J group\n"
+    assert theirs.startswith("/other/module.py:3: UserWarning: b")
+    assert "panel.py:274" in warnings.formatwarning("a", UserWarning, panel.__file__, 274)  # type: ignore[arg-type]
