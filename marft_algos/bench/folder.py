@@ -92,8 +92,8 @@ class BenchFolder:
             ConfigError: There is none, or it is another version's.
         """
         try:
-            description: dict[str, Any] = json.loads(self.bench_file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            description = dict[str, Any](json.loads(self.bench_file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise ConfigError(
                 f"'{self.root}' is no benchmark: bench.json cannot be read ({error}). "
                 f"Start one: marft bench run GRID.toml --out {shlex.quote(str(self.root))}"

@@ -143,6 +143,8 @@ def _extract(plain: bytes, out: Path, path: Path) -> Path:
                 assert handle is not None  # of a regular file
                 (out / member.name).parent.mkdir(parents=True, exist_ok=True)
                 (out / member.name).write_bytes(handle.read())
+    except OSError as error:
+        raise DataError(f"'{path}' cannot be unpacked: {error.strerror}. Expected short names, and room.") from error
     except (tarfile.TarError, EOFError) as error:
         raise DataError(f"'{path}' is damaged: {error}. {_AGAIN}") from error
     if len(roots) != 1:

@@ -46,7 +46,7 @@ def run_replay(argv: list[str]) -> int:
     played = pickle.loads(packed.checked("the chunk"))
     for trajectory in played.trajectories:
         episode = trajectory.episode
-        what = f"{episode.task_id} (seed {episode.seed}): {episode.stop_reason}, score {trajectory.score:.3g}"
+        what = f"{episode.task_id} (seed {episode.seed}): {episode.stop_reason}, return {trajectory.score:.3g}"
         say(f"{trajectory.number:>4}  {clean(what, line=True)}")
     say(f"all of them were played, in {seconds:.1f} s")
     return 0

@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from marft_algos import seeds
 from marft_algos.cluster.worker import Packed
 from marft_algos.rollout.chunks import Chunk
-from marft_algos.rollout.panel import Panel
 from marft_algos.runs.disk import writing
 from marft_envs.errors import ConfigError
 
@@ -58,13 +59,16 @@ def read(folder: Path) -> tuple[Chunk, dict[str, tuple[int, Packed]]]:
     """
     try:
         table: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        versions, panel = table.pop("policies"), table.pop("panel")
+        versions = table.pop("policies")
+        chunk = TypeAdapter(Chunk).validate_python(table)
         weights = {
             policy: (int(version), Packed.of((folder / f"{number}.safetensors").read_bytes()))
             for number, (policy, version) in enumerate(versions.items())
         }
-        return Chunk(Panel(panel["seeds"], panel["options"]), **table), weights
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if len(chunk.panel.seeds) != len(chunk.panel.options):
+            raise ValueError(f"{len(chunk.panel.seeds)} seeds, {len(chunk.panel.options)} options")
+        return chunk, weights
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"'{folder}' holds no chunk that was kept: {error}. Expected a folder in a run's lost/, as in marft replay"
             " runs/NAME/lost/iteration-000003-chunk-001"

@@ -56,7 +56,7 @@ def read(path: Path | str) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # with or without Notepad's mark
     except OSError as error:
         raise ConfigError(f"Cannot read the settings in '{path}': {error.strerror}. Expected a TOML file.") from error
-    except ValueError as error:  # of TOML, of UTF-8, and of numbers that are too long for Python to read
+    except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of too long numbers, of lists in lists
         raise ConfigError(f"'{path}' is not TOML: {error}. Expected lines such as: lr = 1e-4") from error
 
 

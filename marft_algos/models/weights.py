@@ -148,7 +148,7 @@ def check_adapter(folder: Path, lora: LoraSettings) -> str:
     try:
         described = dict(json.loads((folder / _SETTINGS).read_text(encoding="utf-8")))
         r, alpha = int(described["r"]), float(described["lora_alpha"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"'{folder / _SETTINGS}' cannot be read: {error!r}. Expected what peft writes.") from error
     if kind := next((kind for kind in ("use_dora", "use_rslora") if described.get(kind)), ""):
         raise ConfigError(

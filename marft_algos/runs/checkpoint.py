@@ -204,7 +204,7 @@ def read_progress(path: Path) -> Progress:
             raise ConfigError(f"The checkpoint {path} has another format than this version's ({FORMAT}).")
         described.pop("policies")
         return Progress(**described)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(

@@ -85,7 +85,7 @@ def _headline(run: RunFolder, metrics: Sequence[dict[str, Any]]) -> str:
         ]
     tokens = sum(int(m.get("tokens", 0)) for m in metrics)
     lost, failed = sum(int(m.get("infra", 0)) for m in metrics), sum(int(m.get("eval/infra", 0)) for m in metrics)
-    cards.append(_card("lost to outages", f"{lost + failed}", f"{lost} in training, {failed} in evaluations (infra)"))
+    cards.append(_card("lost to outages", f"{lost + failed}", f"{lost} in training, {failed} in evaluations"))
     cards.append(_card("iterations", f"{last.get('iteration', 0)}", f"{tokens:,} tokens sampled".replace(",", " ")))
     cards.append(_card("time", f"{last.get('time_elapsed', 0.0) / 60:.1f} min", "evaluations included"))
     how = f"n = {gain[1].n}: {run.panel()}; brackets are 95 % intervals." if gain is not None else ""

@@ -241,7 +241,7 @@ def record(run: RunFolder) -> str:
         return f"{origin['run']}, {origin['checkpoint']} ({origin['algo']} on {origin['env']}): {names}"
     except FileNotFoundError:
         return ""
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
             f"'{run.start / _ORIGIN}' cannot be read: {error}. Expected what marft train --start wrote."
         ) from error

@@ -6,12 +6,13 @@ import errno
 import json
 import secrets
 import socket
+import sys
 from collections.abc import Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from marft_algos.view.api import Api
 from marft_algos.view.sources import Source
@@ -74,6 +75,11 @@ class Server(ThreadingHTTPServer):
         """What is typed into a browser."""
         return f"http://{HOST}:{self.server_address[1]}/{self.token}/"
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing of those who hang up: the terminal is its user's."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: Server
@@ -85,13 +91,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.headers.get("Host", "").rpartition(":")[0] not in NAMES:
             return self._say(HTTPStatus.FORBIDDEN, "This page belongs to the machine that it is on.")
-        target = urlsplit(self.path)
-        _, token, *rest = target.path.split("/")
-        if not secrets.compare_digest(token.encode(), self.server.token.encode()) or not rest:
+        path, _, query = self.path.partition("?")
+        first, _, inside = path.removeprefix("/").partition("/")
+        known = secrets.compare_digest(first.encode(), self.server.token.encode())
+        if not known or not path.startswith(f"/{first}/"):
             return self._say(HTTPStatus.NOT_FOUND, "Open the address that marft view has printed, all of it.")
-        if rest[0] == "api" and len(rest) == 2:
-            return self._answer(rest[1], dict(parse_qsl(target.query, keep_blank_values=True)))
-        page = self.server.pages.get("/".join(rest) or "index.html")
+        if inside.startswith("api/"):
+            return self._answer(inside.removeprefix("api/"), dict(parse_qsl(query, keep_blank_values=True)))
+        page = self.server.pages.get(inside or "index.html")
         if page is None:
             return self._say(HTTPStatus.NOT_FOUND, "There is no such page.")
         return self._send(HTTPStatus.OK, page[0], page[1])

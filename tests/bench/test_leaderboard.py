@@ -318,6 +318,20 @@ def test_links_repetitions_and_bombs_are_refused(tmp_path: Path, monkeypatch: py
         pass
 
 
+def test_long_names_and_nested_lists_are_refused(tmp_path: Path) -> None:
+    path = _archive(tmp_path / "long.tar.xz", (tarfile.TarInfo(f"{'n' * 5000}/bench.json"), b"{}"))
+    with pytest.raises(DataError, match="cannot be unpacked: File name too long"), packed.unpacked(path):
+        pass
+    for content in (b"[" * 100_000, b"[1, 2]", b"null"):
+        deep = _archive(tmp_path / "deep.tar.xz", (tarfile.TarInfo("x/bench.json"), content))
+        with pytest.raises((ConfigError, DataError), match=r"bench\.json"):
+            leaderboard.read([deep])
+        (tmp_path / "x").mkdir(exist_ok=True)
+        (tmp_path / "x/bench.json").write_bytes(content)
+        with pytest.raises(ConfigError, match=r"bench\.json cannot be read"), packed.unpacked(tmp_path / "x"):
+            pass
+
+
 # The page ---------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def test_what_is_kept_is_played_as_it_would_have_been(tmp_path: Path, capsys: py
     assert main(["replay", str(folder)]) == 0
     said = capsys.readouterr().out
     played = list(run.episodes("train", 1))[4:8]
-    found = re.findall(r"^ *(\d+)  (\S+) \(seed (\d+)\): .* score (\S+)$", said, re.MULTILINE)
+    found = re.findall(r"^ *(\d+)  (\S+) \(seed (\d+)\): .* return (\S+)$", said, re.MULTILINE)
     assert [(task, int(seed)) for _, task, seed, _ in found] == [(e.task_id, e.seed) for e in played]
     assert [float(score) for *_, score in found] == pytest.approx([e.team_return for e in played], rel=1e-2)
     assert "all of them were played" in said
@@ -42,7 +43,14 @@ def test_a_chunk_of_an_evaluation_is_kept_too_and_anything_else_is_refused(tmp_p
     chunk = Chunk(Panel([1, 2], [{"split": "test"}, {}]), seeds.EVALUATION, place=3)
     folder = kept.keep(tmp_path / "lost", chunk, {})
     assert folder.name == "evaluation-chunk-003" and kept.read(folder) == (chunk, {})
-    for text in ("", "[]", "{}", '{"policies": {"a": 1}, "panel": {}}', '{"policies": 3, "panel": {}}'):
+    shapes = (
+        {"options": [None, None]}, {"seeds": ["a", "b"]}, {"seeds": 3}, {"seeds": [1]}, {"seeds": None}, {"options": {}}
+    )  # fmt: skip
+    known = json.loads((folder / kept.FILE).read_text())
+    others = [known | {"panel": known["panel"] | shape} for shape in shapes]
+    others += [known | {"first": "x"}, known | {"keep": "everything"}, known | {"policies": {"a": None}}]
+    odd = ["[" * 100_000, *map(json.dumps, others)]
+    for text in (*odd, "", "[]", "{}", '{"policies": {"a": 1}, "panel": {}}', '{"policies": 3, "panel": {}}'):
         (folder / kept.FILE).write_text(text)
         with pytest.raises(ConfigError, match="holds no chunk that was kept"):
             kept.read(folder)

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+import struct
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -185,6 +186,20 @@ def test_the_page_and_its_parts_are_served_with_a_strict_policy(server: Server) 
 def test_without_the_token_and_beside_the_page_there_is_nothing(server: Server, path: str) -> None:
     status, _, body = ask(server, path.format(token=server.token))
     assert status in (400, 404) and server.token.encode() not in body
+
+
+@pytest.mark.parametrize("target", ["x", "*", "http://[x/", "//[x/", "http://127.0.0.1/", "?", "{token}/", "%"])
+def test_odd_addresses_leave_no_traceback_in_the_terminal(
+    server: Server, target: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_connection(server.server_address) as connection:
+        connection.sendall(f"GET {target.format(token=server.token)} HTTP/1.0\r\nHost: localhost:1\r\n\r\n".encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 404")
+    with socket.create_connection(server.server_address) as gone:  # hangs up before its answer
+        gone.sendall(f"GET /{server.token}/ HTTP/1.1\r\nHost: localhost:1\r\n\r\n".encode())
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert ask(server, f"/{server.token}/")[0] == 200
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example:1", "", "10.0.0.1:80"])

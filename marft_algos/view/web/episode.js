@@ -27,7 +27,7 @@ export function compared(answers, sources, choose) {
 function whole({ episode }, title, other) {
   const agents = new Map(episode.agents.map((agent, i) => [agent.name, i]));
   const state = episode.outcome;
-  const ends = [`return ${short(episode.team_return)}`, episode.seed == null ? "" : `seed ${episode.seed}`, episode.stop_reason,
+  const ends = [`return ${short(episode.team_return)}`, episode.seed == null ? "" : `seed ${episode.seed}`, ["task", "max_rounds"].includes(episode.stop_reason) ? "" : episode.stop_reason,
     episode.fault && `fault: ${episode.fault}`, episode.invalid && `${episode.invalid} invalid routes`].filter(Boolean);
   const turns = [];
   let told = null;

@@ -115,11 +115,11 @@ export class Runs {
     const several = new Set([...this.curves.keys()].filter((i) => !this.hidden.has(i) && this.curves.get(i).diagrams.length)).size > 1;
     const lines = [], dashed = [];
     for (const [i, diagram] of shown) {
-      const at = this.axis(i);
+      const at = this.axis(i), labels = [...new Set(this.curves.get(i).diagrams.flatMap((d) => Object.keys(d.series)))];
       for (const [k, [name, points]] of Object.entries(diagram.series).entries()) {
         const measured = k === 0 && diagram.bars.length > 0, drawn = diagram.bars.length ? k - 1 : k;
         const label = several ? `${this.app.sources[i].name} · ${name}` : name;
-        lines.push({ label: visible(label), name: visible(name), color: color(several ? i : k), dash: several && drawn > 0 ? DASHES[drawn % 4] : null,
+        lines.push({ label: visible(label), name: visible(name), color: color(several ? i : labels.indexOf(name)), dash: several && drawn > 0 ? DASHES[drawn % 4] : null,
           dots: measured, shift: 4 * (shown.findIndex(([j]) => j === i) - (shown.length - 1) / 2) * measured, points: points.map(([x, y]) => [at(x), y]).filter(([x, y]) => x != null && y != null),
           bars: measured ? diagram.bars.map(([x, ...ends]) => [at(x), ...ends]) : [] });
       }
