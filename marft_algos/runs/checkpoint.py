@@ -33,7 +33,6 @@ from safetensors import SafetensorError
 from marft_algos.models import finite
 from marft_algos.ranks import alike
 from marft_algos.runs import checksums
-from marft_algos.runs.checksums import DamagedError
 from marft_algos.runs.disk import writing
 from marft_algos.runs.progress import Progress as Progress
 from marft_envs.errors import ConfigError, MarftError, did_you_mean
@@ -94,23 +93,20 @@ def newest_whole(folder: Path) -> tuple[Path, list[str]]:
     Raises:
         DamagedError: There is none; nothing is renamed.
     """
-    damaged: list[Path] = []
-    errors: list[DamagedError] = []
+    damaged: dict[Path, str] = {}
     for iteration in reversed(steps(folder)):
         path = step_dir(folder, iteration)
-        try:
-            checksums.check(path)
-        except DamagedError as error:
-            damaged.append(path)
-            errors.append(error)
+        if what := checksums.damage(path):
+            damaged[path] = what
             continue
         for bad in damaged:
             aside = bad.with_name(f"damaged-{bad.name}")
             with writing(aside):
                 shutil.rmtree(aside, ignore_errors=True)
                 bad.rename(aside)
-        return path, [str(error) for error in errors]
-    raise errors[0]
+        return path, [f"{what}; it is called damaged-{bad.name} now" for bad, what in damaged.items()]
+    checksums.check(next(iter(damaged)))
+    raise AssertionError("a checkpoint was damaged, and is whole now")
 
 
 def save(

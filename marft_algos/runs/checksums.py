@@ -7,6 +7,7 @@ A flipped bit in weights is a number like any other: formats of tensors have no 
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -25,25 +26,39 @@ def write(folder: Path) -> None:
     (folder / FILE).write_text("".join(lines), encoding="utf-8")
 
 
-def check(folder: Path, *parts: str) -> None:
-    """Compares files with their checksums.
+def damage(folder: Path, *parts: str) -> str:
+    """Compares files with their checksums; says what is wrong, or nothing.
 
     Args:
         folder: Has the checksums.
         *parts: Files and folders in it that will be read; none: all of it.
 
     Raises:
-        DamagedError: One of them has changed, is gone, or has no checksum; the message names it.
+        DamagedError: The system cannot read one.
     """
+    if not (folder / FILE).is_file():
+        return (
+            f"{folder} has no {FILE}, so nobody can tell whether its files are what was saved: it was copied in part,"
+            " or an earlier version wrote it"
+        )
     known = _known(folder)
     names = sorted({*known, *_files(folder)})
     bad = [name for name in _below(names, parts) if known.get(name) != _sha256(folder / name)]
-    bad += [part for part in parts if not any(_below(names, [part]))]
-    if bad:
+    bad += [part for part in parts if not _below(names, [part])]
+    return f"{folder} is damaged: not what was saved there: {', '.join(bad)}" if bad else ""
+
+
+def check(folder: Path, *parts: str) -> None:
+    """Compares files with their checksums, see ``damage``.
+
+    Raises:
+        DamagedError: One of them has changed, is gone, or has no checksum; the message names it.
+    """
+    if what := damage(folder, *parts):
         raise DamagedError(
-            f"{folder} is damaged: {', '.join(bad)} {'is' if len(bad) == 1 else 'are'} not what was saved there (by"
-            f" {FILE}). Put back a copy of that folder, or choose another checkpoint: --checkpoint last, best or a"
-            " number (marft train --resume takes the one before by itself)."
+            f"{what}. Put back a copy of it, or choose another checkpoint (--checkpoint last, best or a number). If you"
+            f" trust its files as they are, write down what they are: cd {shlex.quote(str(folder))} && find * -type f !"
+            f" -name {FILE} -exec sha256sum {{}} + > {FILE}"
         )
 
 
@@ -55,14 +70,7 @@ def check_around(folder: Path) -> None:
 
 
 def _known(folder: Path) -> dict[str, str]:
-    try:
-        lines = (folder / FILE).read_bytes().decode("utf-8", "replace").split("\n")
-    except OSError as error:
-        raise DamagedError(
-            f"{folder} has no {FILE}, so nobody can tell whether its files are what was saved there: it was copied in"
-            f" part, or an earlier version wrote it. Copy it again; or, if you trust the files, write one in {folder}:"
-            f" find * -type f ! -name {FILE} -exec sha256sum {{}} + > {FILE}"
-        ) from error
+    lines = (folder / FILE).read_bytes().decode("utf-8", "replace").split("\n")
     return {name: checksum for checksum, _, name in (line.partition("  ") for line in lines)}
 
 
@@ -80,5 +88,10 @@ def _below(names: Iterable[str], parts: Iterable[str]) -> list[str]:
 def _sha256(file: Path) -> str | None:
     if not file.is_file():
         return None
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+    try:
+        with file.open("rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+    except OSError as error:
+        raise DamagedError(
+            f"{file} cannot be read: {error.strerror}. Give yourself leave to read it, or put back a copy."
+        ) from error

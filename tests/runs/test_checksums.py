@@ -120,7 +120,7 @@ def test_nothing_is_renamed_where_no_checkpoint_is_whole(run: RunFolder, model: 
     for step in checkpoint.steps(run.checkpoints):
         flip(checkpoint.step_dir(run.checkpoints, step) / "state.pt")
     trainer = Trainer(build(settings(model, tmp_path)))
-    with pytest.raises(DamagedError, match=r"step_000002 is damaged: state\.pt"):
+    with pytest.raises(DamagedError, match=r"step_000002 is damaged: .*: state\.pt"):
         trainer.resume(run)
     assert checkpoint.steps(run.checkpoints) == [0, 1, 2] and len(run.metrics()) == 3
 
@@ -131,7 +131,7 @@ def test_a_checkpoint_without_checksums_says_how_to_make_them(run: RunFolder) ->
     (path / "SHA256SUMS").unlink()
     with pytest.raises(DamagedError, match="has no SHA256SUMS") as error:
         checkpoint.read_progress(path)
-    subprocess.run(str(error.value).rpartition(": ")[2], shell=True, cwd=path, check=True)
+    subprocess.run(str(error.value).rpartition(": ")[2], shell=True, check=True)
     assert sorted((path / "SHA256SUMS").read_text().splitlines()) == sorted(saved.splitlines())
     checksums.check(path)
 
@@ -147,7 +147,8 @@ def test_a_finished_run_with_a_damaged_end_is_not_done(run: RunFolder) -> None:
 def test_commands_name_the_damaged_file(words: list[str], run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     flip(run.checkpoints / "step_000002/policies/solver_0/adapter_model.safetensors")
     assert main([*words, str(run.root)]) == 1
-    assert "step_000002 is damaged: policies/solver_0/adapter_model.safetensors" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "step_000002 is damaged: " in said and ": policies/solver_0/adapter_model.safetensors. Put back" in said
 
 
 def test_weights_of_another_run_are_compared_where_a_run_begins_with_them(
