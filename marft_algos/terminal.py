@@ -13,7 +13,7 @@ import sys
 import unicodedata
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,9 @@ def notes() -> Iterator[None]:
 def leave() -> None:
     """Writes nowhere from now on, if the terminal has hung up: what is to be saved must not fail at a message."""
     for stream in (1, 2):
-        if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+        with suppress(OSError):  # it is closed already
+            if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 def fail(message: object) -> None:
