@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from marft_algos.config import arguments
+from marft_algos.config import arguments, values
 from marft_algos.ranges import COUNT, POSITIVE
 from marft_algos.runs import disk
 from marft_algos.runs.folder import RunFolder
@@ -73,7 +72,7 @@ class _View:
     def __init__(self, run: RunFolder, last: int) -> None:
         self._run, self._last, self._size = run, last, -1
         self._lines: list[dict[str, Any]] = []
-        settings = tomllib.loads(run.config_file.read_text(encoding="utf-8"))
+        settings = values.read(run.config_file)
         self._title = clean(f"{run.root}: {settings.get('env')} · {settings.get('algo')}", line=True)
         total = settings.get("iterations")
         self._total = total if isinstance(total, int) else 0

@@ -74,13 +74,16 @@ def writer(folder: Path) -> tuple[int, str] | None:
     try:
         who = json.loads((folder / FILE).read_text(encoding="utf-8"))
         number, host = int(who["pid"]), str(who["host"])
-        if host == socket.gethostname():
-            os.kill(number, 0)
-        return number, host
-    except PermissionError:
-        return number, host  # somebody else's process
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+    if host == socket.gethostname():
+        try:
+            os.kill(number, 0)
+        except PermissionError:
+            pass  # somebody else's process
+        except (OSError, OverflowError):
+            return None
+    return number, host
 
 
 def _taken(folder: Path, command: str) -> IO[str]:
@@ -114,7 +117,7 @@ def _refusal(folder: Path, text: str) -> str:
         by = f"process {int(who['pid'])} on {who['host']} since {since}"
         by += f" ({who['command']})" if who["command"] else ""
         end = f"kill {int(who['pid'])}" if who["host"] == socket.gethostname() else "kill it on that machine"
-    except (ValueError, KeyError, TypeError):  # it has the lock, and has not said who it is yet
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # it has not said who it is yet
         by, end = "another process", "end it"
     return f"'{folder}' is being written by {by}. Two would mix up its records. Wait until it is done, or {end} first."
 

@@ -171,7 +171,7 @@ def frozen(path: Path, env: str, kwargs: dict[str, Any], panel: Panel) -> Panel:
         content = json.loads(path.read_text(encoding="utf-8"))
         stored = Panel([int(s) for s in content["seeds"]], [dict(o) for o in content["options"]])
         of = content["env"], content["env_kwargs"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"Cannot read the scenarios in '{path}': {error}. Expected a file written here.") from error
     if of != (env, json.loads(json.dumps(kwargs))):
         raise ConfigError(f"'{path}' holds scenarios of {of[0]} ({of[1]}), not of {env} ({kwargs}).")

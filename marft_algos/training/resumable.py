@@ -120,7 +120,7 @@ class Evaluation:
         try:
             # A setting that came after the folder was made had what is its default now.
             before = json.loads(json.dumps(TrainConfig().table())) | dict(json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise ConfigError(f"{file} cannot be read: {error}. Choose another folder: --out DIR") from error
         differ = [key for key in now if before.get(key) != now[key]]
         if differ:

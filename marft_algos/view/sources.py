@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -95,17 +94,5 @@ def writer(run: RunFolder) -> str:
 
     The lock is only looked at: taking it, even for a moment, could stop the training.
     """
-    try:
-        who = json.loads((run.root / disk.FILE).read_text(encoding="utf-8"))
-        pid, host = int(who["pid"]), str(who["host"])
-    except (OSError, ValueError, KeyError, TypeError):  # none, or not written yet
-        return ""
-    if host != socket.gethostname():
-        return host
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:  # it was killed, and its words stayed behind
-        return ""
-    except (PermissionError, OverflowError):
-        pass
-    return "here"
+    who = disk.writer(run.root)
+    return "" if who is None else "here" if who[1] == socket.gethostname() else who[1]

@@ -143,8 +143,9 @@ def test_who_writes_is_known_until_it_ends_however_it_ends(holder: subprocess.Po
     assert disk.writer(tmp_path) is None and (tmp_path / disk.FILE).read_text()
     (tmp_path / disk.FILE).write_text(json.dumps({"pid": os.getpid(), "host": "elsewhere"}))
     assert disk.writer(tmp_path) == (os.getpid(), "elsewhere")
-    (tmp_path / disk.FILE).write_text("[]")
-    assert disk.writer(tmp_path) is None
+    for odd in ("[]", "[" * 100_000, json.dumps({"pid": 10**40, "host": here}), '{"pid": 1e999, "host": "x"}'):
+        (tmp_path / disk.FILE).write_text(odd)
+        assert disk.writer(tmp_path) is None
 
 
 def test_the_live_panel_has_the_pace_where_there_is_more_than_one_process() -> None:
