@@ -32,7 +32,7 @@ def train(preset: str = "", *, config: Path | str = "", trusted: bool = False, *
         ConfigError: A setting that cannot work, before any folder is made.
         OutageError: Too many episodes were lost to outages; the state was saved, as below.
         TrustError: The file has settings that execute or send, and ``trusted`` is false.
-        Interrupted: Ctrl-C or SIGTERM; the state was saved, and ``marft train --resume`` goes on.
+        Interrupted: Ctrl-C, SIGTERM or SIGHUP; the state was saved, and ``marft train --resume`` goes on.
     """
     origin = str(settings.get("start") or (start.named_in(config) if config else ""))
     if origin:

@@ -277,9 +277,9 @@ def check_prompts(config: TrainConfig, env: FlexEnv, renderer: Renderer, panel: 
         OutageError: As ``started``.
         TaskError: As ``started``.
     """
-    long: dict[str, tuple[str, int]] = {}
+    long: dict[int, tuple[str, str, int]] = {}
     checked = list(zip(panel.seeds[:PROMPTS_CHECKED], panel.options, strict=False))
-    for number, (seed, options) in enumerate(checked):
+    for number, (seed, options) in enumerate(checked, 1):
         with _starting(config.env):
             env.reset(seed=seed, options=options)
             views = {agent: env.unwrapped.messages(agent) for agent in renderer.agents}
@@ -287,9 +287,9 @@ def check_prompts(config: TrainConfig, env: FlexEnv, renderer: Renderer, panel: 
             policy, tools = renderer.policy_of(agent), env.unwrapped.tools.get(agent, ())
             length = len(renderer.render(policy, messages, tools))
             if length + config.max_new_tokens > renderer.chat(policy).context:
-                long[env.unwrapped.task.task_id or f"number {number + 1}"] = policy, length
+                long[number] = env.unwrapped.task.task_id or f"number {number}", policy, length
     if 2 * len(long) > len(checked):
-        problem, (policy, length) = next(iter(long.items()))
+        problem, policy, length = next(iter(long.values()))
         chat = renderer.chat(policy)
         raise ConfigError(
             f"The prompts of {len(long)} of the first {len(checked)} problems do not fit: that of {problem} for policy"

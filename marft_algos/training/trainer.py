@@ -116,7 +116,7 @@ class Trainer:
         """Runs the iterations that are left.
 
         Raises:
-            Interrupted: Ctrl-C was pressed, or SIGTERM came; the state was saved if it was whole.
+            Interrupted: Ctrl-C was pressed, or SIGTERM or SIGHUP came; the state was saved if it was whole.
             OutageError: Too many episodes were lost to faults of engine, world or machine; the state was saved.
             TaskError: The task's code does not work; the state was saved.
         """

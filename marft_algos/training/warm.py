@@ -35,7 +35,7 @@ def warmed(config: TrainConfig, command: str = "", group: Group | None = None, n
 
     Raises:
         ConfigError: The task has no expert, or a setting cannot work.
-        Interrupted: Ctrl-C or SIGTERM; what the warm start has learnt was saved.
+        Interrupted: Ctrl-C, SIGTERM or SIGHUP; what the warm start has learnt was saved.
     """
     group = group or Alone()
     if not config.warm_start or config.start or algorithms.get(config.algo).imitates:
