@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 REGRESSION = 3
 """Exit code: everything ran, and something has become worse."""
@@ -38,9 +37,11 @@ def notes() -> Iterator[None]:
     """Shows this project's warnings as a line that begins with ``note:``, without the place in the source."""
     before = warnings.formatwarning
 
-    def written(message: Warning | str, category: type[Warning], filename: str, *place: Any) -> str:
+    def written(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
         own = category is UserWarning and {"marft_algos", "marft_envs"} & set(Path(filename).parts)
-        return clean(f"note: {message}\n") if own else before(message, category, filename, *place)
+        return clean(f"note: {message}\n") if own else before(message, category, filename, lineno, line)
 
     warnings.formatwarning = written
     try:

@@ -125,8 +125,8 @@ def test_nothing_in_marft_algos_prints_past_it() -> None:
 
 def test_warnings_of_this_project_are_notes_without_a_place_in_the_source() -> None:
     with terminal.notes():
-        ours = warnings.formatwarning("a \x1b[2J group", UserWarning, panel.__file__, 274)  # type: ignore[arg-type]
-        theirs = warnings.formatwarning("b", UserWarning, "/other/module.py", 3)  # type: ignore[arg-type]
+        ours = warnings.formatwarning("a \x1b[2J group", UserWarning, panel.__file__, 274)
+        theirs = warnings.formatwarning("b", UserWarning, "/other/module.py", 3)
     assert ours == "note: a �[2J group\n"
     assert theirs.startswith("/other/module.py:3: UserWarning: b")
-    assert "panel.py:274" in warnings.formatwarning("a", UserWarning, panel.__file__, 274)  # type: ignore[arg-type]
+    assert "panel.py:274" in warnings.formatwarning("a", UserWarning, panel.__file__, 274)
