@@ -49,58 +49,36 @@ def test_a_run_says_it_once(tmp_path, capsys):
     assert said.count("note: ") == 1
 
 
-def rows(long: int) -> str:
-    """Writes eight problems, of which one does not fit the context."""
-    text = " and a word" * 40
-    lines = [
-        {"id": f"row-{i}", "problem": f"What is {i}+1?" + text * (i == long), "answer": str(i + 1)} for i in range(8)
-    ]
-    Path(f"{long}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return f"{long}.jsonl"
+def write_rows(file, long, words):
+    """Writes eight problems, of which some have so many words more."""
+    texts = [f"What is {i}+1?" + " and a word" * (words * (i in long)) for i in range(8)]
+    rows = [{"id": f"row-{i}", "problem": text, "answer": str(i + 1)} for i, text in enumerate(texts)]
+    Path(file).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def test_a_row_that_is_too_long_fares_alike_wherever_it_stands_and_is_named(tmp_path, monkeypatch, capsys):
     """Among those that are looked at before anything is played, or behind them."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(setup, "PROMPTS_CHECKED", 4)
+    command = "eval --env math-solo-v0 --data rows.jsonl --engines embedded --episodes 8 --max-new-tokens 4 --out"
     for long in (1, 6):
-        command = [
-            "eval",
-            "--env",
-            "math-solo-v0",
-            "--data",
-            rows(long),
-            "--engines",
-            "embedded",
-            "--out",
-            f"out{long}",
-        ]
-        assert main([*command, "--episodes", "8", "--max-new-tokens", "4", "--context", "128"]) == 0
+        write_rows("rows.jsonl", {long}, 420)
+        assert main([*command.split(), f"out{long}"]) == 0
         told = capsys.readouterr().err
         assert f"note: too long for the model's context, so their texts were cut at the end: row-{long}. " in told
         metrics = json.loads(Path(f"out{long}/results.json").read_text())["metrics"]
         assert metrics["turns"] == 1.0 and metrics["prompts_cut"] == 1
 
-    monkeypatch.setattr(setup, "PROMPTS_CHECKED", 1)
-    assert main([*command[:4], "1.jsonl", *command[5:7], "--episodes", "2", "--context", "30"]) == 1
-    assert "prompts of 1 of the first 1 problems do not fit: that of row-" in capsys.readouterr().err
+    write_rows("rows.jsonl", range(8), 420)
+    assert main([*command.split(), "out"]) == 1 and not Path("out").exists()
+    assert "prompts of 4 of the first 4 problems do not fit: that of row-" in capsys.readouterr().err
 
 
 def test_a_training_names_rows_that_are_too_long_once(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    command = [
-        "train",
-        "--data",
-        rows(3),
-        "--max-new-tokens",
-        "2",
-        "--iterations",
-        "2",
-        "--eval-every",
-        "1",
-        "--lora-r",
-    ]
-    assert main([*command, "2", "--episodes-per-iteration", "32", "--eval-episodes", "8", "--name", "r"]) == 0
+    write_rows("rows.jsonl", {3}, 40)
+    command = "train --data rows.jsonl --context 128 --max-new-tokens 2 --lora-r 2 --iterations 2 --eval-episodes 8"
+    assert main([*command.split(), "--episodes-per-iteration", "16", "--name", "r"]) == 0
     said = "".join(capsys.readouterr())
     assert said.count("too long for the model's context") == said.count(": row-3. ") == 1
 
