@@ -321,13 +321,12 @@ def test_train_without_the_extra_prints_the_pip_command() -> None:
     assert "pip install 'marft[train]'" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_real_problems_from_a_path(
-    shared_data: Path, model: Path, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_real_problems_from_a_path(shared_data: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """GSM8K from a local file, with a random model that has its own chat template: near zero, and end to end."""
     data = str(shared_data / "math" / "gsm8k_{split}.jsonl")
-    short = ["train", "--data", data, "--models", str(model), *QUICK, "--name", "gsm"]
-    assert "has a context of 512" in fails(short, capsys) and not Path("runs").exists()
+    small = save_tiny(here / "small", hidden=16, layers=1, context=256)
+    short = ["train", "--data", data, "--models", str(small), *QUICK, "--name", "gsm"]
+    assert "has a context of 256" in fails(short, capsys) and not Path("runs").exists()
     large = save_tiny(here / "large", hidden=16, layers=1, context=4096)
     assert main(["train", "--data", data, "--models", str(large), *QUICK, "--name", "gsm"]) == 0
     assert main(["eval", "gsm", "--data", str(shared_data / "math" / "svamp.jsonl"), "--episodes", "8"]) == 0
