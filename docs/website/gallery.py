@@ -31,6 +31,12 @@ MEASURED = {
 }
 """Family -> where its numbers stand that are in no table by id."""
 
+LABELS = {
+    "untrained": "the team before training",
+    "single": "one agent, [`math-solo-v0`](math-solo-v0.md), trained by the algorithm in brackets with as many tokens",
+}
+"""First word of a row that is no algorithm -> what it is."""
+
 
 @dataclass(frozen=True)
 class Played:
@@ -97,23 +103,35 @@ def _block(text: str, language: str = "text") -> str:
 
 
 def baselines(env_id: str) -> str:
-    """Scores of an environment out of the table of ``docs/core.md``, or where else its numbers stand."""
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in (ROOT / "docs/core.md").read_text(encoding="utf-8").splitlines()
-        if line.startswith(f"| {env_id} |")
-    ]
-    rows = [row for row in rows if len(row) > 10 and re.match(r"\d", row[2])]
+    """Scores of an environment out of the last table of ``docs/core.md``, or where else its numbers stand."""
+    rows = [row for row in _core() if row["environment"] == env_id and re.match(r"\d", row["mean"])]
     if not rows:
         where = MEASURED.get(family(env_id))
         return f"Not in the core comparison. What was measured: [here](../{where})." if where else "None is packed."
     lines = ["| algorithm | score, % | IQM, % | sampled tokens |", "|---|---|---|---|"]
-    lines += [f"| {row[1]} | {row[2]} | {row[3]} | {row[8]} |" for row in rows]
-    lines += ["", "Greedy, means over five seeds with 95 % intervals; made by `marft bench run` on "]
-    lines[-1] += (
-        "[the core grid](../../examples/configs/bench_core.toml), explained in [the core comparison](../core.md)."
-    )
+    lines += [f"| {_linked(row['algorithm'])} | {row['mean']} | {row['IQM']} | {row['tokens']} |" for row in rows]
+    kinds = {row["algorithm"].partition(" ")[0] for row in rows}
+    labels = [f"`{label}`: {meaning}." for label, meaning in LABELS.items() if label in kinds]
+    (seeds,) = {row["seeds"] for row in rows}
+    lines += [
+        "",
+        f"Greedy, means over {seeds} seeds with 95 % intervals; tokens were sampled for training, mean per run.",
+    ]
+    lines += [*labels, "From [the core comparison](../core.md#all-of-it), which has the grid and the command."]
     return "\n".join(lines)
+
+
+def _core() -> list[dict[str, str]]:
+    """Rows of the table of ``docs/core.md`` in which every run of the core grid stands, by the names of its columns."""
+    section = (ROOT / "docs/core.md").read_text(encoding="utf-8").partition("\n## All of it\n")[2]
+    table = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+    head, _, *body = [[cell.strip() for cell in row] for row in table]
+    return [dict(zip(head, row, strict=True)) for row in body]
+
+
+def _linked(label: str) -> str:
+    there = (ROOT / f"docs/algorithms/{label}.md").is_file()
+    return f"[{label}](../algorithms/{label}.md)" if there else label
 
 
 def cite() -> str:

@@ -79,9 +79,22 @@ def test_the_gallery_shows_what_agents_see_who_hears_whom_and_an_episode_that_su
     assert played.episode.success and played.episode.rounds[0].D == [[0, 1], [0, 0]]
     for agent in marft_envs.make("relay-v0").possible_agents:
         assert f"### {agent}" in text and played.seen[agent][:60] in text
-    assert "| marft | 100.0" in text and "@software{marft" in text and "(relay-v0.svg)" in text
+    assert "](../algorithms/marft.md) | 100.0" in text and "@software{marft" in text and "(relay-v0.svg)" in text
     assert gallery.picture("relay-v0", played).count("marker-end") == 1
     assert {gallery.family(name) for name in gallery.ids()} == set(gallery.FAMILIES)
+
+
+def test_baselines_of_the_gallery_are_one_table_with_the_columns_that_its_head_names() -> None:
+    text = gallery.baselines("math-dual-v0")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
+    assert rows[0] == ["algorithm", "score, %", "IQM, %", "sampled tokens"]
+    by_label = {row[0]: row[1:] for row in rows[1:]}
+    assert len(by_label) == len(rows) - 1, "a label stands in one row"
+    assert by_label["[mappo](../algorithms/mappo.md)"] == ["81.6 [77.5, 85.6]", "81.7 [77.0, 86.2]", "99 089"]
+    assert by_label["untrained"][2] == "0" and "grpo-4" not in text, "a second look at some rows is another table"
+    assert by_label["single (rft)"][0] == "86.8 [83.6, 90.0]"
+    assert "`untrained`: " in text and "`single`: " in text and "core.md#all-of-it" in text
+    assert "`single`" not in gallery.baselines("relay-v0"), "only labels that stand there are explained"
 
 
 def test_backticks_of_a_model_do_not_end_the_block_that_shows_them() -> None:
