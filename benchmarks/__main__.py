@@ -11,6 +11,7 @@ import runpy
 import sys
 from pathlib import Path
 
+from marft_algos.terminal import show_everything
 from marft_envs.errors import MarftError, did_you_mean
 
 HERE = Path(__file__).parent
@@ -56,6 +57,7 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    show_everything()
     try:
         main(sys.argv[1:])
         sys.stdout.flush()

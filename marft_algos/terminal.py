@@ -7,13 +7,14 @@ overrides show another text than there is. So nothing of that kind is ever print
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import sys
 import unicodedata
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
 REGRESSION = 3
@@ -64,6 +65,31 @@ def fail(message: object) -> None:
     if coloured:
         sys.stderr.write("\x1b[1;31merror:\x1b[0m ")
     say(message if coloured else f"error: {message}", error=True)
+
+
+class _Taken(io.StringIO):
+    """Stands in for a stream; no terminal, so nobody colours what goes there."""
+
+    encoding = ""
+    """The stream's: libraries draw boxes of what it can show."""
+
+
+@contextmanager
+def taken() -> Iterator[tuple[io.StringIO, io.StringIO]]:
+    """Takes what a library prints within, for ``say``: yields what stands for standard output and standard error."""
+    out, error = _Taken(), _Taken()
+    out.encoding, error.encoding = sys.stdout.encoding, sys.stderr.encoding
+    with redirect_stdout(out), redirect_stderr(error):
+        yield out, error
+
+
+def show_everything() -> None:
+    """Makes standard output show what its encoding lacks as ``?``, as standard error does: nobody's print may fail.
+
+    Libraries draw on it themselves (``marft top``), and so does an environment's ``render``.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def say(*parts: object, error: bool = False, sep: str = " ", end: str = "\n") -> None:

@@ -26,7 +26,7 @@ from marft_algos import terminal
 from marft_algos.config import manual, trust
 from marft_algos.config.arguments import UsageError
 from marft_algos.ranges import COUNT, NOT_NEGATIVE
-from marft_algos.terminal import clean, fail, say
+from marft_algos.terminal import clean, fail, say, show_everything
 from marft_envs.errors import MarftError, did_you_mean
 
 COMMANDS = {
@@ -114,6 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    show_everything()
     try:
         with _terminable(), terminal.notes(), trust.command(words) as words:
             return _dispatch(words)

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import dataclasses
 import inspect
-import io
 import json
 import shlex
 import tomllib
@@ -19,6 +18,7 @@ import tyro
 from pydantic import TypeAdapter, ValidationError
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from marft_algos import terminal
 from marft_algos.config import forms, manual
 from marft_algos.config.values import NONE
 from marft_algos.ranges import check, hints
@@ -147,9 +147,8 @@ def parse(kind: Any, argv: list[str], *, prog: str, **options: Any) -> Any:
     """
     if manual.asked(argv):
         _help(kind, prog, whole=manual.WHOLE in argv)
-    said = io.StringIO()
     try:
-        with registry, contextlib.redirect_stderr(said):
+        with registry, terminal.taken() as (_, said):
             settings = tyro.cli(kind, args=argv, prog=prog, **options)
         if dataclasses.is_dataclass(settings):
             check(settings)
@@ -191,13 +190,12 @@ def print_help(form: Any, about: manual.About, left: Mapping[str, Sequence[str]]
     say(first.replace("``", ""), end="\n\n")
     text = f"Examples:\n{manual.examples(about.command)}{manual.described(rest)}"
     plain = tyro.conf.OmitArgPrefixes[form]
-    try:
-        with registry:
-            tyro.cli(plain, args=["--help"], prog=about.prog, description=text, **options)
-    except SystemExit:
-        if left:
-            number = sum(map(len, left.values()))
-            say(f"{number} more options ({', '.join(left)}): {typed(*about.command.split(), manual.WHOLE)}")
+    with registry, terminal.taken() as (shown, _), contextlib.suppress(SystemExit):
+        tyro.cli(plain, args=["--help"], prog=about.prog, description=text, **options)
+    say(shown.getvalue(), end="")
+    if left:
+        number = sum(map(len, left.values()))
+        say(f"{number} more options ({', '.join(left)}): {typed(*about.command.split(), manual.WHOLE)}")
     raise SystemExit(0)
 
 

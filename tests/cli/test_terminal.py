@@ -109,6 +109,47 @@ def test_what_people_write_stays() -> None:
     assert clean("\ud800") == "�"
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437"])
+@pytest.mark.parametrize(
+    "words", [["train", "--help"], ["eval", "--help-all"], ["completion", "fish"], ["train", "--ö…"]]
+)
+def test_whatever_the_encoding_lacks_is_a_question_mark(
+    words: list[str], encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, error = (io.TextIOWrapper(io.BytesIO(), encoding) for _ in range(2))
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setattr("sys.stderr", error)
+    with contextlib.suppress(SystemExit):
+        main(words)
+    assert out.errors == "replace", "what libraries and environments print there"
+    said = (out if "--ö…" not in words else error).buffer.getvalue().decode(encoding)
+    assert "marft" in said and ("options" in said or "complete" in said)
+
+
+class Terminal(io.StringIO):
+    """A terminal that shows colours."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_usage_error_at_a_terminal_has_no_rests_of_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    out, error = Terminal(), Terminal()
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setattr("sys.stderr", error)
+    with pytest.raises(SystemExit):
+        main(["train", "--lx", "3"])
+    assert "│ Unrecognized options: --lx, 3" in error.getvalue() and "\N{REPLACEMENT CHARACTER}" not in error.getvalue()
+
+
+def test_defaults_that_help_takes_from_a_file_obey_nobody(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("evil.toml").write_text('name = "\u202emoc.live"\n', encoding="utf-8")
+    assert "moc.live" in shown(["train", "--config", "evil.toml", "--help"], capsys)
+
+
 def test_nothing_in_marft_algos_prints_past_it() -> None:
     """Neither print() nor a write to the terminal's streams: what is said goes through terminal.say."""
     found = []
