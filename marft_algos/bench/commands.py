@@ -92,9 +92,11 @@ def run_run(argv: list[str]) -> int:
 
 
 def _print_plan(stage: str, planned: Sequence[Cell]) -> None:
+    from marft_algos.bench.tables import count
+
     runs = [c for c in planned if not c.skipped]
     budget = sum(int(c.config["token_budget"]) for c in runs if c.kind == "train" and c.config["iterations"])
-    say(f"{stage}: {len(runs)} cells, {budget:,} tokens".replace(",", " "))
+    say(f"{stage}: {len(runs)} cells, {count(budget)} tokens")
     for cell in planned:
         if not cell.hidden:
             say(f"  {cell.title}{f': skipped, {cell.skipped}' if cell.skipped else ''}")

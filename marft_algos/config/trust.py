@@ -31,7 +31,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 class NotExecuted(ConfigError):
-    """The settings cannot be looked into without executing what ``--dry-run`` and ``marft plan`` leave alone."""
+    """The settings cannot be looked into without starting what ``--dry-run`` and ``marft plan`` leave alone."""
 
 
 # The command ----------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def check(table: Mapping[str, Any], source: Path | str, *, trust: bool = False) 
 
     Raises:
         TrustError: Settings that execute or send, neither typed nor allowed nor remembered.
-        NotExecuted: The command executes nothing, and cannot go on without.
+        NotExecuted: The command starts nothing, and cannot go on without.
         ConfigError: Control characters, which no setting needs and a terminal obeys.
     """
     _check_text(table, source)
@@ -107,22 +107,22 @@ def check(table: Mapping[str, Any], source: Path | str, *, trust: bool = False) 
     if fresh:
         current.shown |= set(fresh)
         say(f"trusted, from {source}:", *(f"\n  {power}" for power in fresh), sep="", error=True)
-    if current.dry and (run := [p for p in needed if p.executes]):
-        raise NotExecuted(_left_alone(run))
+    if current.dry:
+        check_dry(table)
     if any(p.executes for p in needed):
         importable()
 
 
 def dry() -> bool:
-    """Whether the command executes and sends nothing, because the user has typed so."""
+    """Whether the command starts no program and sends nothing, because the user has typed so."""
     current = _command.get()
     return current is not None and current.dry
 
 
 def check_dry(table: Mapping[str, Any]) -> None:
-    """Checks that the environment can be built without starting a program or sending anything, as a dry run must.
+    """Checks that the settings can be looked into without starting a program or sending anything, as a dry run must.
 
-    Modules that the user has typed are imported: without them nothing is known about the environment.
+    Modules that the user has typed or trusted are imported: without them nothing is known about a team or an algorithm.
 
     Raises:
         NotExecuted: It cannot.

@@ -130,7 +130,9 @@ def test_a_plan_executes_nothing_of_a_file(
     (tmp_path / "strange.py").write_text("open('executed', 'w')")
     (tmp_path / "run.toml").write_text('env = "strange:odd-v0"')
     assert cli.main(["plan", "--config", "run.toml"]) == 1
-    assert "--trust" in capsys.readouterr().err
+    assert "--trust" in capsys.readouterr().err and not (tmp_path / "executed").exists()
+    server = 'domain_args = {server = ["sh", "-c", "touch executed"]}'
+    (tmp_path / "run.toml").write_text(f'env = "tools-solo-v0"\n[env_kwargs]\ndomain = "mcp"\n{server}\n')
     assert cli.main(["plan", "--config", "run.toml", "--trust"]) == 0
     assert "not executed" in capsys.readouterr().out
     assert not (tmp_path / "executed").exists()

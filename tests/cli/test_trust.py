@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -16,12 +17,14 @@ import pytest
 
 import marft_algos
 from helpers.tiny import save_tiny
+from marft_algos.algorithms import base as algorithms
 from marft_algos.bench import grid
 from marft_algos.cli import main
 from marft_algos.config import settings as config
 from marft_algos.config import trust, values
 from marft_envs.errors import ConfigError
 
+ROOT = Path(__file__).resolve().parents[2]
 QUICK = [
     "--iterations",
     "1",
@@ -167,8 +170,46 @@ def test_a_strangers_grid_is_a_file_too(here: Path, capsys: pytest.CaptureFixtur
         assert 'algorithms = "evil_module:Algo"' in said and 'env.one.id = "evil_module:relay"' in said
     with pytest.raises(trust.TrustError):
         grid.load("grid.toml")
+    assert not (here / "ran").exists()
+
+
+def test_a_plan_of_the_tutorials_grid_lists_its_cells(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the two files that docs/first-algorithm.md and docs/first-benchmark.md say to save, and their command."""
+    for page, name in (("first-algorithm", "better_half.py"), ("first-benchmark", "grid.toml")):
+        text = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
+        body = re.search(rf"<!-- file: {name} -->\n```\w+\n(.*?)```", text, re.DOTALL)
+        assert body
+        (here / name).write_text(body[1])
+    assert main(["bench", "run", "grid.toml", "--out", "runs/bench", "--trust", "--plan"]) == 0
+    said = capsys.readouterr()
+    assert "main: 9 cells, 49 152 tokens" in said.out and "not executed" not in said.out
+    assert all(
+        f"  {label} · relay-v0 · seed {n}" in said.out for label in ("reinforce", "better-half") for n in range(3)
+    )
+    assert 'algorithm.better-half.algo = "better_half:BetterHalf"' in said.err, "shown before it is imported"
+    algorithms._REGISTRY.pop("better-half")
+    assert not (here / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "env_kwargs",
+    [
+        'domain = "mcp"\n[env.one.settings.env_kwargs.domain_args]\nserver = ["sh", "-c", "touch ran; sleep 1"]',
+        'domain = "mcp"\n[env.one.settings.env_kwargs.domain_args]\nurl = "URL/mcp"',
+    ],
+)
+def test_a_plan_starts_no_program_and_sends_nothing(
+    env_kwargs: str, here: Path, capsys: pytest.CaptureFixture[str], listener: Listener
+) -> None:
+    text = 'algorithms = ["marft"]\nenvs = ["one"]\ntoken_budget = 10\ncontrols = []\nbaseline = "marft"\n'
+    text += (
+        '[env.one]\nid = "tools-solo-v0"\n[env.one.settings.env_kwargs]\n'
+        + env_kwargs.replace("URL", listener.url)
+        + "\n"
+    )
+    (here / "grid.toml").write_text(text)
     assert main(["bench", "run", "grid.toml", "--out", "out", "--plan", "--trust"]) == 0
-    assert "not executed" in capsys.readouterr().out and not (here / "ran").exists() and not (here / "out").exists()
+    assert "not executed" in capsys.readouterr().out and not (here / "ran").exists() and not listener.keys
 
 
 def test_trust_shows_first_and_what_was_typed_needs_none(
@@ -223,7 +264,7 @@ def test_what_was_typed_needs_no_trust(model: Path, here: Path, capsys: pytest.C
 
 
 def test_a_dry_run_starts_nothing_whoever_said_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither what is typed nor what is trusted; code of a file is not imported either."""
+    """Neither what is typed nor what is trusted."""
     typed = [
         "--env",
         "tools-solo-v0",
@@ -234,11 +275,14 @@ def test_a_dry_run_starts_nothing_whoever_said_it(here: Path, capsys: pytest.Cap
     assert main(["train", *typed, "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert "not executed" in said and "touch ran" in said
-    stranger(here / "evil", 'env = "evil_module:relay"\n')
-    (here / "evil_module.py").write_text(RELAY)
+    stranger(here / "evil", MCP)
     assert main(["train", "--config", "evil/config.toml", "--dry-run", "--trust"]) == 0
-    assert "evil_module:relay" in capsys.readouterr().out
+    assert "touch ran" in capsys.readouterr().out
     assert not Path("ran").exists()
+    (here / "relay_of_mine.py").write_text(RELAY)
+    stranger(here / "mine", 'env = "relay_of_mine:relay"\n')
+    assert main(["train", "--config", "mine/config.toml", "--dry-run", "--trust"]) == 0
+    assert "memory at most" in capsys.readouterr().out, "a module that is trusted is imported, as a typed one"
 
 
 def test_python_passes_or_trusts(model: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
