@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from marft_envs.core import FlexEnv
 from marft_envs.dependency import Chain
 from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.faults import plain
 from marft_envs.types import AgentSpec, Example, Task
 
 Profile = str | Mapping[str, Any]
@@ -124,7 +128,8 @@ def load_profiles(source: str | Path | Sequence[Mapping[str, Any]]) -> tuple[Age
 
     Args:
         source: Path of a JSON file, or the list itself: ``role``, ``prompt``, ``with_answer``, and, if wanted,
-            ``examples`` (a list of ``user``, ``assistant``) and, for several agents alike, ``count``.
+            ``examples`` (a list of ``user``, ``assistant``) and, for several agents alike, ``count``. Fields of others,
+            such as the released ``device``, are left out with a note.
 
     Raises:
         ConfigError: If the file or an entry is malformed, or no agent answers.
@@ -167,10 +172,29 @@ def _told(agents: Sequence[AgentSpec], profiles: Mapping[str, Profile], where: s
     return tuple(told)
 
 
-def _check_fields(entry: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    """Refuses a field that nobody reads: it is a known one, mistyped."""
-    if unknown := [field for field in entry if field not in known]:
-        raise ConfigError(f"{where}: there is no field '{unknown[0]}'. {did_you_mean(str(unknown[0]), known)}")
+def _check_fields(entry: Mapping[str, Any], known: Sequence[str], where: str, *, foreign: bool = False) -> list[str]:
+    """Refuses a field that nobody reads: it is a known one, mistyped.
+
+    Args:
+        entry: Field -> value.
+        known: Fields that are read.
+        where: For the error.
+        foreign: Others write this format, too (the released code: ``device``): what is like no known field is theirs.
+
+    Returns:
+        Fields that are not read.
+    """
+    unknown = [str(field) for field in entry if field not in known]
+    for field_ in unknown:
+        if not foreign or get_close_matches(field_, known):
+            raise ConfigError(f"{where}: there is no field '{field_}'. {did_you_mean(field_, known)}")
+    return unknown
+
+
+@cache
+def _note(text: str) -> None:
+    """Says something once, however many environments are made of one file."""
+    print(plain(f"note: {text}"), file=sys.stderr)
 
 
 def _examples(entries: Any, where: str) -> tuple[Example, ...]:
@@ -201,7 +225,9 @@ def _listed(entries: Any, where: str) -> tuple[AgentSpec, ...]:
             raise ConfigError(
                 f'{where}, entry {i}: expected {{"role": text, "prompt": text, "with_answer": true or false}}.'
             )
-        _check_fields(entry, _LISTED, f"{where}, entry {i}")
+        left = _check_fields(entry, _LISTED, f"{where}, entry {i}", foreign=True)
+        if left:
+            _note(f"{where}: nothing here reads {', '.join(left)}; left out")
         if not isinstance(entry.get("with_answer", False), bool):
             raise ConfigError(
                 f"{where}, entry {i}: with_answer is {entry['with_answer']!r}; expected true or false, without quotes."

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks import shapes
-from benchmarks.speed import perf_gpu, perf_iteration
+from benchmarks.speed import iteration_worker, perf_gpu, perf_iteration
 from benchmarks.speed.perf_throughput import Bench
 from benchmarks.team import Stage, build
 from helpers.pretend_gpu import pretend_gpu
@@ -57,6 +57,21 @@ def test_prompts_are_those_of_a_run(tmp_path: Path) -> None:
 def test_the_reference_is_named_where_it_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"math_dual\.json is not there. --reference takes a checkout"):
         perf_iteration.prepare(tmp_path, tmp_path / "nowhere", 1024)
+
+
+def test_an_iteration_is_played_with_the_profiles_of_the_released_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whose file says on which GPU an agent lives."""
+    profiles = tmp_path / "marft/scripts/profiles/math_dual.json"
+    profiles.parent.mkdir(parents=True)
+    told = [("reasoner", "Think.", False), ("actor", "Answer.", True)]
+    roles = [{"role": r, "prompt": p, "with_answer": a, "device": "cuda:0"} for r, p, a in told]
+    profiles.write_text(json.dumps(roles))
+    perf_iteration.prepare(tmp_path, tmp_path, 1024)
+    measured = iteration_worker.marft(str(tmp_path), str(tmp_path), "token", episodes=1, new=2, iterations=3)
+    assert measured["tokens"] == 1 * 2 * 2 and len(measured["seconds"]) == 1
+    assert capsys.readouterr().err.count("nothing here reads device") == 1
 
 
 @pytest.mark.slow

@@ -70,6 +70,15 @@ def test_profiles_come_from_a_file_too(tmp_path):
     assert [agent.examples for agent in load_profiles(listed)] == [(Example(**SHOWN),)] * 2
 
 
+def test_fields_of_the_released_format_that_nothing_here_reads_are_left_out_with_a_note(tmp_path, capsys):
+    roles = [{"role": "a", "prompt": "x", "device": "cuda:0"}, {"role": "b", "prompt": "y", "with_answer": True}]
+    path = tmp_path / "math_dual.json"
+    path.write_text(json.dumps(roles))
+    for _ in range(2):
+        assert [agent.prompt for agent in dual(profiles=str(path)).episode.agents] == ["x", "y"]
+    assert capsys.readouterr().err == f"note: {path}: nothing here reads device; left out\n", "said once"
+
+
 @pytest.mark.parametrize(
     ("profiles", "says"),
     [
