@@ -1,7 +1,7 @@
 """Bring your own tools: an MCP server. A team of two works on a stranger's server; a scripted team plays it.
 
 Here the server runs in this process. A command or a URL does as well: ``MCPToolDomain(["uvx", "some-server"], …)``,
-``MCPToolDomain("http://127.0.0.1:8000/mcp", …)``. Needs: pip install 'marft[mcp]'
+``MCPToolDomain("http://127.0.0.1:8000/mcp", …)``. Needs: pip install -e '.[mcp]'
 """
 
 from mcp.server import MCPServer

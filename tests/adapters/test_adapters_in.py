@@ -128,7 +128,7 @@ def test_a_board_is_drawn_from_its_agents_side() -> None:
 
 @pytest.fixture
 def tictactoe() -> Any:
-    pytest.importorskip("pygame", reason="PettingZoo's classic games need pygame: pip install 'marft[pettingzoo]'")
+    pytest.importorskip("pygame", reason="PettingZoo's classic games need pygame: pip install -e '.[pettingzoo]'")
     from pettingzoo.classic import tictactoe_v3
 
     return tictactoe_v3
@@ -309,7 +309,7 @@ def test_a_wrong_name_is_answered(name: str, settings: dict[str, Any], says: str
 def test_a_missing_package_is_answered_with_the_pip_command_and_one_that_does_not_fit_with_both_versions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(MissingExtraError, match=r"pip install 'marft\[textarena\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[textarena\]'"):
         optional.require("no_such_package_anywhere", "textarena")
     monkeypatch.setattr(metadata, "version", lambda package: "0.6.17rc1")
     with pytest.raises(ConfigError, match=r"0\.6\.17rc1 is installed; expected 0\.7\.0"):

@@ -15,7 +15,7 @@ from marft_envs.adapters.inward import reasoning_gym as questions
 
 
 def need(package: str, extra: str) -> Any:
-    return pytest.importorskip(package, reason=f"{package} is not installed: pip install 'marft[{extra}]'")
+    return pytest.importorskip(package, reason=f"{package} is not installed: pip install -e '.[{extra}]'")
 
 
 def steps(env: FlexEnv, seed: int) -> Any:
@@ -141,5 +141,5 @@ def test_a_missing_package_is_answered_with_the_pip_command(name: str, monkeypat
         return real(module, package)
 
     monkeypatch.setattr("marft_envs.adapters.optional.importlib.import_module", without)
-    with pytest.raises((MissingExtraError, ModuleNotFoundError), match="pip install 'marft"):
+    with pytest.raises((MissingExtraError, ModuleNotFoundError), match="pip install -e '"):
         marft_envs.make(name)

@@ -21,7 +21,7 @@ from marft_envs.adapters import optional
 from marft_envs.adapters.outward.agent_lightning import agent
 from marft_envs.errors import ConfigError, MissingExtraError
 
-pytest.importorskip("openai", reason="pip install 'marft[hosted]'")
+pytest.importorskip("openai", reason="pip install -e '.[hosted]'")
 
 
 INSTALLED = importlib.util.find_spec("agentlightning") is not None
@@ -106,5 +106,5 @@ def test_clear_answers_to_what_cannot_work(lightning: None) -> None:
 
 def test_without_it_the_pip_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "agentlightning", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'marft\[agent-lightning\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[agent-lightning\]'"):
         agent("math-dual-v0")

@@ -128,5 +128,5 @@ def test_a_library_that_is_not_installed_is_answered_with_the_pip_command(
     # Not only what is blocked: the module that needs it must be looked for again.
     for name in ("rllib", "torchrl", "benchmarl"):
         monkeypatch.delitem(sys.modules, f"marft_envs.adapters.outward.{name}", raising=False)
-    with pytest.raises(MissingExtraError, match=rf"pip install 'marft\[{adapter}\]'"):
+    with pytest.raises(MissingExtraError, match=rf"pip install -e '\.\[{adapter}\]'"):
         importlib.import_module(f"marft_envs.adapters.outward.{adapter}")

@@ -16,7 +16,7 @@ import marft_envs
 from marft_envs.core import FlexEnv
 from marft_envs.errors import ConfigError
 
-pytest.importorskip("openenv", reason="pip install 'marft[openenv]'")
+pytest.importorskip("openenv", reason="pip install -e '.[openenv]'")
 uvicorn = pytest.importorskip("uvicorn")
 
 from marft_envs.adapters.outward.openenv import TeamAction, TeamClient, serve, server  # noqa: E402

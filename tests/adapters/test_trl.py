@@ -13,7 +13,7 @@ import marft_envs
 from marft_envs.errors import ConfigError
 from marft_envs.vector import VectorEnv
 
-trl = pytest.importorskip("trl", reason="pip install 'marft[trl]'")
+trl = pytest.importorskip("trl", reason="pip install -e '.[trl]'")
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 

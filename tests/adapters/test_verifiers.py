@@ -16,7 +16,7 @@ from native_loop import CASES, EPISODES, Script, expected
 import marft_envs
 from marft_envs.errors import ConfigError
 
-pytest.importorskip("verifiers", reason="pip install 'marft[verifiers]'")
+pytest.importorskip("verifiers", reason="pip install -e '.[verifiers]'")
 vf = pytest.importorskip("verifiers.v1")
 
 from marft_envs.adapters.outward.verifiers import plugin  # noqa: E402

@@ -20,7 +20,7 @@ from marft_envs.adapters.outward.verl import TeamLoop, rows
 from marft_envs.errors import ConfigError, MissingExtraError
 
 pydantic = pytest.importorskip("pydantic")
-transformers = pytest.importorskip("transformers", reason="the rows need a tokenizer: pip install 'marft[train]'")
+transformers = pytest.importorskip("transformers", reason="the rows need a tokenizer: pip install -e '.[train]'")
 
 from marft_algos.models import embedded_path  # noqa: E402
 
@@ -132,7 +132,7 @@ def test_clear_answers_to_what_cannot_work(tokenizer: Any, verl: None) -> None:
 
 def test_without_verl_the_pip_command_is_named(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "verl", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'marft\[verl\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[verl\]'"):
         asyncio.run(
             loop(tokenizer, lambda ids: "1", "math-dual-v0", levels=[0]).run(
                 {}, extra_info={"seed": 0, "agent": "actor_0"}

@@ -318,7 +318,7 @@ def test_train_without_the_extra_prints_the_pip_command() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 1
-    assert "pip install 'marft[train]'" in done.stderr and "Traceback" not in done.stderr
+    assert "pip install -e '.[train]'" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_real_problems_from_a_path(shared_data: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ def test_people_read_a_line_each_and_what_to_type() -> None:
     [
         ({"torch": "2.11.0", "peft": "0.20"}, "ok", "torch 2.11.0, peft 0.20", ""),
         ({"torch": "2.11.0+cu130", "peft": "0.21.dev0"}, "ok", "torch 2.11.0+cu130, peft 0.21.dev0", ""),
-        ({"torch": "2.11.0"}, "off", "not here: peft", "pip install 'marft[train]'"),
+        ({"torch": "2.11.0"}, "off", "not here: peft", "pip install -e '.[train]'"),
         ({"torch": "2.5.0", "peft": "0.20"}, "bad", "torch 2.5.0 (supported: >=2.11)", "pip install --upgrade"),
     ],
 )
@@ -107,8 +107,8 @@ def test_what_runs_follows_from_what_is_here() -> None:
     layers = [Finding("a", "off", "no"), Finding("b", "off", "no")]
     runs = named(doctor.works({"train": True, "mcp": False}, torch, gpu, layers))
     assert runs["train, eval, export, bench"].state == "ok" and runs["training on a GPU"].state == "off"
-    assert runs["tools by MCP"].mend == "pip install 'marft[mcp]'"
+    assert runs["tools by MCP"].mend == "pip install -e '.[mcp]'"
     assert runs["environments of code"].mend == "python -m marft_envs.code.sandbox"
     runs = named(doctor.works({"train": False}, torch, gpu, [Finding("b", "ok", "")]))
-    assert runs["train, eval, export, bench"].mend == "pip install 'marft[train]'"
+    assert runs["train, eval, export, bench"].mend == "pip install -e '.[train]'"
     assert runs["environments of code"].state == "ok" and runs["envs, play, check, show"].state == "ok"

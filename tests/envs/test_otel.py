@@ -415,5 +415,5 @@ def test_without_the_extra_the_pip_command_is_named(monkeypatch: pytest.MonkeyPa
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(MissingExtraError, match=r"pip install 'marft\[otel\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[otel\]'"):
         otel.spans(episode())

@@ -169,7 +169,7 @@ def test_an_unreachable_hub_names_the_three_ways(monkeypatch: pytest.MonkeyPatch
 
 def test_without_datasets_the_pip_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'marft\[data\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[data\]'"):
         data.load("gsm8k")
 
 

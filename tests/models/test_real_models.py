@@ -247,7 +247,7 @@ def test_four_bits_without_their_package_name_the_extra(
 ) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == "bitsandbytes" else found(n, *a))
-    with pytest.raises(MissingExtraError, match=r"pip install 'marft\[quant\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[quant\]'"):
         build(folders["llama3"], settings=ModelSettings(quantize="nf4"))
 
 

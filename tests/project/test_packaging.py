@@ -97,7 +97,21 @@ def test_the_base_install_runs_envs_and_check() -> None:
     done = run(sys.executable, "-c", code)
     assert done.returncode == 0, done.stderr
     assert "math-dual-v0" in done.stdout
-    assert "pip install 'marft[train]'" in done.stderr
+    assert "pip install -e '.[train]'" in done.stderr
+
+
+def test_nothing_says_to_install_from_an_index_that_has_no_such_package() -> None:
+    """The name is free there for anybody: what is said works in a clone."""
+    tracked = run("git", "ls-files", "*.md", "*.py", "*.toml", "*.yaml", "*.yml", "*.ipynb", "Dockerfile", "Makefile")
+    wrong = re.compile(r"pip install [^`\n]*?['\" ]marft(?:\[|['\" \n`]|$)|marft\[\w")
+    found = {
+        f"{name}: {said[0]}"
+        for name in tracked.stdout.splitlines()
+        if name not in ("CHANGELOG.md", "pyproject.toml")
+        for said in wrong.finditer((ROOT / name).read_text(encoding="utf-8"))
+    }
+    assert tracked.stdout and not found
+    assert "pip install -e '.[wandb]'" in str(marft_envs.errors.MissingExtraError("wandb", "wandb"))
 
 
 def test_marft_envs_knows_nothing_of_training() -> None:

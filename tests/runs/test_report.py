@@ -230,7 +230,7 @@ def test_without_matplotlib_the_report_says_what_curves_need(run: RunFolder, mon
     assert (
         "<svg style" not in page
         and '<svg class="D"' in page
-        and "pip install &#x27;marft[train]&#x27;" in page
+        and "pip install -e &#x27;.[train]&#x27;" in page
         and "lora_r = 2" in page
     )
     with pytest.raises(MissingExtraError, match="Drawing curves"):

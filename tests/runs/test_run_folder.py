@@ -386,7 +386,7 @@ def test_training_from_python_without_the_extra_prints_the_pip_command() -> None
     done = subprocess.run(
         [sys.executable, "-c", "import marft_algos.lazy\n" + code], cwd=ROOT, capture_output=True, text=True
     )
-    assert "pip install 'marft[train]'" in done.stdout, done.stderr
+    assert "pip install -e '.[train]'" in done.stdout, done.stderr
     assert callable(marft_algos.train)
 
 

@@ -132,7 +132,7 @@ def test_one_that_is_not_installed_is_named_with_its_extra(
     name: str, run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingExtraError, match=rf"pip install 'marft\[{name}\]'"):
+    with pytest.raises(MissingExtraError, match=rf"pip install -e '\.\[{name}\]'"):
         loggers.make(name, run, 0)
 
 

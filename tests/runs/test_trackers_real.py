@@ -1,6 +1,6 @@
 """The packages themselves hold what metrics.jsonl holds: a training of one iteration, read back by each one's own reader.
 
-A package that is not installed is a skip: ``pip install 'marft[wandb,mlflow,trackio]'``.
+A package that is not installed is a skip: ``pip install -e '.[wandb,mlflow,trackio]'``.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def metrics(root: Path) -> Points:
 @pytest.mark.parametrize("name", READERS)
 def test_a_tracker_holds_what_metrics_jsonl_holds(name: str, tmp_path: Path) -> None:
     for package in NEEDS.get(name, (name,)):
-        pytest.importorskip(package, reason=f"'{package}' is not installed: pip install 'marft[{name}]'")
+        pytest.importorskip(package, reason=f"'{package}' is not installed: pip install -e '.[{name}]'")
     model = str(save_tiny(tmp_path / "model", hidden=16, layers=1))
     argv = ["train", "--env", "relay-v0", "--models", model, *runs.QUICK, "--iterations", "1"]
     variables = ("WANDB_MODE", "MLFLOW_TRACKING_URI", "TRACKIO_DIR", "TRACKIO_SPACE_ID")

@@ -23,7 +23,7 @@ from marft_envs.tools.depot import Depot
 from marft_envs.tools.parse import written
 from tests.helpers.tools_tiny import tiny
 
-mcp = pytest.importorskip("mcp", reason="MCP needs the extra: pip install 'marft[mcp]'")
+mcp = pytest.importorskip("mcp", reason="MCP needs the extra: pip install -e '.[mcp]'")
 
 from marft_envs.tools.mcp import MCPToolDomain, as_mcp_server  # noqa: E402
 
@@ -592,7 +592,7 @@ def test_what_cannot_work_is_said_before_anything_starts(monkeypatch):
         domain.open(domain.problems("train")[0])
     domain.close()
     monkeypatch.setitem(sys.modules, "mcp", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'marft\[mcp\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[mcp\]'"):
         MCPToolDomain(ODD, [ADDED])
 
 

@@ -107,7 +107,7 @@ def mcp_sqlite(request: pytest.FixtureRequest, folder: Path) -> Callable[[str], 
 
 def mcp_own(request: pytest.FixtureRequest, folder: Path) -> Callable[[str], Any]:
     """The tiny domain behind a server of our own, in this process; the gold does not travel, so it is given here."""
-    pytest.importorskip("mcp", reason="MCP needs the extra: pip install 'marft[mcp]'")
+    pytest.importorskip("mcp", reason="MCP needs the extra: pip install -e '.[mcp]'")
     domain = MCPToolDomain(served, oracle=gold_of)
     request.addfinalizer(domain.close)
     return lambda team: domain

@@ -80,4 +80,4 @@ def test_without_textual_or_a_terminal_it_says_what_to_type(
     for name in ("textual", "textual.app"):
         monkeypatch.setitem(sys.modules, name, None)
     assert main(["view", "--tui", run]) == 1
-    assert "pip install 'marft[tui]'" in capsys.readouterr().err
+    assert "pip install -e '.[tui]'" in capsys.readouterr().err
