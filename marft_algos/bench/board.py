@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from marft_algos.bench import tables
 from marft_algos.bench.evidence import Evidence
 from marft_algos.bench.folder import SCORES
 from marft_algos.bench.leaderboard import Place, Setting
@@ -153,14 +154,6 @@ def _files(evidence: Sequence[Evidence]) -> list[Block]:
 # Written --------------------------------------------------------------------------------------------
 
 
-_MARKS = {c: f"&#{ord(c)};" for c in "&<>|*\\{}~$@#!"} | {"`": "&#96;"}
-
-
-def _plain(text: str) -> str:
-    """Escapes text for Markdown, in which HTML, links, tables and attributes would act."""
-    return "".join(_MARKS.get(c, c) for c in clean(text, line=True)).replace("](", "]&#40;").replace("://", ":&#47;/")
-
-
 def markdown(page: Sequence[Block]) -> str:
     """Writes the page as Markdown."""
     heads = {"title": "# ", "environment": "## ", "setting": "### "}
@@ -170,10 +163,9 @@ def markdown(page: Sequence[Block]) -> str:
             lines = [clean(line, line=True).replace("`", "'") for line in block.text.split("\n")]
             out.append("\n".join(["```text", *lines, "```"]))
         elif block.kind == "table":
-            head, *body = [[_plain(cell) for cell in row] for row in block.rows]
-            out.append("\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body)))
+            out.append(tables.markdown(block.rows).rstrip())
         else:
-            out.append(heads.get(block.kind, "") + _plain(block.text))
+            out.append(heads.get(block.kind, "") + tables.in_markdown(block.text))
     return "\n\n".join(out) + "\n"
 
 

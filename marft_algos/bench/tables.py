@@ -15,6 +15,7 @@ import numpy as np
 from marft_algos.bench import statistics
 from marft_algos.bench.statistics import Outcomes
 from marft_algos.runs.intervals import Interval
+from marft_algos.terminal import clean
 from marft_envs.errors import ConfigError, did_you_mean
 
 Row = Mapping[str, Any]
@@ -307,18 +308,33 @@ def matrix(shown: Sequence[Line], value: Literal["mean", "difference"]) -> list[
     return [["algorithm", *envs], *rows]
 
 
+_MARKS = {c: f"&#{ord(c)};" for c in "&<>|*\\{}~$@#!`"}
+
+
+def in_markdown(text: str) -> str:
+    """Escapes text, which a grid of others may hold, for a line of Markdown: HTML, links and tables would act."""
+    return "".join(_MARKS.get(c, c) for c in clean(text, line=True)).replace("](", "]&#40;").replace("://", ":&#47;/")
+
+
 def markdown(cells: Sequence[Sequence[str]]) -> str:
     """Writes a sheet as Markdown."""
-    head, *body = ([cell.replace("|", "\\|") for cell in row] for row in cells)
+    head, *body = ([in_markdown(cell) for cell in row] for row in cells)
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body)) + "\n"
 
 
-_TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {"–": "--", "\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"}
+_TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"}
+_TEX |= {"–": "--", "�": "?"}
+
+
+def _in_tex(text: str) -> str:
+    """Escapes text for a cell; a bracket that opens it would be a length, behind the end of the row before."""
+    escaped = "".join(_TEX.get(c, c) for c in clean(text, line=True))
+    return "{[}" + escaped[1:] if escaped.startswith("[") else escaped
 
 
 def latex(cells: Sequence[Sequence[str]]) -> str:
     """Writes a sheet as LaTeX's tabular (package booktabs)."""
-    top, *body = (" & ".join("".join(_TEX.get(c, c) for c in cell) for cell in row) + r" \\" for row in cells)
+    top, *body = (" & ".join(map(_in_tex, row)) + r" \\" for row in cells)
     opened = [rf"\begin{{tabular}}{{ll{'r' * (len(cells[0]) - 2)}}}", r"\toprule", top, r"\midrule"]
     return "\n".join([*opened, *body, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
@@ -338,9 +354,17 @@ def as_csv(shown: Sequence[Line]) -> str:
             e: Interval | None = getattr(line, name)
             values += [None] * 3 if e is None else [e.mean, e.low, e.high]
         values += [getattr(line, name) for name in plain]
-        clean = ["" if v is None or (isinstance(v, float) and math.isnan(v)) else v for v in values]
-        writer.writerow([line.env, line.algorithm, *clean])
+        known = ["" if v is None or (isinstance(v, float) and math.isnan(v)) else v for v in values]
+        writer.writerow([_in_csv(cell) for cell in (line.env, line.algorithm, *known)])
     return file.getvalue()
+
+
+def _in_csv(cell: Any) -> Any:
+    """Writes text so that no spreadsheet takes it for a formula."""
+    if not isinstance(cell, str):
+        return cell
+    text = clean(cell, line=True)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def marl_eval(rows: Sequence[Row], name: str) -> dict[str, Any]:

@@ -73,6 +73,17 @@ _WHERE = {
     "view": "view.commands",
 }
 
+WISHES = {
+    **dict.fromkeys(("list", "environments"), "marft envs"),
+    **dict.fromkeys(("ls", "runs", "status"), "marft show"),
+    **dict.fromkeys(("plot", "plots", "curves", "dashboard", "ui"), "marft view"),
+    **dict.fromkeys(("compare", "diff"), "marft eval --compare RUN_A RUN_B"),
+    **dict.fromkeys(("run", "start", "fit", "learn"), "marft train"),
+    **dict.fromkeys(("serve", "deploy", "push"), "marft export RUN   (how to serve what it writes: docs/export.md)"),
+    "version": "marft --version",
+}
+"""What commands are called elsewhere -> what to type here."""
+
 GROUPS = {
     "Look around": ("envs", "play", "doctor"),
     "Train a team": ("train", "sft", "dpo", "plan"),
@@ -182,10 +193,12 @@ def _hung_up(number: int, frame: FrameType | None) -> None:
 
 
 def _dispatch(words: list[str]) -> int:
-    if not words or words[0] == "help" or manual.asked(words[:1]):
+    if words[0:1] == ["help"] and len(words) > 1:
+        words = [*words[1:], "--help"]
+    if not words or words == ["help"] or manual.asked(words[:1]):
         say(welcome())
         return 0
-    if words[0] == "--version":
+    if words[0] in ("--version", "-V"):
         say(f"marft {importlib.import_module('marft_envs').__version__}")
         return 0
     command, rest = words[0], words[1:]
@@ -204,6 +217,8 @@ def _meant(words: list[str]) -> str:
         return f"the command comes first: {shlex.join(['marft', words[later], *words[:later], *words[later + 1 :]])}"
     if first in importlib.import_module("marft_algos.algorithms.base").names():
         return f"there is no command '{first}'; as an algorithm: {shlex.join(['marft', 'train', *words])}"
+    if first in WISHES:
+        return f"there is no command '{first}'. Type: {WISHES[first]}"
     return f"there is no command '{first}'. {did_you_mean(first, COMMANDS)}"
 
 

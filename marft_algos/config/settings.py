@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from marft_algos import seeds
-from marft_algos.config import endpoints, trust, values
+from marft_algos.config import elsewhere, endpoints, trust, values
 from marft_algos.config.values import checked
 from marft_algos.models import DATE
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Checked, Range
@@ -303,8 +303,14 @@ def build(table: Mapping[str, Any], base: TrainConfig | None = None) -> TrainCon
     algorithm_table = run_table.pop("algorithm", {})
     base = base or TrainConfig()
     settings = algorithms.get(run_table.get("algo", base.algo)).Config
-    for key in run_table.keys() & {f.name for f in dataclasses.fields(settings)}:
-        raise ConfigError(f"'{key}' is a setting of the algorithm. Put it under [algorithm].")
+    known, of_algorithm = ({f.name for f in dataclasses.fields(kind)} for kind in (TrainConfig, settings))
+    for key in run_table.keys() & of_algorithm:
+        raise ConfigError(
+            f"'{key}' is a setting of the algorithm. Put it under [algorithm]; in Python: algorithm={{\"{key}\": …}}."
+        )
+    for key in run_table.keys() - known:
+        if advice := elsewhere.advice(key, known, of_algorithm):
+            raise ConfigError(f"There is no setting '{key}'. {advice} {_HELP}".rstrip())
     run = checked(TrainConfig, run_table, base, skip=("algorithm",), help_=_HELP)
     start = base.algorithm if isinstance(base.algorithm, settings) else _carried(base.algorithm, settings)
     if not isinstance(algorithm_table, Mapping):

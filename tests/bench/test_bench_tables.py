@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 import subprocess
 import sys
@@ -67,6 +69,28 @@ def test_tables_pair_with_the_baseline_and_count_failures() -> None:
     assert r"a\_b" in tables.latex(tables.sheet([dataclasses.replace(line, algorithm="a_b")], "base"))
     with pytest.raises(ConfigError, match="no row 'bose'"):
         tables.lines(rows, "bose")
+
+
+STRANGE = "=HYPERLINK(1)|<script>x</script>[l](javascript:y)\n& \\input{z} $\\frac"
+
+
+def test_names_of_a_strangers_grid_are_text_in_every_format() -> None:
+    """They break no row, and nothing in them acts: a formula, a link, HTML, a command of LaTeX."""
+    rows = [r | {"env": STRANGE} for r in [*benchmark(0.8, (STRANGE,)), *benchmark(0.5, ("base",))]]
+    lines = tables.lines(rows, "base")
+    sheet = tables.sheet(lines, "base")
+    text = tables.markdown(sheet)
+    assert {line.count("|") for line in text.splitlines()} == {len(sheet[0]) + 1} and len(text.splitlines()) == 4
+    assert "<script" not in text and "](" not in text
+    tex = tables.latex(sheet)
+    assert len(tex.splitlines()) == 4 + 2 + 2 and r"\input" not in tex and r"\$" in tex
+    assert {line.count(" & ") for line in tex.splitlines() if line.endswith(r" \\")} == {len(sheet[0]) - 1}
+    first, *others = csv.DictReader(io.StringIO(tables.as_csv(lines)))
+    for cell in (first["environment"], first["algorithm"]):
+        assert cell.startswith("'=HYPERLINK(1)|") and "\n" not in cell
+    assert float(others[0]["mean"]) == pytest.approx(0.5), "numbers stay numbers"
+    bracket = tables.latex([["a", "b"], ["[5cm]", "x"]])
+    assert "\\\\\n[" not in bracket and "{[}5cm]" in bracket
 
 
 def test_what_was_processed_and_visited_is_told_and_not_made_up_for_older_runs() -> None:

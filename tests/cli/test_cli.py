@@ -18,14 +18,15 @@ import marft_envs
 from helpers.runs import QUICK
 from helpers.tiny import save_tiny
 from marft_algos.algorithms import base
-from marft_algos.cli import training
 from marft_algos.cli.app import COMMANDS, main
 from marft_algos.config import presets
-from marft_algos.config.settings import SECTIONS, TrainConfig
+from marft_algos.config.elsewhere import ELSEWHERE
+from marft_algos.config.settings import SECTIONS, TrainConfig, build
 from marft_algos.rollout import panel as faults
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training.collect import Episodes
 from marft_envs import trajectory
+from marft_envs.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -276,6 +277,11 @@ def test_settings_come_from_preset_file_and_command_line(model: Path, here: Path
         (["train", "--levels=[0]"], "--env-kwargs levels=[0]"),
         (["train", "--output_dir", "out"], "--output_dir is called here: --runs-dir DIR --name NAME"),
         (["train", "grpo", "--num-generations=8"], "--num-generations is called here: --group-size N"),
+        (["train", "--dataset", "x"], "--dataset is called here: --data PATH"),
+        (["train", "--dataset-name", "x"], "--dataset-name is called here: --data PATH"),
+        (["train", "--reward", "x"], "--reward is called here: --env MODULE:ID"),
+        (["train", "--wandb"], "--wandb is called here: --loggers wandb"),
+        (["train", "--gpus", "2"], "--gpus is called here: --device cuda; --nproc N"),
         (["train", "--bf16"], "--bf16 is called here: --dtype bf16 --old-logprobs learner"),
         (["train", "--episodes-per-iteration", "0"], "expected at least 1"),
         (["train", "--warm-start", "-1"], "warm_start is -1; expected 0 or more"),
@@ -303,8 +309,54 @@ def test_bad_input_is_one_clear_message(
 def test_what_other_trainers_settings_are_called_here_can_be_typed_here() -> None:
     algorithms = [base.get(name).Config for name in base.names()]
     known = {field.name for settings in (TrainConfig, *algorithms) for field in dataclasses.fields(settings)}
-    options = {word for told in training.ELSEWHERE.values() for word in re.findall(r"--([a-z-]+)", told)}
-    assert {option.replace("-", "_") for option in options} <= known | {"resume"}
+    options = {word for told in ELSEWHERE.values() for word in re.findall(r"--([a-z-]+)", told)}
+    assert {option.replace("-", "_") for option in options} <= known | {"resume", "data", "nproc"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("lr", 'a setting of the algorithm. Put it under [algorithm]; in Python: algorithm={"lr": …}'),
+        ("learning_rate", 'In Python: algorithm={"lr": …}; on the command line: --lr RATE'),
+        ("data", 'In Python: env_kwargs={"data": …}'),
+        ("output_dir", "In Python: runs_dir=…, name=…"),
+        ("reward_funcs", "In Python: env=…; on the command line: --env MODULE:ID; the environment pays"),
+        ("model", "In Python: models=…"),
+        ("iteration", "Did you mean 'iterations'"),
+    ],
+)
+def test_python_is_told_by_the_same_table_what_a_setting_is_called(setting: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        build({setting: 1})
+
+
+@pytest.mark.parametrize(
+    ("wish", "typed"),
+    [
+        (["list"], "marft envs"),
+        (["ls"], "marft show"),
+        (["plot"], "marft view"),
+        (["curves"], "marft view"),
+        (["compare", "a", "b"], "marft eval --compare RUN_A RUN_B"),
+        (["version"], "marft --version"),
+        (["serve"], "docs/export.md"),
+        (["run"], "marft train"),
+    ],
+)
+def test_a_command_of_another_name_is_answered_with_the_one_here(
+    wish: list[str], typed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = fails(wish, capsys)
+    assert f"there is no command '{wish[0]}'. Type: " in said and typed in said
+
+
+def test_help_of_a_command_and_the_short_word_for_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["help", "show"])
+    assert "usage: marft show" in capsys.readouterr().out
+    assert main(["-V"]) == 0
+    assert capsys.readouterr().out == f"marft {marft_envs.__version__}\n"
+    assert "no command 'trian'" in fails(["help", "trian"], capsys)
 
 
 def test_train_without_the_extra_prints_the_pip_command() -> None:

@@ -112,7 +112,7 @@ def write(trial: Trial, root: Path, command: str) -> Findings:
     for title, sheet in findings.sheets.items():
         text += [f"## {title}", tables.markdown(sheet).rstrip()]
         body.append(f"<h2>{title}</h2>{_table(sheet)}")
-    text += ["## Without a number", *(f"* {line}" for line in failed)] if failed else []
+    text += ["## Without a number", *(f"* {tables.in_markdown(line)}" for line in failed)] if failed else []
     body += [f"<h2>Without a number</h2><pre>{html.escape(chr(10).join(failed))}</pre>"] if failed else []
     folders = [root / f"{side}-{part}" for side in run.sides(trial) for part in ("sweep", "runs")]
     commands = "\n".join([command, *(f"marft bench report {shlex.quote(str(f))}" for f in folders if "runs" in f.name)])
