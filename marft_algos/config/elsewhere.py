@@ -1,4 +1,4 @@
-"""What settings of other trainers are called here, for whoever types them: on the command line, in Python, in a file."""
+"""What settings of other trainers are called here, whoever writes them: on the command line, in Python, in a file."""
 
 from __future__ import annotations
 

@@ -233,7 +233,8 @@ class Demonstrations:
                 for number, episode in enumerate(read(file), 1)
             ]
         except DataError as error:
-            raise DataError(f"{str(error).rstrip('.')}. Expected {form}.") from error
+            said = str(error).rstrip(".")
+            raise DataError(f"{said}{'' if said.endswith('?') else '.'} Expected {form}.") from error
         if not found:
             raise DataError(f"'{source}' holds no episode. Expected {form}.")
         return found

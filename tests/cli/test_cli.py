@@ -18,6 +18,7 @@ import marft_envs
 from helpers.runs import QUICK
 from helpers.tiny import save_tiny
 from marft_algos.algorithms import base
+from marft_algos.cli import training
 from marft_algos.cli.app import COMMANDS, main
 from marft_algos.config import presets
 from marft_algos.config.elsewhere import ELSEWHERE
