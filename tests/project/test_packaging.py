@@ -103,7 +103,7 @@ def test_the_base_install_runs_envs_and_check() -> None:
 def test_nothing_says_to_install_from_an_index_that_has_no_such_package() -> None:
     """The name is free there for anybody: what is said works in a clone."""
     tracked = run("git", "ls-files", "*.md", "*.py", "*.toml", "*.yaml", "*.yml", "*.ipynb", "Dockerfile", "Makefile")
-    wrong = re.compile(r"pip install [^`\n]*?['\" ]marft(?:\[|['\" \n`]|$)|marft\[\w")
+    wrong = re.compile(r"pip install (?:-\S+ )*['\"]?marft\b(?!-)|\bmarft\[\w")
     found = {
         f"{name}: {said[0]}"
         for name in tracked.stdout.splitlines()
