@@ -28,6 +28,8 @@ class StopReason(StrEnum):
     """The model closed its turn; the end token is the last of ``action_ids``."""
     LENGTH = "length"
     """``max_new_tokens`` was reached. This is not a truncation of the episode."""
+    REFUSED = "refused"
+    """The prompt was refused: too long for the model, or against an endpoint's policy. An answer of nothing."""
     ERROR = "error"
     """The engine failed on this request: a typed event, never an empty string passed off as a reply."""
 
@@ -74,6 +76,7 @@ class Generation:
     text: str = ""
     """Decoded ``action_ids``, special tokens dropped."""
     error: str = ""
+    """Why there is no text: what failed, or who refused the prompt."""
     usage: tuple[int, int] | None = None
     """Tokens of prompt and reply as a hosted model's server counts them; None: count the ids."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 import os
 import re
 import shlex
@@ -126,6 +127,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     show_everything()
+    # What Python does by itself, said aloud: else the first library that sets logging up has every other's notices
+    # printed (an MCP server in this process: a line for each request).
+    logging.basicConfig(format="%(message)s", handlers=[logging.lastResort or logging.NullHandler()])
     try:
         with _terminable(), terminal.notes(), trust.command(words) as words:
             return _dispatch(words)

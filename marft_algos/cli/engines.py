@@ -217,7 +217,9 @@ def _say(evaluation: Evaluation, content: Mapping[str, Any]) -> None:
         say(shown(f"pass@{k}", interval))
     for policy, used in content["usage"].items():
         tokens = f"{used['tokens_in']:,} + {used['tokens_out']:,} tokens"
-        said = f"{used['requests']} requests ({used['failed']} failed), {tokens}"
+        odd = f"{used['failed']} failed, {used['empty']} without text"
+        odd += f" of which {used['refused']} refused" if used["refused"] else ""
+        said = f"{used['requests']} requests ({odd}), {tokens}"
         say(f"{policy:<10} {said}" + (f", cost {used['cost']:.4f}" if used["cost"] else ""))
     if content["cost"]:
         say(f"{'cost':<10} {content['cost']:.4f}")

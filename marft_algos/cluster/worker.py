@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import pickle
 import socket
 import tempfile
@@ -120,8 +121,9 @@ class Worker:
             port=port,
             extra=gpus,
         )
-        log = Path(tempfile.gettempdir()) / f"marft-vllm-{port}.log"
-        self._server.enter_context(server.serving(settings, timeout=config.worker_start, log=log))
+        file, log = tempfile.mkstemp(prefix="marft-vllm-", suffix=".log")
+        os.close(file)
+        self._server.enter_context(server.serving(settings, timeout=config.worker_start, log=Path(log)))
         endpoint = Endpoint("vllm", settings.url)
         engines = {**config.engines, **dict.fromkeys(played, endpoint)}
         # The GPUs are the server's: here are only adapters, and what they are saved from.

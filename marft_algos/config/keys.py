@@ -73,6 +73,11 @@ def announce(name: str, where: str) -> None:
         say(f"key:     {name} is sent to {where}{' (unencrypted)' if plain else ''}", error=True)
 
 
+def masked(text: str, key: str | None) -> str:
+    """Returns a server's words without the key that it was sent, which some errors repeat."""
+    return text.replace(key, "***") if key else text
+
+
 def _is_local(place: str) -> bool:
     return urlsplit(place).hostname in ("127.0.0.1", "localhost", "::1")
 

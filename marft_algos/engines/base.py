@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,8 +14,12 @@ import numpy as np
 
 from marft_algos.seeds import row_seed as row_seed
 from marft_algos.seeds import uniforms as uniforms
+from marft_algos.terminal import say
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import MarftError
+
+ROUNDING = 1e-5
+"""Largest log-prob that is taken for 0: servers compute in lower precision."""
 
 
 class EngineError(MarftError, RuntimeError):
@@ -23,7 +29,8 @@ class EngineError(MarftError, RuntimeError):
 class RolloutEngine(Protocol):
     """Turns requests into replies: token ids in; token ids, log-probs, stop reason and version of the weights out.
 
-    A failed request comes back with ``StopReason.ERROR``, never as ``""``. ``EngineBase`` has defaults for all but
+    A failed request comes back with ``StopReason.ERROR``, never as ``""``; a prompt that the model does not take comes
+    back with ``StopReason.REFUSED``, which is an answer. ``EngineBase`` has defaults for all but
     ``generate``; ``marft_algos.engines.conformance`` checks the promises.
     """
 
@@ -146,6 +153,68 @@ class Publisher:
         return self._temporary
 
 
+class Notes:
+    """Tells the user once what is worth knowing of many replies."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._told: set[str] = set()
+
+    def tell(self, kind: str, words: str) -> None:
+        """Prints the first note of a kind."""
+        with self._lock:
+            if kind in self._told:
+                return
+            self._told.add(kind)
+        say(f"note: {words}", error=True)
+
+
 def failure(message: str, version: int) -> Generation:
     """Returns the record of a request that failed."""
     return Generation([], np.zeros(0, np.float32), StopReason.ERROR, version, error=message)
+
+
+def refusal(message: str, version: int) -> Generation:
+    """Returns the answer of nothing to a prompt that was refused."""
+    return Generation([], np.zeros(0, np.float32), StopReason.REFUSED, version, error=message)
+
+
+def too_long(length: int, limit: int, context: int, whose: str, version: int) -> Generation:
+    """Returns the answer to a prompt that does not fit.
+
+    Args:
+        length: Tokens of the prompt.
+        limit: Tokens that the reply may have.
+        context: Tokens that both may have together.
+        whose: The context is.
+        version: Of the weights.
+    """
+    return refusal(
+        f"the prompt has {length} tokens and the reply may have {limit}, but {whose} has a context of {context}. Lower"
+        " max_new_tokens, or let the environment cut long inputs with max_chars",
+        version,
+    )
+
+
+def wrong_tokens(ids: Any, scored: Any, most: int, vocabulary: int) -> str:
+    """Returns what cannot be in the tokens and log-probs that a server sent; "" if nothing.
+
+    Args:
+        ids: Token ids, as decoded from JSON.
+        scored: Their log-probs.
+        most: Tokens that were asked for.
+        vocabulary: Ids that the model knows.
+    """
+    if not isinstance(ids, list) or not isinstance(scored, list):
+        return "tokens and log-probs that are no lists"
+    if len(ids) != len(scored):
+        return f"{len(ids)} tokens with {len(scored)} log-probs"
+    if len(ids) > most:
+        return f"{len(ids)} tokens where {most} were asked for"
+    for i in ids:
+        if type(i) is not int or not 0 <= i < vocabulary:
+            return f"the token {str(i)[:40]!r}, and the vocabulary has {vocabulary}"
+    for x in scored:
+        if type(x) not in (int, float) or not math.isfinite(x) or x > ROUNDING:
+            return f"the log-prob {str(x)[:40]!r}"
+    return ""

@@ -272,18 +272,18 @@ def empty_and_short_cases(bench: Bench) -> None:
 
 
 def a_long_prompt_fails_alone(bench: Bench) -> None:
-    """A prompt beyond the context is a typed failure of its own request."""
+    """A prompt beyond the context is refused alone."""
     policy = bench.policies.policies[0]
     fine = bench.requests(1)[0]
     token = fine.prompt_ids[-1]
     long = GenerationRequest(policy, [token] * bench.policies.base(policy).chat.context, 1)
-    answered, failed = bench.engine.generate([fine, long], bench.params())
+    answered, refused = bench.engine.generate([fine, long], bench.params())
     if answered.stop_reason is StopReason.ERROR:
         raise EngineCheckError(f"A prompt that fits failed beside one that does not: {answered.error}")
-    if failed.stop_reason is not StopReason.ERROR or failed.action_ids or "context" not in failed.error:
+    if refused.stop_reason is not StopReason.REFUSED or refused.action_ids or "context" not in refused.error:
         raise EngineCheckError(
-            f"A prompt as long as the context came back as '{failed.stop_reason}' ({failed.error or failed.text!r})."
-            " Expected StopReason.ERROR and a message that names the context."
+            f"A prompt as long as the context came back as '{refused.stop_reason}' ({refused.error or refused.text!r})."
+            " Expected StopReason.REFUSED and a message that names the context."
         )
 
 

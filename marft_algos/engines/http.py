@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
+import socket
+import threading
 import time
-import urllib.error
-import urllib.request
+from contextlib import closing, suppress
 from typing import Any
+from urllib.parse import urlsplit
 
+from marft_algos.config import keys
 from marft_envs.errors import MarftError
 
 ANSWER_BYTES = 64 << 20
 """Longest answer that is read: 100 times what the longest reply needs."""
 NONSENSE = (KeyError, TypeError, AttributeError, IndexError, ValueError, StopIteration)
 """What reading an answer raises that is JSON of another shape than expected."""
-_CHUNK = 1 << 16
-_MESSAGE = 500
+MESSAGE = 500
 """Characters of a server's message that are kept."""
+_CHUNK = 1 << 16
+_PROMPT = re.compile(
+    r"context.?(length|window|size)|\btoo (long|many tokens)|token count"
+    r"|content.?(policy|filter|management)|moderation",
+    re.IGNORECASE,
+)
+"""Words of servers that refuse a prompt, for its length or for what it says."""
 
 
 class ServerDown(MarftError, ConnectionError):
@@ -32,14 +42,60 @@ class ServerRefused(MarftError, RuntimeError):
         self.status = status
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: the key in the request's header is for the host that was named, and no other."""
-
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        return None
+def refuses_prompt(status: int, message: str) -> bool:
+    """Returns whether a refusal says itself that the prompt is why: too long, or against the endpoint's policy."""
+    return status == 413 or (status in (400, 422, 451) and bool(_PROMPT.search(message)))
 
 
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay)  # one's own servers: no proxy
+class Deadline:
+    """Ends an exchange at a time, whatever it waits for then: a socket's own timeout begins anew with each byte.
+
+    Args:
+        seconds: From now on.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+        self._watched: list[tuple[threading.Timer, socket.socket]] = []
+
+    @property
+    def passed(self) -> bool:
+        """Whether the time has come."""
+        return time.monotonic() >= self._until
+
+    def watch(self, line: socket.socket) -> None:
+        """Shuts a new connection down when the time comes, so that who reads from it or writes to it goes on."""
+        line = line.dup()  # TLS takes the socket itself over
+        timer = threading.Timer(max(self._until - time.monotonic(), 0.0), _shut, (line,))
+        timer.daemon = True
+        timer.start()
+        self._watched.append((timer, line))
+
+    def close(self) -> None:
+        """Forgets the connections."""
+        for timer, line in self._watched:
+            timer.cancel()
+            timer.join()
+            line.close()
+
+
+def _shut(line: socket.socket) -> None:
+    with suppress(OSError):  # the other side was quicker
+        line.shutdown(socket.SHUT_RDWR)
+
+
+class _Plain(http.client.HTTPConnection):
+    """Knows no proxy and follows no redirect: one's own servers, and a key that is for the host that was named."""
+
+    deadline: Deadline
+
+    def connect(self) -> None:
+        super().connect()
+        self.deadline.watch(self.sock)
+
+
+class _Secure(http.client.HTTPSConnection, _Plain):
+    """The same; the handshake comes after the connection is watched."""
 
 
 class Server:
@@ -47,19 +103,20 @@ class Server:
 
     Args:
         url: Its address, without a path.
-        timeout: Seconds one request may take, the reading of its answer included.
+        timeout: Seconds one request may take, from the connection to the end of the answer.
         key: Bearer token.
     """
 
     def __init__(self, url: str, timeout: float, key: str | None = None) -> None:
-        self.url, self._timeout = url.removesuffix("/v1"), timeout
-        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        self.url, self._timeout, self._key = url.removesuffix("/v1"), timeout, key
+        self._headers = {"Content-Type": "application/json", "Connection": "close"}
+        self._headers |= {"Authorization": f"Bearer {key}"} if key else {}
         self.down = False
         """The last attempt found it dead."""
 
     def get(self, path: str) -> Any:
         """Returns what a GET gives; see ``post``."""
-        return self._ask(urllib.request.Request(self.url + path, headers=self._headers), self._timeout)
+        return self._ask("GET", path, None, self._timeout)
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """Returns what a POST gives, JSON decoded where it is JSON.
@@ -69,28 +126,35 @@ class Server:
                 too long or cannot be decoded.
             ServerRefused: Any other status that is no success; a redirect is one.
         """
-        data = json.dumps(body).encode()
-        return self._ask(urllib.request.Request(self.url + path, data, self._headers, method="POST"), self._timeout)
+        return self._ask("POST", path, json.dumps(body).encode(), self._timeout)
 
     def healthy(self) -> bool:
         """Returns whether it answers at all, within two seconds."""
         try:
-            self._ask(urllib.request.Request(self.url + "/health", headers=self._headers), 2.0)
+            self._ask("GET", "/health", None, 2.0)
         except (ServerDown, ServerRefused):
             return False
         return True
 
-    def _ask(self, request: urllib.request.Request, timeout: float) -> Any:
-        until = time.monotonic() + timeout
-        try:
-            with _DIRECT.open(request, timeout=timeout) as answer:
-                data = self._read(answer, until)
-        except urllib.error.HTTPError as error:
-            raise self._refusal(error) from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            if isinstance(error, MarftError):
-                raise
-            raise ServerDown(f"{self.url}: {error}") from error
+    def masked(self, text: str) -> str:
+        """Returns a text of the server's without the key."""
+        return keys.masked(text, self._key)
+
+    def _ask(self, method: str, path: str, body: bytes | None, timeout: float) -> Any:
+        parts = urlsplit(self.url + path)
+        connection = (_Secure if parts.scheme == "https" else _Plain)(parts.netloc, timeout=timeout)
+        with closing(Deadline(timeout)) as connection.deadline, closing(connection):
+            try:
+                connection.request(method, parts._replace(scheme="", netloc="").geturl(), body, self._headers)
+                answer = connection.getresponse()
+                if answer.status >= 300:
+                    raise self._refusal(answer)
+                data = self._read(answer, connection.deadline)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                if isinstance(error, MarftError):
+                    raise
+                problem = "no whole answer in time" if connection.deadline.passed else error
+                raise ServerDown(self.masked(f"{self.url}: {problem}")) from None
         try:
             text = data.decode("utf-8")
             return json.loads(text)
@@ -99,28 +163,28 @@ class Server:
         except (ValueError, RecursionError) as error:
             raise ServerDown(f"{self.url} answered what cannot be decoded: {error}") from error
 
-    def _read(self, answer: Any, until: float) -> bytes:
-        """Returns the whole answer, read in pieces, for a timeout of the socket begins anew with each byte."""
+    def _read(self, answer: http.client.HTTPResponse, deadline: Deadline) -> bytes:
+        """Returns the whole answer; one that the deadline has cut looks like one that has ended."""
         data = bytearray()
         while piece := answer.read1(_CHUNK):
             data += piece
             if len(data) > ANSWER_BYTES:
                 raise ServerDown(f"{self.url} sent more than {ANSWER_BYTES >> 20} MiB, which is no reply of a model")
-            if time.monotonic() > until:
-                raise ServerDown(f"{self.url} did not finish its answer in time")
+        if deadline.passed:
+            raise ServerDown(f"{self.url} did not finish its answer in time")
         if answer.length:
             raise ServerDown(f"{self.url} ended in the middle of its answer")
         return bytes(data)
 
-    def _refusal(self, error: urllib.error.HTTPError) -> ServerDown | ServerRefused:
+    def _refusal(self, answer: http.client.HTTPResponse) -> ServerDown | ServerRefused:
         try:
-            text = error.read(4 * _MESSAGE).decode("utf-8", "replace")[:_MESSAGE].strip()
+            text = self.masked(answer.read(4 * MESSAGE).decode("utf-8", "replace"))[:MESSAGE].strip()
         except (OSError, http.client.HTTPException):
             text = ""
-        message = f"{error.code} {text or error.reason}"
-        if error.code == 429 or error.code >= 500:
+        message = f"{answer.status} {text or self.masked(answer.reason)}"
+        if answer.status == 429 or answer.status >= 500:
             return ServerDown(f"{self.url} said {message}")
-        if 300 <= error.code < 400:
-            there = str(error.headers.get("Location"))[:_MESSAGE]
+        if answer.status < 400:
+            there = self.masked(str(answer.headers.get("Location")))[:MESSAGE]
             message = f"{self.url} redirects to {there}, and redirects are not followed. Name that address itself."
-        return ServerRefused(error.code, message)
+        return ServerRefused(answer.status, message)

@@ -64,16 +64,13 @@ class Ledger:
     def _note(self, line: dict[str, Any]) -> None:
         total = self._usage.setdefault(line["policy"], Usage())
         total.requests += 1
-        total.failed += bool(line["error"])
+        reason = StopReason(line["stop_reason"])
+        total.answered(reason, line["text"])
         total.tokens_in += int(line["usage"][0])
         total.tokens_out += int(line["usage"][1])
         total.cost += float(line["cost"])
-        if not line["error"]:
-            self._known[line["key"]] = {
-                **line,
-                "stop_reason": StopReason(line["stop_reason"]),
-                "text": str(line["text"]),
-            }
+        if reason is not StopReason.ERROR:
+            self._known[line["key"]] = {**line, "stop_reason": reason, "text": str(line["text"])}
 
 
 class LedgerEngine(EngineBase):
@@ -108,8 +105,8 @@ class LedgerEngine(EngineBase):
         key = self._key(request, params)
         line = self._ledger.known(key)
         if line is not None:
-            usage = (line["usage"][0], line["usage"][1])
-            return Generation([], np.zeros(0, np.float32), line["stop_reason"], FOREIGN, line["text"], usage=usage)
+            usage, reason = (line["usage"][0], line["usage"][1]), line["stop_reason"]
+            return Generation([], np.zeros(0, np.float32), reason, FOREIGN, line["text"], str(line["error"]), usage)
         (reply,) = self._engine.generate([request], params)
         used = reply.usage or (0, 0)
         cost = (used[0] * self._endpoint.price_in + used[1] * self._endpoint.price_out) / 1e6

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from marft_algos.engines import captured
-from marft_algos.engines.base import EngineBase, EngineError, failure, uniforms
+from marft_algos.engines.base import EngineBase, EngineError, Notes, too_long, uniforms
 from marft_algos.engines.sampler import Sampler
 from marft_algos.memory import Budget
 from marft_algos.models.kernels import FusedCache
@@ -31,6 +31,7 @@ class NativeEngine(EngineBase):
     def __init__(self, policies: PolicySet, max_batch: int = 256, decode_graph: bool = True) -> None:
         self._policies, self._decode_graph = policies, decode_graph
         self._batch = Budget(max_batch, "rows", "--engine-batch")
+        self._notes = Notes()
         policies.gather()
         self._groups: dict[str, tuple[int, str]] = {}
         """Policies that are decoded together have the same value: those with one kernel, if that can."""
@@ -56,12 +57,10 @@ class NativeEngine(EngineBase):
                 )
             context = self._policies.renderer.chat(request.policy).context
             if len(request.prompt_ids) + params.max_new_tokens > context:
-                message = (
-                    f"the prompt has {len(request.prompt_ids)} tokens and the reply may have {params.max_new_tokens},"
-                    f" but the model of policy '{request.policy}' has a context of {context}. Lower max_new_tokens, or"
-                    " let the environment cut long inputs with max_chars"
-                )
-                generations[i] = failure(message, self._policies.version)
+                whose = f"the model of policy '{request.policy}'"
+                length, limit = len(request.prompt_ids), params.max_new_tokens
+                generations[i] = too_long(length, limit, context, whose, self._policies.version)
+                self._notes.tell(request.policy, f"{generations[i].error}. Such a reply is empty, and scores as one.")
             else:
                 groups.setdefault(self._groups[request.policy], []).append(i)
         for rows in groups.values():

@@ -7,17 +7,20 @@ the learner scores the replies anew (``old_logprobs = "learner"``).
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+import sys
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from marft_algos.config import keys
 from marft_algos.config.endpoints import Endpoint
-from marft_algos.engines.base import EngineBase, EngineError, failure
-from marft_algos.engines.http import ANSWER_BYTES, NONSENSE
+from marft_algos.engines.base import EngineBase, EngineError, Notes, failure, wrong_tokens
+from marft_algos.engines.http import ANSWER_BYTES, MESSAGE, NONSENSE, Deadline, refuses_prompt
 from marft_algos.engines.usage import Meter, Usage
 from marft_algos.models.chat import Renderer
 from marft_algos.types import FOREIGN, STRAIGHT, Generation, GenerationRequest, SamplingParams, StopReason
@@ -25,13 +28,28 @@ from marft_envs.errors import ConfigError, MissingExtraError
 
 _SEED = (1 << 31) - 1
 """Endpoints differ in how large a seed may be; all take 31 bits."""
+_REFUSALS = (400, 403, 404, 413, 422, 451)
+"""Statuses of an endpoint that was reached and does not answer: because of the prompt, or whatever the prompt is."""
+_BROKEN = ("error", "abort", "cancelled")
+"""Reasons to finish that are the server's: it gave up."""
+_FILTERED = "the endpoint filtered it (content_filter)"
+_SPENT = "its limit of tokens was spent before the answer began, as by reasoning. For more of them: --max-new-tokens"
+_SILENT = "it ended before it began"
+_CALLS = (
+    "native tool calls, which are not read. No tools are sent to an endpoint; calls are read from the text, in the form"
+    " that the environment's prompt shows"
+)
+_CHARACTERS = 256
+"""Of a token at most; the longest in common vocabularies are 128 blanks."""
 
 
 class OpenAIEngine(EngineBase):
     """Replies of one hosted model.
 
     Lost connections, rate limits (with the endpoint's own waiting times) and overload are tried again by the
-    ``openai`` package; what still fails is that request's ``StopReason.ERROR``.
+    ``openai`` package; what still fails is that request's ``StopReason.ERROR``. An answer without text is an empty
+    reply. A request that is refused, where the endpoint answers others with the same settings, is
+    ``StopReason.REFUSED``.
 
     Args:
         endpoint: Model, address and limits.
@@ -55,14 +73,18 @@ class OpenAIEngine(EngineBase):
         if url and url.count("/") == 2:
             url += "/v1"
         self._is_openai = url is None or "api.openai.com" in url
+        key = endpoint.key()
+        self._key = key if endpoint.key_use()[0] else None
+        self._answered: set[SamplingParams] = set()
+        """Settings with which the endpoint has answered something."""
         self._client = openai.OpenAI(
-            api_key=endpoint.key(),
+            api_key=key,
             base_url=url,
             timeout=endpoint.timeout,
             max_retries=endpoint.retries,
-            http_client=_careful(openai, endpoint.timeout),
+            http_client=_careful(openai, endpoint.timeout, lambda: bool(self._answered)),
         )
-        self._meter = Meter(endpoint.price_in, endpoint.price_out)
+        self._meter, self._notes, self._asking = Meter(endpoint.price_in, endpoint.price_out), Notes(), threading.Lock()
         self._pool = ThreadPoolExecutor(endpoint.concurrency, thread_name_prefix="openai")
 
     @property
@@ -97,41 +119,90 @@ class OpenAIEngine(EngineBase):
             EngineError: It does not answer.
         """
         reply = self._one(GenerationRequest("", [1], 0), SamplingParams(1))
-        if reply.stop_reason is StopReason.ERROR:
+        if reply.stop_reason in (StopReason.ERROR, StopReason.REFUSED):
             raise EngineError(f"The endpoint of '{self._endpoint.model}' does not answer: {reply.error}")
 
     def _one(self, request: GenerationRequest, params: SamplingParams) -> Generation:
         self._check_cost()
-        api = self._errors
         try:
-            answer = self._tokens(request, params) if self._endpoint.train else self._chat(request, params)
-        except (api.AuthenticationError, api.PermissionDeniedError, api.NotFoundError) as error:
-            raise ConfigError(
-                f"The endpoint refuses model '{self._endpoint.model}': {error}. Check the model's name, the address,"
-                ' and that the key\'s variable is named: key_env = "NAME"'
-            ) from error
-        except api.BadRequestError as error:
-            self._meter.count(failed=True)
-            return failure(f"the endpoint cannot answer this request: {error}", FOREIGN)
-        except api.OpenAIError as error:
-            self._meter.count(retries=self._endpoint.retries, failed=True)
-            return failure(f"the endpoint did not answer: {type(error).__name__}: {error}", FOREIGN)
-        reply, usage = self._read(request, answer)
-        self._meter.count(retries=answer.retries_taken, failed=reply.stop_reason is StopReason.ERROR, **usage)
+            return self._ask(request, params)
+        except self._errors.OpenAIError as error:
+            return self._unanswered(request, params, error)
+
+    def _unanswered(self, request: GenerationRequest, params: SamplingParams, error: Exception) -> Generation:
+        """Returns what a request comes to that was refused, or got no answer.
+
+        Raises:
+            ConfigError: The endpoint refuses every request with these settings.
+        """
+        status = _status(error)
+        if status in _REFUSALS and not refuses_prompt(status, f"{error} {getattr(error, 'code', '')}"):
+            other = self._asked_for_nothing(request, params)
+            if _status(other) in (401, *_REFUSALS):
+                raise self._misconfigured(error) from None
+            error = other or error
+        if _status(error) == 401:
+            raise self._misconfigured(error) from None
+        if _status(error) in _REFUSALS:
+            reply = self._nothing(StopReason.REFUSED, f"the endpoint refused the prompt: {self._said(error)}")
+        else:
+            reply = failure(f"the endpoint did not answer: {type(error).__name__}: {self._said(error)}", FOREIGN)
+        self._meter.count(reply, retries=self._endpoint.retries if reply.stop_reason is StopReason.ERROR else 0)
+        return reply
+
+    def _ask(self, request: GenerationRequest, params: SamplingParams) -> Generation:
+        """Returns what the endpoint answers.
+
+        Raises:
+            OpenAIError: It does not.
+        """
+        answer = self._tokens(request, params) if self._endpoint.train else self._chat(request, params)
+        self._answered.add(params)
+        reply, usage = self._read(request, params, answer)
+        self._meter.count(reply, retries=answer.retries_taken, **usage)
         return replace(reply, usage=(usage["tokens_in"], usage["tokens_out"])) if usage else reply
 
-    def _read(self, request: GenerationRequest, answer: Any) -> tuple[Generation, dict[str, int]]:
+    def _asked_for_nothing(self, request: GenerationRequest, params: SamplingParams) -> Exception | None:
+        """Asks an endpoint that has not answered with these settings yet to answer a greeting; returns why it does not.
+
+        What it refuses then, it refuses whatever the prompt is.
+        """
+        with self._asking:
+            if params in self._answered:
+                return None
+            try:
+                self._ask(replace(request, messages=[{"role": "user", "content": "Hello"}], prompt_ids=[1]), params)
+            except self._errors.OpenAIError as error:
+                return error  # type: ignore[no-any-return]
+        return None
+
+    def _misconfigured(self, error: Exception) -> ConfigError:
+        return ConfigError(
+            f"The endpoint refuses model '{self._endpoint.model}': {self._said(error)}. Check the model's name, the"
+            " address, what it is sent (extra_body, --temperature, --max-new-tokens), and that the key's variable is"
+            ' named: key_env = "NAME"'
+        )
+
+    def _said(self, error: Exception) -> str:
+        """Returns an endpoint's words, which may be long, and may repeat the key."""
+        return keys.masked(str(error), self._key)[:MESSAGE]
+
+    def _read(
+        self, request: GenerationRequest, params: SamplingParams, answer: Any
+    ) -> tuple[Generation, dict[str, int]]:
         """Returns the reply, and its tokens by direction; an answer of another shape is this request's failure."""
         try:
             completion = answer.parse()
             used = completion.usage
             usage = {"tokens_in": int(used.prompt_tokens), "tokens_out": int(used.completion_tokens)} if used else {}
-            train = self._endpoint.train
-            return self._read_tokens(request, completion) if train else self._read_chat(completion), usage
+            if self._endpoint.train:
+                return self._read_tokens(request, params, completion), usage
+            return self._read_chat(params, completion), usage
         except ConfigError:
             raise
         except (self._errors.OpenAIError, RecursionError, *NONSENSE) as error:
-            return failure(f"the endpoint's answer is no completion: {type(error).__name__}: {error}", 0), {}
+            said = f"{type(error).__name__}: {self._said(error)}"
+            return failure(f"the endpoint's answer is no completion: {said}", FOREIGN), {}
 
     def _chat(self, request: GenerationRequest, params: SamplingParams) -> Any:
         limit = "max_completion_tokens" if self._is_openai else "max_tokens"
@@ -156,36 +227,57 @@ class OpenAIEngine(EngineBase):
             extra_body=extra,
         )
 
-    def _read_chat(self, answer: Any) -> Generation:
-        choice = answer.choices[0] if answer.choices else None
-        text = choice.message.content if choice is not None else None
-        if choice is None or not isinstance(text, str) or not text or choice.finish_reason == "content_filter":
-            why = choice.finish_reason if choice is not None else "no choice"
-            return failure(
-                f"the endpoint returned no text ({why}); a limit of tokens may be spent on reasoning", FOREIGN
-            )
-        reason = StopReason.LENGTH if choice.finish_reason == "length" else StopReason.EOS
-        return Generation([], np.zeros(0, np.float32), reason, FOREIGN, text)
-
-    def _read_tokens(self, request: GenerationRequest, answer: Any) -> Generation:
+    def _read_chat(self, params: SamplingParams, answer: Any) -> Generation:
+        if not answer.choices:
+            return failure("the endpoint's answer is no completion: no choice", FOREIGN)
         choice = answer.choices[0]
+        message, finish = choice.message, choice.finish_reason
+        text, most = _text(message.content), _CHARACTERS * params.max_new_tokens
+        reason = StopReason.LENGTH if finish == "length" or len(text) > most else StopReason.EOS
+        calls = bool(message.tool_calls or message.function_call)
+        if finish == "content_filter":
+            return self._nothing(StopReason.REFUSED, _FILTERED)
+        if not text and message.refusal:
+            return self._nothing(StopReason.REFUSED, f"the model refused: {self._said(message.refusal)}")
+        if not text and finish in _BROKEN:
+            return failure(f"the endpoint gave up on its reply ({finish})", FOREIGN)
+        if not text:
+            return self._nothing(reason, _CALLS if calls else _SPENT if finish == "length" else _SILENT)
+        if calls:
+            self._notes.tell(_CALLS, f"a reply of '{self._endpoint.model}' has more than text: {_CALLS}")
+        if len(text) > most:
+            words = f"has {len(text)} characters where {params.max_new_tokens} tokens were asked for"
+            cut = f"It is cut to {most}, {_CHARACTERS} for a token."
+            self._notes.tell("cut", f"a reply of '{self._endpoint.model}' {words}. {cut}")
+        return Generation([], np.zeros(0, np.float32), reason, FOREIGN, text[:most])
+
+    def _nothing(self, reason: StopReason, why: str) -> Generation:
+        """Returns an answer of nothing; tells the user why, once for each reason."""
+        kind = why.partition(":")[0]
+        self._notes.tell(kind, f"a reply of '{self._endpoint.model}' has no text, and scores as a wrong answer: {why}")
+        return Generation([], np.zeros(0, np.float32), reason, FOREIGN, error=why)
+
+    def _read_tokens(self, request: GenerationRequest, params: SamplingParams, answer: Any) -> Generation:
+        choice = answer.choices[0]
+        if choice.finish_reason == "content_filter":
+            return self._nothing(StopReason.REFUSED, _FILTERED)
         scored = choice.logprobs.token_logprobs if choice.logprobs is not None else None
         ids = (choice.model_extra or {}).get("token_ids")
-        if not scored or ids is None:
+        if ids is None or (ids and not scored):
             lacking = "token ids" if scored else "log-probs"
             raise ConfigError(
                 f"The endpoint of '{self._endpoint.model}' gives no {lacking}, so no policy can be trained on its"
                 " replies. Leave out train = true to let it play untrained, or use a server that takes token ids and"
                 " returns them with log-probs (vLLM: return_token_ids)."
             )
-        if len(ids) != len(scored):
-            return failure(f"the endpoint sent {len(ids)} tokens with {len(scored)} log-probs", FOREIGN)
-        if self._renderer is None:
-            return Generation(list(ids), np.asarray(scored, np.float32), StopReason.LENGTH, FOREIGN)
-        chat = self._renderer.chat(request.policy)
-        reason = StopReason.EOS if ids[-1] in chat.end_ids else StopReason.LENGTH
-        text = chat.text_of(ids)
-        return Generation(list(ids), np.asarray(scored, np.float32), reason, FOREIGN, text)
+        chat = None if self._renderer is None else self._renderer.chat(request.policy)
+        vocabulary = sys.maxsize if chat is None else chat.vocabulary
+        if problem := wrong_tokens(ids, scored or [], params.max_new_tokens, vocabulary):
+            return failure(f"the endpoint sent {problem}", FOREIGN)
+        ended = chat is not None and ids and ids[-1] in chat.end_ids
+        reason = StopReason.EOS if ended or (not ids and choice.finish_reason == "stop") else StopReason.LENGTH
+        text = chat.text_of(ids) if chat is not None else ""
+        return Generation(ids, np.asarray(scored or [], np.float32), reason, FOREIGN, text)
 
     def _check_cost(self) -> None:
         spent = self._meter.total.cost
@@ -196,30 +288,64 @@ class OpenAIEngine(EngineBase):
             )
 
 
-def _careful(api: Any, timeout: float) -> Any:
-    """Makes an HTTP client that follows no redirect, so that a key stays with its host, and reads no endless answer."""
+def _status(error: Exception | None) -> int | None:
+    """Returns the status that an endpoint refused with; None of an error of the line."""
+    return getattr(error, "status_code", None)
+
+
+def _text(content: Any) -> str:
+    """Returns the text of a message's content, which some endpoints send in parts; thoughts and the like are none."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        raise TypeError(f"the content is a {type(content).__name__}")
+    parts = [part if isinstance(part, dict) else {"type": "text", "text": part} for part in content]
+    return "".join(str(part["text"]) for part in parts if part.get("type") in ("text", "output_text"))
+
+
+def _careful(api: Any, timeout: float, answers: Callable[[], bool]) -> Any:
+    """Makes an HTTP client that keeps a key with its host, and whose requests end: in time, and at a length.
+
+    Args:
+        api: The package ``openai``.
+        timeout: Seconds that an attempt may take, from the connection to the end of the answer.
+        answers: Says whether the endpoint has answered something.
+    """
 
     class Careful(api.DefaultHttpxClient):
         def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
-            answer = super().send(request, stream=True, **{**options, "follow_redirects": False})
-            if stream:
-                return answer
-            data, until = bytearray(), time.monotonic() + timeout
-            try:
+            with closing(Deadline(timeout)) as deadline:
+
+                def watch(event: str, about: dict[str, Any]) -> None:
+                    if event.endswith("connect_tcp.complete"):
+                        deadline.watch(about["return_value"].get_extra_info("socket"))
+
+                request.extensions = {**request.extensions, "trace": watch}
+                try:
+                    answer = super().send(request, stream=True, **{**options, "follow_redirects": False})
+                    data = self._whole(request, answer)
+                finally:
+                    if deadline.passed:  # whatever it looks like: a connection that was shut looks like an end
+                        library = sys.modules[type(request).__module__.partition(".")[0]]
+                        raise library.ReadTimeout("no whole answer in time", request=request)
+            dropped = ("content-encoding", "content-length")  # of what came over the wire
+            headers = [(key, value) for key, value in answer.headers.multi_items() if key not in dropped]
+            if answer.status_code == 404 and answers():  # one replica of several that does not serve the model yet
+                headers.append(("x-should-retry", "true"))
+            extensions = {k: v for k, v in answer.extensions.items() if k != "network_stream"}
+            response = type(answer)(answer.status_code, headers=headers, content=data, extensions=extensions)
+            response.request = request
+            return response
+
+        def _whole(self, request: Any, answer: Any) -> bytes:
+            data = bytearray()
+            with closing(answer):
                 for piece in answer.iter_bytes():
                     data += piece
                     if len(data) > ANSWER_BYTES:
                         problem = f"more than {ANSWER_BYTES >> 20} MiB came"
                         raise api.APIConnectionError(message=problem, request=request)
-                    if time.monotonic() > until:
-                        raise api.APIConnectionError(message="the answer did not end in time", request=request)
-            finally:
-                answer.close()
-            dropped = ("content-encoding", "content-length")  # of what came over the wire
-            headers = [(key, value) for key, value in answer.headers.multi_items() if key not in dropped]
-            extensions = {k: v for k, v in answer.extensions.items() if k != "network_stream"}
-            response = type(answer)(answer.status_code, headers=headers, content=bytes(data), extensions=extensions)
-            response.request = request
-            return response
+            return bytes(data)
 
-    return Careful(timeout=timeout)
+    # Each request has a connection of its own: of one that was open before, nobody tells the deadline.
+    return Careful(timeout=timeout, headers={"Connection": "close"})

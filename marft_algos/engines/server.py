@@ -135,7 +135,7 @@ def serving(
         tied = [sys.executable, "-m", "marft_algos.engines.tied", os.path.abspath(settings.python)]
         process = subprocess.Popen([*tied, *command(settings)[1:]], env=there, stdout=output, stderr=output)
         try:
-            _wait(process, Server(settings.url, 5.0, key), timeout)
+            _wait(process, Server(settings.url, 5.0, key), timeout, f" in {log}" if log else "")
             yield process
         finally:
             process.terminate()
@@ -187,13 +187,13 @@ def _allowed(rank: int) -> int:
     raise ConfigError(f"vLLM takes adapters of rank 512 at most; got {rank}. Lower lora_r.")
 
 
-def _wait(process: subprocess.Popen[bytes], server: Server, timeout: float) -> None:
+def _wait(process: subprocess.Popen[bytes], server: Server, timeout: float, where: str) -> None:
     end = time.monotonic() + timeout
     while not server.healthy():
         if process.poll() is not None:
-            raise EngineError(f"The vLLM server ended with status {process.returncode}; see what it printed.")
+            raise EngineError(f"The vLLM server ended with status {process.returncode}; see what it printed{where}.")
         if time.monotonic() > end:
-            raise EngineError(f"The vLLM server did not answer within {timeout:.0f} s; see what it printed.")
+            raise EngineError(f"The vLLM server did not answer within {timeout:.0f} s; see what it printed{where}.")
         time.sleep(1.0)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import asdict, dataclass
 
+from marft_algos.types import Generation, StopReason
+
 
 @dataclass(slots=True)
 class Usage:
@@ -16,12 +18,22 @@ class Usage:
     """Attempts beyond a request's first."""
     failed: int = 0
     """Requests that were given up and recorded as errors."""
+    empty: int = 0
+    """Answers without text: refused, filtered, or cut before the model began to answer."""
+    refused: int = 0
+    """Of these, the prompts that were refused."""
     tokens_in: int = 0
     """Prompt tokens, as the server counts them."""
     tokens_out: int = 0
     """Reply tokens, as the server counts them."""
     cost: float = 0.0
     """In the currency of the prices given; 0 without prices."""
+
+    def answered(self, reason: StopReason, text: str) -> None:
+        """Counts how a request ended."""
+        self.failed += reason is StopReason.ERROR
+        self.empty += reason is not StopReason.ERROR and not text
+        self.refused += reason is StopReason.REFUSED
 
 
 class Meter:
@@ -38,13 +50,13 @@ class Meter:
         with self._lock:
             return Usage(**asdict(self._total))
 
-    def count(self, *, retries: int = 0, failed: bool = False, tokens_in: int = 0, tokens_out: int = 0) -> None:
-        """Books one request."""
+    def count(self, reply: Generation, *, retries: int = 0, tokens_in: int = 0, tokens_out: int = 0) -> None:
+        """Books one request, and what came of it."""
         with self._lock:
             total = self._total
             total.requests += 1
             total.retries += retries
-            total.failed += failed
+            total.answered(reply.stop_reason, reply.text)
             total.tokens_in += tokens_in
             total.tokens_out += tokens_out
             total.cost += (tokens_in * self._prices[0] + tokens_out * self._prices[1]) / 1e6

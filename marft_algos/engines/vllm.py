@@ -13,14 +13,15 @@ import uuid
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from marft_algos.config import keys
-from marft_algos.engines.base import EngineBase, EngineError, failure
-from marft_algos.engines.http import NONSENSE, Server, ServerDown, ServerRefused
+from marft_algos.engines.base import EngineBase, EngineError, Notes, failure, refusal, too_long, wrong_tokens
+from marft_algos.engines.http import NONSENSE, Server, ServerDown, ServerRefused, refuses_prompt
 from marft_algos.engines.usage import Meter
 from marft_algos.models.policy import PolicySet
 from marft_algos.types import STRAIGHT, Generation, GenerationRequest, SamplingParams, StopReason
@@ -71,7 +72,7 @@ class VLLMEngine(EngineBase):
         self._tag = uuid.uuid4().hex[:6]
         self._servers = [Server(url, timeout, key or keys.of_server(url)) for url in urls]
         self._loaded: dict[str, list[tuple[int, Path]]] = {}
-        self._meter = Meter()
+        self._meter, self._notes = Meter(), Notes()
         self._probed = False
         self._turn = itertools.count()  # requests are dealt to the replicas in turn
         self._pool = ThreadPoolExecutor(concurrency * len(urls), thread_name_prefix="vllm")
@@ -168,13 +169,8 @@ class VLLMEngine(EngineBase):
         version, adapter = self._loaded[request.policy][-1]
         length = len(request.prompt_ids)
         if length + params.max_new_tokens > self._context:
-            self._meter.count(failed=True)
-            return failure(
-                f"the prompt has {length} tokens and the reply may have {params.max_new_tokens}, but the vLLM server"
-                f" of policy '{request.policy}' has a context of {self._context}. Lower max_new_tokens, or let the"
-                " environment cut long inputs with max_chars",
-                version,
-            )
+            whose = f"the vLLM server of policy '{request.policy}'"
+            return self._refused(too_long(length, params.max_new_tokens, self._context, whose, version))
         body = self._body(request, params, version)
         order = self._servers[start % len(self._servers) :] + self._servers[: start % len(self._servers)]
         order.sort(key=lambda server: server.down)
@@ -193,15 +189,23 @@ class VLLMEngine(EngineBase):
                     answer = server.post("/v1/completions", body)
             except ServerRefused as error:
                 problem = str(error)
+                if refuses_prompt(error.status, problem):
+                    return self._refused(refusal(f"the vLLM server refuses this prompt: {problem}", version))
                 break
             except ServerDown as error:
                 server.down, problem = True, str(error)
                 continue
-            reply, usage = self._read(request, answer, version)
-            self._meter.count(retries=attempt, failed=reply.stop_reason is StopReason.ERROR, **usage)
-            return reply
-        self._meter.count(retries=attempt, failed=True)
-        return failure(f"no vLLM server answered for policy '{request.policy}': {problem}", version)
+            reply, usage = self._read(request, params, answer, version)
+            self._meter.count(reply, retries=attempt, **usage)
+            return replace(reply, error=server.masked(reply.error))
+        reply = failure(f"no vLLM server answered for policy '{request.policy}': {problem}", version)
+        self._meter.count(reply, retries=attempt)
+        return reply
+
+    def _refused(self, reply: Generation) -> Generation:
+        self._meter.count(reply)
+        self._notes.tell("refused", f"{reply.error}. Such a reply is empty, and scores as one.")
+        return reply
 
     def _body(self, request: GenerationRequest, params: SamplingParams, version: int) -> dict[str, Any]:
         """Every setting that could bend the distribution is stated: servers have defaults of the model's own."""
@@ -220,18 +224,20 @@ class VLLMEngine(EngineBase):
             "return_token_ids": True,
         }
 
-    def _read(self, request: GenerationRequest, answer: Any, version: int) -> tuple[Generation, dict[str, int]]:
+    def _read(
+        self, request: GenerationRequest, params: SamplingParams, answer: Any, version: int
+    ) -> tuple[Generation, dict[str, int]]:
         """Returns the reply, and its tokens by direction; an answer of another shape is this request's failure."""
         try:
             usage = (answer.get("usage") if isinstance(answer, dict) else None) or {}
             counted = {f"tokens_{way}": int(usage.get(f"{what}_tokens", 0)) for way, what in _DIRECTIONS.items()}
-            return self._reply(request, answer, version), counted
+            return self._reply(request, params, answer, version), counted
         except ConfigError:
             raise
         except NONSENSE as error:
             return failure(f"the server's answer is no completion: {type(error).__name__}: {error}", version), {}
 
-    def _reply(self, request: GenerationRequest, answer: Any, version: int) -> Generation:
+    def _reply(self, request: GenerationRequest, params: SamplingParams, answer: Any, version: int) -> Generation:
         if not isinstance(answer, dict) or not answer.get("choices"):
             return failure(f"the server's answer is no completion: {str(answer)[:200]}", version)
         choice = answer["choices"][0]
@@ -243,11 +249,13 @@ class VLLMEngine(EngineBase):
             )
         if choice.get("prompt_token_ids") not in (None, request.prompt_ids):
             return failure("the server changed the prompt's tokens", version)
-        base = self._policies.base(request.policy)
-        ended = bool(ids) and ids[-1] in base.chat.end_ids
-        if len(ids) != len(scored) or ended != (choice["finish_reason"] == "stop"):
+        chat = self._policies.renderer.chat(request.policy)
+        if problem := wrong_tokens(ids, scored, params.max_new_tokens, chat.vocabulary):
+            return failure(f"the server sent {problem}", version)
+        ended = bool(ids) and ids[-1] in chat.end_ids
+        if ended != (choice["finish_reason"] == "stop"):
             return failure(f"the server ended with '{choice['finish_reason']}' after tokens {ids[-3:]}", version)
-        text = base.chat.text_of(ids)
+        text = chat.text_of(ids)
         reason = StopReason.EOS if ended else StopReason.LENGTH
         return Generation(list(ids), np.asarray(scored, np.float32), reason, version, text)
 
@@ -295,7 +303,7 @@ class VLLMEngine(EngineBase):
                     top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
                     tops.append(sorted(map(float, top.values()), reverse=True)[:5])
                 except NONSENSE as error:
-                    text = str(answer)[:200]
+                    text = server.masked(str(answer))[:200]
                     raise EngineError(f"The vLLM server at {server.url} gives no log-probs, but: {text}") from error
             if len(tops) == 2 and np.ptp(tops[0]) > 1e-3 and np.allclose(tops[0], tops[1], atol=1e-6):
                 raise ConfigError(

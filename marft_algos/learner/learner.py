@@ -319,7 +319,7 @@ class Learner:
 
     def _assert_on_policy(self, policy: str, gap: float) -> None:
         """Checks that the ratio of fresh turns is 1 before the first step, while π_θ is π_old."""
-        if gap > self.config.ratio_tolerance:
+        if not gap <= self.config.ratio_tolerance:  # a gap that is no number, too
             raise UpdateError(
                 f"Before the first step of policy '{policy}', learner and sampler differ by {gap:.4f} per token in "
                 f"log-probability (allowed: ratio_tolerance = {self.config.ratio_tolerance}): the ratio should be 1. "

@@ -53,6 +53,8 @@ class Chat:
     """Most tokens of prompt and reply together."""
     end_ids: tuple[int, ...] = ()
     """Tokens that close a reply."""
+    vocabulary: int = 1 << 30
+    """Token ids that the model knows."""
     content_breaker: markers.Breaker = field(init=False)
     """Breaks all markers up, in what others say."""
     profile_breaker: markers.Breaker = field(init=False)

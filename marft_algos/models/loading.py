@@ -199,12 +199,14 @@ def load_chat(spec: str, settings: ModelSettings | None = None) -> Chat:
 
 
 def _describe(chat: Chat, own: GenerationConfig, described: Any) -> None:
-    """Notes a model's end tokens and its context."""
+    """Notes a model's end tokens, its context and its vocabulary."""
     ends = own.eos_token_id
     listed = ends if isinstance(ends, list) else [ends]
     end_ids = {i for i in (*listed, chat.tokenizer.eos_token_id, chat.closing()) if i is not None}
     chat.end_ids = tuple(sorted(end_ids))
-    chat.context = int(getattr(described.get_text_config(), "max_position_embeddings", None) or 1 << 30)
+    text = described.get_text_config()
+    chat.context = int(getattr(text, "max_position_embeddings", None) or 1 << 30)
+    chat.vocabulary = int(text.vocab_size)
 
 
 def generation(location: str, described: Any) -> GenerationConfig:

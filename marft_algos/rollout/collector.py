@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
 from operator import attrgetter
@@ -262,7 +263,7 @@ class Collector:
     def _fit(self, policy: str, turn: Request, prompt: list[int]) -> list[int]:
         """Cuts a prompt's inputs, oldest first, until the reply fits the context; the environment records the cut.
 
-        What cannot be cut (profile and template) stays too long, and the engine answers with a typed failure.
+        What cannot be cut (profile and template) stays too long, and the engine's answer is an empty one.
         """
         assert self._renderer is not None
         room = self._renderer.chat(policy).context - self._params.max_new_tokens
@@ -290,12 +291,13 @@ class Collector:
     def _transition(
         self, turn: Request, request: GenerationRequest, reply: Generation, worth: float | None = None
     ) -> Callable[[TurnRecord], Transition]:
-        """Returns what makes the transition once the turn's record is there."""
+        """Returns what makes the transition once the turn's record is there; a refused prompt nobody has read."""
+        refused = reply.stop_reason is StopReason.REFUSED
         return partial(
             Transition,
-            request=request,
+            request=replace(request, prompt_ids=[]) if refused else request,
             reply=reply,
-            trainable=self._trained(request.policy),
+            trainable=self._trained(request.policy) and not refused,
             temperature=self._params.temperature,
             team_view=turn.team_view,
             observation=turn.observation,
@@ -358,4 +360,5 @@ def _recorded(request: GenerationRequest, reply: Generation) -> dict[str, Any]:
         "stop_reason": str(reply.stop_reason),
         "version": reply.version,
         "logprob": float(reply.logprobs.sum()),
+        **({"empty": reply.error} if reply.error else {}),
     }

@@ -69,6 +69,8 @@ _COST = {
     "engine/requests": ("requests", "Replies that servers were asked for."),
     "engine/retries": ("requests", "Attempts beyond a request's first."),
     "engine/failed": ("requests", "Requests that were given up."),
+    "engine/empty": ("replies", "Replies without text; they score as any wrong reply."),
+    "engine/refused": ("replies", "Of these, prompts that were refused: too long, or against the endpoint's policy."),
     "engine/tokens_in": ("tokens", "Tokens of prompts, as servers count them."),
     "engine/tokens_out": ("tokens", "Tokens of replies, as servers count them."),
     "engine/cost": ("currency", "What replies cost, in the currency of the prices given."),

@@ -233,7 +233,7 @@ def test_the_prompt_scored_is_the_prompt_sampled_from_when_the_context_overflows
     (long,) = NativeEngine(policies).generate(
         [GenerationRequest("solver_0", [5] * 180, 0)], SamplingParams(max_new_tokens=40)
     )
-    assert long.stop_reason is StopReason.ERROR and long.action_ids == [] and "context" in long.error
+    assert long.stop_reason is StopReason.REFUSED and long.action_ids == [] and "context" in long.error
 
 
 def test_equal_seeds_give_equal_problems_for_1_2_and_8_workers(model: str) -> None:

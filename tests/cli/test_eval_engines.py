@@ -103,7 +103,7 @@ def test_a_hosted_team_is_scored_and_priced(capsys: pytest.CaptureFixture[str]) 
     assert content["pass"]["2"]["mean"] == pytest.approx(np.mean(pairs))
     assert content["pass"]["4"]["mean"] == pytest.approx(solved.any(1).mean())
     assert set(content["pass"]) == {"1", "2", "4"} and content["pass"]["1"]["mean"] == content["average"]["mean"]
-    asked = {"requests": 20, "retries": 0, "failed": 0, "tokens_in": 200, "tokens_out": 100}
+    asked = {"requests": 20, "retries": 0, "failed": 0, "empty": 0, "refused": 0, "tokens_in": 200, "tokens_out": 100}
     assert content["usage"]["solver_0"] == {**asked, "cost": pytest.approx((200 * 3 + 100 * 7) / 1e6)}
     assert content["cost"] == pytest.approx(2 * (200 * 3 + 100 * 7) / 1e6)
     shown = capsys.readouterr().out
@@ -172,6 +172,50 @@ def test_a_lost_episode_is_no_score_and_is_played_by_the_next_call(capsys: pytes
         assert main(words) == 0 and len(fake.asked) == asked, "a complete evaluation asks nothing"
     assert set(answered.values()) == {1} and len(answered) == 40
     assert results()["usage"]["solver_0"]["requests"] == 21
+
+
+ODD: dict[str, Answer] = {
+    "spent": (200, {**chat("", finish="length"), "choices": [{"index": 0, "message": {}, "finish_reason": "length"}]}),
+    "empty": (200, chat("")),
+    "filtered": (200, chat("", finish="content_filter")),
+    "flagged": (403, {"error": {"message": "prompt flagged by the content policy"}}),
+    "missing": (404, {"error": {"message": "no endpoint for this prompt"}}),
+    "long": (400, {"error": {"message": "too many", "code": "context_length_exceeded"}}),
+    "risk": (400, {"error": {"message": "Content Exists Risk"}}),
+    "size": (413, {"error": {"message": "too large"}}),
+    "schema": (422, {"error": {"message": "cannot be processed"}}),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_answer_of_nothing_is_a_wrong_answer(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """4 of 48 say nothing, and the other 44 are right: .917 of 48, not 1.000 of 44."""
+    lock, count, odd = threading.Lock(), itertools.count(1), set[int]()
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        if body["messages"][0]["content"].startswith("Plan"):
+            return 200, chat("go")
+        with lock:
+            if body["seed"] not in odd and next(count) % 12 == 0:
+                odd.add(body["seed"])
+        return ODD[name] if body["seed"] in odd else (200, chat("ab"))
+
+    with serving(answer) as fake:
+        words = command(fake, "--episodes", "48", retries=0)
+        assert main(words) == 0
+        content, shown = results(), capsys.readouterr()
+        asked = len(fake.asked)
+        assert main(words) == 0 and len(fake.asked) == asked, "nothing is asked again"
+    assert (content["average"]["mean"], content["average"]["n"]) == (pytest.approx(44 / 48), 48)
+    assert (content["infra"], content["usage"]["solver_0"]["failed"], content["usage"]["solver_0"]["empty"]) == (
+        0,
+        0,
+        4,
+    )
+    assert results()["usage"] == content["usage"]
+    assert "0 failed, 4 without text" in shown.out and shown.err.count("note: ") == 1
+    turns = [e.turns[-1] for e in read("out/episodes.jsonl")]
+    assert [bool((turn.extras or {}).get("empty")) for turn in turns] == [not turn.text for turn in turns]
 
 
 def test_an_outage_stops_it_and_what_has_ended_stands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -205,13 +205,14 @@ def test_an_empty_prompt_is_an_error(policies: PolicySet) -> None:
         NativeEngine(policies).generate([GenerationRequest("actor", [], 0)], PARAMS)
 
 
-def test_a_prompt_beyond_the_context_is_a_typed_failure(tmp_path: Path) -> None:
+def test_a_prompt_beyond_the_context_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     policies = PolicySet.build(str(save_tiny(tmp_path / "short", context=32)), AGENTS, device="cpu")
     asked = [GenerationRequest("actor", [5] * n, n) for n in (20, 21)]
-    fits, fails = NativeEngine(policies).generate(asked, PARAMS)
+    fits, refused = NativeEngine(policies).generate(asked, PARAMS)
     assert fits.stop_reason in (StopReason.EOS, StopReason.LENGTH)
-    assert fails.stop_reason == StopReason.ERROR and fails.action_ids == []
-    assert "context of 32" in fails.error and "max_chars" in fails.error
+    assert refused.stop_reason == StopReason.REFUSED and refused.action_ids == []
+    assert "context of 32" in refused.error and "max_chars" in refused.error
+    assert "note: the prompt has 21 tokens" in capsys.readouterr().err
 
 
 def test_settings_without_a_distribution_are_refused(policies: PolicySet) -> None:

@@ -104,7 +104,7 @@ class Bent(NativeEngine):
             return dataclasses.replace(reply, stop_reason=StopReason.EOS)
         if self.fault == "text":
             return dataclasses.replace(reply, text=reply.text.strip() + " ")
-        if self.fault == "overflow" and reply.stop_reason is StopReason.ERROR:
+        if self.fault == "overflow" and reply.stop_reason is StopReason.REFUSED:
             return dataclasses.replace(reply, stop_reason=StopReason.EOS, text="")
         return reply
 

@@ -140,10 +140,11 @@ def test_a_hosted_agent_that_fails_now_and_then_costs_its_episodes_only(
     def answer(path: str, body: dict[str, Any]) -> Answer:
         with lock:
             count[0] += 1
-            return (400, {"error": {"message": "flagged"}}) if count[0] % 4 == 0 else (200, chat(HOSTED))
+            return (503, {"error": {"message": "down"}}) if count[0] % 4 == 0 else (200, chat(HOSTED))
 
     with serving(answer) as fake:
-        _, run = runs.train(config(models, tmp_path, fake, iterations=1, max_lost=0.4))
+        planner = f"openai:planner@{fake.url}?key_env=TRIO_KEY&retries=0"
+        _, run = runs.train(config(models, tmp_path, fake, iterations=1, max_lost=0.4, engines={"planner_0": planner}))
     line = run.metrics()[-1]
     assert line["failed"] == pytest.approx(0.25) and line["engine/failed"] >= 3
     assert line["policy/writer_0/rows"] == 9

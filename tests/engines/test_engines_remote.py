@@ -172,6 +172,53 @@ def test_two_base_models_need_two_servers(model: str, servers: list[FakeVLLM], t
         VLLMEngine(mixed, [servers[0].url])
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"token_ids": [5, 10**6]}, "vocabulary"),
+        ({"token_ids": [5, None]}, "vocabulary"),
+        ({"logprobs": {"token_logprobs": [-1.0, float("nan")]}}, "log-prob 'nan'"),
+        ({"logprobs": {"token_logprobs": [-1.0, 3.0]}}, "log-prob '3.0'"),
+        ({"token_ids": [5] * 9, "logprobs": {"token_logprobs": [-1.0] * 9}}, "9 tokens where 4 were asked for"),
+    ],
+)
+def test_tokens_that_cannot_be_are_a_failure(
+    policies: PolicySet,
+    servers: list[FakeVLLM],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
+    says: str,
+) -> None:
+    engine = ready(policies, servers[:1], tmp_path)
+    choice = {"token_ids": [5, 6], "finish_reason": "length", "logprobs": {"token_logprobs": [-1.0, -1.0]}}
+    monkeypatch.setattr(servers[0], "_complete", lambda body: (200, {"choices": [choice | change]}))
+    (reply,) = engine.generate(asked(policies, 1), PARAMS)
+    assert reply.stop_reason is StopReason.ERROR and says in reply.error and engine.metrics()["failed"] == 1
+    monkeypatch.setattr(servers[0], "_complete", lambda body: (200, {"choices": [choice]}))
+    (reply,) = engine.generate(asked(policies, 1), PARAMS)
+    assert (reply.action_ids, reply.stop_reason) == ([5, 6], StopReason.LENGTH)
+
+
+def test_a_prompt_that_is_too_long_is_refused_and_no_failure(
+    policies: PolicySet,
+    servers: list[FakeVLLM],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    engine = ready(policies, servers[:1], tmp_path)
+    (long,) = engine.generate([GenerationRequest("a", [5] * 512, 1)], PARAMS)
+    said = 400, {"error": {"message": "This model's maximum context length is 512 tokens"}}
+    monkeypatch.setattr(servers[0], "_complete", lambda body: said)
+    (refused,) = engine.generate(asked(policies, 1), PARAMS)
+    for reply in (long, refused):
+        assert (reply.text, reply.action_ids, reply.stop_reason) == ("", [], StopReason.REFUSED)
+    counted = engine.metrics()
+    assert (counted["refused"], counted["empty"], counted["failed"], counted["retries"]) == (2, 2, 0, 0)
+    assert capsys.readouterr().err.count("note: ") == 1
+
+
 # ---------------------------------------------------------------------- OpenAI
 
 
@@ -232,33 +279,6 @@ def test_rate_limits_are_waited_for_and_counted() -> None:
         assert reply.stop_reason is StopReason.ERROR and "RateLimitError" in reply.error
         assert strict.usage.failed == 1
         strict.close()
-
-
-@pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        ((400, {"error": {"message": "maximum context length is 10"}}), "context length"),
-        ((200, chat("")), "no text"),
-        ((200, chat("part", finish="content_filter")), "content_filter"),
-        ((200, {**chat("x"), "choices": []}), "no choice"),
-    ],
-)
-def test_an_answer_that_is_none_is_a_recorded_failure(answer: Answer, says: str) -> None:
-    with serving(lambda path, body: answer) as fake:
-        engine = OpenAIEngine(parse(f"openai:m@{fake.url}"))
-        (reply,) = engine.generate([request()], PARAMS)
-        assert reply.stop_reason is StopReason.ERROR and says in reply.error
-        assert engine.usage.failed == 1
-        engine.close()
-
-
-@pytest.mark.parametrize("status", [401, 403, 404])
-def test_a_key_or_model_that_is_refused_stops_the_run(status: int) -> None:
-    with serving(lambda path, body: (status, {"error": {"message": "no"}})) as fake:
-        engine = OpenAIEngine(parse(f"openai:m@{fake.url}"))
-        with pytest.raises(ConfigError, match=r"refuses model 'm'.*key_env"):
-            engine.generate([request()], PARAMS)
-        engine.close()
 
 
 def test_a_run_stops_when_it_has_cost_enough() -> None:

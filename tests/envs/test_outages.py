@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ import torch
 import marft_algos
 import marft_envs
 import marft_envs.trajectory
+from helpers.fake_servers import Answer, chat, serving
 from helpers.runs import Letters, quiet_display, settings, timeless, train
 from helpers.tiny import save_tiny
 from marft_algos.bench import worker
@@ -344,6 +346,35 @@ def test_permuted_rewards_are_those_of_episodes_that_were_played(
     assert earned == pytest.approx(sorted(t.layers[-1].team_reward for t in learnt)), (
         "what a lost episode earned is nobody's"
     )
+
+
+def test_a_hosted_partner_that_says_nothing_has_answered(model: Path, tmp_path: Path) -> None:
+    """What it left empty stays in the update: leaving it out would choose episodes by how they went."""
+    calls = itertools.count()
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        odd = [(200, chat("")), (403, {"error": {"message": "flagged"}})]
+        number = next(calls) % 6
+        return odd[number] if number < 2 else (200, chat("ab"))
+
+    with serving(answer) as fake:
+        engines = {"planner_0": {"kind": "openai", "model": "m", "url": fake.url, "retries": 0, "concurrency": 1}}
+        _, run = train(settings(model, tmp_path, iterations=1, engines=engines, eval_episodes=6))
+    line = run.metrics()[-1]
+    assert (line["infra"], line["failed"], line["policy/solver_0/rows"]) == (0, 0.0, 12)
+    assert (line["engine/failed"], line["engine/empty"], line["engine/refused"]) == (0, 6, 3)
+
+
+def test_a_local_prompt_that_does_not_fit_is_a_turn_without_a_loss(model: Path, tmp_path: Path) -> None:
+    parts = build(settings(model, tmp_path, iterations=1))
+    chats = parts.policies.renderer.chat("solver_0")
+    chats.context = 8  # as if a later problem's tools filled it: what the check before a run does not see
+    trainer = Trainer(parts)
+    run = trainer.start()
+    with quiet_display() as display:
+        trainer.train(run, display)
+    line = run.metrics()[-1]
+    assert line["infra"] == 0 and line["score"] == 0.0
 
 
 # Refills and branches -------------------------------------------------------------------------------------
