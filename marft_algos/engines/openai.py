@@ -183,7 +183,7 @@ class OpenAIEngine(EngineBase):
             ' named: key_env = "NAME"'
         )
 
-    def _said(self, error: Exception) -> str:
+    def _said(self, error: object) -> str:
         """Returns an endpoint's words, which may be long, and may repeat the key."""
         return keys.masked(str(error), self._key)[:MESSAGE]
 
@@ -270,14 +270,17 @@ class OpenAIEngine(EngineBase):
                 " replies. Leave out train = true to let it play untrained, or use a server that takes token ids and"
                 " returns them with log-probs (vLLM: return_token_ids)."
             )
+        if not ids:
+            spent = choice.finish_reason == "length"
+            return self._nothing(StopReason.LENGTH if spent else StopReason.EOS, _SPENT if spent else _SILENT)
         chat = None if self._renderer is None else self._renderer.chat(request.policy)
         vocabulary = sys.maxsize if chat is None else chat.vocabulary
-        if problem := wrong_tokens(ids, scored or [], params.max_new_tokens, vocabulary):
+        if problem := wrong_tokens(ids, scored, params.max_new_tokens, vocabulary):
             return failure(f"the endpoint sent {problem}", FOREIGN)
-        ended = chat is not None and ids and ids[-1] in chat.end_ids
-        reason = StopReason.EOS if ended or (not ids and choice.finish_reason == "stop") else StopReason.LENGTH
+        ended = chat is not None and ids[-1] in chat.end_ids
         text = chat.text_of(ids) if chat is not None else ""
-        return Generation(ids, np.asarray(scored or [], np.float32), reason, FOREIGN, text)
+        reason = StopReason.EOS if ended else StopReason.LENGTH
+        return Generation(ids, np.asarray(scored, np.float32), reason, FOREIGN, text)
 
     def _check_cost(self) -> None:
         spent = self._meter.total.cost
@@ -300,7 +303,7 @@ def _text(content: Any) -> str:
     if not isinstance(content, list):
         raise TypeError(f"the content is a {type(content).__name__}")
     parts = [part if isinstance(part, dict) else {"type": "text", "text": part} for part in content]
-    return "".join(str(part["text"]) for part in parts if part.get("type") in ("text", "output_text"))
+    return "".join(str(part["text"]) for part in parts if part.get("type", "text") in ("text", "output_text"))
 
 
 def _careful(api: Any, timeout: float, answers: Callable[[], bool]) -> Any:

@@ -19,7 +19,7 @@ from helpers.tiny import save_tiny
 from marft_algos import credit
 from marft_algos.algorithms.base import fill_values
 from marft_algos.algorithms.marft import MARFT, MARFTConfig
-from marft_algos.batching import pack
+from marft_algos.batching import UpdateError, pack
 from marft_algos.engines.native import NativeEngine
 from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.functional import Discounts, chain
@@ -100,6 +100,15 @@ def test_sampler_and_trainer_agree_and_the_first_ratio_is_1(model: str, temperat
     stats = learner.update(play(policies, temperature=temperature), 0)
     assert stats["policy/a/ratio_max"] == pytest.approx(1.0, abs=1e-4)
     assert stats["policy/b/sampler_gap"] < 1e-5
+
+
+def test_log_probs_that_are_no_numbers_do_not_agree_with_the_learners(model: str) -> None:
+    policies = build(model)
+    learner = Learner(MARFT(MARFTConfig(critic="none", old_logprobs="learner", ratio_tolerance=1e9)), policies)
+    played = play(policies)
+    played[0].transitions[0].reply.logprobs[0] = np.nan
+    with pytest.raises(UpdateError, match="differ by nan per token"):
+        learner.update(played, 0)
 
 
 def test_an_update_reaches_the_sampler_of_the_trained_agent_only(model: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -433,6 +434,19 @@ def test_what_cannot_be_is_said_before_anything_is_asked(
     assert main(["eval", *argv]) in (1, 2)
     assert expected in capsys.readouterr().err
     assert not list(Path().iterdir())
+
+
+def test_a_library_that_sets_logging_up_prints_no_notices_of_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An MCP server in this process does: each request to an endpoint was three lines on the screen."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    assert main(["eval", "--env", ENV, "--engines"]) == 1
+    capsys.readouterr()
+    logging.basicConfig(level="INFO")
+    logging.getLogger("httpx").info("HTTP Request: POST http://127.0.0.1/v1/chat/completions")
+    logging.getLogger("mcp").warning("the session is gone")
+    assert capsys.readouterr().err == "the session is gone\n"
 
 
 def refusing(status: int) -> Callable[[str, dict[str, Any]], Answer]:

@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,12 @@ def made(folder: Path, **changes: Any) -> TrainConfig:
     return settings(model, folder, **{**more, **changes})
 
 
-def test_a_worker_plays_through_its_own_server_the_weights_that_it_is_given(tmp_path: Path) -> None:
+def test_a_worker_plays_through_its_own_server_the_weights_that_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     vllm_stand_in.make(tmp_path / "venv")
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     config = made(tmp_path)
     learner = build(dataclasses.replace(config, rollouts="here", worker_vllm=""))
     draws = torch.Generator().manual_seed(0)
@@ -54,6 +59,8 @@ def test_a_worker_plays_through_its_own_server_the_weights_that_it_is_given(tmp_
             played.append(pickle.loads(packed.checked("chunk")))
         finally:
             worker.close()
+    (log,) = (tmp_path / "tmp").glob("marft-vllm-*.log")
+    assert log.stat().st_mode & 0o777 == 0o600, "a file of its own: nobody can have put another there"
     served, native = ([t.transitions for t in p.trajectories] for p in played)
     assert [[turn.reply.version for turn in turns] for turns in served] == [[3, 3]] * 4
     assert all(turn.reply.action_ids for turns in served for turn in turns)
@@ -68,6 +75,7 @@ def test_a_server_does_not_outlive_a_worker_that_is_killed(tmp_path: Path) -> No
     venv = vllm_stand_in.make(tmp_path / "venv")
     model = save_tiny(tmp_path / "tiny")
     code = f"""
+import tempfile
 import time
 from marft_algos.engines import server
 with server.serving(server.ServerSettings({str(model)!r}, venv={str(venv)!r}, port=0x7a13, context=128)) as process:
