@@ -141,19 +141,21 @@ class Server:
         return keys.masked(text, self._key)
 
     def _ask(self, method: str, path: str, body: bytes | None, timeout: float) -> Any:
-        parts = urlsplit(self.url + path)
-        connection = (_Secure if parts.scheme == "https" else _Plain)(parts.netloc, timeout=timeout)
-        with closing(Deadline(timeout)) as connection.deadline, closing(connection):
+        parts, deadline = urlsplit(self.url + path), Deadline(timeout)
+        with closing(deadline):
             try:
-                connection.request(method, parts._replace(scheme="", netloc="").geturl(), body, self._headers)
-                answer = connection.getresponse()
-                if answer.status >= 300:
-                    raise self._refusal(answer)
-                data = self._read(answer, connection.deadline)
+                connection = (_Secure if parts.scheme == "https" else _Plain)(parts.netloc, timeout=timeout)
+                connection.deadline = deadline
+                with closing(connection):
+                    connection.request(method, parts._replace(scheme="", netloc="").geturl(), body, self._headers)
+                    answer = connection.getresponse()
+                    if answer.status >= 300:
+                        raise self._refusal(answer)
+                    data = self._read(answer, deadline)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 if isinstance(error, MarftError):
                     raise
-                problem = "no whole answer in time" if connection.deadline.passed else error
+                problem = "no whole answer in time" if deadline.passed else error
                 raise ServerDown(self.masked(f"{self.url}: {problem}")) from None
         try:
             text = data.decode("utf-8")

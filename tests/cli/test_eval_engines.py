@@ -177,14 +177,8 @@ def test_a_lost_episode_is_no_score_and_is_played_by_the_next_call(capsys: pytes
 
 ODD: dict[str, Answer] = {
     "spent": (200, {**chat("", finish="length"), "choices": [{"index": 0, "message": {}, "finish_reason": "length"}]}),
-    "empty": (200, chat("")),
-    "filtered": (200, chat("", finish="content_filter")),
     "flagged": (403, {"error": {"message": "prompt flagged by the content policy"}}),
-    "missing": (404, {"error": {"message": "no endpoint for this prompt"}}),
     "long": (400, {"error": {"message": "too many", "code": "context_length_exceeded"}}),
-    "risk": (400, {"error": {"message": "Content Exists Risk"}}),
-    "size": (413, {"error": {"message": "too large"}}),
-    "schema": (422, {"error": {"message": "cannot be processed"}}),
 }
 
 
