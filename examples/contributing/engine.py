@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from marft_algos import check_engine
-from marft_algos.engines.base import EngineBase, EngineError, failure
+from marft_algos.engines.base import EngineBase, EngineError, refusal
 from marft_algos.models.policy import PolicySet
 from marft_algos.models.scoring import logits
 from marft_algos.seeds import uniforms
@@ -38,8 +38,8 @@ class PlainEngine(EngineBase):
             raise EngineError(f"A request for policy '{request.policy}' has an empty prompt. Expected a rendered chat.")
         policies, base = self._policies, self._policies.base(request.policy)
         if len(request.prompt_ids) + params.max_new_tokens > base.chat.context:
-            # A request that cannot be answered is a record; the others of the batch go on.
-            return failure(f"prompt and reply exceed the model's context of {base.chat.context}", policies.version)
+            # What the prompt causes is an answer, of nothing; `failure` is for what breaks. The others go on.
+            return refusal(f"prompt and reply exceed the model's context of {base.chat.context}", policies.version)
         ids, scores = list(request.prompt_ids), list[float]()
         ended = False
         with policies.running(request.policy) as (trunk, head):
