@@ -163,8 +163,8 @@ def gae(
     return advantages, returns
 
 
-def whiten(x: Reals, mask: NDArray[np.bool_] | None = None, weights: Reals | None = None) -> Array:
-    """(x − b)/σ with the statistics of the entries in ``mask``; 0 elsewhere. σ < 1e-8: centred only.
+def whiten(x: Reals, mask: NDArray[np.bool_] | None = None, weights: Reals | None = None, floor: float = 0.0) -> Array:
+    """(x − b)/max(σ, floor) with the statistics of the entries in ``mask``; 0 elsewhere. σ < 1e-8: centred only.
 
     A true zero inside the mask is an entry like any other.
 
@@ -173,13 +173,14 @@ def whiten(x: Reals, mask: NDArray[np.bool_] | None = None, weights: Reals | Non
         mask: Of the same shape; None: every entry counts.
         weights: Of the same shape, for b, which is the mean without them; it is, too, where all of them are 0. σ is
             around the mean, whatever b is.
+        floor: Least σ to divide by.
     """
     x = np.asarray(x, dtype=np.float64)
     valid = np.ones(x.shape, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
     if not valid.any():
         return np.zeros_like(x)
     w = None if weights is None else np.asarray(weights, dtype=np.float64)[valid]
-    centre, std = np.average(x[valid], weights=w if w is not None and w.any() else None), x[valid].std()
+    centre, std = np.average(x[valid], weights=w if w is not None and w.any() else None), max(x[valid].std(), floor)
     return np.where(valid, (x - centre) / (std if std >= MIN_STD else 1.0), 0.0)
 
 
@@ -307,14 +308,21 @@ def joint_factor(log_ratio_sums: Tensor) -> Tensor:
 # --- losses -----------------------------------------------------------------------------------------------------
 
 
-def clipped_surrogate(ratio: Tensor, advantages: Tensor, eps_low: float, eps_high: float) -> Tensor:
-    """Returns PPO's −min(ρA, clip(ρ, 1 − ε_l, 1 + ε_h)A), elementwise."""
-    return -torch.minimum(ratio * advantages, ratio.clamp(1.0 - eps_low, 1.0 + eps_high) * advantages)
+def clipped_surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None) -> Tensor:
+    """Returns PPO's −min(ρA, clip(ρ, 1 − ε_l, 1 + ε_h)A), elementwise.
+
+    With ``dual`` c it is −max(min(…), cA) where A < 0, as there nothing bounds ρ (dual clip, arXiv 1912.09729).
+    """
+    surrogate = torch.minimum(ratio * advantages, ratio.clamp(1.0 - low, 1.0 + high) * advantages)
+    if dual is None:
+        return -surrogate
+    return -torch.where(advantages < 0, torch.maximum(surrogate, dual * advantages), surrogate)
 
 
-def clip_binds(ratio: Tensor, advantages: Tensor, eps_low: float, eps_high: float) -> Tensor:
-    """Returns True where the clipped branch is chosen, i.e. where the sample gives no gradient."""
-    return ((ratio > 1.0 + eps_high) & (advantages > 0)) | ((ratio < 1.0 - eps_low) & (advantages < 0))
+def clip_binds(ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None) -> Tensor:
+    """Returns True where a clipped branch is chosen, i.e. where the sample gives no gradient."""
+    worse = (ratio < 1.0 - low) if dual is None else (ratio < 1.0 - low) | (ratio > dual)
+    return ((ratio > 1.0 + high) & (advantages > 0)) | (worse & (advantages < 0))
 
 
 def huber(error: Tensor, delta: float | None) -> Tensor:

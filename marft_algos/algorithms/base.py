@@ -19,6 +19,7 @@ import numpy as np
 
 from marft_algos import credit as credit_rules
 from marft_algos import functional as F
+from marft_algos.algorithms.settings import ClipConfig as ClipConfig
 from marft_algos.algorithms.settings import GroupConfig as GroupConfig
 from marft_algos.algorithms.settings import UpdateConfig as UpdateConfig
 from marft_algos.batching import Batch, Level
@@ -238,7 +239,7 @@ class Algorithm:
         scale: float = 1.0,
         mean: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, dict[str, float | Tensor]]:
-        """Returns PPO's clipped surrogate and its numbers, for algorithms with the settings ``clip`` and ``clip_high``.
+        """Returns PPO's clipped surrogate and its numbers, for algorithms with the settings of ``ClipConfig``.
 
         Args:
             ratio: π_θ/π_old with gradient: [B, T-1] of tokens, or [B] of actions.
@@ -252,8 +253,9 @@ class Algorithm:
         """
         low = self.config.clip * scale
         high = low if self.config.clip_high is None else self.config.clip_high * scale
-        terms = F.clipped_surrogate(ratio, advantages, low, high)
-        bound = F.clip_binds(ratio.detach(), advantages, low, high)
+        dual = getattr(self.config, "dual_clip", None)  # older algorithms of one's own have the other two
+        terms = F.clipped_surrogate(ratio, advantages, low, high, dual)
+        bound = F.clip_binds(ratio.detach(), advantages, low, high, dual)
         loss = self.reduce(terms, batch) if mean is None else mean(terms)
         return loss, {"clip_share": batch.mean(bound.float()), "ratio_max": ratio.detach().max()}
 

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from marft_algos import credit
 from marft_algos.algorithms import groups
-from marft_algos.algorithms.base import GroupConfig, register
+from marft_algos.algorithms.base import ClipConfig, GroupConfig, register
 from marft_algos.algorithms.grpo import GRPO
 from marft_algos.batching import Batch
-from marft_algos.ranges import POSITIVE, Range
 from marft_algos.types import Estimates, Trajectory
 
 if TYPE_CHECKING:
@@ -29,13 +28,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DrGRPOConfig(GroupConfig):
+class DrGRPOConfig(ClipConfig, GroupConfig):
     """Settings of Dr. GRPO; those it shares with every algorithm are inherited."""
-
-    clip: Annotated[float, Range(0.0, 1.0, open_low=True)] = 0.2
-    """ε of the clipped surrogate: the paper's."""
-    clip_high: Annotated[float | None, POSITIVE] = None
-    """Upper ε if it differs from the lower; none: as ``clip``."""
 
 
 @register("dr_grpo")

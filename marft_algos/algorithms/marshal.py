@@ -21,9 +21,9 @@ import numpy as np
 from marft_algos import credit
 from marft_algos import functional as F
 from marft_algos.algorithms import groups
-from marft_algos.algorithms.base import Algorithm, UpdateConfig, register
+from marft_algos.algorithms.base import Algorithm, ClipConfig, register
 from marft_algos.batching import Batch, Level
-from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, Range
+from marft_algos.ranges import NOT_NEGATIVE
 from marft_algos.types import Estimates, SamplingParams, Trajectory
 
 if TYPE_CHECKING:
@@ -31,13 +31,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class MARSHALConfig(UpdateConfig):
+class MARSHALConfig(ClipConfig):
     """Settings of MARSHAL; those it shares with every algorithm are inherited."""
 
-    clip: Annotated[float, Range(0.0, 1.0, open_low=True)] = 0.2
-    """ε of the clipped surrogate: PPO's."""
-    clip_high: Annotated[float | None, POSITIVE] = None
-    """Upper ε if it differs from the lower; none: as ``clip``."""
     kl_coef: Annotated[float, NOT_NEGATIVE] = 0.2
     """Weight of the KL to the weights that the run began with: the paper's; self-play drifts."""
     std_eps: Annotated[float, NOT_NEGATIVE] = 1e-6

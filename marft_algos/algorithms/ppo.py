@@ -28,10 +28,10 @@ import numpy as np
 
 from marft_algos import credit
 from marft_algos import functional as F
-from marft_algos.algorithms.base import Algorithm, Rescore, UpdateConfig
+from marft_algos.algorithms.base import Algorithm, ClipConfig, Rescore
 from marft_algos.batching import Batch, Level, decision_points, has_loss, learnable
 from marft_algos.credit import Rewards
-from marft_algos.ranges import POSITIVE, SHARE, Range
+from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, SHARE
 from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 from marft_envs.errors import ConfigError
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PPOConfig(UpdateConfig):
+class PPOConfig(ClipConfig):
     """Settings that every algorithm with a critic has."""
 
     level: Level = "token"
@@ -48,10 +48,6 @@ class PPOConfig(UpdateConfig):
     norm: F.Norm = "token"
     """Z of an action's log-prob (action level): 1 (sum), its tokens, or its words. ``token`` is GSPO's ratio: texts of
     all lengths weigh alike, but a clip of .2 hardly ever binds; choose the clip by the logged share."""
-    clip: Annotated[float, Range(0.0, 1.0, open_low=True)] = 0.2
-    """ε of the clipped surrogate: PPO's. Samples beyond 1 ± ε that moved the right way give no gradient."""
-    clip_high: Annotated[float | None, POSITIVE] = None
-    """Upper ε if it differs from the lower (DAPO's .28 keeps rare tokens alive); none: as ``clip``."""
     gamma_tok: Annotated[float, SHARE] = 1.0
     """Discount from one token to the next; 1: a long answer is not worth less than a short one."""
     gamma_turn: Annotated[float, SHARE] = 1.0
@@ -65,6 +61,10 @@ class PPOConfig(UpdateConfig):
     due, ``last`` (released code) at a round's last layer."""
     whiten: Literal["global", "policy", "off"] = "global"
     """Whose statistics whiten advantages: all trained turns', each policy's own, or none."""
+    std_floor: Annotated[float, NOT_NEGATIVE] = 0.0
+    """Least σ that whitening divides by. Where nearly everything is right, σ is small, and whitening makes a few errors
+    as large as a signal. With rewards in [0, 1], .1 acts where 99 of 100 are right, or wrong (DreamerV3 divides by
+    max(1, spread) for this, arXiv 2301.04104). 0: σ as it is, as in the paper."""
     baseline: Literal["mean", "optimal"] = "mean"
     """What whitening subtracts: the mean, or the mean in which each advantage weighs as much as its gradient is long,
     squared, which makes the variance of the gradient least (docs/training.md). It is lower where failures are less
@@ -205,6 +205,7 @@ class PPO(Algorithm):
             white = F.whiten(
                 np.zeros_like(flat) if _alike(turns, places, estimates) else flat,
                 weights=np.concatenate(norms) if norms else None,
+                floor=self.config.std_floor,
             )
             for t, part in zip(turns, np.split(white, np.cumsum([len(p) for p in parts])[:-1]), strict=True):
                 estimates.advantages[t] = part.astype(np.float32)

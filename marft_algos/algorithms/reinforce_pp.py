@@ -20,9 +20,9 @@ import numpy as np
 
 from marft_algos import credit
 from marft_algos import functional as F
-from marft_algos.algorithms.base import Algorithm, UpdateConfig, register
+from marft_algos.algorithms.base import Algorithm, ClipConfig, register
 from marft_algos.batching import Batch, Level, decision_points, has_loss
-from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, SHARE, Range
+from marft_algos.ranges import NOT_NEGATIVE, SHARE
 from marft_algos.types import Estimates, SamplingParams, Trajectory
 
 if TYPE_CHECKING:
@@ -30,15 +30,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class REINFORCEPPConfig(UpdateConfig):
+class REINFORCEPPConfig(ClipConfig):
     """Settings of REINFORCE++; those it shares with every algorithm are inherited."""
 
     kl_reward_coef: Annotated[float, NOT_NEGATIVE] = 0.01
     """β, the weight of the KL in the reward: .001 to .01 in the paper and its code."""
-    clip: Annotated[float, Range(0.0, 1.0, open_low=True)] = 0.2
-    """ε of the clipped surrogate: PPO's."""
-    clip_high: Annotated[float | None, POSITIVE] = None
-    """Upper ε if it differs from the lower; none: as ``clip``."""
     gamma_turn: Annotated[float, SHARE] = 1.0
     """Discount from a turn to its successors."""
     chain: Literal["team", "agent"] = "team"

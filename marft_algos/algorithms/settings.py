@@ -119,3 +119,17 @@ class GroupConfig(UpdateConfig):
     """Episodes of each start; ``episodes_per_iteration`` must be a multiple of it."""
     refills: Annotated[int, NOT_NEGATIVE] = 0
     """How often groups that the algorithm has no use for are replaced by fresh ones; what was played counts."""
+
+
+@dataclass(frozen=True)
+class ClipConfig(UpdateConfig):
+    """Settings of algorithms with PPO's clipped surrogate (``Algorithm.clipped``)."""
+
+    clip: Annotated[float, Range(0.0, 1.0, open_low=True)] = 0.2
+    """ε of the clipped surrogate: PPO's. Samples beyond 1 ± ε that moved the right way give no gradient."""
+    clip_high: Annotated[float | None, POSITIVE] = None
+    """Upper ε if it differs from the lower (DAPO's .28 keeps rare tokens alive); none: as ``clip``."""
+    dual_clip: Annotated[float | None, Range(1.0, open_low=True)] = None
+    """c of the dual clip (arXiv 1912.09729): a sample with A < 0 whose ratio is above it gives no gradient
+    either. Without it such a sample's weight has no bound, which matters where ratios grow large: stale turns, many
+    passes. 3 is the source's, and that of released trainers. none: off, as in PPO."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -364,8 +365,9 @@ def loops(
     return found
 
 
-def clipped(ratio: float, advantage: float, low: float, high: float) -> float:
-    return -min(ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage)
+def clipped(ratio: float, advantage: float, low: float, high: float, dual: float = math.inf) -> float:
+    surrogate = min(ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage)
+    return -max(surrogate, dual * advantage) if advantage < 0 else -surrogate
 
 
 def per_episode(terms: Sequence[tuple[Any, float]], data: Sequence[Trajectory], summed: bool) -> float:
@@ -385,9 +387,10 @@ def turns_of_a(seed: int = 0) -> list[Trajectory]:
     ]
 
 
+@pytest.mark.parametrize("dual", [None, 1.25])
 @pytest.mark.parametrize("name", ["grpo", "dr_grpo", "dapo", "gspo", "dr_mas"])
-def test_clipped_losses_of_groups_against_loops(name: str) -> None:
-    config: dict[str, Any] = {"clip": 0.1, "clip_high": 0.2}
+def test_clipped_losses_of_groups_against_loops(name: str, dual: float | None) -> None:
+    config: dict[str, Any] = {"clip": 0.1, "clip_high": 0.2, "dual_clip": dual}
     cls = algorithm.get(name)
     made: Any = cls(cls.Config(**config), SamplingParams(max_new_tokens=7))
     data = turns_of_a()
@@ -399,8 +402,9 @@ def test_clipped_losses_of_groups_against_loops(name: str) -> None:
         ratios = [np.exp(x - y) for x, y in zip(new, old, strict=True)]
         if name == "gspo":
             ratios = [float(np.exp(np.mean(new) - np.mean(old)))]
-        losses = [clipped(r, a, 0.1, 0.2) for r in ratios]
-        bound += sum((a > 0 and r > 1.2) or (a < 0 and r < 0.9) for r in ratios)
+        most = dual or math.inf
+        losses = [clipped(r, a, 0.1, 0.2, most) for r in ratios]
+        bound += sum((a > 0 and r > 1.2) or (a < 0 and (r < 0.9 or r > most)) for r in ratios)
         tokens, every = tokens + len(losses), every + sum(losses)
         terms.append((t, sum(losses) / (7 if name == "dr_grpo" else len(losses))))
     expected = every / tokens if name == "dapo" else per_episode(terms, data, summed=name == "dr_grpo")
@@ -420,9 +424,11 @@ def test_policy_gradient_losses_against_loops(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["reinforce_pp", "marshal"])
-def test_token_means_of_clipped_losses_against_loops(name: str) -> None:
-    made = algorithm.get(name)()
+@pytest.mark.parametrize("dual", [None, 1.25])
+@pytest.mark.parametrize("name", ["reinforce_pp", "marshal", "marft", "ippo"])
+def test_token_means_of_clipped_losses_against_loops(name: str, dual: float | None) -> None:
+    cls = algorithm.get(name)
+    made = cls(cls.Config(dual_clip=dual))  # type: ignore[call-arg]
     data = turns_of_a()
     estimates = credited(made, data)
     batch, logprobs = batch_of(data, made, estimates)
@@ -430,7 +436,8 @@ def test_token_means_of_clipped_losses_against_loops(name: str) -> None:
     for t, _, new, old in loops(batch, logprobs, estimates):
         advantages = np.broadcast_to(estimates.advantages[t], len(new))
         losses += [
-            clipped(float(np.exp(x - y)), float(a), 0.2, 0.2) for x, y, a in zip(new, old, advantages, strict=True)
+            clipped(float(np.exp(x - y)), float(a), 0.2, 0.2, dual or math.inf)
+            for x, y, a in zip(new, old, advantages, strict=True)
         ]
     assert float(made.surrogate(logprobs, batch)[0].detach()) == pytest.approx(np.mean(losses), abs=1e-5)
 

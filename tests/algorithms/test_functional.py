@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -23,6 +24,16 @@ def test_a_true_zero_advantage_stays_in_the_statistics() -> None:
     x = np.array([0.0, 3.0, 99.0])
     white = F.whiten(x, np.array([True, True, False]))
     assert white.tolist() == [-1.0, 1.0, 0.0]
+
+
+def test_a_floor_of_sigma_leaves_rare_errors_small() -> None:
+    """One of 128 is wrong: σ is .088, and whitening makes the one error 11 times as large as it is; at .1 it is 10."""
+    x = np.ones(128)
+    x[0] = 0.0
+    assert F.whiten(x, floor=0.5) == pytest.approx((x - x.mean()) / 0.5)
+    assert F.whiten(x, floor=0.1)[0] == pytest.approx(-127 / 128 / 0.1)
+    assert F.whiten(x, floor=0.05).tolist() == F.whiten(x).tolist() == pytest.approx((x - x.mean()) / x.std())
+    assert F.whiten(np.ones(3), floor=0.1).tolist() == [0.0] * 3
 
 
 def test_whitening_centres_only_below_the_smallest_spread() -> None:
@@ -149,6 +160,19 @@ def test_huber_is_symmetric() -> None:
     expected = torch.nn.functional.huber_loss(errors, torch.zeros(41), reduction="none", delta=1.5)
     assert torch.allclose(F.huber(errors, 1.5), expected)
     assert F.huber(torch.tensor(-3.0), None).item() == 4.5
+
+
+@pytest.mark.parametrize("dual", [1.1, 3.0])
+def test_dual_clip_bounds_the_loss_of_a_sample_that_was_bad_and_became_likely(dual: float) -> None:
+    """max(min(ρA, clip(ρ)A), cA) where A < 0 (arXiv 1912.09729): loss and gradient, ratio by ratio."""
+    for rho, advantage in itertools.product((0.1, 0.9, 1.0, 1.15, 1.5, 2.9, 3.1, 400.0), (-2.0, -0.5, 0.0, 0.5, 2.0)):
+        r, a = torch.tensor(rho, requires_grad=True), torch.tensor(advantage)
+        plain = min(rho * advantage, min(max(rho, 0.8), 1.28) * advantage)
+        out = F.clipped_surrogate(r, a, 0.2, 0.28, dual)
+        assert out.item() == pytest.approx(-max(plain, dual * advantage) if advantage < 0 else -plain)
+        out.backward()
+        assert bool(F.clip_binds(r.detach(), a, 0.2, 0.28, dual)) == (r.grad.item() == 0.0 and advantage != 0.0)  # type: ignore[union-attr]
+        assert F.clipped_surrogate(r, a, 0.2, 0.28).item() == pytest.approx(-plain), "off: PPO's"
 
 
 def test_value_loss_takes_the_worse_of_plain_and_clipped() -> None:
