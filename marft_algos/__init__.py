@@ -19,6 +19,8 @@ from marft_envs import __version__ as __version__
 
 if TYPE_CHECKING:
     from marft_algos.algorithms.base import Algorithm as Algorithm
+    from marft_algos.algorithms.base import ClipConfig as ClipConfig
+    from marft_algos.algorithms.base import GroupConfig as GroupConfig
     from marft_algos.algorithms.base import UpdateConfig as UpdateConfig
     from marft_algos.algorithms.base import register as register
     from marft_algos.config.settings import TrainConfig as TrainConfig
@@ -34,7 +36,9 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "Algorithm": "algorithms.base",
+    "ClipConfig": "algorithms.base",
     "Collector": "rollout.collector",
+    "GroupConfig": "algorithms.base",
     "Learner": "learner.learner",
     "Parts": "training.parts",
     "Renderer": "models.chat",

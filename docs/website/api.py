@@ -24,7 +24,7 @@ PACKAGES: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
     "marft_algos": {
         "Training": ("train", "TrainConfig", "build", "Parts", "Trainer", "Collector", "Learner"),
-        "Algorithms": ("Algorithm", "UpdateConfig", "register"),
+        "Algorithms": ("Algorithm", "UpdateConfig", "GroupConfig", "ClipConfig", "register"),
         "Engines and models": ("RolloutEngine", "check_engine", "Renderer"),
     },
 }  # fmt: skip

@@ -314,7 +314,9 @@ def check(algorithm: Algorithm, facts: Facts) -> None:
         rule.check(facts.agent_specs)
     size = algorithm.group_size
     if "groups" in algorithm.needs and size < 2:
-        raise ConfigError(f"{name} compares episodes of one start: group_size is {size}, expected at least 2.")
+        own = type(config).__name__
+        how = "" if isinstance(config, GroupConfig) else f": derive {own} from marft_algos.GroupConfig"
+        raise ConfigError(f"{name} compares episodes of one start: group_size is {size}, expected at least 2{how}.")
     if facts.episodes % size:
         raise ConfigError(
             f"episodes_per_iteration is {facts.episodes}, which is no multiple of {name}'s group_size {size}; "

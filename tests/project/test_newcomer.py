@@ -11,18 +11,31 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+
+import marft_algos
+from helpers.teams import Tabular, episode
+from marft_algos.algorithms import base as algorithm
+from marft_algos.learner.learner import Learner
+from marft_envs.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"(?:<!-- file: (\S+) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
 FIRST_TEAM, OWN_TASK, OWN_ALGORITHM, BENCHMARK = "tutorial", "first-task", "first-algorithm", "first-benchmark"
 
 
+def blocks(page: str) -> list[tuple[str, str, str]]:
+    """The file to save it as (or nothing), language and text of every block of a page."""
+    return BLOCK.findall((ROOT / f"docs/{page}.md").read_text(encoding="utf-8"))
+
+
 def script(page: str) -> str:
     """What somebody types who follows a page: a shell script that stops at the first error."""
     lines = ["set -eu"]
-    for name, language, body in BLOCK.findall((ROOT / f"docs/{page}.md").read_text(encoding="utf-8")):
+    for name, language, body in blocks(page):
         if name:
             lines.append(f"cat > {name} <<'END OF FILE'\n{body}END OF FILE")
         elif language == "sh":
@@ -64,6 +77,38 @@ def scores(folder: Path, run: str) -> tuple[float, float]:
 def test_every_page_of_the_path_has_something_to_type() -> None:
     for page in (FIRST_TEAM, OWN_TASK, OWN_ALGORITHM, BENCHMARK):
         assert script(page).count("marft ") >= 2
+
+
+def test_the_grpo_of_ones_own_compares_groups_and_clips() -> None:
+    """Two steps on groups of four: advantages by hand, the settings of the page, and no word from a group of equals."""
+    names: dict[str, Any] = {"__name__": "grpo_range"}
+    (source,) = [body for name, _, body in blocks(OWN_ALGORITHM) if name == "grpo_range.py"]
+    exec(compile(source.replace("grpo-range", "test-range"), "page", "exec"), names)
+    algo = names["GRPORange"](names["GRPORangeConfig"](group_size=4, epochs=2, dual_clip=3.0, lr=0.1))
+    algorithm.check(algo, algorithm.Facts(frozenset({"groups"}), 8))
+    policies = Tabular(["a", "b"])
+    scores = [0.0, 1.0, 1.0, 0.5, 2.0, 2.0, 2.0, 2.0]
+    data = [episode([["a"], ["b"]], number=i, group=i // 4, rewards=[0.0, r]) for i, r in enumerate(scores)]
+    before = {p: table.detach().clone() for p, table in policies.tables.items()}
+    learner = Learner(algo, policies)
+    metrics = learner.update(policies.play(data), 0)
+    found = [float(learner.estimates.advantages[d.transitions[0]][0]) for d in data]
+    assert found == pytest.approx([-0.625, 0.375, 0.375, -0.125, 0.0, 0.0, 0.0, 0.0])
+    assert metrics["groups"] == 2 and metrics["policy/a/steps"] == 2
+    assert not any(torch.equal(table, before[p]) for p, table in policies.tables.items())
+
+
+def test_who_needs_groups_and_has_settings_without_them_is_told_what_to_derive_from() -> None:
+    class Mine(marft_algos.UpdateConfig):
+        group_size: int = 8
+
+    class Groups(marft_algos.Algorithm):
+        Config = Mine
+        needs = frozenset({"groups"})
+
+    with pytest.raises(ConfigError, match=r"group_size is 1, .*: derive Mine from marft_algos\.GroupConfig"):
+        algorithm.check(Groups(), algorithm.Facts(frozenset({"groups"}), 8))
+    assert issubclass(algorithm.get("grpo").Config, marft_algos.GroupConfig)
 
 
 @pytest.mark.slow
