@@ -251,6 +251,8 @@ class Estimates:
     """Shaped as ``values``."""
     returns: dict[Transition, FloatArray] = field(default_factory=dict)
     """Shaped as ``values``."""
+    paid: dict[Transition, float] = field(default_factory=dict)
+    """Sum of all that is paid from a turn on, no discount and no V in it; of algorithms that whiten advantages."""
     penalties: dict[Transition, FloatArray] = field(default_factory=dict)
     """[L] what ``kl_reward_coef`` takes off each token's reward; not there: nothing."""
     shares: dict[Transition, float] = field(default_factory=dict)

@@ -88,16 +88,18 @@ class HAPPO(PPO):
         n = len(rounds)
         starts = [[estimates.values.get(turns[k]) for k in layers[0]] for layers in rounds.values()]
         seen = [[float(v[0]) for v in values if v is not None] for values in starts]
+        totals = [sum(paid[layer[0]] for layer in layers) for layers in rounds.values()]
         advantages, returns = F.chain(
             [np.array([np.mean(values)]) if values else None for values in seen],
             [1] * n,
-            [sum(paid[layer[0]] for layer in layers) for layers in rounds.values()],
+            totals,
             [(i + 1,) if i + 1 < n else () for i in range(n)],
             self.discounts,
             bootstraps=[estimates.bootstraps.get(trajectory, 0.0) if trajectory.truncated else 0.0] * n,
         )
-        for layers, a, g in zip(rounds.values(), advantages, returns, strict=True):
+        for i, (layers, a, g) in enumerate(zip(rounds.values(), advantages, returns, strict=True)):
             for t in (turns[k] for layer in layers for k in layer):
+                estimates.paid[t] = sum(totals[i:])
                 estimates.advantages[t] = np.full(decision_points(t, self.level), a[0], np.float32)
                 estimates.returns[t] = g.astype(np.float32)
 

@@ -170,6 +170,7 @@ class PPO(Algorithm):
             )
             for t, a, g in zip(turns, advantages, returns, strict=True):
                 estimates.advantages[t], estimates.returns[t] = a.astype(np.float32), g.astype(np.float32)
+            estimates.paid |= zip(turns, credit.returns_to_go(trajectory, links), strict=True)
             taken += [s for s in steps if has_loss(s.turn)]
         return taken
 
@@ -193,6 +194,7 @@ class PPO(Algorithm):
 
         Where all turns were paid alike, advantages are 0: what is left of them is what the critic does not know yet,
         and whitening would make it as large as a signal. Before that rule, teams that had solved a task unlearnt it.
+        What counts is what was paid from a turn on (``Estimates.paid``), whatever λ, discounts and V make of it.
         """
         if self.config.whiten == "off":
             return
@@ -276,12 +278,12 @@ def _places(trajectories: Sequence[Trajectory]) -> dict[Transition, tuple[str, i
 
 
 def _alike(turns: Sequence[Transition], places: Mapping[Transition, tuple[str, int]], estimates: Estimates) -> bool:
-    """Returns whether every turn has the return of those that have its place in other episodes, and some have."""
+    """Returns whether every turn was paid as those that have its place in other episodes, and some have."""
     paid: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
     for t in turns:
-        paid[places[t]].append(float(estimates.returns[t][0]))
-    compared = [returns for returns in paid.values() if len(returns) > 1]
-    return bool(compared) and all(np.ptp(returns) <= 1e-6 * max(map(abs, returns)) for returns in compared)
+        paid[places[t]].append(estimates.paid[t])
+    compared = [sums for sums in paid.values() if len(sums) > 1]
+    return bool(compared) and all(np.ptp(sums) <= max(1e-6 * max(map(abs, sums)), F.MIN_STD) for sums in compared)
 
 
 def _traced(steps: Sequence[Step], config: PPOConfig) -> dict[str, float]:

@@ -790,3 +790,57 @@ def test_a_batch_in_which_everybody_is_paid_alike_moves_nobody_whatever_the_crit
         stats = trainer.update(data, iteration)
         assert all(torch.equal(t, before[p]) != moved for p, t in policies.tables.items())
         assert all(stats[f"policy/{p}/steps"] == moved for p in policies.tables)
+
+
+CRITICS = ["marft", "ippo", "mappo", "happo", "a2po", "mat", "vapo"]
+VIEWS: dict[str, dict[str, Any]] = {"marft": {"critic": "team"}, "vapo": {"value_warmup": 0, "nll_coef": 0.0}}
+LEANING = {"lambda_tok": 0.7, "lambda_turn": 0.8, "gamma_tok": 0.9, "gamma_turn": 0.9}
+"""Under these, returns hold V, and depend on how long replies are."""
+
+
+def paid_at_places(
+    name: str, extra: Sequence[float], settings: dict[str, Any]
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """One update over episodes of two rounds, in which b and a's second turn are paid, and a's first turn ``extra``.
+
+    Returns the numbers of the update, and the advantages of each policy's turns.
+    """
+    owners = dict.fromkeys("ab", "a") if name == "mat" else None
+    policies, heads = Tabular(["a"] if owners else ["a", "b"]), Heads(["a"] if owners else ["a", "b"])
+    for weights in heads.weights.values():
+        weights.data.normal_(generator=torch.Generator().manual_seed(3))
+    data = []
+    for i, reward in enumerate(extra):
+        d = episode((("a",), ("b",), ("a",)), number=i, rewards=[0.0, 0.5, 0.25], rounds=[0, 0, 1], policies=owners)
+        d.transitions[0].turn.reward = reward
+        data.append(d)
+    trainer = learner(name, policies, heads, **{**VIEWS.get(name, {}), **settings})
+    stats = trainer.update(policies.play(data), 0)
+    found = trainer.estimates.advantages
+    return stats, {p: np.concatenate([found[t] for t in turns(data) if t.policy == p]) for p in policies.tables}
+
+
+@pytest.mark.filterwarnings("ignore:gamma_tok")
+@pytest.mark.parametrize("settings", [*({key: value} for key, value in LEANING.items()), LEANING])
+@pytest.mark.parametrize("name", CRITICS)
+def test_paid_alike_is_about_pay_whatever_lambda_and_discounts_make_of_it(name: str, settings: dict[str, Any]) -> None:
+    """Turns are paid differently, but at each place the same: nothing was good or bad, and nobody moves."""
+    if name == "happo":
+        settings = {key: value for key, value in settings.items() if "turn" in key}
+    stats, advantages = paid_at_places(name, [0.125] * 6, settings)
+    assert all(stats[f"policy/{p}/steps"] == 0.0 and not x.any() for p, x in advantages.items())
+    stats, advantages = paid_at_places(name, [0.125] * 5 + [0.0], settings)
+    assert all(stats[f"policy/{p}/steps"] == 1.0 and x.any() for p, x in advantages.items()), "one was paid less"
+
+
+@pytest.mark.parametrize("name", CRITICS)
+def test_a_floor_of_sigma_holds_advantages_of_nearly_solved_batches_small(name: str) -> None:
+    settings = {"whiten": "global", "baseline": "mean"}
+    sizes = []
+    for floor in (0.0, 1e-3, 2.0):
+        _, advantages = paid_at_places(name, [0.125] * 31 + [0.0], {**settings, "std_floor": floor})
+        sizes.append(np.concatenate([*advantages.values()]))
+    assert sizes[0].std() == pytest.approx(1.0, abs=1e-5)
+    assert sizes[1].tolist() == sizes[0].tolist(), "a floor below σ changes nothing"
+    assert sizes[2].std() < 1.0
+    assert sizes[2] * (sizes[0].std() / sizes[2].std()) == pytest.approx(sizes[0], abs=1e-4)

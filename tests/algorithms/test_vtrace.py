@@ -283,7 +283,13 @@ def test_values_converge_to_the_policy_that_the_cap_names(rho_bar: float) -> Non
 
 
 def update(
-    name: str, *, stale: bool = False, moved: float = 0.0, one_by_one: bool = False, **settings: Any
+    name: str,
+    *,
+    stale: bool = False,
+    moved: float = 0.0,
+    one_by_one: bool = False,
+    alike: bool = False,
+    **settings: Any,
 ) -> tuple[Learner, Tabular, Heads, list[Trajectory], dict[str, float]]:
     """One update over episodes of version 0, at version 0 or 1, whose weights differ by ``moved``."""
     shared = name == "mat"
@@ -291,7 +297,8 @@ def update(
     layers = [["a0"], ["a1"], ["a2"], ["a0"], ["a1"]] if one_by_one else random_team(rng, agents=3)
     renamed = [[{"a0": "a", "a1": "b", "a2": "c"}[agent] for agent in layer] for layer in layers]
     policies, heads = Tabular(["a"] if shared else ["a", "b", "c"]), Heads(["a"] if shared else ["a", "b", "c"])
-    data = [episode(renamed, number=i, rewards=rng.normal(size=len(renamed)), policies=one) for i in range(16)]
+    rewards = [rng.normal(size=len(renamed)) for _ in range(16)]
+    data = [episode(renamed, number=i, rewards=rewards[i * (not alike)], policies=one) for i in range(16)]
     policies.play(data)
     cls = algorithms.get(name)
     made = Learner(cls(cls.Config(lr=0.05, **settings)), policies, heads, staleness=2)
@@ -328,6 +335,17 @@ def test_on_stale_turns_of_equal_weights_it_changes_nothing_either(name: str) ->
     assert other[4]["vtrace/c"] == pytest.approx(1.0, abs=1e-5)
     for p, table in one[1].tables.items():
         torch.testing.assert_close(table, other[1].tables[p], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["marft", "ippo", "mappo", "a2po", "mat"])
+def test_stale_turns_that_were_paid_alike_move_nobody(name: str) -> None:
+    """V-trace leaves V in their returns, but everybody was paid the same at the same place."""
+    critic = {"critic": "team"} if name == "marft" else {}
+    made, policies, _, _, metrics = update(name, stale=True, moved=0.7, vtrace=True, alike=True, **critic)
+    assert metrics["vtrace/c"] < 0.9
+    assert len({float(x[0]) for x in made.estimates.returns.values()}) > 16
+    assert all(metrics[f"policy/{p}/steps"] == 0.0 for p in policies.tables)
+    assert not any(a.any() for a in made.estimates.advantages.values())
 
 
 @pytest.mark.parametrize("old", ["sampler", "learner"])
