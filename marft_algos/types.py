@@ -109,6 +109,8 @@ class Transition:
     """What the task told the agent, apart from what others said; None: unknown."""
     worth: float | None = None
     """Of a turn that had candidates: what this one was worth; see ``TreeCollector``."""
+    tokens_at: Mapping[int, int] = field(default_factory=dict)
+    """End of a paid span of the text, in characters -> the token that completes it (``LayerRecord.segments``)."""
 
     @property
     def index(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, get_args
 
 from marft_envs.errors import DataError, did_you_mean
 from marft_envs.faults import fault_by
-from marft_envs.types import AgentSpec, Episode, Example, Fault, LayerRecord, RoundRecord, TurnRecord
+from marft_envs.types import AgentSpec, Episode, Example, Fault, LayerRecord, RoundRecord, Segment, TurnRecord
 
 Check = Callable[[Any, str], Any]
 """Takes a value and where it stands; returns it as an episode holds it, or raises DataError."""
@@ -109,16 +109,23 @@ def _table(check: Check | None, value: Any, where: str) -> dict[str, Any]:
     return {name: item if check is None else check(item, f"{where}.{_named(name)}") for name, item in value.items()}
 
 
-def _late(value: Any, where: str) -> dict[int, float]:
-    """Reads turn -> reward; JSON's keys are text."""
+def _by_turn(check: Check, value: Any, where: str) -> dict[int, Any]:
+    """Reads turn -> what is said of it; JSON's keys are text."""
     if not isinstance(value, Mapping):
         _wrong(value, where, "an object")
     out = {}
-    for name, reward in value.items():
+    for name, item in value.items():
         whole = isinstance(name, str) and name.isascii() and name.isdigit() and len(name) < 19
         turn = _count(int(name) if whole else name, f"a name in {where}")
-        out[turn] = _number(reward, f"{where}.{turn}")
+        out[turn] = check(item, f"{where}.{turn}")
     return out
+
+
+def _segment(value: Any, where: str) -> Segment:
+    span = _list(_number, value, where)
+    if len(span) != 3:
+        _wrong(value, where, "start, end and reward")
+    return _count(span[0], f"{where}[0]"), _count(span[1], f"{where}[1]"), span[2]
 
 
 def _edge(value: Any, where: str) -> tuple[int, int]:
@@ -168,7 +175,8 @@ _TURN: dict[str, Check] = {
 }  # fmt: skip
 _LAYER: dict[str, Check] = {
     "index": _count, "round": _count, "turns": partial(_tuple, _count), "team_reward": _number,
-    "agent_rewards": partial(_table, _number), "late_rewards": _late,
+    "agent_rewards": partial(_table, _number), "late_rewards": partial(_by_turn, _number),
+    "segments": partial(_by_turn, partial(_list, _segment)),
 }  # fmt: skip
 _MATRIX = partial(_list, partial(_list, _bit))
 _ROUND: dict[str, Check] = {"index": _count, "D": _MATRIX, "edges": partial(_list, _edge), "asked": _MATRIX}
@@ -202,6 +210,12 @@ def _check_indices(episode: Episode) -> None:
     for i, layer in enumerate(episode.layers):
         _below(len(episode.turns), layer.turns, f"layers[{i}].turns", "a turn")
         _below(len(episode.turns), layer.late_rewards, f"layers[{i}].late_rewards", "a turn")
+        _below(len(episode.turns), layer.segments, f"layers[{i}].segments", "a turn")
+        for k, spans in layer.segments.items():
+            length = len(episode.turns[k].text)
+            for span in spans:
+                where = f"layers[{i}].segments.{k}"
+                _expect(span[0] < span[1] <= length, list(span), where, f"spans of a text of {length} characters")
     for i, record in enumerate(episode.rounds):
         for seen, seer in record.edges:
             _below(len(episode.turns), [seer], f"rounds[{i}].edges", "a turn")

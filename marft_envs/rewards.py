@@ -6,11 +6,15 @@ shows; trainers read the unattributed channels from the episode's record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import operator
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.types import Segment
 
 Turns = Sequence[tuple[str, float]]
 """``(agent, reward)`` of every paid turn."""
@@ -77,6 +81,41 @@ def attribution(rule: str | Attribution) -> Attribution:
     if rule not in RULES:
         raise ConfigError(f"There is no attribution rule '{rule}'. {did_you_mean(rule, RULES)}")
     return RULES[rule]
+
+
+def check_finite(rewards: Iterable[Any]) -> None:
+    """Raises ``ConfigError`` for a reward that is no number, or none that can be added up."""
+    for reward in rewards:
+        try:
+            fine = math.isfinite(reward)
+        except (TypeError, OverflowError):
+            fine = False
+        if not fine:
+            raise ConfigError(
+                f"The task paid {reward!r}; expected a finite number. Next: let on_layer and on_round pay numbers such"
+                " as 1.0, and say what else is to be known in metrics or info."
+            )
+
+
+def segments_of(spans: Any, index: int, text: str) -> list[Segment]:
+    """Returns the spans that a task paid in the text of turn ``index``, as plain numbers.
+
+    Raises:
+        ConfigError: They are no spans of this text, or a reward is none.
+    """
+    try:
+        segments = [(operator.index(start), operator.index(end), reward) for start, end, reward in spans]
+        inside = all(0 <= start < end <= len(text) for start, end, _ in segments)
+    except (TypeError, ValueError):
+        inside = False
+    if not inside:
+        raise ConfigError(
+            f"The task paid segments {reprlib.repr(spans)} of turn {index}, whose text has {len(text)} characters;"
+            f" expected a list of (start, end, reward) with 0 <= start < end <= {len(text)}: text[start:end] is paid"
+            " the reward."
+        )
+    check_finite(reward for *_, reward in segments)
+    return [(start, end, float(reward)) for start, end, reward in segments]
 
 
 @dataclass(frozen=True)

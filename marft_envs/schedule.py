@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +14,7 @@ from marft_envs import observation as obs_mod
 from marft_envs.dependency import DependencyFunction, InvalidRouting, View
 from marft_envs.errors import ConfigError, DependencyError, did_you_mean
 from marft_envs.planner import Planner
-from marft_envs.rewards import Turns
+from marft_envs.rewards import Turns, check_finite, segments_of
 from marft_envs.transcript import Transcript
 from marft_envs.types import (
     AgentSpec,
@@ -60,20 +59,6 @@ class Rules:
                 raise ConfigError(
                     f"{name} is {limit!r}; expected a whole number, at least 1. Say {name}=1, or leave it out."
                 )
-
-
-def _check_finite(outcome: Outcome) -> None:
-    """Raises ``ConfigError`` for a reward that is no number, or none that can be added up."""
-    for reward in (outcome.team_reward, *outcome.turn_rewards.values(), *outcome.agent_rewards.values()):
-        try:
-            fine = math.isfinite(reward)
-        except (TypeError, OverflowError):
-            fine = False
-        if not fine:
-            raise ConfigError(
-                f"The task paid {reward!r}; expected a finite number. Next: let on_layer and on_round pay numbers such"
-                " as 1.0, and say what else is to be known in metrics or info."
-            )
 
 
 Payment = tuple[float, Turns, Mapping[str, float], list[str], list[str]]
@@ -323,7 +308,7 @@ class Schedule:
             )
         view, record = self.view, self.record
         view.outcome = outcome
-        if outcome.team_reward or outcome.turn_rewards or outcome.agent_rewards:
+        if outcome.team_reward or outcome.turn_rewards or outcome.agent_rewards or outcome.segments:
             self._pay(outcome)
         for index, text in outcome.results.items():
             self._set_result(index, text)
@@ -357,11 +342,16 @@ class Schedule:
         if not self.record.layers:
             self._early.append(outcome)
             return
-        _check_finite(outcome)
-        layer, turns = self.record.layers[-1], []
-        for index, reward in outcome.turn_rewards.items():
+        check_finite([outcome.team_reward, *outcome.turn_rewards.values(), *outcome.agent_rewards.values()])
+        for index in (*outcome.turn_rewards, *outcome.segments):
             if not 0 <= index < len(history):
                 raise ConfigError(f"The task paid turn {index}, but only {len(history)} turns have been committed.")
+        segments = {i: segments_of(spans, i, history[i].text) for i, spans in outcome.segments.items()}
+        layer, turns = self.record.layers[-1], []
+        for index, spans in segments.items():
+            layer.segments[index] = [*layer.segments.get(index, ()), *spans]
+        in_spans = [(index, sum(reward for *_, reward in spans)) for index, spans in segments.items()]
+        for index, reward in (*outcome.turn_rewards.items(), *in_spans):
             history[index].reward += float(reward)
             turns.append((history[index].agent, float(reward)))
             if history[index].layer != layer.index:

@@ -18,6 +18,10 @@ from. ``engine`` (no reply), ``world`` (of a task: a server, a tool) and ``machi
 an outage, which says nothing about the team and is counted nowhere but in ``infra``. See ``marft_envs/faults.py``."""
 
 
+Segment = tuple[int, int, float]
+"""Start and end of a span of a turn's text, in characters, and what the span is paid."""
+
+
 @dataclass(frozen=True, slots=True)
 class Example:
     """One worked example of a profile, shown as two messages of a chat before the task."""
@@ -70,7 +74,8 @@ class TurnRecord:
     text: str
     """The action, exactly as the environment received it."""
     reward: float = 0.0
-    """The per-turn reward channel (unattributed), all of it, whenever it was paid: see ``LayerRecord.late_rewards``."""
+    """The per-turn reward channel (unattributed), all of it, whenever it was paid (``LayerRecord.late_rewards``), and
+    wherever in the text (``LayerRecord.segments``)."""
     extras: Mapping[str, Any] | None = None
     """What the driver attached to the action (token ids, log-probs, …); agents never see it."""
     result: str = ""
@@ -101,6 +106,9 @@ class Outcome:
     turn_rewards: Mapping[int, float] = field(default_factory=dict)
     """History index -> reward of that turn, which may be one of an earlier layer: it is then credited late, where it is
     paid."""
+    segments: Mapping[int, Sequence[Segment]] = field(default_factory=dict)
+    """History index -> spans of that turn's text with a reward each: ``text[start:end]`` is paid where it ends. Spans
+    may overlap, and come on top of ``turn_rewards``; those of a turn of an earlier layer are credited late, too."""
     agent_rewards: Mapping[str, float] = field(default_factory=dict)
     feedback: Mapping[str, str] = field(default_factory=dict)
     """Agent -> text that it sees in its later observations (verdicts)."""
@@ -133,6 +141,9 @@ class LayerRecord:
     agent_rewards: dict[str, float] = field(default_factory=dict)
     late_rewards: dict[int, float] = field(default_factory=dict)
     """History index -> what was paid here for a turn of an earlier layer; a part of that turn's ``reward``."""
+    segments: dict[int, list[Segment]] = field(default_factory=dict)
+    """History index -> spans of that turn's text that were paid here; their sum is a part of the turn's ``reward``, and
+    of ``late_rewards`` if the turn is one of an earlier layer."""
 
 
 @dataclass(slots=True)

@@ -60,11 +60,12 @@ class REINFORCEPP(Algorithm):
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Assigns rewards to go from each token, whitened over what is trained."""
         for d in trajectories:
-            returns = credit.returns_to_go(d, self.links(d, estimates), self.config.gamma_turn)
-            for t, g in zip(d.transitions, returns, strict=True):
-                to_go = np.full(decision_points(t, self.level), g, dtype=np.float32)
-                if t in estimates.penalties:  # the turn's KL is in its return; what is past goes
-                    to_go[1:] -= np.cumsum(estimates.penalties[t])[:-1]
+            links, lengths = self.links(d, estimates), [decision_points(t, self.level) for t in d.transitions]
+            returns, tokens = credit.returns_to_go(d, links, self.config.gamma_turn), links.token_rewards(lengths)
+            for t, g, n, x in zip(d.transitions, returns, lengths, tokens, strict=True):
+                to_go = np.full(n, g, dtype=np.float32)
+                if x is not None:  # what the turn's tokens are paid is in its return; what is past goes
+                    to_go[1:] -= np.cumsum(x)[:-1]
                 estimates.advantages[t] = estimates.returns[t] = to_go
         trained = [t for d in trajectories for t in d.transitions if has_loss(t)]
         parts = [estimates.returns[t] for t in trained]

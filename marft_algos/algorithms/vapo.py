@@ -76,16 +76,18 @@ class VAPO(PPO):
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Assigns returns by the critic's λ, and advantages by the policy's, from what the last token is due."""
         self.run_returns(trajectories, estimates)
-        turns = [t for trajectory in trajectories for t in trajectory.transitions if has_loss(t)]
-        lambdas = [F.length_adaptive_lambda(len(t.reply.action_ids), self.config.alpha) for t in turns]
-        for t, lam in zip(turns, lambdas, strict=True):
-            inside = F.Discounts(gamma_tok=self.config.gamma_tok, lambda_tok=lam)
-            penalties, due = estimates.penalties.get(t), float(estimates.returns[t][-1])
-            charged = None if penalties is None else np.append(penalties[:-1], 0.0)  # the last one's is in G
-            (advantages,), _ = F.chain(
-                [estimates.values.get(t)], [len(t.reply.action_ids)], [due], [()], inside, token_rewards=[charged]
-            )
-            estimates.advantages[t] = advantages.astype(np.float32)
+        lambdas = []
+        for trajectory in trajectories:
+            paid = self.links(trajectory, estimates).tokens
+            for t in filter(has_loss, trajectory.transitions):
+                length, tokens, due = len(t.reply.action_ids), paid[t.index], float(estimates.returns[t][-1])
+                lambdas.append(F.length_adaptive_lambda(length, self.config.alpha))
+                inside = F.Discounts(gamma_tok=self.config.gamma_tok, lambda_tok=lambdas[-1])
+                before = None if tokens is None else np.append(tokens[:-1], 0.0)  # the last one's is in G
+                (advantages,), _ = F.chain(
+                    [estimates.values.get(t)], [length], [due], [()], inside, token_rewards=[before]
+                )
+                estimates.advantages[t] = advantages.astype(np.float32)
         self.whiten(trajectories, estimates)
         self._weigh(trajectories)
         judged = [bool(trajectory.success) for trajectory in trajectories]

@@ -31,11 +31,12 @@ def last(trajectory: Trajectory) -> Rewards:
         end = max(j for j, r in enumerate(rounds) if r == rounds[i])
         if end == i:
             continue
-        paid.team[end] += paid.team[i] + sum(paid.turns[k] for k in layer.turns) + sum(paid.late[i].values())
+        inside = sum(float(x.sum()) for k in layer.turns if (x := paid.tokens[k]) is not None)
+        paid.team[end] += paid.team[i] + sum(paid.turns[k] for k in layer.turns) + sum(paid.late[i].values()) + inside
         paid.agents[end] = _add(paid.agents[end], paid.agents[i])
         paid.team[i], paid.agents[i], paid.late[i] = 0.0, {}, {}
         for k in layer.turns:
-            paid.turns[k] = 0.0
+            paid.turns[k], paid.tokens[k] = 0.0, None
     return paid
 
 

@@ -51,8 +51,8 @@ class Rewards:
     bootstraps: list[float] = field(default_factory=list)
     """Per transition: the value beyond its last successor, where a limit cut the episode without pay."""
     tokens: list[FloatArray | None] = field(default_factory=list)
-    """Per transition: what each of its tokens is paid beside ``turns``, [L]; None: nothing. (A KL in the reward, which
-    is charged to its tokens whoever else is paid: ``Estimates.penalties``.)"""
+    """Per transition: what each token of its reply is paid beside ``turns``, [L]; None, or an empty list: nothing. A KL
+    in the reward (``Estimates.penalties``), which is charged whatever a rule pays, is added by the chains."""
 
     @property
     def totals(self) -> list[float]:
@@ -153,13 +153,33 @@ def rules() -> list[str]:
 
 @register("broadcast")
 def broadcast(trajectory: Trajectory) -> Rewards:
-    """Leaves rewards where they were paid: every turn of a layer is paid all of it, none of it is split."""
-    return Rewards(
+    """Leaves rewards where they were paid: every turn of a layer is paid all of it, none of it is split.
+
+    A span of a text is paid at the token that completes it. Where it is paid late, later turns are credited with it as
+    with other late pay, and so is the reply up to that token; the reply's last token takes it off what comes behind.
+    """
+    paid = Rewards(
         turns=punctual(trajectory),
         team=[layer.team_reward for layer in trajectory.layers],
         agents=[dict(layer.agent_rewards) for layer in trajectory.layers],
         late=[dict(layer.late_rewards) for layer in trajectory.layers],
+        tokens=[None] * len(trajectory.transitions),
     )
+    for layer in trajectory.layers:
+        for k, spans in layer.segments.items():
+            t = trajectory.transitions[k]
+            if not t.tokens_at:  # its tokens are not known here, or have no loss: the turn is paid whole
+                continue
+            x = np.zeros(len(t.reply.action_ids)) if (before := paid.tokens[k]) is None else before
+            for _, end, reward in spans:
+                x[t.tokens_at[end]] += reward
+            total = sum(reward for *_, reward in spans)
+            if t.layer < layer.index:
+                x[-1] -= total
+            else:
+                paid.turns[k] -= total
+            paid.tokens[k] = x
+    return paid
 
 
 # Successor relations -------------------------------------------------------------------------------
@@ -168,12 +188,12 @@ def broadcast(trajectory: Trajectory) -> Rewards:
 def team_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> Rewards:
     """Links each layer to the next one through the whole episode, a round's last layer to the next round's first.
 
-    What a turn's tokens are charged is paid token by token to the turn itself, and at the layer's end to those beside.
+    What a turn's tokens are paid is paid token by token to the turn itself, and at the layer's end to those beside.
 
     Raises:
         ConfigError: Agents are paid differently: one return for all of them has no meaning then.
     """
-    tokens = [estimates.penalties.get(t) for t in trajectory.transitions]
+    tokens = _of_tokens(trajectory, paid, estimates)
     if paid.successors:
         return replace(paid, bootstraps=[0.0] * len(tokens), tokens=tokens)
     names = {t.agent for t in trajectory.transitions}
@@ -221,14 +241,15 @@ def spread(
 def agent_score(trajectory: Trajectory, paid: Rewards, agent: str, estimates: Estimates) -> float:
     """Returns one agent's score of the episode: the team's rewards, its own, and its own turns'."""
     turns = [t for t in trajectory.transitions if t.agent == agent]
-    score = sum(paid.turns[t.index] + _sum(estimates.penalties.get(t)) for t in turns)
+    tokens = _of_tokens(trajectory, paid, estimates)
+    score = sum(paid.turns[t.index] + _sum(tokens[t.index]) for t in turns)
     score += sum(_late(trajectory, paid, i, agent) for i in range(len(paid.late)))
     return float(score + sum(paid.team) + sum(layer.get(agent, 0.0) for layer in paid.agents))
 
 
 def agent_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> Rewards:
     """Links each turn to the agent's next one; pays what it and the team are paid before it, or the episode's end."""
-    tokens = [estimates.penalties.get(t) for t in trajectory.transitions]
+    tokens = _of_tokens(trajectory, paid, estimates)
     if paid.successors:
         return replace(paid, bootstraps=[0.0] * len(tokens), tokens=tokens)
     turns = trajectory.transitions
@@ -257,6 +278,29 @@ def punctual(trajectory: Trajectory) -> list[float]:
         for k, reward in layer.late_rewards.items():
             paid[k] -= reward
     return paid
+
+
+def _of_tokens(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> list[FloatArray | None]:
+    """Returns per turn what each of its tokens is paid by the rule, and charged by a KL in the reward.
+
+    Raises:
+        ConfigError: The rule pays other tokens than those of the replies.
+    """
+    turns = trajectory.transitions
+    charged = [estimates.penalties.get(t) for t in turns]
+    if not paid.tokens:
+        return list(charged)
+    lengths = [len(t.reply.action_ids) for t in turns]
+    shapes = [None if x is None else np.shape(x) for x in paid.tokens]
+    fits = len(shapes) == len(turns) and all(s in (None, (n,)) for s, n in zip(shapes, lengths, strict=True))
+    if not fits or not all(x is None or np.isfinite(x).all() for x in paid.tokens):
+        raise ConfigError(
+            f"The credit rule pays tokens of shapes {shapes} in episode {trajectory.number}, whose replies have"
+            f" {lengths} tokens. Expected Rewards.tokens to hold a finite number for each token of each turn, in the"
+            " order of trajectory.transitions: an array of len(t.reply.action_ids), or None for nothing."
+        )
+    own = [None if x is None else np.asarray(x, dtype=np.float64) for x in paid.tokens]
+    return [x if y is None else y if x is None else x + y for x, y in zip(own, charged, strict=True)]
 
 
 def _sum(x: FloatArray | None) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -172,6 +173,15 @@ class Chat:
         if kept.isdisjoint(ids):
             return str(self.tokenizer.decode(ids, skip_special_tokens=True))
         return str(self.tokenizer.decode([i for i in ids if i not in dropped], skip_special_tokens=False))
+
+    def token_at(self, ids: Sequence[int], text: str, end: int) -> int:
+        """Returns which token of a reply completes the first ``end`` characters of its text.
+
+        The text's end is the last token's: who ends a reply there has decided so. Nothing is tokenised again.
+        """
+        if end == len(text):
+            return len(ids) - 1
+        return bisect_left(range(len(ids) - 1), True, key=lambda i: self.text_of(ids[: i + 1]).startswith(text[:end]))
 
     def _special(self) -> tuple[frozenset[int], frozenset[int]]:
         """Returns the special tokens that stay in a reply's text, and those that do not."""

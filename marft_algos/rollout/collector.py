@@ -19,6 +19,7 @@ from marft_algos.rollout.panel import check_any, settle
 from marft_algos.seeds import row_seed
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason, Trajectory, Transition
 from marft_envs.core import FlexEnv
+from marft_envs.errors import ConfigError
 from marft_envs.types import Episode, TurnRecord
 from marft_envs.vector import Request, VectorEnv
 
@@ -317,7 +318,18 @@ class Collector:
     def _finished(self, turn: TurnRecord, episode: Episode) -> Transition:
         """Completes a turn; one that another hand played (a wrapper's fixed partner) has no tokens and no loss."""
         other_hand = partial(Transition, trainable=False, temperature=self._params.temperature)
-        return self._open.pop((episode.index, turn.index), other_hand)(turn)
+        t = self._open.pop((episode.index, turn.index), other_hand)(turn)
+        ends = {end for layer in episode.layers for _, end, _ in layer.segments.get(turn.index, ())}
+        if not ends or not t.trainable or not t.reply.action_ids or self._renderer is None:
+            return t
+        chat, ids = self._renderer.chat(t.policy), t.reply.action_ids
+        if chat.text_of(ids) != turn.text:
+            raise ConfigError(
+                f"The task paid segments of a reply of '{t.agent}' that the environment received as other text than was"
+                " sampled, so that no token is known to write them. Pay such turns whole (Outcome.turn_rewards), or"
+                " leave out the wrapper that changes replies."
+            )
+        return replace(t, tokens_at={end: chat.token_at(ids, turn.text, end) for end in sorted(ends)})
 
     def _planned(self, episode: Episode) -> list[Transition]:
         """Renders the layer that would have run: its value is the bootstrap of a truncated episode."""

@@ -24,12 +24,16 @@ from marft_algos.learner.learner import Learner
 from marft_algos.models.policy import PolicySet
 from marft_algos.rollout.replay import Replayer, TreeCollector
 from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
-from marft_envs import Outcome
+from marft_envs import ConfigError, Outcome
 from marft_envs.vector import VectorEnv
 from marft_envs.wrappers import TurnLimit
 
 CHAINS = ("team", "agent")
 ALGORITHMS = sorted(algorithm.pages())
+
+
+Charges = dict[Transition, np.ndarray]
+"""Turn -> what each of its tokens is paid."""
 
 
 def charged(seed: int, **fields: Any) -> tuple[Trajectory, Estimates]:
@@ -47,10 +51,10 @@ def charged(seed: int, **fields: Any) -> tuple[Trajectory, Estimates]:
 
 
 def expected(
-    d: Trajectory, found: Estimates, kind: str, gamma: tuple[float, float], lam: tuple[float, float]
+    d: Trajectory, charged: Charges, found: Estimates, kind: str, gamma: tuple[float, float], lam: tuple[float, float]
 ) -> list[list[float]]:
     """What each token's return is, by its definition; nothing here but sums over turns and tokens."""
-    turns, charges = d.transitions, [found.penalties.get(t) for t in d.transitions]
+    turns, charges = d.transitions, [charged.get(t) for t in d.transitions]
     values = [found.values[t] for t in d.transitions]
 
     def paid(k: int) -> float:
@@ -75,7 +79,7 @@ def expected(
     def total(k: int, t: int) -> float:
         """G[k, t], by following it to the episode's end."""
         length, own = len(values[k]), charges[k]
-        here = 0.0 if own is None else float(own[t])
+        here = 0.0 if own is None else float(own[t] if len(own) == length else own.sum())
         if t + 1 < length:
             return here + gamma[0] * ((1 - lam[0]) * value_at(k, t + 1) + lam[0] * total(k, t + 1))
         ahead = [(1 - lam[1]) * value_at(j, 0) + lam[1] * total(j, 0) for j in following(k)]
@@ -84,17 +88,60 @@ def expected(
     return [[total(k, t) for t in range(len(values[k]))] for k in range(len(turns))]
 
 
+@pytest.mark.parametrize("ruled", [False, True])
 @pytest.mark.parametrize("seed", range(25))
 @pytest.mark.parametrize("kind", CHAINS)
-def test_tokens_are_paid_where_they_stand_against_a_brute_force(kind: str, seed: int) -> None:
+def test_tokens_are_paid_where_they_stand_against_a_brute_force(kind: str, seed: int, ruled: bool) -> None:
+    """A KL in the reward, and what a rule pays tokens of trained turns and of others: both are added up."""
     d, found = charged(seed)
+    charges: Charges = dict(found.penalties)
     algo = algorithm.get("marft")
     settings = {"gamma_tok": 0.9, "gamma_turn": 0.8, "lambda_tok": 0.7, "lambda_turn": 0.6}
-    made = algo(algo.Config(chain=kind, critic="team", whiten="off", **settings))
+    made: Any = algo(algo.Config(chain=kind, critic="team", whiten="off", **settings))
+    if ruled:
+        rng = np.random.default_rng(seed)
+        tokens = [rng.normal(size=len(t.reply.action_ids)) if rng.random() < 0.7 else None for t in d.transitions]
+        paying = credit.Rewards(**{f: getattr(credit.broadcast(d), f) for f in ("turns", "team", "agents", "late")})
+        made.rule = lambda trajectory: dataclasses.replace(paying, tokens=tokens)
+        for t, x in zip(d.transitions, tokens, strict=True):
+            charges[t] = np.zeros(len(t.reply.action_ids)) + (0.0 if x is None else x) + found.penalties.get(t, 0.0)
     made.credit([d], found)
-    for t, returns in zip(d.transitions, expected(d, found, kind, (0.9, 0.8), (0.7, 0.6)), strict=True):
+    for t, returns in zip(d.transitions, expected(d, charges, found, kind, (0.9, 0.8), (0.7, 0.6)), strict=True):
         assert found.returns[t] == pytest.approx(np.array(returns), abs=1e-5)
         assert found.advantages[t] == pytest.approx(np.array(returns) - found.values[t], abs=1e-5)
+    total = d.score + sum(float(x.sum()) for x in charges.values())
+    assert credit.team_score(d, made.rule(d), found) == pytest.approx(total)
+    assert credit.agent_score(d, made.rule(d), "a0", found) == pytest.approx(
+        sum(x.team_reward for x in d.layers)
+        + sum(t.turn.reward + float(charges.get(t, np.zeros(1)).sum()) for t in d.transitions if t.agent == "a0")
+    )
+
+
+@pytest.mark.parametrize("name", ["reinforce_pp", "vapo", "marft", "ippo"])
+def test_what_a_rule_pays_a_token_is_over_when_the_next_one_is_drawn(name: str) -> None:
+    d = episode([["a"], ["b"]], tokens=[3, 2], rewards=[0.0, 0.0])
+    first, second = d.transitions
+    made: Any = algorithm.get(name)()
+    made.rule = credit.rewards.Plain("pays", lambda d: dataclasses.replace(
+        credit.broadcast(d), tokens=[np.array([1.0, 0.0, 2.0]), np.array([0.0, 4.0])]
+    ))  # fmt: skip
+    found = Estimates()
+    made.credit([d], found)
+    later = 4.0 if made.chain == "team" else 0.0
+    assert found.returns[first].tolist() == [3.0 + later, 2.0 + later, 2.0 + later]
+    assert found.returns[second].tolist() == [4.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    "tokens", [[np.zeros(2), None, None], [np.zeros(3)], [np.array([0.0, np.nan, 0.0]), None], [np.zeros((3, 1)), None]]
+)
+@pytest.mark.parametrize("kind", CHAINS)
+def test_a_rule_that_pays_other_tokens_than_were_sampled_is_refused(kind: str, tokens: Any) -> None:
+    d = episode([["a"], ["b"]], tokens=[3, 2])
+    paid = dataclasses.replace(credit.broadcast(d), tokens=tokens)
+    chained = {"team": credit.team_chain, "agent": credit.agent_chain}[kind]
+    with pytest.raises(ConfigError, match=r"whose replies have .3, 2. tokens. Expected Rewards\.tokens"):
+        chained(d, paid, Estimates())
 
 
 def test_one_decision_point_is_paid_for_all_of_its_tokens() -> None:
