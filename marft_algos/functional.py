@@ -255,9 +255,9 @@ def masked_sum(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Returns the entropy in nats of softmax(logits) over the last dimension, in fp32."""
+    """Returns the entropy in nats of softmax(logits) over the last dimension, in fp32; a logit of −inf adds nothing."""
     logp = torch.log_softmax(logits.float(), dim=-1)
-    return -(logp.exp() * logp).sum(-1)
+    return -(logp.exp() * logp.clamp(min=torch.finfo(logp.dtype).min)).sum(-1)  # 0·log 0 is 0, and 0·(−inf) is NaN
 
 
 def action_logprobs(logprobs: Tensor, mask: Tensor, norm: Norm, n_words: Tensor) -> Tensor:

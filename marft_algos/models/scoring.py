@@ -14,6 +14,8 @@ product at full speed (512 MiB)."""
 ROWS = 96
 """Rows of logits held at once at least: with fewer, reading a large vocabulary's weights takes longer than the product
 (SmolLM2's 49,152 tokens on a CPU: 1.7 times as long with 21)."""
+LOWEST = torch.finfo(torch.float32).min
+"""Stands for log 0 = −inf where a log-probability is multiplied by its probability: 0·log 0 is 0, and 0·(−inf) NaN."""
 
 
 class Fp32Head(nn.Linear):
@@ -116,7 +118,7 @@ class _Score(torch.autograd.Function):
             logprobs, softcap_grad = _log_softmax(hidden[rows], weight, bias, temperature[rows], cap)
             scores[rows] = logprobs.gather(-1, targets[rows, None])[:, 0]
             probs = logprobs.exp()
-            entropies[rows] = -torch.linalg.vecdot(probs, logprobs)
+            entropies[rows] = -torch.linalg.vecdot(probs, logprobs.clamp_(min=LOWEST))
             if grads:
                 if entropy:
                     grad = _entropy_grad(probs, logprobs, entropies[rows], temperature[rows])
@@ -191,4 +193,4 @@ def _logprob_grad(probs: Tensor, targets: Tensor, temperature: Tensor) -> Tensor
 
 def _entropy_grad(probs: Tensor, logprobs: Tensor, entropy: Tensor, temperature: Tensor) -> Tensor:
     """Gradient of the entropy by the logits: −p (log p + H) / T; overwrites ``logprobs``."""
-    return logprobs.add_(entropy[:, None]).mul_(probs).div_(-temperature[:, None])
+    return logprobs.clamp_(min=LOWEST).add_(entropy[:, None]).mul_(probs).div_(-temperature[:, None])

@@ -228,3 +228,17 @@ def test_explained_variance() -> None:
 def test_entropy_of_a_uniform_distribution_is_log_n() -> None:
     assert F.entropy(torch.zeros(2, 8, dtype=torch.bfloat16)).tolist() == pytest.approx([math.log(8)] * 2)
     assert F.entropy(torch.tensor([0.0, 1e4])).item() == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("lowest", [-math.inf, -1e30])
+def test_tokens_that_cannot_be_said_add_nothing_to_the_entropy_nor_to_its_gradient(lowest: float) -> None:
+    logits = torch.tensor([[0.5, lowest, 0.0, lowest, -1.0]], requires_grad=True)
+    entropy = F.entropy(logits)
+    entropy.sum().backward()
+    few = torch.tensor([[0.5, 0.0, -1.0]], dtype=torch.float64, requires_grad=True)
+    expected = -(few.softmax(-1) * few.log_softmax(-1)).sum(-1)
+    expected.sum().backward()
+    assert entropy.item() == pytest.approx(expected.item())
+    assert logits.grad is not None and few.grad is not None
+    assert logits.grad[0, [0, 2, 4]].tolist() == pytest.approx(few.grad[0].tolist(), abs=1e-6)
+    assert logits.grad[0, [1, 3]].tolist() == [0.0, 0.0]

@@ -119,3 +119,26 @@ def test_other_words_are_refused() -> None:
     assert TrainConfig().head_dtype == "auto"
     with pytest.raises(ConfigError, match="Did you mean 'fp32'"):
         build_config({"head_dtype": "fp23"})
+
+
+@pytest.mark.parametrize("settings", [ModelSettings(), WIDE])
+def test_a_head_may_forbid_tokens_and_a_damaged_one_is_still_told(settings: ModelSettings, tmp_path: Path) -> None:
+    """A padded vocabulary has a bias of −inf; logits that are infinite here and finite there are another matter."""
+    folder = save_tiny(tmp_path / "qwen", hidden=16, layers=1)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = load_base(str(folder), dtype=torch.float32, device=torch.device("cpu")).chat.tokenizer
+    rows = len(model.lm_head.weight)
+    head = torch.nn.Linear(16, rows)
+    head.load_state_dict({"weight": model.lm_head.weight.detach().clone(), "bias": torch.zeros(rows)})
+    head.bias.data[rows - 7 :] = -torch.inf
+    model.set_output_embeddings(head)
+    base = wrap_base(model, tokenizer, settings)
+    hidden, targets = torch.randn(4, 16), torch.zeros(4, dtype=torch.long)
+    assert all(torch.isfinite(x).all() for x in scoring.score(head_of(base.model), hidden, targets, torch.ones(4)))
+    for damage in (torch.inf, torch.nan):
+        head_of(base.model).bias.data[3] = damage
+        with pytest.raises(ConfigError, match="gives infinity or NaN"):
+            wrap_base(base.model, tokenizer, settings)
+    head_of(base.model).bias.data[:] = -torch.inf
+    with pytest.raises(ConfigError, match="gives infinity or NaN"):
+        wrap_base(base.model, tokenizer, settings)

@@ -72,3 +72,24 @@ def test_a_bf16_head_scores_in_float32_and_near_the_plain_one() -> None:
     torch.testing.assert_close(logprobs, expected[0], rtol=0, atol=0.05)
     logprobs.sum().backward()
     assert hidden.grad is not None and hidden.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_tokens_that_a_head_lets_nobody_say_add_nothing(trained: bool) -> None:
+    """A bias of −inf, as of a padded vocabulary: scores, entropies and gradients are those of a head without them."""
+    found = []
+    for padded in (False, True):
+        head, hidden, targets, heat = problem(True, trained)
+        targets = targets % (V - 5)
+        if padded:
+            head.bias.data[V - 5 :] = -torch.inf
+        else:
+            head.weight.data, head.bias.data = head.weight.data[: V - 5], head.bias.data[: V - 5]
+        logprobs, entropies = scoring.score(head, hidden, targets, heat, entropy_grad=True)
+        (logprobs.sum() + entropies @ heat).backward()
+        assert hidden.grad is not None
+        grads = [p.grad[: V - 5] for p in head.parameters() if p.grad is not None]
+        found.append([logprobs, entropies, hidden.grad, *grads])
+        assert not padded or all(not p.grad[V - 5 :].any() for p in head.parameters() if p.grad is not None)
+    for expected, value in zip(*found, strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)
