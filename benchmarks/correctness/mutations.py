@@ -254,6 +254,48 @@ MUTATIONS = [
         "from marft_envs.toy.bass import",
         "algorithms/test_defects.py::test_every_registered_id_runs_an_episode",
     ),
+    Mutation(
+        "every epoch splits a batch anew",
+        "marft_algos/learner/learner.py",
+        "seeds.minibatches(self.seed, policy, iteration, epoch)",
+        "seeds.minibatches(self.seed, policy, iteration, 0)",
+        "algorithms/test_marft.py::test_every_epoch_splits_a_batch_anew",
+    ),
+    Mutation(
+        "a KL in the reward is of the log-probs in the ratio",
+        "marft_algos/learner/learner.py",
+        "gap = estimates.behaviour(t) - estimates.reference_logprobs[t]",
+        "gap = t.reply.logprobs - estimates.reference_logprobs[t]",
+        "algorithms/test_marft.py::test_a_kl_in_the_reward_is_of_the_log_probs_in_the_ratio",
+    ),
+    Mutation(
+        "paid alike: place by place",
+        "marft_algos/algorithms/ppo.py",
+        "paid[places[t]].append(estimates.paid[t])",
+        'paid["", 0].append(estimates.paid[t])',
+        "algorithms/test_algos_critics.py::test_paid_alike_is_about_pay_whatever_lambda_and_discounts_make_of_it",
+    ),
+    Mutation(
+        "paid alike: pay, not returns with V in them",
+        "marft_algos/algorithms/ppo.py",
+        "paid[places[t]].append(estimates.paid[t])",
+        "paid[places[t]].append(float(estimates.returns[t][0]))",
+        "algorithms/test_algos_critics.py::test_paid_alike_is_about_pay_whatever_lambda_and_discounts_make_of_it",
+    ),
+    Mutation(
+        "AT-GRPO: a group is of one episode",
+        "marft_algos/algorithms/at_grpo.py",
+        "[(number, t.index) for number, t in tried]",
+        "[t.index for number, t in tried]",
+        "credit/test_credit_replayed.py::test_at_grpo_standardises_the_candidates_of_a_turn",
+    ),
+    Mutation(
+        "a credit rule's rewards of tokens",
+        "marft_algos/credit/rewards.py",
+        "return [x if y is None else y if x is None else x + y for x, y in zip(own, charged, strict=True)]",
+        "return [y for x, y in zip(own, charged, strict=True)]",
+        "credit/test_token_rewards.py::test_tokens_are_paid_where_they_stand_against_a_brute_force",
+    ),
 ]
 
 

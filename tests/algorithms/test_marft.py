@@ -548,3 +548,42 @@ def test_numbers_that_blow_up_stop_the_run() -> None:
     with pytest.raises(UpdateError, match="policy 'a'"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         learner(policies, whiten="off").update(data, 0)
+
+
+def test_every_epoch_splits_a_batch_anew() -> None:
+    """Each pass has every turn once, in minibatches of its own; so have policies and iterations."""
+    policies, data = Tabular(["a", "b"]), team(12)
+    policies.play(data)
+    trainer = learner(policies, lr=1e-9, epochs=3, minibatches=3)
+    parts: dict[tuple[int, str], list[frozenset[tuple[int, int]]]] = {}
+    numbers = {t: d.number for d in data for t in d.transitions}
+
+    def note(part: Any, *others: Any) -> dict[str, float]:
+        split = parts.setdefault((iteration, part[0].policy), [])
+        split.append(frozenset(numbers[t] for t in part))
+        return {}
+
+    trainer.algorithm.before_step = note  # type: ignore[method-assign]
+    for iteration in (0, 1):
+        trainer.update(data, iteration)
+    passes = [frozenset(split[i : i + 3]) for split in parts.values() for i in (0, 3, 6)]
+    assert len(passes) == 2 * 2 * 3
+    assert all(sorted(i for part in one for i in part) == list(range(12)) for one in passes)
+    assert len(set(passes)) == len(passes), "12 turns fall into 3 fours in 5,775 ways"
+
+
+@pytest.mark.parametrize("old", ["sampler", "learner"])
+def test_a_kl_in_the_reward_is_of_the_log_probs_in_the_ratio(old: Any) -> None:
+    """Under ``old_logprobs='learner'`` the learner's own: the sampler's noise is no distance from the reference."""
+    policies, data = Tabular(["a", "b"]), team()
+    policies.play(data)
+    rng, noise = np.random.default_rng(0), {}
+    for t in (t for d in data for t in d.transitions):
+        noise[t] = rng.normal(scale=0.01, size=len(t.reply.action_ids)).astype(np.float32)
+        say(t, logprobs=t.reply.logprobs + noise[t])
+    trainer = learner(policies, lr=1e-9, old_logprobs=old, kl_reward_coef=0.5)
+    stats = trainer.update(data, 0)
+    for t, gap in noise.items():
+        expected = -0.5 * gap * (old == "sampler")  # the weights are the reference's
+        assert trainer.estimates.penalties[t] == pytest.approx(expected, abs=1e-6)
+    assert (abs(stats["kl_reward"]) > 1e-5) == (old == "sampler")

@@ -30,8 +30,6 @@ from marft_envs import Independent, Outcome, StaticDAG, TurnRecord
 from marft_envs.errors import ConfigError
 from marft_envs.vector import VectorEnv
 
-pytestmark = pytest.mark.slow
-
 Pay = Callable[[dict[str, float]], float]
 
 
@@ -136,6 +134,7 @@ def test_leave_one_out_and_shapley_equal_brute_force(absence: str, instead: floa
             assert rule(d).turns == pytest.approx([expected[t.agent] for t in d.transitions])
 
 
+@pytest.mark.slow
 def test_above_six_agents_orders_are_drawn_and_shares_still_add_up() -> None:
     rule = credit.get({"rule": "shapley", "orders": 4})
     played = play(7, lambda x: sum(x.values()) ** 0.5, rule)
@@ -176,6 +175,7 @@ def test_a_coalition_whose_words_break_the_judge_is_worth_the_worst() -> None:
 # --- diagnostics --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_diagnostics_tell_who_matters_and_whether_the_credit_is_right() -> None:
     def pay(x: dict[str, float]) -> float:
         return x["a_0"]
@@ -256,6 +256,7 @@ def on_relay(tmp_path: Path, algo: str, changes: dict[str, Any], **more: Any) ->
     return line
 
 
+@pytest.mark.slow
 def test_marft_trains_on_counterfactual_credit(tmp_path: Path) -> None:
     line = on_relay(tmp_path, "marft", {"credit": {"rule": "counterfactual", "samples": 2}}, credit_diagnostics=2)
     assert line["tokens_played"] == line["tokens"] + line["tokens_replayed"] == line["tokens_total"]
@@ -263,6 +264,7 @@ def test_marft_trains_on_counterfactual_credit(tmp_path: Path) -> None:
     assert line["credit/judged"] == 4 and 0.0 <= line["credit/influence/solver_0"] <= 1.0
 
 
+@pytest.mark.slow
 def test_at_grpo_trains_on_all_candidates(tmp_path: Path) -> None:
     line = on_relay(tmp_path, "at_grpo", {"candidates": 3})
     assert line["policy/planner_0/rows"] == line["policy/solver_0/rows"] == 8 * 3
@@ -287,6 +289,7 @@ class Counted:
         return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algo", "own"),
     [
@@ -313,6 +316,7 @@ def test_every_token_that_is_read_or_written_for_training_is_counted(
     assert line["tokens_processed"] == counted.replies + counted.prompts
 
 
+@pytest.mark.slow
 def test_a_resumed_run_replays_as_one_that_was_not(tmp_path: Path) -> None:
     changes = {"credit": {"rule": "shapley", "absence": "start", "costs": {"tokens": 0.01}, "budgets": {"tokens": 4.0}}}
     from helpers.tiny import save_tiny
@@ -328,6 +332,7 @@ def test_a_resumed_run_replays_as_one_that_was_not(tmp_path: Path) -> None:
     assert timeless(run)[-1] == timeless(whole)[-1] and "credit/price/tokens" in timeless(run)[-1]
 
 
+@pytest.mark.slow
 def test_rewards_that_are_permuted_cannot_be_replayed(tmp_path: Path) -> None:
     for algo, changes in (("marft", {"credit": "counterfactual"}), ("at_grpo", {})):
         made = settings(Path("embedded"), tmp_path, env="relay-v0", algo=algo, permute_rewards=True, algorithm=changes)
