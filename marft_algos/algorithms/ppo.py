@@ -70,14 +70,16 @@ class PPOConfig(ClipConfig):
     squared, which makes the variance of the gradient least (docs/training.md). It is lower where failures are less
     likely texts than successes are: then a failure teaches less."""
     vtrace: bool = False
-    """Correct returns for turns that older weights sampled (``staleness``); on fresh turns it changes nothing. Costs a
-    forward pass over stale turns, unless ``old_logprobs='learner'`` makes it anyway."""
+    """Correct returns for turns that older weights sampled (``staleness``); an episode of fresh turns stays as it is.
+    Costs a forward pass over stale turns, unless ``old_logprobs='learner'`` makes it anyway."""
     rho_bar: Annotated[float, POSITIVE] = 1.0
     """Cap of V-trace's ρ, which decides what values converge to: those of the present policies at infinity, nearer to
-    those of the policies that sampled the lower it is. 1: the original's."""
+    those of the policies that sampled the lower it is. 1: the original's. Below 1 it weighs fresh turns down, too, in
+    episodes that have a stale one."""
     c_bar: Annotated[float, POSITIVE] = 1.0
     """Cap of V-trace's c, at most ``rho_bar``: how much of later corrections passes back; decides variance, not the
-    limit. 1: the original's."""
+    limit. 1: the original's. Below 1 it is the c of fresh turns, too, as a λ would be, in episodes that have a stale
+    one: there their returns lean on V."""
 
     @property
     def corrects_stale(self) -> bool:
