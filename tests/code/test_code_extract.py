@@ -32,12 +32,57 @@ F = "def f(x):\n    return x\n"
         f"```python\n{F}```\nAnd one cut off:\n```python\ndef g(",
         f"```python\n{F}``` ",
         f"It is ```inline```, then\n```python\n{F}```",
+        f"```python\n{F}```\nOutput:\n```\n2\n```",
+        f"```\nf(1)\n```\n```python\n{F}```\n~~~\n1\n~~~\n",
+        f"```python\n{F}```\n```pycon\n>>> f(1)\n1\n```\n```python-repl\n>>> f(1)\n```",
+        f"```python\n{F}``` That is it.",
+        f"```python\n{F}``` It defines `f`.\n\n```text\n1\n```",
+        f"Here it is: ```python\n{F}```",
+        f"The program `f`: ```py\n{F}```\nOutput: ```\n2\n```",
+        "- ```python\n  def f(x):\n      return x\n  ```",
+        "2) Then:\n\n   * ```python\n     def f(x):\n         return x\n     ```",
+        f"- ```python\n{F}```",
+        "> Yes:\n> ```python\n> def f(x):\n>     return x\n> ```",
+        f"\ufeff```python\n{F}```",
+        f"\u200b```python\n{F}```",
+        f"Text.\n\u200b```python\n{F}```",
+        f"```python\n\ufeff{F}```",
+        f"\ufeff{F}".join(("```\n", "```")),
+        f"  ```python\n{F}  ```",
+        f"```python\n{F}   ```",
+        f"```python\nprint(1)\nBetter:\n```python\n{F}```",
+        *(
+            f"```{info}\n{F}```"
+            for info in (
+                "python:solution.py",
+                "python3.11",
+                "{python}",
+                "{.python .numberLines}",
+                "PYTHON",
+                "python,norun",
+                "Py3",
+                " python title='f.py'",
+                "src/main.py",
+            )
+        ),
     ],
 )
 def test_the_last_closed_python_block_is_the_program(reply: str) -> None:
     for code_block in ("lenient", "strict"):
         found = extract(reply, code_block)
         assert (found.program, found.status) == (F, "ok")
+
+
+@pytest.mark.parametrize("indent", ["    ", "\t", "        "])
+@pytest.mark.parametrize("mark", ["", "python"])
+def test_a_fence_deep_in_a_docstring_belongs_to_the_program(indent: str, mark: str) -> None:
+    doc = f'{indent}"""Adds.\n\n{indent}```{mark}\n{indent}add(1, 2)\n{indent}```\n{indent}"""\n'
+    program = f"def add(a, b):\n{doc}{indent}return a + b\n"
+    assert extract(f"```python\n{program}```\n").program == program
+    assert extract(program).program == program
+    if indent != "\t":  # which is one blank wide behind three
+        listed = "".join(f"   {line}" for line in program.splitlines(keepends=True))
+        assert extract(f"1. So:\n   ```python\n{listed}   ```\n").program.split() == program.split()
 
 
 def test_a_fence_inside_a_longer_fence_and_backticks_inside_a_line_belong_to_the_program() -> None:
@@ -58,6 +103,9 @@ def test_a_fence_inside_a_longer_fence_and_backticks_inside_a_line_belong_to_the
         (f"```python\n{F}``", "unclosed"),
         (f"````python\n{F}```", "unclosed"),
         (f"```json\n{{}}\n```\nSo\n```python\n{F}", "unclosed"),
+        (f"```pycon\n>>> {F}```", "no_code"),
+        (f"```python\n{F}~~~", "unclosed"),
+        (f"```python\n{F}    ```", "unclosed"),
         ("\x00\ud800\u202e", "no_code"),
     ],
 )
@@ -106,8 +154,13 @@ def test_a_bare_program_does_not_count_beside_a_fence() -> None:
         "a" * MAX_REPLY,
         "(" * MAX_REPLY,
         "x = " + "-" * (MAX_REPLY - 10) + "1",
+        "> " * (MAX_REPLY // 2 - 10) + "```python",
+        "- " * (MAX_REPLY // 2 - 10) + "```python",
+        "```python\n" * (MAX_REPLY // 10),
+        "`x` " * (MAX_REPLY // 4 - 10) + "```python",
+        "``` `" * (MAX_REPLY // 5),
     ],
-    ids=range(10),
+    ids=range(15),
 )
 def test_huge_replies_are_answered_quickly(text: str) -> None:
     start = time.perf_counter()
