@@ -12,6 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from marft_envs.code import schema
@@ -149,6 +150,17 @@ def _loose(got: Any, expected: Any, test: Test, depth: int = 0) -> bool:
     return equal(got, expected)
 
 
+_TUPLES = {"livecodebench": 1, "apps": 2}
+"""Levels at which the rules of a set take a tuple for the list that its values in JSON have instead."""
+
+
+def _listed(value: Any, levels: int) -> Any:
+    """A value with lists in place of its tuples, down to so many levels."""
+    if not levels or not isinstance(value, list | tuple):
+        return value
+    return [_listed(item, levels - 1) for item in value]
+
+
 def _poly_root(got: Any, test: Test, problem: Problem) -> bool:
     """A root, within ``atol``, of the polynomial whose coefficients, the lowest first, are the only argument."""
     coefficients = schema.coefficients(literal(test.input, problem), f"Problem '{problem.id}'")
@@ -182,6 +194,8 @@ def value_agrees(got: Any, test: Test, problem: Problem) -> bool:
         return _loose(got, expected, test)
     if test.check == "poly_root":
         return _poly_root(got, test, problem)
+    if test.check in _TUPLES:
+        return equal(_listed(got, _TUPLES[test.check]), expected)
     if test.check in OUTPUT_CHECKS and isinstance(got, str) and isinstance(expected, str):
         return OUTPUT_CHECKS[test.check](got, expected, test)
     if test.check in OUTPUT_CHECKS:
@@ -242,12 +256,44 @@ def _approx_tokens(got: str, expected: str, test: Test) -> bool:
     )
 
 
+def _livecodebench(got: str, expected: str, test: Test) -> bool:
+    """LiveCodeBench's rule: line by line, as text, or else as decimal numbers without any tolerance."""
+    a, b = ([line.strip() for line in text.strip().split("\n")] for text in (got, expected))
+    return len(a) == len(b) and all(x == y or _same_decimals(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _same_decimals(got: str, expected: str) -> bool:
+    try:
+        a, b = ([Decimal(token) for token in line.split()] for line in (got, expected))
+        return a == b
+    except InvalidOperation:  # no number, or the NaN that cannot be compared
+        return False
+
+
+def _apps(got: str, expected: str, test: Test) -> bool:
+    a, b = got.split(), expected.split()
+    return len(a) == len(b) and all(map(_apps_token, a, b))
+
+
+def _apps_token(got: str, expected: str) -> bool:
+    """The rule of APPS: as text, or as numbers; a number with a decimal point to 1e-5 of it or to three places."""
+    if got == expected:
+        return True
+    if not (_NUMBER.fullmatch(got) and _NUMBER.fullmatch(expected)):
+        return False
+    if "." not in expected:
+        return _same_decimals(got, expected)
+    a, b = float(got), float(expected)
+    return _near(a, b, 1e-8, 1e-5) or round(a, 3) == round(b, 3)
+
+
 def _exact_text(got: str, expected: str, test: Test) -> bool:
     return got == expected
 
 
 OUTPUT_CHECKS: dict[str, Callable[[str, str, Test], bool]] = {
     "tokens": _tokens, "yesno": _yesno, "lines": _lines, "set": _set, "approx": _approx_tokens, "exact": _exact_text,
+    "livecodebench": _livecodebench, "apps": _apps,
 }  # fmt: skip
 """Checks of standard output by name; ``tokens`` is the default."""
 

@@ -202,7 +202,7 @@ class Run:
             values = (self.setup.clean, modules, one.plan.rest, self.function, kinds, *answers)
             calls.append(Call("expr", f"evaluate(_0, _1, _2, _3, _4, [{known}])", values))
         roomy = replace(self.limits, output_bytes=MAX_HANDED)
-        results = self._calls(_CLEAN, "", calls, "", roomy)
+        results = self._calls(_CLEAN, "", calls, roomy)
         slow = sum(result.cpu_s for result in results) > self.limits.total_s / 2  # the tests are, and not the machine
         for one, result in zip(running, results, strict=True):
             self.left -= result.wall_s if one.known else 0.0  # what the program gave may make the rest slow
@@ -268,16 +268,17 @@ class Run:
         waiting = [one for one in waiting if one.done is None]
         limits = replace(self.limits, total_s=max(self.left, 1e-3))
         calls = [one.next for one in waiting if one.next is not None]
-        results = self._calls(self.program, self.problem.entry_point, calls, self.inside, limits)
+        codes = {"setup": self.inside, "prelude": self.problem.prelude}
+        results = self._calls(self.program, self.problem.entry_point, calls, limits, **codes)
         self.left -= sum(result.wall_s for result in results)
         for one, result in zip(waiting, results, strict=True):
             one.next = None
             one.done = one.answer.take(result) if one.answer else result
 
-    def _calls(self, source: str, entry: str, calls: Sequence[Call], setup: str, limits: Limits) -> list[CallResult]:
+    def _calls(self, source: str, entry: str, calls: Sequence[Call], limits: Limits, **codes: str) -> list[CallResult]:
         if not calls:
             return []
-        results = self.sandbox.run_calls(source, entry, calls, setup=setup, limits=limits)
+        results = self.sandbox.run_calls(source, entry, calls, **codes, limits=limits)
         if len(results) != len(calls):
             raise WorkerError(f"the sandbox gave {len(results)} results for {len(calls)} calls; this is a defect of it")
         return results

@@ -44,10 +44,15 @@ def _docstring(prompt: str, name: str) -> str:
     return prompt
 
 
-def _helpers(prompt: str, name: str) -> str:
-    """The prompt's other functions, so that the tests do not depend on a program's own versions."""
-    tree = asserts.parse(prompt.rstrip() + "\n    pass\n")
-    return "\n\n".join(ast.unparse(n) for n in tree.body if isinstance(n, ast.FunctionDef) and n.name != name)
+def _given(prompt: str, name: str) -> tuple[str, str]:
+    """The prompt's imports, and its other functions."""
+    try:
+        body = asserts.parse(prompt.rstrip() + "\n    pass\n").body
+    except NotLiteral:
+        return "", ""
+    imports = [ast.unparse(n) for n in body if isinstance(n, ast.Import | ast.ImportFrom)]
+    functions = [ast.unparse(n) for n in body if isinstance(n, ast.FunctionDef) and n.name != name]
+    return "\n".join(imports), "\n\n".join(functions)
 
 
 def humaneval(row: Row, context: Context) -> Problem:
@@ -56,6 +61,7 @@ def humaneval(row: Row, context: Context) -> Problem:
     if not name:
         raise DataError(f"{context.where}: no 'entry_point'. Every row names its function.")
     gold, setup = prompt + solution, ""
+    imports, functions = _given(prompt, name)
     try:
         tree = asserts.parse(test)
         check = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "check"), None)
@@ -66,14 +72,14 @@ def humaneval(row: Row, context: Context) -> Problem:
         if tests is None and name == "find_zero":
             tests = [Test("call", repr([c]), "0.0", "poly_root", 1e-4) for c in _ROOTS]
         elif tests is None and name in _ROUND_TRIPS:
-            setup = _helpers(prompt, name)
+            setup = functions  # again, for the tests are not to depend on a program's own versions
             tests = [Test("expr", f"{name}({_ROUND_TRIPS[name]}({text!r}))", repr(text)) for text in _TEXTS]
         elif tests is None:
             tests = _asserted(body, name, gold, context)
     except NotLiteral as error:
         raise Refused("a test program that cannot be read") from error
     return finish(context, tests, prompt=_docstring(prompt, name), starter_code=prompt, entry_point=name, setup=setup,
-                  solution=gold)  # fmt: skip
+                  prelude=f"{imports}\n{functions}", solution=gold)  # fmt: skip
 
 
 def _asserted(body: list[ast.stmt], name: str, gold: str, context: Context) -> list[Test]:

@@ -156,25 +156,40 @@ def unpack(text: str) -> list[Any]:
         raise Refused("private tests that cannot be unpacked") from error
 
 
-_TYPING = ("List", "Dict", "Tuple", "Set", "Optional", "Union", "Any", "Deque", "Callable")
+_STARRED = (  # noqa: SIM905
+    "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json "
+    "builtins typing"
+).split()
+_LIVECODEBENCH = "\n".join(
+    [*(f"from {name} import *" for name in _STARRED), f"import {', '.join(_STARRED)}", "sys.setrecursionlimit(50_000)"]
+)
+"""What LiveCodeBench's harness puts before every program, in this order: names of later modules hide earlier ones."""
+_APPS_PRELUDE = """\
+import collections, fractions, heapq, itertools, math, random, sys, time
+from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
+from functools import lru_cache
+from heapq import *
+from itertools import accumulate, combinations, permutations, product
+from math import ceil, cos, exp, fabs, floor, gcd, log, log2, sin, sqrt, tan
+from typing import *
+stdin, stdout = sys.stdin, sys.stdout
+"""
+"""What APPS's and TACO's harnesses put before every program, without NumPy."""
 
 
-def _starter(code: str) -> str:
-    """The starter code, with the imports that its annotations need."""
-    used = [word for word in _TYPING if re.search(rf"\b{word}\b", code)]
-    return f"from typing import {', '.join(used)}\n\n{code}" if used and "typing" not in code else code
-
-
-def _call(arguments: Sequence[Any], expected: Any, context: Context) -> Test | None:
+def _call(arguments: Sequence[Any], expected: Any, check: str, context: Context) -> Test | None:
     try:
-        return Test("call", asserts.to_text(list(arguments)), asserts.to_text(expected))
+        return Test("call", asserts.to_text(list(arguments)), asserts.to_text(expected), check)
     except NotLiteral:
         context.lost["inputs or values that are no literals"] += 1
         return None
 
 
 def livecodebench(row: Row, context: Context) -> Problem:
-    """livecodebench/code_generation_lite: public tests in JSON, private ones packed; LeetCode's are calls."""
+    """livecodebench/code_generation_lite: public tests in JSON, private ones packed; LeetCode's are calls.
+
+    Values, outputs and names without an import are taken as the set's own harness takes them.
+    """
     text, public, private, starter, difficulty, metadata = need(
         row,
         context,
@@ -195,24 +210,33 @@ def livecodebench(row: Row, context: Context) -> Problem:
         if name:
             try:
                 arguments = [json.loads(line) for line in str(case["input"]).split("\n")]
-                test = _call(arguments, json.loads(str(case["output"])), context)
+                test = _call(arguments, json.loads(str(case["output"])), "livecodebench", context)
             except ValueError:
                 context.lost["inputs or values that are no literals"] += 1
                 continue
         else:
-            test = Test("stdio", case["input"], case["output"])
+            test = Test("stdio", case["input"], case["output"], "livecodebench")
         if test is not None:
             tests.append(test)
             marks.append(mark)
     point = f"Solution.{name}" if "class Solution" in (starter or "") else name
-    return finish(context, tests, marks, mode="function" if name else "stdio", prompt=text,
-        starter_code=_starter(starter or ""),
-                  entry_point=point, level=LEVELS.get(difficulty))  # fmt: skip
+    return finish(context, tests, marks, mode="function" if name else "stdio", prompt=text, starter_code=starter or "",
+                  entry_point=point, level=LEVELS.get(difficulty), prelude=_LIVECODEBENCH)  # fmt: skip
 
 
 def _lines(value: Any) -> str:
     """APPS gives an input or output as text or as a list of lines."""
     return "\n".join(map(str, value)) + "\n" if isinstance(value, list) else str(value)
+
+
+def _whole_keys(value: Any) -> Any:
+    """A dict, alone or in a list of one, with the whole numbers as keys that JSON made text of."""
+    if isinstance(value, list) and len(value) == 1:
+        return [_whole_keys(value[0])]
+    try:
+        return {int(key): item for key, item in value.items()} if isinstance(value, dict) else value
+    except ValueError:
+        return value
 
 
 _APPS = {
@@ -239,15 +263,19 @@ def apps(row: Row, context: Context) -> Problem:
     tests: list[Test | None]
     if name:
         wrapped = all(isinstance(value, list) and len(value) == 1 for value in outputs)
-        tests = [_call(stdin, value[0] if wrapped else value, context) for stdin, value in zip(inputs, outputs,
-            strict=False)
-                 if isinstance(stdin, list)]  # fmt: skip
+        values = [_whole_keys(value[0] if wrapped else value) for value in outputs]
+        tests = [
+            _call(_whole_keys(stdin), value, "apps", context)
+            for stdin, value in zip(inputs, values, strict=False)
+            if isinstance(stdin, list)
+        ]
     else:
-        tests = [Test("stdio", _lines(stdin), _lines(value)) for stdin, value in zip(inputs, outputs, strict=False)]
+        pairs = zip(inputs, outputs, strict=False)
+        tests = [Test("stdio", _lines(stdin), _lines(value), "apps") for stdin, value in pairs]
     solutions = loads(row.get("solutions") or "[]", "solutions")
     point = f"Solution.{name}" if name and "class Solution" in (starter or "") else name or ""
     return finish(context, [t for t in tests if t is not None], mode="function" if name else "stdio", prompt=text,
-                  starter_code=_starter(starter or ""), entry_point=point,
+                  starter_code=starter or "", entry_point=point, prelude=_APPS_PRELUDE,
                   solution=solutions[0] if isinstance(solutions, list) and solutions else "",
                   level=_APPS.get(str(difficulty).lower()), cpu_s=_number(row.get("time_limit")),
                   memory_mb=_whole(_number(row.get("memory_limit"))))  # fmt: skip

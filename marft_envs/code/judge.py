@@ -165,7 +165,7 @@ class Judge:
             if slept >= MOST_SLEPT:
                 out.append(TestResult("timeout", "", SLEPT))
                 continue
-            result = self.sandbox.run_stdio(program, test.input, limits=limits)
+            result = self.sandbox.run_stdio(program, test.input, prelude=problem.prelude, limits=limits)
             used, slept = used + result.cpu_s, slept + result.slept
             text = result.stdout.decode("utf-8", "replace")
             if result.status != "ok":

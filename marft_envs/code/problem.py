@@ -26,7 +26,7 @@ class Test:
     """call and expr: literal text of the value; stdio: the standard output expected."""
     check: str = ""
     """"" is the kind's default (call and expr: ``equal``; stdio: ``tokens``); else a checker's name: ``approx``,
-    ``yesno``, ``set``, ``lines``, ``exact``."""
+    ``yesno``, ``set``, ``lines``, ``exact``, …; ``livecodebench`` and ``apps`` are the rules of these sets."""
     atol: float = 0.0
     """Absolute tolerance of ``approx``."""
     rtol: float = 0.0
@@ -50,6 +50,8 @@ class Problem:
     """Shown; a function's header."""
     entry_point: str = ""
     """Function mode: the function's name. ``Solution.f`` is method ``f`` of ``Solution``, made without arguments."""
+    prelude: str = ""
+    """Code run in the sandbox before the program, among its names: what the set's own harness puts before programs."""
     setup: str = ""
     """Code run in the sandbox after the program and before the tests (MBPP's ``test_setup_code``)."""
     solution: str = ""

@@ -23,9 +23,9 @@ LEVELS = {
 }  # fmt: skip
 """Words for difficulty, as levels; level 0 is kept for the embedded model."""
 
-VALUE_CHECKS = ("", "equal", "approx", "poly_root", "loose", "yesno", "set", "lines", "exact", "tokens")
-OUTPUT_CHECKS = ("", "tokens", "yesno", "lines", "set", "approx", "exact")
-"""Checks that a test can name: of the value of a call or an expression, and of standard output. ``poly_root``: the
+OUTPUT_CHECKS = ("", "tokens", "yesno", "lines", "set", "approx", "exact", "livecodebench", "apps")
+VALUE_CHECKS = (*OUTPUT_CHECKS, "equal", "poly_root", "loose")
+"""Checks that a test can name: of standard output, and of the value of a call or an expression. ``poly_root``: the
 value is a root of the polynomial given as the only argument; ``loose``: lists and tuples are alike, and sets compare
 without order or repetition."""
 

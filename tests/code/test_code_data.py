@@ -423,10 +423,9 @@ def test_livecodebench_unpacks_private_tests_and_calls_methods() -> None:
     stdio, method = rows_to_problems("livecodebench", [_LCB, leet])
     assert (stdio.mode, stdio.level, len(stdio.public), len(stdio.hidden)) == ("stdio", 3, 1, 3)
     assert (method.mode, method.entry_point, method.level) == ("function", "Solution.total", 1)
-    assert method.public == (Test("call", "[[1, 2], 3]", "6"),) and method.hidden == (
-        Test("call", "[['a'], 0]", "True"),
-    )
-    assert method.starter_code.startswith("from typing import List\n")
+    assert pairs(method) == {("[[1, 2], 3]", "6"), ("[['a'], 0]", "True")} and len(method.hidden) == 1
+    assert method.starter_code == leet["starter_code"]  # the set's own, whose `List` the prelude imports
+    assert {test.check for test in (*stdio.hidden, *method.hidden)} == {"livecodebench"}
 
 
 class _Evil:
@@ -465,6 +464,9 @@ def test_apps_and_taco_read_both_modes() -> None:
     assert pairs(one) == {("1 2\n", "3\n"), ("3\n4\n", "7\n")} and (one.level, one.solution) == (2, "print(1)")
     assert pairs(two) == {("[1, 2]", "3"), ("[3, 4]", "7")} and (two.entry_point, two.level) == ("f", 1)
     assert last_tally("apps", "train") == {"problems: no usable test": 1}
+    keyed = call | {"input_output": '{"fn_name": "f", "inputs": [[{"1": 2}]], "outputs": [[{"3": 4}]]}'}
+    (problem,) = rows_to_problems("apps", [keyed])  # JSON has no other keys than text
+    assert pairs(problem) == {("[{1: 2}]", "{3: 4}")}
     taco = {k: v for k, v in stdio.items() if k != "id"} | {"difficulty": "MEDIUM_HARD", "time_limit": "2.0 seconds",
                                                             "memory_limit": "256.0 megabytes"}  # fmt: skip
     (problem,) = rows_to_problems("taco", [taco], "train")

@@ -27,7 +27,14 @@ class FakeSandbox:
         self.setups: list[str] = []
 
     def run_calls(
-        self, source: str, entry_point: str, calls: Sequence[Call], *, setup: str = "", limits: Limits | None = None
+        self,
+        source: str,
+        entry_point: str,
+        calls: Sequence[Call],
+        *,
+        setup: str = "",
+        prelude: str = "",
+        limits: Limits | None = None,
     ) -> list[CallResult]:
         self.runs.append((source, len(calls)))
         self.limits.append(limits)
@@ -45,7 +52,9 @@ class FakeSandbox:
             return CallResult("runtime_error", None, f"{type(error).__name__}: {error}")
         return value if isinstance(value, CallResult) else CallResult("ok", value)
 
-    def run_stdio(self, source: str, stdin: str | bytes, *, limits: Limits | None = None) -> StdioResult:
+    def run_stdio(
+        self, source: str, stdin: str | bytes, *, prelude: str = "", limits: Limits | None = None
+    ) -> StdioResult:
         self.runs.append((source, 1))
         self.limits.append(limits)
         does = self.script.get(source.strip())

@@ -92,13 +92,14 @@ def main(order: dict[str, Any], descriptors: list[int]) -> NoReturn:
         os._exit(1)
     gc.enable()
     random.seed(0)  # the same program on the same input gets the same verdict
+    sys.set_int_max_str_digits(0)  # contest programs print long integers, and their time has a limit anyway
     wire.send(HELLO, b'{"ready": true}')
     os.close(HELLO)
     request = json.loads(wire.receive(REQUESTS))
     source = request["source"]
     if "stdio" in request:
         os.close(REQUESTS)
-        _stdio(source)
+        _stdio(source, request["prelude"])
     _functions(source, request)
 
 
@@ -147,7 +148,7 @@ def _status(error: BaseException) -> str:
 
 def _compile(source: str) -> types.CodeType | tuple[str, str]:
     try:
-        return compile(source, FILE, "exec", dont_inherit=True)
+        return compile(source.removeprefix("\ufeff"), FILE, "exec", dont_inherit=True)  # as a file's mark, no text
     except MemoryError:
         return "memory_limit", "MemoryError while compiling"
     except (SyntaxError, ValueError, RecursionError, OverflowError) as error:
@@ -168,7 +169,7 @@ def _reply(status: str, message: str = "", value: str = "") -> None:
 def _functions(source: str, request: dict[str, Any]) -> NoReturn:
     literal, encode, loads, receive, reply = ast.literal_eval, values.encode, json.loads, wire.receive, _reply
     decode = values.decode
-    names = _load(source, request["setup"], request["entry_point"])
+    names = _load(source, request)
     if names is None:
         os._exit(0)
     reply("ok")
@@ -206,19 +207,19 @@ def _arguments(text: str, literal: Callable[[str], Any], loads: Callable[..., An
     return literal(text.strip())
 
 
-def _load(source: str, setup: str, entry_point: str) -> dict[str, Any] | None:
-    """Runs the program's own lines, then the setup. Returns its names, or None after it has reported a failure."""
+def _load(source: str, request: dict[str, Any]) -> dict[str, Any] | None:
+    """Runs prelude, program and setup. Returns their names, or None after it has reported a failure."""
     code = _compile(source)
     if isinstance(code, tuple):
         _reply(*code)
         return None
     names = _module("program", source).__dict__
     try:
+        exec(compile(request["prelude"], "<prelude>", "exec", dont_inherit=True), names)
         exec(code, names)
-        if setup:
-            exec(compile(setup, "<setup>", "exec", dont_inherit=True), names)
-        if entry_point:
-            _find(names, entry_point)
+        exec(compile(request["setup"], "<setup>", "exec", dont_inherit=True), names)
+        if request["entry_point"]:
+            _find(names, request["entry_point"])
     except _NoEntryPoint as error:
         _reply("no_entry_point", str(error))
     except BaseException as error:
@@ -250,7 +251,7 @@ def _function(names: dict[str, Any], entry_point: str) -> Callable[..., Any]:
 # ---- stdio mode ----------------------------------------------------------------------------------------------
 
 
-def _stdio(source: str) -> NoReturn:
+def _stdio(source: str, prelude: str) -> NoReturn:
     code = _compile(source)
     if isinstance(code, tuple):
         _reply(*code)
@@ -261,7 +262,7 @@ def _stdio(source: str) -> NoReturn:
     sys.stderr = sys.__stderr__ = open(  # type: ignore[misc] # noqa: SIM115
         2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1
     )
-    status = _finish(code, names, source)
+    status = _finish(code, names, source, prelude)
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
@@ -280,9 +281,10 @@ def _complain(error: BaseException, source: str) -> None:
         os.write(2, describe(error, source).encode("utf-8", "backslashreplace") + b"\n")
 
 
-def _finish(code: types.CodeType, names: dict[str, Any], source: str) -> int:
+def _finish(code: types.CodeType, names: dict[str, Any], source: str, prelude: str) -> int:
     """Runs the program to its end; returns the exit status, as the interpreter would."""
     try:
+        exec(compile(prelude, "<prelude>", "exec", dont_inherit=True), names)
         exec(code, names)
     except SystemExit as error:
         wanted = error.code

@@ -84,7 +84,14 @@ class Sandbox(ProcessPool[Worker]):
         super().__init__("sandbox", partial(Worker, parts), workers, express=True)
 
     def run_calls(
-        self, source: str, entry_point: str, calls: Sequence[Call], *, setup: str = "", limits: Limits | None = None
+        self,
+        source: str,
+        entry_point: str,
+        calls: Sequence[Call],
+        *,
+        setup: str = "",
+        prelude: str = "",
+        limits: Limits | None = None,
     ) -> list[CallResult]:
         """Loads a program and makes calls into it, one after the other.
 
@@ -97,6 +104,7 @@ class Sandbox(ProcessPool[Worker]):
                 each call. May be empty if all calls are expressions.
             calls: What to call; see ``Call``.
             setup: Code that runs after the program, among its names, before the calls.
+            prelude: Code that runs before the program, among its names: imports.
             limits: Instead of the sandbox's.
 
         Returns:
@@ -108,32 +116,37 @@ class Sandbox(ProcessPool[Worker]):
         limits = limits or self.limits
         if any(call.kind not in ("call", "expr") for call in calls):
             raise ConfigError("a call is of kind 'call' or 'expr'")
-        if message := _too_large(source + setup, limits):
+        if message := _too_large(prelude + source + setup, limits):
             return [CallResult("too_large", message=message) for _ in calls]
         if not calls:
             return []
+        program = {"source": source, "entry_point": entry_point, "setup": setup, "prelude": prelude}
         if self._client is not None:
-            return self._client.run_calls(source, entry_point, calls, setup, limits)
-        return self._look(lambda to, look: supervise.run_calls(to, look, source, entry_point, calls, setup, limits))
+            return self._client.run_calls(program, calls, limits)
+        return self._look(lambda to, look: supervise.run_calls(to, look, program, calls, limits))
 
-    def run_stdio(self, source: str, stdin: str | bytes, *, limits: Limits | None = None) -> StdioResult:
+    def run_stdio(
+        self, source: str, stdin: str | bytes, *, prelude: str = "", limits: Limits | None = None
+    ) -> StdioResult:
         """Runs a program once, as ``python program.py < stdin`` would.
 
         Args:
             source: The program. Its ``__name__`` is ``__main__``.
             stdin: Standard input; text is sent as UTF-8.
+            prelude: As for :meth:`run_calls`.
             limits: Instead of the sandbox's.
 
         Raises:
             SandboxError: The sandbox failed, twice. No verdict follows from it.
         """
         limits = limits or self.limits
-        if message := _too_large(source, limits):
+        if message := _too_large(prelude + source, limits):
             return StdioResult("too_large", stderr=message)
         data = stdin.encode("utf-8", "surrogatepass") if isinstance(stdin, str) else bytes(stdin)
+        program = {"source": source, "prelude": prelude}
         if self._client is not None:
-            return self._client.run_stdio(source, data, limits)
-        return self._look(lambda to, look: supervise.run_stdio(to, look, source, data, limits))
+            return self._client.run_stdio(program, data, limits)
+        return self._look(lambda to, look: supervise.run_stdio(to, look, program, data, limits))
 
     def warm_up(self) -> None:
         """Starts the idle workers now, instead of at the first runs, and waits until they are ready."""

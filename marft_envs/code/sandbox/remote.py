@@ -13,22 +13,34 @@ import socket
 import sys
 import threading
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from marft_envs.code.sandbox import values
-from marft_envs.code.sandbox.types import Call, CallResult, Limits, SandboxError, SandboxUnavailable, StdioResult
+from marft_envs.code.sandbox.types import (
+    MESSAGE_CAP,
+    Call,
+    CallResult,
+    CallStatus,
+    Limits,
+    SandboxError,
+    SandboxUnavailable,
+    StdioResult,
+)
 from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
     from marft_envs.code.sandbox.pool import Sandbox
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Number of the form of requests and answers; another form gets another number. Services before number 2 name none."""
 REQUEST_BYTES = 64 << 20
 """Most bytes of one request; more is refused unread."""
 _ANSWER_BYTES = 256 << 20
+_LENGTH_DIGITS = 18
+_AGES = 1e9
+"""Seconds that no run takes."""
 MOST = Limits(cpu_s=60.0, wall_s=180.0, total_s=600.0, memory_mb=4096, output_bytes=16 << 20, source_bytes=1 << 20)
 """Largest limits that a service grants unless it is told others: a client's word alone would take the machine."""
 CONNECTIONS = 256
@@ -70,43 +82,49 @@ class Client:
         if answer.get("protocol") != PROTOCOL:
             they = f"the sandbox's service at {self._where}"
             raise SandboxUnavailable(f"{_differs(answer, they, 'this client')}. {_START}")
-        return frozenset(str(name) for name in answer["guarantees"])
+        names = answer.get("guarantees")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise SandboxUnavailable(f"the sandbox's service at {self._where} names no guarantees. {_START}")
+        return frozenset(names)
 
-    def run_calls(
-        self, source: str, entry_point: str, calls: Sequence[Call], setup: str, limits: Limits
-    ) -> list[CallResult]:
-        """As ``Sandbox.run_calls``."""
-        request = {
-            "source": source,
-            "entry_point": entry_point,
-            "calls": [[call.kind, call.text, [values.encode(v, REQUEST_BYTES) for v in call.values]] for call in calls],
-            "setup": setup,
-            "limits": dataclasses.asdict(limits),
-        }
-        rows = self._ask("calls", request, limits.total_s + _GRACE)["results"]
+    def run_calls(self, program: Mapping[str, str], calls: Sequence[Call], limits: Limits) -> list[CallResult]:
+        """As ``supervise.run_calls``."""
+        rows = [[call.kind, call.text, [values.encode(v, REQUEST_BYTES) for v in call.values]] for call in calls]
+        request = {**program, "calls": rows, "limits": dataclasses.asdict(limits)}
+        answer = self._ask("calls", request, limits.total_s + _GRACE)
         try:
-            return [CallResult(row[0], values.decode(row[1]), *row[2:5]) for row in rows]
-        except (values.BadValue, TypeError, IndexError) as error:
-            raise SandboxError(f"the sandbox's service at {self._where} answered nonsense: {error}") from None
+            results = [
+                CallResult(_status(row[0]), values.decode(row[1]), *_facts(*row[2:])) for row in answer["results"]
+            ]
+            if len(results) != len(calls):
+                raise ValueError(f"{len(results)} results for {len(calls)} calls")
+        except (values.BadValue, LookupError, ValueError, TypeError) as error:
+            raise self._nonsense(error) from None
+        return results
 
-    def run_stdio(self, source: str, stdin: bytes, limits: Limits) -> StdioResult:
-        """As ``Sandbox.run_stdio``."""
-        request = {"source": source, "stdin": _text(stdin), "limits": dataclasses.asdict(limits)}
+    def run_stdio(self, program: Mapping[str, str], stdin: bytes, limits: Limits) -> StdioResult:
+        """As ``supervise.run_stdio``."""
+        request = {**program, "stdin": _text(stdin), "limits": dataclasses.asdict(limits)}
         answer = self._ask("stdio", request, limits.total_s + _GRACE)
         try:
             stdout = base64.b64decode(answer["stdout"], validate=True)
-            return StdioResult(answer["status"], stdout, answer["stderr"], answer["cpu_s"], answer["wall_s"])
+            facts = _facts(answer["stderr"], answer["cpu_s"], answer["wall_s"])
+            return StdioResult(_status(answer["status"]), stdout, *facts)
         except (KeyError, ValueError, TypeError) as error:
-            raise SandboxError(f"the sandbox's service at {self._where} answered nonsense: {error}") from None
+            raise self._nonsense(error) from None
+
+    def _nonsense(self, error: Exception) -> SandboxError:
+        said = f"{type(error).__name__}: {error}"[:200]
+        return SandboxError(f"the sandbox's service at {self._where} answered nonsense ({said})")
 
     def _ask(self, what: str, request: dict[str, Any], timeout: float) -> dict[str, Any]:
         """One request, tried twice: a run has no effect outside, so doing it again does no harm."""
         for attempt in (1, 2):
             try:
                 return self._post(what, request, timeout)
-            except (OSError, http.client.HTTPException, ValueError) as error:
+            except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
                 if attempt == 2:
-                    raise SandboxError(f"the sandbox's service at {self._where} failed: {error}") from None
+                    raise SandboxError(f"the sandbox's service at {self._where} failed: {str(error)[:200]}") from None
         raise AssertionError("unreachable")
 
     def _post(self, what: str, request: dict[str, Any], timeout: float) -> dict[str, Any]:
@@ -134,12 +152,62 @@ _START = "Start it with: python -m marft_envs.code.sandbox serve --host HOST --p
 def _differs(info: dict[str, Any], they: str, we: str) -> str:
     """What two sides are told of which one speaks another protocol."""
     number = info.get("protocol")
-    theirs = f"a protocol before {PROTOCOL}" if number is None else f"protocol {str(number)[:20]}"
+    theirs = "a protocol before 2" if number is None else f"protocol {str(number)[:20]}"
     return f"{they} speaks {theirs}, {we} protocol {PROTOCOL}. Install the same version of marft on both machines"
 
 
 def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
+
+
+def _status(said: Any) -> CallStatus:
+    """What a service calls the end of a run.
+
+    Raises:
+        ValueError: It is no :data:`CallStatus`.
+    """
+    for status in get_args(CallStatus):
+        if said == status:
+            return cast("CallStatus", status)
+    raise ValueError("a status that there is not")
+
+
+def _facts(message: Any, cpu_s: Any, wall_s: Any) -> tuple[str, float, float]:
+    """What else a service says of a run: its message, and CPU and wall seconds.
+
+    Raises:
+        ValueError: One is of another type, or a time is NaN, negative or endless.
+    """
+    times = (cpu_s, wall_s)
+    if not isinstance(message, str) or not all(type(time) in (int, float) and 0 <= time < _AGES for time in times):
+        raise ValueError("a message that is no text, or a time that is no number from 0 on")
+    return message[:MESSAGE_CAP], float(cpu_s), float(wall_s)
+
+
+def _strings(request: dict[str, Any], *names: str) -> list[str]:
+    """Texts of a request.
+
+    Raises:
+        ValueError: One is absent or no text.
+    """
+    for name in names:
+        if not isinstance(request.get(name), str):
+            raise ValueError(f"'{name}' is {type(request.get(name)).__name__}; expected text")
+    return [request[name] for name in names]
+
+
+def _calls(rows: Any) -> list[Call]:
+    """The calls of a request.
+
+    Raises:
+        ValueError: They are no list of kind, text and encoded values.
+        BadValue: A value is none.
+    """
+    if not isinstance(rows, list) or not all(
+        isinstance(row, list) and [*map(type, row)] == [str, str, list] and row[0] in ("call", "expr") for row in rows
+    ):
+        raise ValueError("'calls' is no list of [kind, text, values] with the kind 'call' or 'expr'")
+    return [Call(kind, text, tuple(map(values.decode, encoded))) for kind, text, encoded in rows]
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -166,10 +234,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return 401, {"error": "wrong or missing token; the url has the form http://TOKEN@HOST:PORT"}
         self.server.known(self.connection)
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > REQUEST_BYTES:
+        if not length.isdecimal() or len(length) > _LENGTH_DIGITS or int(length) > REQUEST_BYTES:
             return 413, {"error": f"a request has a Content-Length of at most {REQUEST_BYTES} bytes"}
         try:
             request = json.loads(self.rfile.read(int(length)))
+            if not isinstance(request, dict):
+                raise ValueError(f"the body is JSON of type {type(request).__name__}; expected an object")
             return 200, self._do(request)
         except (ValueError, KeyError, TypeError, RecursionError, values.BadValue) as error:
             return 400, {"error": f"bad request: {type(error).__name__}: {error}"}
@@ -187,13 +257,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if getattr(limits, name) > most:
                 raise ValueError(f"limit {name} is {getattr(limits, name)}; this service grants {most} at most")
         if self.path == "/stdio":
-            done = sandbox.run_stdio(request["source"], base64.b64decode(request["stdin"]), limits=limits)
+            source, stdin, prelude = _strings(request, "source", "stdin", "prelude")
+            data = base64.b64decode(stdin, validate=True)
+            done = sandbox.run_stdio(source, data, prelude=prelude, limits=limits)
             return {**dataclasses.asdict(done), "stdout": _text(done.stdout)}
         if self.path == "/calls":
-            calls = [Call(kind, text, tuple(map(values.decode, encoded))) for kind, text, encoded in request["calls"]]
-            results = sandbox.run_calls(
-                request["source"], request["entry_point"], calls, setup=request["setup"], limits=limits
-            )
+            source, entry, setup, prelude = _strings(request, "source", "entry_point", "setup", "prelude")
+            calls = _calls(request.get("calls"))
+            results = sandbox.run_calls(source, entry, calls, setup=setup, prelude=prelude, limits=limits)
             cap = 8 * int(limits.output_bytes)
             rows = [[r.status, values.encode(r.value, cap), r.message, r.cpu_s, r.wall_s] for r in results]
             return {"results": rows}

@@ -197,7 +197,8 @@ def _attack(parts: frozenset[str], calls: list[Call]) -> Iterator[Failure]:
     limits = Limits(cpu_s=5.0, wall_s=20.0, total_s=60.0, memory_mb=_MEMORY_MB)
     worker = Worker(parts)
     try:
-        results = run_calls(worker, Look(), PROGRAM, "attack", calls, "", limits)
+        program = {"source": PROGRAM, "entry_point": "attack", "setup": "", "prelude": ""}
+        results = run_calls(worker, Look(), program, calls, limits)
     finally:
         worker.kill()
     for name, result in zip(GUARANTEES, results, strict=True):

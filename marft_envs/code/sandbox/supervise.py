@@ -12,7 +12,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marft_envs.code.sandbox import types, values, wire
@@ -242,14 +242,14 @@ def _request(call: Call) -> dict[str, Any]:
 
 
 def run_calls(
-    worker: host.Worker, look: Look, source: str, entry_point: str, calls: Sequence[Call], setup: str, limits: Limits
+    worker: host.Worker, look: Look, program: Mapping[str, str], calls: Sequence[Call], limits: Limits
 ) -> list[CallResult]:
     """Runs a program's calls, each under its own limits; a child that dies is replaced by a fresh one.
 
     A run in which two tests ran out of time in their sleep is over: the rest are ``timeout``.
     """
     deadline = time.monotonic() + limits.total_s
-    load = {"source": source, "setup": setup, "entry_point": entry_point, "limit": int(limits.output_bytes)}
+    load = {**program, "limit": int(limits.output_bytes)}
     results: list[CallResult] = []
     while len(results) < len(calls):
         if time.monotonic() > deadline:
@@ -274,7 +274,7 @@ def run_calls(
     return results
 
 
-def run_stdio(worker: host.Worker, look: Look, source: str, stdin: bytes, limits: Limits) -> StdioResult:
+def run_stdio(worker: host.Worker, look: Look, program: Mapping[str, str], stdin: bytes, limits: Limits) -> StdioResult:
     """Runs a program once on standard input."""
     inner: list[io.FileIO] = []
     outer: list[io.FileIO] = []
@@ -287,7 +287,7 @@ def run_stdio(worker: host.Worker, look: Look, source: str, stdin: bytes, limits
         child = Child(worker, look, limits, time.monotonic() + limits.total_s, numbers)
         host.close(*inner)
         try:
-            return _Stdio(child, outer, source, stdin).result()
+            return _Stdio(child, outer, program, stdin).result()
         finally:
             child.close()
     finally:
@@ -297,10 +297,10 @@ def run_stdio(worker: host.Worker, look: Look, source: str, stdin: bytes, limits
 class _Stdio:
     """Feeds and drains one run."""
 
-    def __init__(self, child: Child, pipes: list[io.FileIO], source: str, stdin: bytes) -> None:
+    def __init__(self, child: Child, pipes: list[io.FileIO], program: Mapping[str, str], stdin: bytes) -> None:
         self.child, self.input = child, pipes[0]
         self.stdin, self.stdout, self.stderr = (pipe.fileno() for pipe in pipes)
-        request = wire.pack(json.dumps({"source": source, "stdio": True}).encode())
+        request = wire.pack(json.dumps({**program, "stdio": True}).encode())
         self.pending = {child.requests.fileno(): memoryview(request), self.stdin: memoryview(stdin)}
         self.read: dict[int, bytearray] = {self.stdout: bytearray(), self.stderr: bytearray()}
         self.said: dict[str, Any] = {}
