@@ -6,12 +6,16 @@ instance is. With functions, those that have a parameter ``state`` are given it;
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import copy
 import dataclasses
+import functools
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -46,6 +50,12 @@ class _Function:
             raise ConfigError(
                 f"The signature of '{_shown(fn)}' cannot be read: {error}. Call it in a typed function of your own."
             ) from error
+        plain = inspect.unwrap(fn)
+        if inspect.isasyncgenfunction(plain):
+            raise ConfigError(
+                f"'{_shown(fn)}' is an asynchronous generator, and a tool gives one result. Let it return a list of "
+                "what it yields."
+            )
         self.fn = fn
         self.receiver = receiver if receiver in parameters else ""
         hidden = (self.receiver,) if self.receiver else ()
@@ -61,6 +71,8 @@ class _Function:
         if self.receiver:
             values[self.receiver] = state
         returned = self.fn(**values)
+        if inspect.isawaitable(returned):
+            returned = _awaited(returned)
         try:
             return to_jsonable_python(returned)
         except PydanticSerializationError as error:
@@ -68,6 +80,20 @@ class _Function:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Function, (self.fn, self.receiver)
+
+
+def _awaited(awaitable: Awaitable[Any]) -> Any:
+    """What an asynchronous tool returns: run to its end, in a thread of its own where a loop runs in this one."""
+
+    async def wait() -> Any:
+        return await awaitable
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(wait())
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(contextvars.copy_context().run, asyncio.run, wait()).result()
 
 
 class FunctionWorld:
@@ -168,7 +194,8 @@ class FunctionDomain(Servable):
     """A :class:`marft_envs.tools.types.ToolDomain` of functions.
 
     Args:
-        tools: Typed functions; or a class, whose public methods are the tools and whose instances are states.
+        tools: Typed functions; or a class, whose public methods (static and class methods, too) are the tools and
+            whose instances are states. One that is asynchronous is run to its end, each call in a loop of its own.
         problems: What the user can want, one list for all splits or a mapping from split to list. ``secret`` of a
             problem is yours: ``grade`` and ``state`` may read it, agents never see it.
         grade: Judges a state; see :data:`GradeFn`.
@@ -296,9 +323,17 @@ def _empty(problem: ToolProblem) -> dict[str, Any]:
 
 
 def _methods(cls: type) -> list[Callable[..., Any]]:
-    methods = {}
-    for base in reversed(cls.__mro__[:-1]):
-        for key, value in vars(base).items():
-            if inspect.isfunction(value) and not key.startswith("_"):
-                methods[key] = value
-    return list(methods.values())
+    """The public methods, static ones and class methods included, in the order of their definition."""
+    names = dict.fromkeys(key for base in reversed(cls.__mro__[:-1]) for key in vars(base) if not key.startswith("_"))
+    methods = []
+    for name in names:
+        value = inspect.getattr_static(cls, name)
+        if isinstance(value, functools.partialmethod | functools.singledispatchmethod):
+            raise ConfigError(
+                f"'{cls.__name__}.{name}' is a {type(value).__name__}, which has no signature of its own. Write a "
+                "plain method, or begin its name with '_'."
+            )
+        method = callable(value) and hasattr(value, "__get__") and not isinstance(value, type)
+        if method or isinstance(value, classmethod):
+            methods.append(getattr(cls, name))
+    return methods

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import docstring_parser
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 from pydantic.fields import FieldInfo
@@ -24,9 +25,6 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """What a tool may be called: what OpenAI's API and MCP allow."""
 
 _MARKS = "__marft_tool__"
-_ARGS = re.compile(r"^(?:Args|Arguments|Parameters):\s*$")
-_SECTION = re.compile(r"^[A-Z]\w*(?: \w+)?:\s*$")
-_ENTRY = re.compile(r"^\*{0,2}(\w+)(?:\s*\([^)]*\))?:\s*(.*)$")
 
 
 def marked(
@@ -52,7 +50,7 @@ def tool(
     """Returns the tool that a typed function is.
 
     The docstring's text is the description; descriptions of parameters come from ``Annotated[…, Field(description=…)]``
-    or from the docstring's ``Args:`` section (Google style).
+    or ``Annotated[…, "words"]``, else from the docstring's section of parameters (see :func:`docstring`).
 
     Args:
         fn: A function whose parameters all have types that JSON can hold.
@@ -118,34 +116,31 @@ def _field(where: str, parameter: inspect.Parameter, about: str) -> tuple[Any, A
             "Use str, int, float, bool, None, Literal, list, dict, a dataclass or a pydantic model."
         ) from error
     default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+    about = next((mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, str)), about)
     if about and "description" not in schema:
         return kind, FieldInfo(description=about) if default is ... else FieldInfo(default=default, description=about)
     return kind, default
 
 
 def docstring(fn: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """Returns a function's description (the docstring up to its first section) and parameter -> description."""
-    lines = (inspect.getdoc(fn) or "").splitlines()
-    head: list[str] = []
-    about: dict[str, str] = {}
-    section, current, indent = "", "", 0
-    for line in lines:
-        if line == line.lstrip() and _SECTION.match(line):
-            section = "args" if _ARGS.match(line) else "other"
-            current, indent = "", 0
-        elif not section:
-            head.append(line)
-        elif section == "args" and line.strip():
-            depth = len(line) - len(line.lstrip())
-            indent = indent or depth
-            entry = _ENTRY.match(line.strip()) if depth <= indent else None
-            if entry:
-                current = entry[1]
-                about[current] = entry[2]
-            elif current:
-                about[current] = f"{about[current]} {line.strip()}".strip()
-    paragraphs = "\n".join(head).strip().split("\n\n")
-    return "\n".join(" ".join(p.split()) for p in paragraphs if p.strip()), about
+    """Returns a function's description (the docstring up to its sections) and parameter -> description.
+
+    Sections are those of Google's, NumPy's, Sphinx's and Epydoc's style.
+    """
+    text = inspect.getdoc(fn) or ""
+    try:
+        parsed = docstring_parser.parse(text)
+    except docstring_parser.ParseError:  # in no style: it is all description
+        parsed = docstring_parser.Docstring()
+        parsed.short_description = text
+    between = "\n\n" if parsed.blank_after_short_description else "\n"
+    head = between.join(part for part in (parsed.short_description, parsed.long_description) if part)
+    about = {
+        name.strip(" *"): " ".join((parameter.description or "").split())
+        for parameter in parsed.params
+        for name in parameter.arg_name.split(",")
+    }
+    return "\n".join(" ".join(p.split()) for p in head.split("\n\n") if p.strip()), about
 
 
 def _plain(schema: Any, names: bool = False) -> Any:

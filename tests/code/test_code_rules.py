@@ -120,7 +120,8 @@ def test_livecodebench_programs_need_no_imports(sandbox: Sandbox, body: str) -> 
     assert verdict(sandbox, livecodebench(SUM, "f"), program) == "passed"
     future = f"from __future__ import annotations\n{program}"
     assert verdict(sandbox, livecodebench(SUM, "f"), future) == "passed"
-    assert verdict(sandbox, livecodebench(SUM, "f"), program.replace("2", "3").replace("len(x)", "3")) != "passed"
+    wrong = f"{program.rpartition('return')[0]}return [sum(x), 3]"
+    assert verdict(sandbox, livecodebench(SUM, "f"), wrong) == "wrong_answer"
 
 
 @REAL

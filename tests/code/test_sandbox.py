@@ -316,6 +316,17 @@ def test_the_self_test_runs_in_every_layer_that_holds(sandbox: Sandbox) -> None:
     assert not list(selftest.failures(layers.mechanisms(sandbox.layer)))
 
 
+def test_the_self_test_runs_where_the_folder_of_temporary_files_has_a_long_name(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket's path has at most 107 bytes."""
+    deep = tmp_path / ("job" * 40)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    assert not list(selftest.failures(layers.mechanisms(sandbox.layer)))
+    assert not list(deep.iterdir())
+
+
 SYSTEM_CALLS = {
     "x86_64": "fork=57 vfork=58 execve=59 execveat=322 ptrace=101 shmget=29 msgget=68 semget=64 keyctl=250 bpf=321 "
     "perf_event_open=298 io_uring_setup=425 userfaultfd=323 memfd_create=319 personality=135 setns=308 chroot=161 "

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import pickle
 import threading
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +13,7 @@ import pytest
 
 from helpers.tools_tiny import PROBLEMS, TOOLS, Desk, call, grade, start, tiny
 from marft_envs.errors import ConfigError
-from marft_envs.tools import FunctionDomain, functions, make, marked, session
+from marft_envs.tools import FunctionDomain, ToolError, functions, make, marked, session
 from marft_envs.tools.parse import written
 
 
@@ -99,3 +102,104 @@ def test_a_function_whose_signature_python_cannot_read_makes_no_state() -> None:
 def test_a_function_whose_signature_python_cannot_read_is_no_tool() -> None:
     with pytest.raises(ConfigError, match=r"signature of 'max' cannot be read"):
         tiny(tools=[max], specialists={}, user_tools=())
+
+
+class Notes:
+    """Methods of every kind, and attributes that are none."""
+
+    Rows = list[str]
+    limit = 3
+    on_add: Any = print
+
+    class Inner:
+        pass
+
+    async def fetch(self, key: str) -> str:
+        """Fetches."""
+        await asyncio.sleep(0)
+        return f"{type(self).__name__} {key}"
+
+    @staticmethod
+    def now(zone: str = "utc") -> str:
+        """Says the time."""
+        return f"12:00 {zone}"
+
+    @classmethod
+    def most(cls) -> str:
+        """Says how many there may be."""
+        return f"{cls.__name__} {cls.limit}"
+
+    @staticmethod
+    async def later() -> str:
+        """Waits."""
+        return "later"
+
+    @functools.cache  # noqa: B019
+    def cached(self, n: int) -> int:
+        """Doubles."""
+        return 2 * n
+
+    @property
+    def size(self) -> int:
+        """Not a method."""
+        return 0
+
+
+def test_every_public_method_of_a_class_is_a_tool() -> None:
+    domain = FunctionDomain(Notes, PROBLEMS, lambda state, problem: True)
+    assert list(domain.tools) == ["fetch", "now", "most", "later", "cached"]
+    world = domain.open(PROBLEMS[0])
+    called = [("fetch", {"key": "a"}), ("now", {"zone": "cet"}), ("most", {}), ("later", {}), ("cached", {"n": 2})]
+    got = [world.call(name, arguments) for name, arguments in called]
+    assert got == ["Notes a", "12:00 cet", "Notes 3", "later", 4]
+    assert pickle.loads(pickle.dumps(domain.functions["most"]))(world.state, {}) == "Notes 3"
+
+
+def hidden(fn: Any) -> Any:
+    """A decorator that says nothing of what it returns."""
+
+    def call(key: str) -> Any:
+        """Fetches."""
+        return fn(key)
+
+    return call
+
+
+async def fetch(key: str) -> str:
+    """Fetches."""
+    await asyncio.sleep(0)
+    if key == "none":
+        raise ToolError("there is no such key")
+    return key
+
+
+@pytest.mark.parametrize(
+    "tool", [fetch, hidden(fetch), functools.partial(fetch)], ids=["async", "decorated", "partial"]
+)
+def test_an_asynchronous_tool_is_run_to_its_end(tool: Any) -> None:
+    if isinstance(tool, functools.partial):
+        tool = functools.update_wrapper(tool, fetch)
+    world = FunctionDomain([tool], PROBLEMS, grade).open(PROBLEMS[0])
+    (name,) = world._functions
+    assert world.call(name, {"key": "a"}) == "a"
+    with pytest.raises(ToolError, match="no such key"):
+        world.call(name, {"key": "none"})
+
+    async def inside() -> Any:
+        return world.call(name, {"key": "b"})
+
+    assert asyncio.run(inside()) == "b"  # where a loop runs, as in a notebook
+
+
+def test_what_cannot_be_a_tool_is_refused_by_name() -> None:
+    async def pages(n: int) -> Any:
+        """Yields."""
+        yield n
+
+    class Half:
+        half = functools.partialmethod(Notes.cached, n=1)
+
+    with pytest.raises(ConfigError, match=r"'pages' is an asynchronous generator"):
+        FunctionDomain([pages], PROBLEMS, grade)
+    with pytest.raises(ConfigError, match=r"'Half.half' is a partialmethod"):
+        FunctionDomain(Half, PROBLEMS, grade)

@@ -60,6 +60,82 @@ def test_a_typed_function_becomes_an_openai_tool() -> None:
     assert tool(refund, read_only=True, name="give_back").read_only
 
 
+_NUMPY = """Finds a page.
+
+    Parameters
+    ----------
+    key : str, optional
+        The key
+        to find.
+    n, m : int
+        How many.
+
+    Returns
+    -------
+    str
+        key : no parameter
+    """
+_SPHINX = """Finds a page.
+
+    :param key: The key
+        to find.
+    :type key: str
+    :param int n: How many.
+    :param m: How many.
+    :returns: key: no parameter
+    """
+_EPYDOC = """Finds a page.
+
+    @param key: The key to find.
+    @param n: How many.
+    @param m: How many.
+    @return: nothing
+    """
+_GOOGLE = """Finds a page.
+
+    Args:
+        key (str): The key
+            to find.
+        n: How many.
+        m (int, optional): How many.
+    """
+
+
+@pytest.mark.parametrize("text", [_NUMPY, _SPHINX, _EPYDOC, _GOOGLE], ids=["numpy", "sphinx", "epydoc", "google"])
+def test_words_about_parameters_are_read_from_docstrings_of_every_style(text: str) -> None:
+    def find(key: str, n: int, m: int = 2) -> str:
+        return key
+
+    find.__doc__ = text
+    made = tool(find)
+    assert made.description == "Finds a page."
+    about = {name: spec["description"] for name, spec in made.parameters["properties"].items()}
+    assert about == {"key": "The key to find.", "n": "How many.", "m": "How many."}
+
+
+def test_words_of_annotated_go_before_those_of_the_docstring() -> None:
+    def find(key: Annotated[str, "The key"], n: Annotated[int, Field(description="How many")], m: int = 2) -> str:
+        """Finds.
+
+        Args:
+            key: Not this.
+            n: Nor this.
+            m: This.
+        """
+        return key
+
+    properties = tool(find).parameters["properties"]
+    assert [properties[name]["description"] for name in properties] == ["The key", "How many", "This."]
+
+
+def test_a_docstring_in_no_style_is_all_description() -> None:
+    def find(key: str) -> str:
+        return key
+
+    find.__doc__ = "Finds: a key.\nAnd more.\n\nNote this.\n\n:param"
+    assert tool(find).description.startswith("Finds: a key. And more.")
+
+
 def test_arguments_are_checked_strictly_inner_objects_included() -> None:
     made = tool(refund)
     assert validate(made, {"order_id": "A1", "amount": 3, "to": {"street": "x", "zip": 1}}) == []

@@ -72,6 +72,10 @@ def connect(family, address):
     with socket.socket(family) as other:
         other.connect(address)
 
+def connect_in(folder):
+    os.chdir(folder)  # the whole path may be longer than that of a socket can be
+    connect(socket.AF_UNIX, "socket")
+
 def write(folder):
     path = os.path.join(folder, "planted")
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
@@ -97,7 +101,6 @@ def attack(guarantee, facts):
         host = parent  # in a namespace of processes the host's number may be this process's own
     loopback = (socket.AF_INET, ("127.0.0.1", facts["port"]))
     abstract = (socket.AF_UNIX, "\\0" + facts["abstract"])
-    named = (socket.AF_UNIX, facts["folder"] + "/socket")
     tried = {
         "no_processes": [("fork", fork), ("spawn", spawn), ("execve", execute)],
         "no_network": [
@@ -106,7 +109,7 @@ def attack(guarantee, facts):
             ("socket(AF_NETLINK)", lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW).close()),
             ("connect to loopback", lambda: connect(*loopback)),
             ("connect to an abstract socket", lambda: connect(*abstract)),
-            ("connect to a named socket", lambda: connect(*named)),
+            ("connect to a named socket", lambda: connect_in(facts["folder"])),
         ],
         "no_foreign_files": [("open " + path, lambda path=path: read(path)) for path in facts["files"]],
         "no_writes": [("create in " + folder, lambda folder=folder: write(folder)) for folder in facts["folders"]]
@@ -169,7 +172,10 @@ def failures(parts: frozenset[str]) -> Iterator[Failure]:
         canary.chmod(0o666)
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         abstract = f"marft-{secrets.token_hex(8)}"
-        for address in (f"\0{abstract}", str(folder / "socket")):
+        descriptor = os.open(folder, os.O_PATH)
+        stack.callback(os.close, descriptor)
+        # A socket's path has at most 107 bytes, and a batch system's TMPDIR may take most of them.
+        for address in (f"\0{abstract}", f"/proc/self/fd/{descriptor}/socket"):
             server = stack.enter_context(socket.socket(socket.AF_UNIX))
             server.bind(address)
             server.listen()
