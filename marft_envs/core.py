@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 from pettingzoo import AECEnv
 
@@ -21,7 +22,7 @@ from marft_envs import observation as obs_mod
 from marft_envs import rewards as reward_rules
 from marft_envs.dependency import View, as_dependency
 from marft_envs.errors import ConfigError
-from marft_envs.faults import check_end
+from marft_envs.faults import check_end, check_start
 from marft_envs.rewards import Attribution
 from marft_envs.schedule import Rules, Schedule
 from marft_envs.spaces import UnicodeText
@@ -116,7 +117,11 @@ class FlexEnv(AECEnv):
         Args:
             seed: Seeds the environment's own generator; None goes on with it.
             options: Passed to the task (``{"task_id": …}`` picks the problem).
+
+        Raises:
+            ConfigError: A seed below 0, or an option that the task does not have.
         """
+        check_start(seed, options)
         if seed is not None or self._rng is None:
             self._rng = np.random.default_rng(seed)
         settings = dict(options or {})
@@ -186,21 +191,28 @@ class FlexEnv(AECEnv):
         elif self.agents:
             self.agent_selection = self.agents[0]
 
+    def last(self, observe: bool = True) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Returns observation, rewards since its last action, end and cut of the agent on turn, and its infos."""
+        if self._rng is None:
+            raise ConfigError("No episode has begun. Next: env.reset(seed=0).")
+        return super().last(observe)  # type: ignore[no-any-return]
+
     def observe(self, agent: str) -> dict[str, Any]:
         """Returns the rollout observation of ``agent``; legal for agents not on turn, and pure."""
         return obs_mod.render(self.observation_kind, self.schedule.observation(agent), self.view.round)
 
     def observation_space(self, agent: str) -> Any:
         """Returns the agent's observation space."""
-        return self.observation_spaces[agent]
+        return self.observation_spaces[self.profile(agent).name]
 
     def action_space(self, agent: str) -> Any:
         """Returns the agent's action space."""
-        return self.action_spaces[agent]
+        return self.action_spaces[self.profile(agent).name]
 
     def render(self) -> str | None:
         """Returns the transcript (``ansi``), or prints it (``human``)."""
         if self.render_mode is None:
+            gymnasium.logger.warn("Nothing is rendered without a mode. Next: make(…, render_mode='ansi') or 'human'.")
             return None
         lines = [f"{self.env_id} · task {self.task.task_id}"]
         for turn in self.view.history:

@@ -11,7 +11,9 @@ import errno
 import re
 import sys
 import traceback
-from typing import cast, get_args
+from collections.abc import Mapping
+from numbers import Integral
+from typing import Any, cast, get_args
 
 from marft_envs.errors import ConfigError, MarftError, WorkerError, did_you_mean
 from marft_envs.types import Fault
@@ -74,6 +76,20 @@ def check_end(reason: str, fault: str) -> None:
         raise ConfigError(
             f"'{reason}' speaks of an outage, but without a fault the episode counts as any other. Next: "
             f"env.truncate({reason!r}, '{meant}') if it is one, else a reason that begins with another word."
+        )
+
+
+def check_start(seed: Any, options: Any) -> None:
+    """Checks what an environment's ``reset`` is given.
+
+    Raises:
+        ConfigError: The seed is no whole number from 0 on, or the options are no mapping.
+    """
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0):
+        raise ConfigError(f"The seed is {seed!r}; expected a whole number from 0 on, or None. Next: env.reset(seed=0).")
+    if options is not None and not isinstance(options, Mapping):
+        raise ConfigError(
+            f"The options are {type(options).__name__}; expected a mapping. Next: env.reset(options={{'task_id': …}})."
         )
 
 

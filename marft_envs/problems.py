@@ -125,6 +125,24 @@ class Problems(Protocol[P_co]):
         """Returns one problem."""
 
 
+def named_task(options: Mapping[str, Any]) -> str | None:
+    """Returns ``options["task_id"]``, the one option that tasks here have.
+
+    Raises:
+        ConfigError: There is another option, or the id is no text.
+    """
+    unknown = [str(key) for key in options if key != "task_id"]
+    if unknown:
+        raise ConfigError(
+            f"reset has no option '{unknown[0]}'. {did_you_mean(unknown[0], ['task_id'])} A task with options of its "
+            "own hands on 'task_id' only."
+        )
+    task_id = options.get("task_id")
+    if task_id is not None and not isinstance(task_id, str):
+        raise ConfigError(f"The option task_id is {task_id!r}; expected a problem's id, which is text.")
+    return task_id
+
+
 class Drawn(Generic[P]):
     """Implements what tasks share that draw a problem for each episode."""
 
@@ -141,8 +159,8 @@ class Drawn(Generic[P]):
         return self._problem
 
     def draw(self, rng: np.random.Generator, options: Mapping[str, Any]) -> P:
-        """Takes the problem ``options["task_id"]``, else draws one."""
-        task_id = options.get("task_id")
+        """Takes the problem ``options["task_id"]``, else draws one; see :func:`named_task`."""
+        task_id = named_task(options)
         self._problem = problem = self.problems.get(task_id) if task_id is not None else self.problems.draw(rng)
         self.task_id = problem.id
         return problem

@@ -171,7 +171,7 @@ class Schedule:
         limit = self.rules.max_chars
         if max_chars is not None and (limit is None or max_chars < limit):
             limit = max_chars
-        turn = self.layer.get(agent)
+        turn = self.layer.get(self.profile(agent).name)
         parts = self.transcript.parts(agent, turn.sees if turn is not None else ())
         task = self.transcript.task_text(agent)
         cuts: list[tuple[int, int]] = []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any
 
+from marft_envs.errors import ConfigError
 from marft_envs.observation import Part, neutralise, role_tags
 from marft_envs.thoughts import spoken
 from marft_envs.types import AgentSpec, Task, TurnRecord, optional
@@ -42,21 +44,31 @@ class Transcript:
 
     def set_result(self, turn: TurnRecord) -> None:
         """Sets the result of a turn."""
-        words, result = self._turns[turn.index][0], neutralise(turn.result, self._tags)
+        result = neutralise(self._text(turn.result, "the result of a turn"), self._tags)
+        words = self._turns[turn.index][0]
         self._turns[turn.index] = (words, Part(result, turn.round, turn, result=True)) if result else (words,)
         self._own.pop(turn.index, None)
 
     def give_feedback(self, agent: str, round_: int, text: str) -> None:
         """Adds what the task tells one agent, behind the turns so far."""
-        self._feedback.append((agent, len(self._turns), Part(neutralise(text, self._tags), round_)))
+        told = neutralise(self._text(text, "feedback"), self._tags)
+        self._feedback.append((agent, len(self._turns), Part(told, round_)))
 
     def task_text(self, agent: str) -> str:
         """Returns what the task shows an agent; most turns it is what it was the turn before."""
-        text = self._task.observe(agent)
+        text = self._text(self._task.observe(agent), f"observe('{agent}')")
         known = self._task_texts.get(agent)
         if known is None or known[0] != text:
             known = self._task_texts[agent] = (text, neutralise(text, self._tags))
         return known[1]
+
+    def _text(self, shown: Any, what: str) -> str:
+        if not isinstance(shown, str):
+            raise ConfigError(
+                f"The task {type(self._task).__name__} gives {type(shown).__name__} as {what}; expected text, which is "
+                "all that agents read: no parts, and no images. Next: write what it shows in words."
+            )
+        return shown
 
     def parts(self, agent: str, sees: Sequence[int]) -> list[Part]:
         """Returns what an agent that sees these turns reads, oldest first; feedback stands where it was given."""

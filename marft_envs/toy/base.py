@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from marft_envs.errors import ConfigError
+from marft_envs.problems import named_task
 from marft_envs.types import Outcome, TurnRecord
 
 
@@ -56,7 +57,7 @@ class ToyTask:
 
     def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
         """Takes the state named by ``options["task_id"]``, else draws one."""
-        task_id = options.get("task_id")
+        task_id = named_task(options)
         if task_id is None:
             self._enter(self.states[int(rng.integers(len(self.states)))])
             return

@@ -26,6 +26,7 @@ import numpy as np
 from marft_envs.core import FlexEnv
 from marft_envs.dependency import Chain
 from marft_envs.errors import ConfigError
+from marft_envs.problems import named_task
 from marft_envs.toy.base import digit
 from marft_envs.types import AgentSpec, Outcome, TurnRecord
 
@@ -62,7 +63,7 @@ class Steps:
 
     def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
         """Takes the episode named by ``options["task_id"]``, else draws one."""
-        task_id, n = options.get("task_id"), self.horizon
+        task_id, n = named_task(options), self.horizon
         if task_id is None:
             plus, hidden = rng.integers(OPERATIONS, size=n), rng.random(n) < self.share_hidden
             hidden[0] = False

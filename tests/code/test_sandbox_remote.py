@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,7 +73,7 @@ def test_strangers_are_turned_away(service: remote.Server) -> None:
     assert ask(port, b"{}", {})[0] == 401
 
 
-@pytest.mark.parametrize(("told", "named"), [({}, "before 2"), ({"protocol": 3}, "protocol 3")])
+@pytest.mark.parametrize(("told", "named"), [({}, "before 2"), ({"protocol": 2}, "protocol 2")])
 def test_a_service_of_another_protocol_is_refused_by_name(
     service: remote.Server, told: dict[str, int], named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +93,79 @@ def test_a_client_of_another_protocol_is_told_so(service: remote.Server, body: b
     assert status == 400 and named in said and f"this service protocol {remote.PROTOCOL}" in said
 
 
+def _request(**changes: Any) -> bytes:
+    plain = {"limits": {}, "source": "", "entry_point": "f", "calls": [], "setup": "", "prelude": ""}
+    return json.dumps(plain | changes).encode()
+
+
+@pytest.mark.parametrize("path", ["/about", "/calls", "/stdio"])
+@pytest.mark.parametrize("body", [b"[]", b"5", b"null", b'"x"'])
+def test_a_body_that_is_no_object_is_answered_on_every_path(service: remote.Server, body: bytes, path: str) -> None:
+    status, said = ask(service.server_address[1], body, {"Authorization": "Bearer a b/c"}, path)
+    assert status == 400 and "expected an object" in said
+
+
+@pytest.mark.parametrize("stdin", ["!!!", "aGk", 5, None])
+def test_standard_input_that_is_no_base64_is_refused(service: remote.Server, stdin: Any) -> None:
+    body = json.dumps({"limits": {}, "source": "print(1)", "prelude": "", "stdin": stdin}).encode()
+    assert ask(service.server_address[1], body, {"Authorization": "Bearer a b/c"}, "/stdio")[0] == 400
+
+
+GOOD = {"protocol": remote.PROTOCOL, "layer": "x", "guarantees": []}
+ROW = ["ok", "1", "", 0.1, 0.1]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"results": 5},
+        {"results": []},
+        {"results": [ROW, ROW]},
+        {"results": [5]},
+        {"results": [ROW[:4]]},
+        {"results": [[["ok"], *ROW[1:]]]},
+        {"results": [["passed", *ROW[1:]]]},
+        {"results": [["ok", 1, *ROW[2:]]]},
+        {"results": [["ok", "{", *ROW[2:]]]},
+        {"results": [["ok", "1", 5, 0.1, 0.1]]},
+        {"results": [["ok", "1", "", "0.1", 0.1]]},
+        {"results": [["ok", "1", "", float("nan"), 0.1]]},
+        {"results": [["ok", "1", "", 10**400, -1]]},
+        b"[" * 100_000,
+        b"[]",
+        b"9" * 5000,
+    ],
+)
+def test_a_service_that_answers_nonsense_gives_no_verdict(
+    service: remote.Server, answer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+
+    def do_post(handler: remote._Handler) -> None:
+        handler.rfile.read(int(handler.headers["Content-Length"]))
+        handler.send_response(200)
+        handler.end_headers()
+        handler.wfile.write(text)
+
+    with Sandbox("remote", url=service.url) as far:
+        monkeypatch.setattr(remote._Handler, "do_POST", do_post)
+        says = "failed" if isinstance(answer, bytes) else "answered nonsense"
+        with pytest.raises(SandboxError, match=says):
+            far.run_calls("def f(x): return x", "f", [Call("call", "[1]")])
+        with pytest.raises(SandboxError, match=says):
+            far.run_stdio("print(1)", "")
+
+
+@pytest.mark.parametrize("names", [5, None, "no_network", [5], {"no_network": 1}])
+def test_a_service_whose_guarantees_are_no_names_is_refused(
+    service: remote.Server, names: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote._Handler, "_do", lambda handler, request: GOOD | {"guarantees": names})
+    with pytest.raises(SandboxUnavailable, match="names no guarantees"):
+        Sandbox("remote", url=service.url)
+
+
 @pytest.mark.parametrize(
     ("body", "length", "status", "said"),
     [
@@ -101,6 +175,20 @@ def test_a_client_of_another_protocol_is_told_so(service: remote.Server, body: b
         (b"{}", str(1 << 40), 413, "Content-Length"),
         (b'{"limits": {"cpu_s": -1}}', None, 400, "cpu_s"),
         (b'{"limits": {}, "source": 3, "entry_point": "f", "calls": [], "setup": ""}', None, 400, "bad request"),
+        (b"5", None, 400, "of type int; expected an object"),
+        (b"null", None, 400, "of type NoneType"),
+        (b'"x"', None, 400, "of type str"),
+        (b"[" * 100_000, None, 400, "RecursionError"),
+        (b"{}", "9" * 5000, 413, "Content-Length"),
+        (b"{}", "-1", 413, "Content-Length"),
+        (b"9" * 5000, None, 400, "bad request"),
+        (_request(calls=[["poke", "[1]", []]]), None, 400, "'call' or 'expr'"),
+        (_request(calls=[[["call"], "[1]", []]]), None, 400, "'call' or 'expr'"),
+        (_request(calls=[["call", "[1]"]]), None, 400, "'call' or 'expr'"),
+        (_request(calls=5), None, 400, "'calls' is no list"),
+        (_request(calls=[["expr", "_0", [5]]]), None, 400, "BadValue"),
+        (_request(entry_point=None), None, 400, "'entry_point' is NoneType; expected text"),
+        (_request(limits=5), None, 400, "bad request"),
     ],
 )
 def test_bad_requests_are_answered(
@@ -124,7 +212,7 @@ def ask(port: int, body: bytes, headers: dict[str, str], path: str = "/calls") -
 @pytest.mark.parametrize("name", ["cpu_s", "wall_s", "total_s", "memory_mb", "output_bytes", "source_bytes"])
 def test_a_client_does_not_choose_how_much_it_takes(service: remote.Server, name: str) -> None:
     most = getattr(service.most, name)
-    body = json.dumps({"limits": {name: most + 1}, "source": "", "entry_point": "f", "calls": [], "setup": ""}).encode()
+    body = _request(limits={name: most + 1})
     status, said = ask(service.server_address[1], body, {"Authorization": "Bearer a b/c"})
     assert status == 400 and f"limit {name} is {most + 1}; this service grants {most}" in said
 
@@ -147,7 +235,9 @@ def test_connections_that_say_nothing_cost_few_threads_and_keep_nobody_out() -> 
 
 
 def test_clients_that_go_leave_no_traceback(service: remote.Server, capfd: pytest.CaptureFixture[str]) -> None:
-    body = json.dumps({"source": "import time; time.sleep(.5); print('x' * 60000)", "stdin": "", "limits": {}}).encode()
+    body = json.dumps(
+        {"source": "import time; time.sleep(.5); print('x' * 60000)", "stdin": "", "limits": {}, "prelude": ""}
+    ).encode()
     head = f"POST /stdio HTTP/1.1\r\nAuthorization: Bearer a b/c\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     for _ in range(3):
         with socket.create_connection(("127.0.0.1", service.server_address[1])) as gone:

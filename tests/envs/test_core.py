@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -330,11 +331,61 @@ def test_team_view_and_state_hold_all_that_was_said_and_nothing_forged() -> None
     assert env.team_view("b_0") == env.state() + "\n\n(b)"
 
 
+@pytest.mark.parametrize("env_id", ["xor-v0", "search-solo-v0", "docs-solo-v0", "math-solo-v0", "steps-v0"])
+@pytest.mark.parametrize(
+    ("start", "says"),
+    [
+        ({"seed": -1}, r"seed is -1; expected a whole number from 0 on.*env\.reset\(seed=0\)"),
+        ({"seed": "a"}, r"seed is 'a'"),
+        ({"seed": 1.5}, r"seed is 1\.5"),
+        ({"seed": True}, r"seed is True"),
+        ({"options": 5}, r"options are int; expected a mapping"),
+        ({"options": {"foo": 1}}, r"reset has no option 'foo'.*task_id"),
+        ({"options": {"task": "x"}}, r"no option 'task'.*Did you mean 'task_id'\?"),
+        ({"options": {"task_id": 5}}, r"task_id is 5; expected a problem's id"),
+    ],
+)
+def test_a_start_that_there_is_not_is_refused_by_name(env_id: str, start: dict[str, Any], says: str) -> None:
+    env = marft_envs.make(env_id)
+    with pytest.raises(ConfigError, match=says):
+        env.reset(**start)
+    env.reset(seed=np.int64(3))
+    assert env.episode.seed == 3
+
+
+def test_last_before_reset_and_agents_that_there_are_not() -> None:
+    env = flex(2)
+    with pytest.raises(ConfigError, match=r"No episode has begun.*env\.reset"):
+        env.last()
+    env.reset(seed=0)
+    assert env.last()[1:] == (0.0, False, False, {})
+    for ask in (env.observe, env.messages, env.observation_space, env.action_space, env.profile):
+        with pytest.raises(ConfigError, match=r"no agent 'a' in the team\. Did you mean 'a_0'\?"):
+            ask("a")
+
+
+class _Parts(PlainTask):
+    def observe(self, agent: str) -> Any:
+        return [{"type": "image_url", "image_url": {"url": "data:,"}}]
+
+
+def test_a_task_that_shows_something_else_than_text_is_named() -> None:
+    env = flex(2, task=_Parts())
+    env.reset(seed=0)
+    with pytest.raises(ConfigError, match=r"_Parts gives list as observe\('a_0'\); expected text.*no images"):
+        env.messages("a_0")
+    told = flex(2, task=PlainTask(layer=lambda turns: Outcome(results={0: ["part"]})))  # type: ignore[dict-item]
+    told.reset(seed=0)
+    with pytest.raises(ConfigError, match="PlainTask gives list as the result of a turn"):
+        told.step("hi")
+
+
 def test_rendering() -> None:
     env = play(flex(2, render_mode="ansi"))
     text = env.render()
     assert text and "#1 round 1 b_0 (sees 0): b_0 says 1" in text and "ended: max_rounds" in text
-    assert flex(2).render() is None
+    with pytest.warns(UserWarning, match="render_mode='ansi'"):  # as Gymnasium does
+        assert flex(2).render() is None
 
 
 @pytest.mark.parametrize(

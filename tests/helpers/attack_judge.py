@@ -127,8 +127,13 @@ def describe(pid: int) -> str:
 
 
 def leaked(said: Any) -> list[str]:
-    """Canaries in anything that came out of a run."""
-    text = repr(said)
+    """Canaries in anything that came out of a run, ints of any length among it."""
+    digits = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        text = repr(said)
+    finally:
+        sys.set_int_max_str_digits(digits)
     return [canary for canary in victims.CANARIES if canary in text]
 
 

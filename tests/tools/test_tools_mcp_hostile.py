@@ -43,6 +43,7 @@ def test_what_cannot_be_read_is_a_quick_error(how: str, says: str) -> None:
         ("description", r"tool 'tool0' has a description and schema of 50000\d\d characters.*tools=\["),
         ("many", "more than 1000 tools"),
         ("all", "50 tools have descriptions and schemas of"),
+        ("empty", r"offers what the protocol does not allow.*tools\.0\.inputSchema\.type: Field required.*\"object\""),
         ("instructions", "instructions have 5000000 characters.*policy="),
     ],
 )

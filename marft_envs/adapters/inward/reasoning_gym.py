@@ -16,6 +16,7 @@ from marft_envs.core import FlexEnv
 from marft_envs.dependency import Chain, DependencyFunction, as_dependency
 from marft_envs.errors import ConfigError
 from marft_envs.math.grader import extract_boxed, grade_answer
+from marft_envs.problems import named_task
 from marft_envs.teams import numbered
 from marft_envs.types import Outcome, TurnRecord
 
@@ -40,7 +41,8 @@ class Questions:
 
     def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
         """Asks the question of ``options["task_id"]``, else a new one."""
-        self.task_id = str(options.get("task_id", int(rng.integers(2**31))))
+        drawn = str(int(rng.integers(2**31)))
+        self.task_id = named_task(options) or drawn
         create = require("reasoning_gym", "reasoning-gym", MINIMUM, "reasoning-gym").create_dataset
         if not self.task_id.isdecimal():
             raise ConfigError(f"'{self.task_id}' is no question of {self.name}; task ids are numbers.")

@@ -129,12 +129,20 @@ class Connection:
 
         Raises:
             WorkerError: No answer, or none that can be read.
+            ConfigError: The answer is one that the protocol does not allow.
         """
         future = asyncio.run_coroutine_threadsafe(_awaited(request, self._client), self._home.loop)
         try:
             return self._started(future, start_s)
         except ConfigError:
             raise
+        except ValidationError as error:
+            wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:3])
+            raise ConfigError(
+                f"The MCP server '{self.name}' offers what the protocol does not allow, and none of its tools can be "
+                f'read ({wrong[:_LAST_WORDS]}). A tool needs at least an inputSchema of {{"type": "object"}}. Mend '
+                "it in the server; the number is its place in the server's list."
+            ) from error
         except Exception as error:
             future.cancel()
             raise self._gone(f"it does not say what it offers: {self._why(error, start_s)}") from error
