@@ -286,7 +286,7 @@ def test_a_checker_that_does_not_work_is_an_error_and_no_verdict(sandbox: Sandbo
 def test_a_checker_that_the_machine_keeps_from_its_work_gives_no_verdict(cpu_s: float, whose: type[Exception]) -> None:
     fake = FakeSandbox({"program": lambda stdin: "5"})
     real = fake.run_stdio
-    fake.run_stdio = lambda source, stdin, *, limits=None: (  # type: ignore[method-assign]
+    fake.run_stdio = lambda source, stdin, *, prelude="", limits=None: (  # type: ignore[method-assign]
         real(source, stdin) if source == "program" else StdioResult("timeout", b"", "hidden text", cpu_s, 90.0)
     )
     problem = own("the checker")
@@ -299,7 +299,7 @@ def test_a_checker_that_the_machine_keeps_from_its_work_gives_no_verdict(cpu_s: 
 def test_words_of_a_checker(said: str, right: bool) -> None:
     fake = FakeSandbox({"program": lambda stdin: "5"})
     real = fake.run_stdio
-    fake.run_stdio = lambda source, stdin, *, limits=None: (  # type: ignore[method-assign]
+    fake.run_stdio = lambda source, stdin, *, prelude="", limits=None: (  # type: ignore[method-assign]
         real(source, stdin, limits=limits) if source == "program" else StdioResult("ok", f"hm\n{said}\n".encode())
     )
     problem = own("the checker")
