@@ -30,7 +30,7 @@ def of_file(path: Path, needs: str = "") -> Iterator[tuple[int, str, dict[str, A
 
     Raises:
         DataError: It cannot be read or holds no rows; or a line is not UTF-8, no JSON object, nested too deeply, or has
-            text that no file can hold (half a surrogate pair).
+            text that no file can hold (half a surrogate pair), or has a key twice.
     """
     for number, where, row, _, _ in _lines(path, needs):
         yield number, where, row
@@ -147,13 +147,32 @@ def _lines(path: Path, needs: str) -> Iterator[tuple[int, str, dict[str, Any], i
         raise DataError(f"{path} holds no rows. Expected one {expected} per line.")
 
 
+def whole(value: Any) -> Any:
+    """Returns 1 for 1.0, which is how pandas writes integers of a column with gaps; anything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        repeated = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
+        raise _Repeated(repeated)
+    return content
+
+
+class _Repeated(Exception):
+    """A key stands twice in one object."""
+
+
 def _parsed(raw: bytes, where: str) -> Any:
     try:
         line = raw.decode("utf-8")
-        row = json.loads(line)
+        row = json.loads(line, object_pairs_hook=_object)
         if "\\ud" in line.lower():
             json.dumps(row, ensure_ascii=False).encode("utf-8")
         return row
+    except _Repeated as error:
+        raise DataError(f"{where}: the key {error} stands twice in one object. Keep one of them.") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: not UTF-8 text ({error}). Save the file as UTF-8.") from error
     except UnicodeEncodeError as error:

@@ -89,7 +89,7 @@ def _document(row: dict[str, Any], number: int, where: str, path: Path, page: in
     kind = row.get("kind", path.stem)
     if not isinstance(kind, str):
         raise DataError(f"{where}: 'kind' is {hub.short(kind)}; expected text.")
-    identity = row.get("id", f"{path.stem}/{number}")
+    identity = rows.whole(row.get("id", f"{path.stem}/{number}"))
     if isinstance(identity, bool) or not isinstance(identity, str | int):
         raise DataError(f"{where}: 'id' is {hub.short(identity)}; expected text or an integer.")
     parts = hub.Parts(row.get("question"), row.get("document"), row.get("answer"), kind)

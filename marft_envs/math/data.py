@@ -102,8 +102,8 @@ def _problem(path: Path, row: dict[str, Any], line_number: int, where: str) -> P
     )
     named = {}
     for field, otherwise in (("id", f"{path.stem}/{line_number}"), ("source", path.stem)):
-        value = row.get(field)
+        value = rows.whole(row.get(field))
         if isinstance(value, bool) or not isinstance(value, str | int | None):
             raise DataError(f"{where}: '{field}' is {short(value)}; expected text or an integer.")
-        named[field] = str(value or otherwise)
+        named[field] = otherwise if value in (None, "") else str(value)
     return hub.read_row(row, columns, where, **named)

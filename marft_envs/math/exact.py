@@ -19,6 +19,7 @@ from marft_envs.math.parse import Node, ParseError, parse, variables
 ROUGHLY = 0.05
 """How far both sides of an ``≈`` may be apart: π ≈ 3 is."""
 POINTS = 3
+ROOT_POINTS = 6
 
 
 _DECIMAL = re.compile(r"-?\d*\.(\d+)")
@@ -31,16 +32,15 @@ def _coordinate(name: str, index: int) -> Fraction:
     return -value if index and mixed & 1024 else value
 
 
-def points(names: frozenset[str], sign: int) -> list[dict[str, Value]]:
-    """The fixed points: the first has positive coordinates only. ``sign`` is what ``±`` stands for."""
-    count = POINTS if names - {"±"} else 1
-    return [{name: sign if name == "±" else _coordinate(name, k) for name in names} for k in range(count)]
+def points(names: frozenset[str]) -> list[dict[str, Value]]:
+    """The fixed points: the first has positive coordinates only."""
+    return [{name: _coordinate(name, k) for name in names} for k in range(POINTS if names else 1)]
 
 
-def values(text: str, names: frozenset[str], sign: int = 1) -> list[Value | None]:
+def values(text: str, names: frozenset[str]) -> list[Value | None]:
     """Values of an expression at the fixed points, ``None`` where it has none. Raises ``ParseError``, ``TooBig``."""
     node = parse(text)
-    return [_value(node, point)[0] for point in points(names, sign)]
+    return [_value(node, point)[0] for point in points(names)]
 
 
 def _value(node: Node, point: Mapping[str, Value]) -> tuple[Value | None, bool]:
@@ -56,25 +56,54 @@ def names(text: str) -> frozenset[str]:
     return variables(parse(text))
 
 
-def same_value(first: str, second: str, signs: tuple[int, int] = (1, 1)) -> bool | None:
+def same_value(first: str, second: str) -> bool | None:
     """Whether two expressions are equal, or ``None`` if that cannot be told here. Raises ``TooBig``."""
     try:
         nodes = parse(first), parse(second)
-        common = names(first) | names(second)
     except ParseError:
         return None
-    verdicts = [_same_at(nodes, pair) for pair in zip(*(points(common, sign) for sign in signs), strict=True)]
+    common = variables(nodes[0]) | variables(nodes[1])
+    verdicts = [_same_at(nodes, point) for point in points(common)]
     agree = [verdict for verdict in verdicts if verdict is not None]
     if not agree:
         return None
-    if len(agree) < len(verdicts) or len(set(agree)) > 1:
-        return None if agree[0] else False  # equal at some points: branches of roots and logarithms
-    return agree[0]
+    if all(agree) and len(agree) == len(verdicts):
+        return True
+    if not agree[0] or not any(agree):
+        return False
+    return True if _same_where_real(nodes, common) else None  # equal at some points: branches of roots and logarithms
 
 
-def _same_at(nodes: tuple[Node, Node], pair: tuple[Mapping[str, Value], Mapping[str, Value]]) -> bool | None:
-    """Whether two expressions are equal, each at its point; ``None`` where one has no value."""
-    (a, far_a), (b, far_b) = (_value(node, point) for node, point in zip(nodes, pair, strict=True))
+def _same_where_real(nodes: tuple[Node, Node], common: frozenset[str]) -> bool:
+    """Whether two forms of a root are equal where what both take a root of is positive: ``√(a/b)`` and ``√(ab)/b``."""
+    rooted = _rooted(nodes[0]) & _rooted(nodes[1])
+    signed = ({name: _coordinate(name, k) for name in common} for k in range(ROOT_POINTS))
+    positive = [{name: abs(x) if name in rooted else x for name, x in point.items()} for point in signed]
+    return bool(rooted) and all(_same_at(nodes, point) for point in positive)
+
+
+def _rooted(node: Node) -> frozenset[str]:
+    """Variables of which an even root is taken, but for those whose sign does not matter there, as in ``√(x^2)``."""
+    below: frozenset[str] = frozenset().union(*(_rooted(child) for child in node[1:] if isinstance(child, tuple)))
+    even = (node[0] == "root" and node[2] == ("num", 2)) or (node[0] == "^" and _halves(node[2]))
+    if not even or not variables(node[1]):
+        return below
+    point = points(variables(node[1]))[0]
+    mirrored = (name for name in point if _same_at((node[1], node[1]), point, {**point, name: -point[name]}))
+    return below | (variables(node[1]) - set(mirrored))
+
+
+def _halves(exponent: Node) -> bool:
+    value = None if variables(exponent) else _value(exponent, {})[0]
+    return isinstance(value, Fraction) and value.denominator == 2
+
+
+def _same_at(
+    nodes: tuple[Node, Node], point: Mapping[str, Value], other: Mapping[str, Value] | None = None
+) -> bool | None:
+    """Whether two expressions are equal at a point, the second perhaps at another; ``None`` where one has no value."""
+    pair = (point, point if other is None else other)
+    (a, far_a), (b, far_b) = (_value(node, each) for node, each in zip(nodes, pair, strict=True))
     if not (far_a or far_b):
         if a is None or b is None:
             return None

@@ -7,7 +7,8 @@ is
 * two numbers to be added, or two multiples of the same root, constant or i: ``20+4``, ``\sqrt{35^2+26^2}``, ``2i+3i``;
 * two numbers to be multiplied: ``4·6``, ``2^3·3``, ``π·4^2·11``; and any sum or product, where the gold is one numeral
   (``\sqrt9+\sqrt{16}``);
-* a product of complex sums, a quotient or a power of complex numbers: ``(4+2i)(1-i)``, ``1/(1+i)``, ``(1+i)^5``;
+* a product of complex sums, a quotient of two complex numbers or a power of one: ``(4+2i)(1-i)``, ``(1-i)/(1+i)``,
+  ``(1+i)^5``;
 * a value of a function, a factorial, a binomial, a determinant, a sum: ``\sin 30°``, ``4!``, ``\gcd(12,18)``.
 
 Everything else that names a number counts by its value: fractions (reduced or not), powers and roots of one number,
@@ -25,7 +26,6 @@ from functools import lru_cache
 
 from marft_envs.math.parse import Node, ParseError, mixed, parse, variables
 
-_SIGN = ("var", "±")
 _I = ("const", "i")
 _CALCULATIONS = re.compile(
     r"\\(?:gcd|lcm|det|sum|prod|int|lim|mod|bmod|pmod|lfloor|lceil|begin)(?![a-zA-Z])"
@@ -37,9 +37,9 @@ _MATRICES = re.compile(r"\\begin.*\\begin|\\end\s*\{\w+\}\s*[\])]?\s*\^", re.S)
 def unfinished(pred: str, gold: str) -> bool:
     """Whether ``pred`` only names a calculation, where ``gold`` is worked out."""
     wanted, node = _parsed(gold), _parsed(pred)
-    if wanted is None or _unknown(wanted) or _has_work(wanted):
+    if wanted is None or variables(wanted) or _has_work(wanted):
         return False
-    return undone(pred) or (node is not None and _numeral(wanted) and _has_sum_or_product(node))
+    return undone(pred) or (node is not None and numeral(wanted) and _has_sum_or_product(node))
 
 
 def undone(text: str) -> bool:
@@ -47,7 +47,7 @@ def undone(text: str) -> bool:
     node = _parsed(text)
     if node is None:
         return _CALCULATIONS.search(text) is not None
-    return not _unknown(node) and _has_work(node)
+    return not variables(node) and _has_work(node)
 
 
 @lru_cache(maxsize=4096)
@@ -68,15 +68,11 @@ def _children(node: Node) -> Iterator[Node]:
 
 
 def _has_sum_or_product(node: Node) -> bool:
-    return not _numeral(node) and (node[0] in ("+", "*") or any(map(_has_sum_or_product, _children(node))))
-
-
-def _unknown(node: Node) -> frozenset[str]:
-    return variables(node) - {"±"}
+    return not numeral(node) and (node[0] in ("+", "*") or any(map(_has_sum_or_product, _children(node))))
 
 
 def _has_work(node: Node) -> bool:
-    if _numeral(node):
+    if numeral(node):
         return False
     kind = node[0]
     if kind == "+":
@@ -86,7 +82,7 @@ def _has_work(node: Node) -> bool:
         above, below = _factors(node)
         work = max(sum(_rational(x) and not _scale(x) for x in side) for side in (above, below)) > 1
         sums = sum(factor[0] in ("+", "neg", "^") and _complex(factor) for factor in above)
-        work = work or sums > 1 or any(map(_complex, below))
+        work = work or sums > 1 or (any(map(_complex, below)) and any(map(_complex, above)))
     elif kind == "^":
         work = _complex(node[1])
     else:
@@ -109,8 +105,8 @@ def _factors(node: Node) -> tuple[list[Node], list[Node]]:
     """Returns what is multiplied above and below the bar, without signs; a written number is one factor."""
     if node[0] == "neg":
         return _factors(node[1])
-    if node[0] not in ("*", "/") or _numeral(node):
-        return ([] if node == _SIGN else [node]), []
+    if node[0] not in ("*", "/") or numeral(node):
+        return [node], []
     (above, below), (right, under) = _factors(node[1]), _factors(node[2])
     return (above + right, below + under) if node[0] == "*" else (above + under, below + right)
 
@@ -121,7 +117,7 @@ def _like(term: Node) -> str:
 
 
 def _rational(node: Node) -> bool:
-    if _numeral(node):
+    if numeral(node):
         return True
     kind = node[0]
     if kind == "^":
@@ -141,14 +137,15 @@ def _complex(node: Node) -> bool:
     return node == _I or any(map(_complex, _children(node)))
 
 
-def _numeral(node: Node) -> bool:
+def numeral(node: Node) -> bool:
+    """Whether ``node`` is one number as it is written: signed, a fraction, a percentage, mixed, scientific."""
     kind = node[0]
     if kind == "neg" or (kind == "fn" and node[1] in ("percent", "degree")):
-        return _numeral(node[-1])
+        return numeral(node[-1])
     if kind == "/":
         return all(_integer(child) for child in node[1:])
     if kind == "*":
-        return _numeral(node[1]) and (node[2] == ("num", 10) or _power_of_ten(node[2]))
+        return numeral(node[1]) and (node[2] == ("num", 10) or _power_of_ten(node[2]))
     return kind in ("num", "float") or mixed(node)
 
 

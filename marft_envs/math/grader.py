@@ -5,7 +5,8 @@
 3. structure: lists, tuples, intervals, unions, matrices, equations, inequalities (``structure``);
 4. math-verify: what the others could not read and is worth it, in a worker process that is killed after 2 s of CPU.
 
-Verdicts are remembered, but for a timeout and a crash: these say something of the machine, too.
+Verdicts are remembered, but for a timeout and a crash: these say something of the machine, too. An answer on which the
+clock on the wall runs out twice is a timeout, so that nobody opts out of a score by being slow.
 
 The text is a model's: nothing of it is ever evaluated by Python or by sympy's parser, and whatever it says the answer
 is a ``Grade``. A ``WorkerError`` speaks of the machine: no worker can start, or the clock on the wall ran out before
@@ -20,10 +21,10 @@ from functools import lru_cache
 
 from marft_envs.errors import DataError, WorkerError
 from marft_envs.faults import outage
-from marft_envs.math import canonical, structure
+from marft_envs.math import canonical, comparison, quantity, structure
 from marft_envs.math.evaluation import TooBig
 from marft_envs.math.restated import restated
-from marft_envs.workers import WorkerPool, WorkerTimeout
+from marft_envs.workers import WorkerLate, WorkerPool, WorkerTimeout
 
 CORRECT = "correct"
 WRONG = "wrong"
@@ -50,10 +51,15 @@ DEADLINE = 2.0
 """CPU seconds that math-verify may take, whatever else the machine does; ``workers.WALL`` times as many on the wall."""
 
 _WORTH_VERIFYING = 300
-_NUMERAL = re.compile(r"([-+]?)(\d{1,3}(?:,\d{3})+|\d+)(?:\.(\d*))?")
-_BOX_START = re.compile(r"\\f?box(?:ed)?\s*\{")
-_BOX_TOKEN = re.compile(r"\\f?box(?:ed)?\s*\{|\\.|[{}]", re.DOTALL)
+_NUMERAL = re.compile(r"(?:\\\$)?([-+]?)(\d{1,3}(?:,\d{3})+|\d+)(?:\.(\d*))?", re.ASCII)
+_BOX_START = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_BARE_BOX = re.compile(
+    r"\\(?:boxed|fbox)(?![a-zA-Z])\s*((?=[-+]?\.?\d|\\[a-zA-Z])"
+    r"(?:[^\s$\\{}*`]|\\[a-zA-Z]+\s*|\{(?:[^{}]|\{[^{}]*\})*\})+|[A-Za-z](?=[\s.,;:!)]*(?:[$\\\n]|$)))"
+)
+_BOX_TOKEN = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])(?:\s*\{)?|\\.|(?:\{\})+|[{}]", re.DOTALL)
 _PLAIN_MATH = re.compile(r"[A-Za-z0-9\s\\{}()\[\]^_+\-*/=<>≤≥≠≈∈∪∩∞±∓π°%⦃⦄,.;:|!'&]+")
+_LATE: dict[str, None] = {}
 _HOPELESS = re.compile(
     r"__|!\s*!|\d{100}|\d[eE][-+]?\d{4}|\^\s*\{?\s*-?\d{5}"  # code, double factorials, huge numbers
     r"|\^\s*\{?[^{}^]*\^\s*\{?[^{}^]*\^"  # towers
@@ -134,11 +140,16 @@ def check_gold(gold: str) -> None:
 
 
 def extract_boxed(output: str) -> str | None:
-    """Content of the last box that is closed, or ``None``. Linear in the length of ``output``."""
+    r"""Content of the last box that is closed, or ``None``. Linear in the length of ``output``.
+
+    A box without braces (``\boxed 5``, ``\boxed\frac12``) holds what stands next to it, if that is mathematics.
+    """
     start = max(output.rfind("\\boxed"), output.rfind("\\fbox"))
     if start < 0:
         return None
     match = _BOX_START.match(output, start)
+    if match is None and (bare := _BARE_BOX.match(output, start)) is not None:
+        return bare.group(1)
     if match is not None:
         end = output.find("}", match.end())
         if end >= 0 and "{" not in output[match.end() : end] and output[end - 1] != "\\":
@@ -151,8 +162,14 @@ def extract_boxed(output: str) -> str | None:
             content = open_braces.pop() if open_braces else -1
             if content >= 0 and (span is None or content > span[0]):
                 span = (content, token.start())
-        elif text[-1] == "{" and text != "\\{":
-            open_braces.append(-1 if text == "{" else token.end())
+        elif text == "{":
+            open_braces.append(-1)
+        elif text[0] == "\\" and text[1] in "bf":
+            bare = _BARE_BOX.match(output, token.start())
+            if text[-1] == "{":
+                open_braces.append(token.end())
+            elif bare is not None:
+                span = bare.span(1)
     return None if span is None else output[span[0] : span[1]]
 
 
@@ -191,34 +208,31 @@ def _compare(gold: str, pred: str) -> tuple[str, str]:
 @lru_cache(maxsize=8192)
 def _decide(gold: str, pred: str) -> tuple[str, str, tuple[str, str] | None]:
     """Status and tier, or the two texts that math-verify is to see. Cached: a group of rollouts repeats its answers."""
-    gold_text, gold_unit = canonical.split_unit(canonical.clean(gold))
-    pred_text, pred_unit = canonical.split_unit(canonical.clean(pred))
-    if not canonical.same_unit(gold_unit, pred_unit):
-        return WRONG, STRING, None
-    gold_text, pred_text = canonical.without_text(gold_text), canonical.without_text(pred_text)
-    gold_key, pred_key = canonical.key(gold_text), canonical.key(pred_text)
+    texts = canonical.clean(gold), canonical.clean(pred)
+    gold_key, pred_key = (canonical.key(canonical.without_text(text)) for text in texts)
     if not pred_key:
         return EMPTY_BOX, "", None
     if gold_key == pred_key:
         return CORRECT, STRING, None
-    gold_tree, pred_tree = structure.read(gold_text), structure.read(pred_text)
-    simple = isinstance(gold_tree, structure.Scalar) and isinstance(pred_tree, structure.Scalar)
-    tier = NUMERIC if simple else STRUCTURE
+    trees = [structure.read(text) for text in texts]
+    tier = NUMERIC if all(isinstance(tree, (structure.Scalar, structure.Measured)) for tree in trees) else STRUCTURE
     try:
-        equal = structure.match(gold_tree, pred_tree)
+        equal = comparison.match(*trees)
     except (TooBig, RecursionError):
         return TOO_BIG, tier, None
     if equal is not None:
         return CORRECT if equal else WRONG, tier, None
-    if not (_worth_verifying(gold_text) and _worth_verifying(pred_text)):
+    values = [canonical.without_text(quantity.split(text)[0]) for text in texts]
+    if not all(map(_worth_verifying, values)):
         return WRONG, tier, None
-    return "", MATH_VERIFY, (gold_text, pred_text)
+    return "", MATH_VERIFY, (values[0], values[1])
 
 
 def _worth_verifying(text: str) -> bool:
-    """Whether math-verify could make something of ``text``: short, plain mathematics, no code, no tower."""
+    """Whether math-verify could make something of ``text``: short, plain, balanced mathematics, no code, no tower."""
     return (
         len(text) <= _WORTH_VERIFYING
+        and canonical.balanced(text)
         and _PLAIN_MATH.fullmatch(text) is not None
         and _HOPELESS.search(text) is None
         and text.count("{") <= 40
@@ -229,9 +243,18 @@ def _verify(gold: str, pred: str) -> tuple[str, str]:
     try:
         return CORRECT if _asked(gold, pred) else WRONG, MATH_VERIFY
     except WorkerError as error:
-        if outage(error):
+        if outage(error) and not (isinstance(error, WorkerLate) and _late_before(pred)):
             raise  # no fault of the answer's
         return TIMEOUT if isinstance(error, WorkerTimeout) else CRASHED, MATH_VERIFY
+
+
+def _late_before(pred: str) -> bool:
+    """Whether the wall clock ran out on this answer before, too: once says something of the machine, twice of it."""
+    before = pred in _LATE
+    _LATE[pred] = None
+    while len(_LATE) > 8192:
+        _LATE.pop(next(iter(_LATE)))
+    return before
 
 
 @lru_cache(maxsize=8192)

@@ -9,23 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from marft_envs.errors import DataError
-from marft_envs.math.grader import MAX_ANSWER, check_gold
+from marft_envs.math.grader import MAX_ANSWER, check_gold, extract_boxed
 from marft_envs.math.problem import Problem
-from marft_envs.rows import of_hub
+from marft_envs.rows import of_hub, whole
 
 
 def last_boxed(text: str) -> str:
-    r"""Content of the last closed ``\boxed{}`` or ``\fbox{}`` (MATH also writes ``\boxed 9``); "" if none."""
-    for start in reversed([m.end() for m in re.finditer(r"\\(?:boxed|fbox)(?![a-zA-Z])", text)]):
-        opened = re.match(r"\s*\{", text[start:])
-        if not opened:
-            return re.split(r"[\s$]", text[start:].strip(), maxsplit=1)[0]
-        begin, depth = start + opened.end(), 1
-        for at in range(begin, len(text)):
-            depth += {"{": 1, "}": -1}.get(text[at], 0)
-            if depth == 0:
-                return text[begin:at].strip()
-    return ""
+    r"""Content of the last closed box, which the grader would read (MATH also writes ``\boxed 9``); "" if none."""
+    return (extract_boxed(text) or "").strip()
 
 
 def after_hashes(text: str) -> str:
@@ -154,11 +145,12 @@ HUB: dict[str, HubSet] = {
 
 
 def read_level(value: Any, where: str) -> int | None:
-    """An integer, ``"Level 3"`` or ``"3"``; None for an absent one and for MATH's ``"Level ?"``."""
+    """An integer (5.0 is one), ``"Level 3"`` or ``"3"``; None for an absent one and for MATH's ``"Level ?"``."""
+    value = whole(value)
     if value is None or value == "Level ?":
         return None
     text = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
-    match = re.fullmatch(r"(?:Level\s*)?(\d{1,3})", text)
+    match = re.fullmatch(r"(?:Level\s*)?([0-9]{1,3})", text)
     if not match:
         raise DataError(f"{where}: level is {short(value)}; expected an integer below 1000, 'Level 3', or nothing.")
     return int(match[1])
@@ -240,7 +232,7 @@ def rows_to_problems(name: str, rows: Iterable[Mapping[str, Any]], split: str = 
     """
     known, problems = HUB[name], []
     for index, row in enumerate(rows):
-        row_id = row.get(known.columns.id) if known.columns.id else None
+        row_id = whole(row.get(known.columns.id)) if known.columns.id else None
         problem_id = f"{name}/{split}/{index if row_id is None else row_id}"
         where = f"{known.hub_id} ({split}), row {index}"
         problems.append(read_row(row, known.columns, where, id=problem_id, source=name, subject=known.subject))

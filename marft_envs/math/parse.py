@@ -15,15 +15,15 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from marft_envs.math.notation import ACCENTS, FUNCTIONS, SYMBOLS
+from marft_envs.math.notation import ACCENTS, FUNCTIONS, SYMBOLS, WORD
 
 Node = tuple[Any, ...]
 
 MAX_TOKENS = 400
 MAX_DEPTH = 40
 MAX_DIGITS = 400
-LONG_DECIMAL = 12
-"""A decimal with so many significant digits is a printed float, not an exact number."""
+LONG_DECIMAL = 16
+"""A decimal with so many significant digits is a printed double, not an exact number."""
 
 
 class ParseError(ValueError):
@@ -37,21 +37,26 @@ _TOKEN = re.compile(
     | (?P<number>(?:\d{{1,3}}(?:,\d{{3}})+(?![\d,])(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+(?![\d.]))?)
     | (?P<command>\\[a-zA-Z]+)
     | (?P<name>{_NAMES}|[a-zA-Z]'*)
-    | (?P<symbol>[-+*/^_!()\[\]{{}}|°%π∞±∓])
+    | (?P<symbol>[-+*/^_!()\[\]{{}}|°%π∞])
     )""",
     re.VERBOSE,
 )
 _MARKS = {"!": "factorial", "°": "degree", "%": "percent"}
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{4,}")
-_LONG_NAMES = re.compile(_NAMES)
+_SHORT_WORDS = frozenset(
+    ("yes", "no", "on", "off", "odd", "not", "all", "any", "one", "two", "six", "ten", "tie", "win", "red")
+)
+LONG_NAMES = re.compile(_NAMES)
 _REPEAT = re.compile(r"(\d*)\.(\d*)\\overline\s*\{?(\d+)\}?")
 
 
 def has_words(text: str) -> bool:
     """Whether ``text`` holds a run of letters that no product of variables or function name explains."""
+    if WORD in text or text.strip().lower() in _SHORT_WORDS:
+        return True
     if "\\begin" in text:
         return False  # the words are names of environments
-    return any(len(_LONG_NAMES.sub("", word)) > 3 for word in _WORD.findall(text))
+    return any(len(LONG_NAMES.sub("", word)) > 3 for word in _WORD.findall(text))
 
 
 @lru_cache(maxsize=4096)
@@ -155,10 +160,10 @@ class _Parser:
         if depth > MAX_DEPTH:
             raise ParseError("too deep")
         node = self.product(depth)
-        while (operator := self.peek()) in ("+", "-", "±", "∓"):
+        while (operator := self.peek()) in ("+", "-"):
             self.take()
             right = self.product(depth)
-            node = ("+", node, ("neg", right) if operator == "-" else _signed(operator, right))
+            node = ("+", node, ("neg", right) if operator == "-" else right)
         return node
 
     def product(self, depth: int) -> Node:
@@ -186,12 +191,12 @@ class _Parser:
         return kind != "" and text not in ("\\choose", "\\rfloor", "\\rceil")
 
     def unary(self, depth: int) -> Node:
-        if (operator := self.peek()) in ("+", "-", "±", "∓"):
+        if (operator := self.peek()) in ("+", "-"):
             if depth > MAX_DEPTH:
                 raise ParseError("too deep")
             self.take()
             right = self.unary(depth + 1)
-            return ("neg", right) if operator == "-" else _signed(operator, right)
+            return ("neg", right) if operator == "-" else right
         return self.power(depth)
 
     def power(self, depth: int) -> Node:
@@ -377,13 +382,6 @@ class _Parser:
 
     def applies(self) -> bool:
         return self.peek() in ("(", "[") or self.peek().lstrip("\\") in FUNCTIONS - {"sqrt"}
-
-
-def _signed(operator: str, node: Node) -> Node:
-    if operator == "+":
-        return node
-    signed = ("*", ("var", "±"), node)
-    return ("neg", signed) if operator == "∓" else signed
 
 
 def mixed(node: Node) -> bool:

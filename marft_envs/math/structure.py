@@ -1,31 +1,38 @@
 """Answers with parts: lists, tuples, intervals, unions, matrices, named values, equations, inequalities.
 
-``read`` turns a cleaned answer into a small tree; ``match`` compares two trees. A comparison says yes, no, or
-``None``: it cannot tell, which is the next tier's business. Brackets must match, so that ``[0,1)`` is not ``(0,1)``.
+``read`` turns a cleaned answer into a small tree, which ``comparison`` compares.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Union
 
-from marft_envs.math import exact, finished
-from marft_envs.math.canonical import closing, key, outside, split, split_unit
+from marft_envs.math import exact, finished, quantity
+from marft_envs.math.canonical import closing, outside, split, without_text
 from marft_envs.math.evaluation import TooBig
-from marft_envs.math.parse import ParseError, has_words
+from marft_envs.math.notation import WORD
+from marft_envs.math.parse import ParseError
 
 MAX_PARTS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One expression; ``sign`` is what ``±`` stands for in it."""
+    """One expression, or words."""
 
     text: str
-    sign: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A value with a unit, a noun or other words behind it."""
+
+    value: Tree
+    words: quantity.Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +71,27 @@ class Relation:
     sides: tuple[str, str]
 
 
-Tree = Union[Scalar, Group, Bag, Named, Relation]  # noqa: UP007  (recursive runtime alias)
+Tree = Union[Scalar, Measured, Group, Bag, Named, Relation]  # noqa: UP007  (recursive runtime alias)
 
 FALSE = "false"
 """Operator of an equation between constants that does not hold: it is equal to nothing."""
 _INF = Scalar("∞")
 _MINUS_INF = Scalar("-∞")
-_SPELLING = re.compile(r"[\s{}]")
+_SPELLING = re.compile(rf"[\s{{}}{WORD}]")
 _NAMED_SETS: dict[str, Tree] = {
     **dict.fromkeys(
-        ("\\mathbbR", "allrealnumbers", "allreals", "realnumbers", "therealnumbers", "thesetofrealnumbers",
+        ("\\mathbbr", "allrealnumbers", "allreals", "realnumbers", "therealnumbers", "thesetofrealnumbers",
          "thesetofallrealnumbers"),
         Group("()", (_MINUS_INF, _INF)),
     ),
-    **dict.fromkeys(("\\mathbbR^+", "\\mathbbR_+", "\\mathbbR_>0"), Group("()", (Scalar("0"), _INF))),
-    **dict.fromkeys(("\\mathbbR^-", "\\mathbbR_-", "\\mathbbR_<0"), Group("()", (_MINUS_INF, Scalar("0")))),
-    **dict.fromkeys(("\\mathbbR_≥0", "\\mathbbR^+_0", "\\mathbbR_0^+"), Group("[)", (Scalar("0"), _INF))),
-    **dict.fromkeys(("\\mathbbR_≤0", "\\mathbbR^-_0", "\\mathbbR_0^-"), Group("(]", (_MINUS_INF, Scalar("0")))),
+    **dict.fromkeys(("\\mathbbr^+", "\\mathbbr_+", "\\mathbbr_>0"), Group("()", (Scalar("0"), _INF))),
+    **dict.fromkeys(("\\mathbbr^-", "\\mathbbr_-", "\\mathbbr_<0"), Group("()", (_MINUS_INF, Scalar("0")))),
+    **dict.fromkeys(("\\mathbbr_≥0", "\\mathbbr^+_0", "\\mathbbr_0^+"), Group("[)", (Scalar("0"), _INF))),
+    **dict.fromkeys(("\\mathbbr_≤0", "\\mathbbr^-_0", "\\mathbbr_0^-"), Group("(]", (_MINUS_INF, Scalar("0")))),
     **dict.fromkeys(("\\emptyset", "emptyset", "theemptyset", "nosolution", "nosolutions"), Bag(",", ())),
 }  # fmt: skip
-"""Spelling of a set without blanks and braces -> what it is as an interval or a list."""
+"""Spelling of a set without blanks and braces, in small letters -> what it is as an interval or a list."""
+_SIGNS = (str.maketrans("±∓", "+-"), str.maketrans("±∓", "-+"))
 _RELATIONS = "=≤≥<>≠≈∈"
 _FLIP = {"<": ">", ">": "<", "≤": "≥", "≥": "≤", "=": "=", "≠": "≠"}
 _LETTERS = r"(?!\\(?:sin|cos|tan|cot|sec|csc|ln|log|sqrt|frac))\\?[a-zA-Z]+"
@@ -93,11 +101,13 @@ _NAME = re.compile(rf"(?:{_SYMBOL}(?:{_CALL})?|\({_SYMBOL}(?:,{_SYMBOL})+\)|[A-Z
 _RATIO_OF_NAMES = re.compile(
     rf"{_NAME.pattern}(?:[:/]{_NAME.pattern})+|\\frac\{{{_NAME.pattern}\}}\{{{_NAME.pattern}\}}"
 )
+_SIZE = re.compile(rf"\|({_SYMBOL})\|")
 _MATRIX = re.compile(
     r"\\begin\{([pbvVB]?)(?:small)?(?:matrix|array)\}(?:\{[lcr|]+\})?(.*)\\end\{[pbvVB]?(?:small)?(?:matrix|array)\}",
     re.S,
 )
 _SET_BUILDER = re.compile(r"⦃\s*[^|:⦄]*?(?:∈\s*\\mathbb\s*\{?\s*[RZNQ]\s*\}?)?\s*[|:]([^|:⦄]+)⦄")
+_GROUPED = re.compile(r"(-?\d{1,3}(?:,\d{3})+)((?:\.\d+)?(?:\s*(?:\\text|[^\W\d_]|%|°)[^,;]*)?)")
 _LISTED_THOUSANDS = re.compile(r"(?<![\d.,])(\d{1,3}(?:,\d{3})+)(?![\d,])")
 
 
@@ -109,12 +119,14 @@ def read(text: str) -> Tree:
 
 def _read(text: str, depth: int) -> Tree:
     text = text.strip()
-    if depth > 6 or not text or text.isalnum():
+    if depth > 6 or len(text) < 2 or text.isdigit():
         return Scalar(text)
-    if (text[0] == "\\" or text[0].isalpha()) and (known := _NAMED_SETS.get(_SPELLING.sub("", text))) is not None:
+    if (text[0] in ("\\", WORD) or text[0].isalpha()) and (
+        known := _NAMED_SETS.get(_SPELLING.sub("", text).lower())
+    ) is not None:
         return known
-    if _thousands(text):
-        return Scalar(text.replace(",", ""))
+    if "," in text and (grouped := _GROUPED.fullmatch(text)) is not None:
+        text = grouped[1].replace(",", "") + grouped[2]
     if text.startswith("\\begin") or (text.endswith("]") and "\\begin" in text):
         matrix = _matrix(text, depth)
         if matrix is not None:
@@ -131,11 +143,12 @@ def _read(text: str, depth: int) -> Tree:
     parts = split(text, "∪")
     if len(parts) > 1:
         return Bag("∪", tuple(_read(part, depth + 1) for part in parts[:MAX_PARTS]))
+    value, words = quantity.split(text)
+    if words != quantity.NONE or value != text:
+        return Measured(_read(value, depth + 1), words)
+    if "\\text" in text:
+        return _read(without_text(text), depth + 1)
     return _enclosed(text, depth)
-
-
-def _thousands(text: str) -> bool:
-    return text[0] in "-0123456789" and re.fullmatch(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?", text) is not None
 
 
 def _enclosed(text: str, depth: int) -> Tree:
@@ -155,8 +168,8 @@ def _enclosed(text: str, depth: int) -> Tree:
     if len(parts) > 1:
         return Group(":", tuple(Scalar(part) for part in parts))
     if "±" in text or "∓" in text:
-        return Bag(",", (Scalar(text, 1), Scalar(text, -1)))
-    return Scalar(split_unit(text)[0])
+        return Bag(",", tuple(Scalar(text.translate(signs)) for signs in _SIGNS))
+    return Scalar(text)
 
 
 def _bag(parts: list[Tree]) -> Tree:
@@ -192,6 +205,14 @@ def _relation(text: str, depth: int) -> Tree | None:
     sides = split(text, _RELATIONS)
     if len(sides) < 2 or not all(sides):
         return None
+    sides[-1], words = quantity.split(sides[-1])
+    relation = _chain(text, sides, depth)
+    if words != quantity.NONE and isinstance(relation, Named):
+        return replace(relation, value=Measured(relation.value, words))
+    return relation
+
+
+def _chain(text: str, sides: list[str], depth: int) -> Tree | None:
     operators = [char for _, char in outside(text) if char in _RELATIONS]
     if len(operators) != len(sides) - 1:
         return None
@@ -200,7 +221,7 @@ def _relation(text: str, depth: int) -> Tree | None:
         operators, sides = operators[:cut], sides[: cut + 1]
         if not operators:
             return None
-    bare = [re.sub(r"\s+", "", side) for side in sides]
+    bare = [re.sub(rf"[\s{WORD}]+", "", without_text(side)) for side in sides]
     if set(operators) <= {"=", "≈"}:
         return _equation(sides, bare, operators, depth)
     if operators == ["∈"] and _NAME.fullmatch(bare[0]):
@@ -254,6 +275,9 @@ def _inequality(sides: list[str], bare: list[str], operators: list[str]) -> Tree
         if operator in "<≤" and _NAME.fullmatch(bare[high]) and _is_number(sides[low]):
             brackets = "()" if operator == "<" else "[)"
             return Named(bare[high], Group(brackets, (Scalar(sides[low]), _INF)), ordered, operator)
+        if operator in "<≤" and (size := _SIZE.fullmatch(bare[low])) is not None and _is_number(sides[high]):
+            ends = (Scalar(f"-({sides[high]})"), Scalar(sides[high]))
+            return Named(size[1], Group("()" if operator == "<" else "[]", ends), None, "∈")
         if operator == "≠" and _NAME.fullmatch(bare[0]) and _is_number(sides[1]):
             end = Scalar(sides[1])
             union = Bag("∪", (Group("()", (_MINUS_INF, end)), Group("()", (end, _INF))))
@@ -270,109 +294,6 @@ def _inequality(sides: list[str], bare: list[str], operators: list[str]) -> Tree
 
 def _is_number(text: str) -> bool:
     try:
-        return not exact.names(text) - {"±"}
+        return not exact.names(text.translate(_SIGNS[0]))
     except ParseError:
         return False
-
-
-def match(gold: Tree, pred: Tree) -> bool | None:
-    """Whether two readings mean the same; ``None`` if that cannot be told here. Raises ``TooBig``."""
-    if isinstance(gold, Scalar) and isinstance(pred, Scalar):
-        return _scalars(gold, pred)
-    if isinstance(gold, (Named, Relation)) or isinstance(pred, (Named, Relation)):
-        return _relations(gold, pred)
-    if isinstance(gold, Group) and isinstance(pred, Group):
-        if gold.brackets != pred.brackets or len(gold.parts) != len(pred.parts):
-            return False
-        return _ordered(gold.parts, pred.parts)
-    if isinstance(gold, Bag) and isinstance(pred, Bag):
-        return _bags(gold, pred)
-    if isinstance(gold, Group) and isinstance(pred, Scalar) and finished.matrices_undone(pred.text):
-        return False
-    opaque = [tree for tree in (gold, pred) if isinstance(tree, Scalar) and not _known(tree)]
-    return None if opaque else False
-
-
-def _known(tree: Scalar) -> bool:
-    """Whether an expression is understood (or is words), so that it cannot hide a list or an interval."""
-    if has_words(tree.text) or key(tree.text) in ("∞", "+∞", "-∞"):
-        return True
-    try:
-        exact.names(tree.text)
-    except ParseError:
-        return False
-    return True
-
-
-def _scalars(gold: Scalar, pred: Scalar) -> bool | None:
-    if gold.sign == pred.sign and key(gold.text).lstrip("+") == key(pred.text).lstrip("+"):
-        return True
-    if finished.unfinished(pred.text, gold.text):
-        return False  # 2+3 is a calculation on the way to 5, not yet an answer
-    if has_words(gold.text) or has_words(pred.text) or "∞" in (gold.text[-1:], pred.text[-1:]):
-        return False
-    signs = (gold.sign, pred.sign)
-    equal = exact.same_value(gold.text, pred.text, signs)
-    for mark in "%°":  # 50 % is 0.5 and may be written 50 where a percentage is asked for; likewise 45° and 45
-        if equal is False and gold.text.endswith(mark) != pred.text.endswith(mark):
-            equal = exact.same_value(gold.text.rstrip(mark + " "), pred.text.rstrip(mark + " "), signs)
-    return equal
-
-
-def _ordered(gold: tuple[Tree, ...], pred: tuple[Tree, ...]) -> bool | None:
-    verdict: bool | None = True
-    for one, other in zip(gold, pred, strict=True):
-        equal = match(one, other)
-        if equal is False:
-            return False
-        verdict = verdict and equal
-    return verdict
-
-
-def _bags(gold: Bag, pred: Bag) -> bool | None:
-    if len(gold.parts) != len(pred.parts) or gold.kind != pred.kind:
-        return False
-    for one, other in ((gold, pred), (pred, gold)):
-        names = {part.name for part in one.parts if isinstance(part, Named)}
-        if len(names) == len(one.parts) > 1 and not any(isinstance(part, Named) for part in other.parts):
-            return _ordered(gold.parts, pred.parts)  # x = 1, y = 2 against 1, 2: the names fix the order
-    left, verdict = list(pred.parts), True
-    for part in gold.parts:
-        matches = [match(part, other) for other in left]
-        if True in matches:
-            left.pop(matches.index(True))
-        elif None in matches:
-            verdict = False
-        else:
-            return False
-    return verdict or None
-
-
-def _relations(gold: Tree, pred: Tree) -> bool | None:
-    if FALSE in (getattr(gold, "operator", ""), getattr(pred, "operator", "")):
-        return False
-    if isinstance(gold, Named) and isinstance(pred, Named):
-        if set(gold.name.split("=")) <= set(pred.name.split("=")) or not gold.name or not pred.name:
-            return match(gold.value, pred.value)
-        return gold.operator == pred.operator and _proportional(gold.operator, gold.sides, pred.sides)
-    for one, other in ((gold, pred), (pred, gold)):
-        if isinstance(one, Named):
-            if isinstance(other, Relation):
-                return one.operator == other.operator and _proportional(other.operator, one.sides, other.sides)
-            return match(gold.value if one is gold else gold, pred.value if one is pred else pred)
-    if isinstance(gold, Relation) and isinstance(pred, Relation) and gold.operator == pred.operator:
-        return _proportional(gold.operator, gold.sides, pred.sides)
-    return False
-
-
-def _proportional(operator: str, gold: tuple[str, str] | None, pred: tuple[str, str] | None) -> bool | None:
-    """Whether two relations are one, multiplied by a constant (above 0 for an inequality)."""
-    if gold is None or pred is None:
-        return False
-    try:
-        factor = exact.ratio(gold, pred)
-    except ParseError:
-        return None
-    if factor is None:
-        return False
-    return operator in "=≠" or (not isinstance(factor, complex) and factor > 0)
