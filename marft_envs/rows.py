@@ -172,7 +172,7 @@ def _parsed(raw: bytes, where: str) -> Any:
             json.dumps(row, ensure_ascii=False).encode("utf-8")
         return row
     except _Repeated as error:
-        raise DataError(f"{where}: the key {error} stands twice in one object. Keep one of them.") from error
+        raise DataError(f"{where}: the key '{error}' stands twice in one object. Keep one of them.") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: not UTF-8 text ({error}). Save the file as UTF-8.") from error
     except UnicodeEncodeError as error:

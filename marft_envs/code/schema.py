@@ -15,7 +15,7 @@ from marft_envs.code import split
 from marft_envs.code.problem import Mode, Problem, Test
 from marft_envs.code.setup_code import DecidedInside
 from marft_envs.errors import DataError, did_you_mean
-from marft_envs.rows import made, pick
+from marft_envs.rows import made, pick, whole
 
 LEVELS = {
     "easy": 1, "introductory": 1, "medium": 2, "interview": 2, "medium_hard": 3, "hard": 3, "competition": 3,
@@ -267,7 +267,7 @@ def read_row(row: Any, where: str, *, fallback_id: str, source: str) -> Problem:
     read = [read_test(test, mode, f"{where}, test {number}") for number, test in enumerate(tests)]
     if not isinstance(row.get("id"), str | int | float | None):
         raise DataError(f"{where}: 'id' is {type(row['id']).__name__}; expected a string or a number.")
-    problem_id = str(row["id"]) if row.get("id") not in (None, "") else fallback_id
+    problem_id = str(whole(row["id"])) if row.get("id") not in (None, "") else fallback_id
     public, hidden = split_tests(problem_id, [test for test, _ in read], [mark for _, mark in read])
     if not hidden:
         raise DataError(f'{where}: every test is public. Mark one "hidden": the reward comes from hidden tests.')

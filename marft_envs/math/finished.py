@@ -81,10 +81,10 @@ def _has_work(node: Node) -> bool:
     elif kind in ("*", "/"):
         above, below = _factors(node)
         work = max(sum(_rational(x) and not _scale(x) for x in side) for side in (above, below)) > 1
-        sums = sum(factor[0] in ("+", "neg", "^") and _complex(factor) for factor in above)
-        work = work or sums > 1 or (any(map(_complex, below)) and any(map(_complex, above)))
+        sums = sum(factor[0] in ("+", "neg", "^") and complex_number(factor) for factor in above)
+        work = work or sums > 1 or (any(map(complex_number, below)) and any(map(complex_number, above)))
     elif kind == "^":
-        work = _complex(node[1])
+        work = complex_number(node[1])
     else:
         work = kind in ("binom", "log") or (kind == "fn" and node[1] not in ("percent", "degree", "exp"))
     return work or any(map(_has_work, _children(node)))
@@ -133,8 +133,9 @@ def _square(node: Node) -> bool:
     return node[0] == "num" and math.isqrt(node[1]) ** 2 == node[1]
 
 
-def _complex(node: Node) -> bool:
-    return node == _I or any(map(_complex, _children(node)))
+def complex_number(node: Node) -> bool:
+    """Whether ``node`` holds i."""
+    return node == _I or any(map(complex_number, _children(node)))
 
 
 def numeral(node: Node) -> bool:

@@ -1,8 +1,8 @@
 """Is an answer only an expression of the problem, said again? Then nothing was done to it.
 
 The value of ``(x+1)(x-2)`` is that of ``x^2-x-2``, so to a problem that says "Expand $(x+1)(x-2)$" its own expression
-would be right. Numbers are left to ``finished``: here an expression has variables, and another form than the gold
-answer has.
+would be right; and so would 1/(1+i). Other numbers are left to ``finished``: here an expression has variables or a
+complex denominator, and another form than the gold answer has.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from marft_envs.math import canonical
+from marft_envs.math.finished import complex_number
 from marft_envs.math.parse import Node, ParseError, parse, variables
 
 _MATH = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.S)
@@ -31,12 +32,13 @@ def restated(answer: str, gold: str, statement: str) -> bool:
 
 
 def _expression(text: str) -> Node | None:
-    """Returns an expression with variables in which something is to be done."""
+    """Returns an expression with variables, or a complex quotient, in which something is to be done."""
     try:
         node = parse(canonical.without_text(canonical.clean(text)))
     except ParseError:
         return None
-    return node if variables(node) and node[0] not in ("var", "neg") else None
+    todo = (variables(node) and node[0] not in ("var", "neg")) or (node[0] == "/" and complex_number(node[2]))
+    return node if todo else None
 
 
 @lru_cache(maxsize=1024)

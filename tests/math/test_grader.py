@@ -69,7 +69,16 @@ def right(pred: str, gold: str) -> bool:
         ("\\boxed{\\boxed{4}}", "4"),
         ("\\boxed{}", ""),
         ("\\boxed{5", None),
-        ("\\boxed5", None),
+        ("\\boxed5", "5"),
+        ("so $\\boxed 9$.", "9"),
+        ("$\\boxed\\frac12$", "\\frac12"),
+        ("\\boxed \\frac{1}{2}", "\\frac{1}{2}"),
+        ("\\boxed\\text{yes}", "\\text{yes}"),
+        ("\\boxed A", "A"),
+        ("\\boxed{3} and \\boxed 4", "4"),
+        ("\\boxed{3} in \\boxed as asked", "3"),
+        ("\\boxed 4 and \\boxed{", "4"),
+        ("\\boxedx{3}", None),
         ("5", None),
     ],
 )
@@ -316,7 +325,7 @@ WORKED_OUT = {
     "1+\\sqrt2, 1-\\sqrt2": ({"1\\pm\\sqrt2"}, {"1\\pm\\sqrt{1+1}", "\\frac{2\\pm\\sqrt{4+4}}{2}"}),
     # of complex numbers
     "-48+6i": ({"6i-48", "6(i-8)", "i(6+48i)"}, {"(4+2i)(-9+6i)", "-36+24i-18i-12", "(-40+3i)-(8-3i)"}),
-    "\\frac12-\\frac12i": ({"\\frac{1-i}{2}"}, {"\\frac{1}{1+i}", "(1+i)^{-1}"}),
+    "\\frac12-\\frac12i": ({"\\frac{1-i}{2}", "\\frac{1}{1+i}"}, {"\\frac{1-2i}{3-i}", "(1+i)^{-1}"}),
     "\\begin{pmatrix} 1 & 2 \\\\ 0 & 1 \\end{pmatrix}": (
         {"\\frac12\\begin{pmatrix} 2 & 4 \\\\ 0 & 2 \\end{pmatrix}"},
         {"\\begin{pmatrix} 1 & 1 \\\\ 0 & 1 \\end{pmatrix}\\begin{pmatrix} 1 & 1 \\\\ 0 & 1 \\end{pmatrix}",
@@ -409,6 +418,18 @@ def test_hostile_strings_answer_in_time_and_run_nothing(tmp_path: Path) -> None:
     assert right("\\int_0^2 3x\\,dx", "3!")
 
 
+def test_brackets_that_are_never_closed_cost_nothing_and_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grader, "_verify", lambda gold, pred: pytest.fail(f"sent to the worker: {pred[:80]}"))
+    for gold in ("5", "\\frac12", "(1,2)", "x^2+1", "[0,1)", "1,2", "8+9"):
+        assert grade("\\boxed{" + "\\left(" * 300 + "}", gold).score == 0.0
+
+
+def test_two_million_braces_are_read_at_once() -> None:
+    start = time.process_time()
+    assert grade("\\boxed{" + "{}" * 10**6 + "}", "5").status == TOO_LONG
+    assert time.process_time() - start < 1.0
+
+
 @pytest.mark.parametrize("code", CODE)
 def test_code_never_reaches_the_worker(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grader, "_verify", lambda gold, pred: pytest.fail(f"sent to the worker: {pred}"))
@@ -454,8 +475,10 @@ def test_the_verdict_does_not_depend_on_the_load_of_the_machine() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="stops a process")
-def test_what_the_clock_on_the_wall_stops_has_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine kept the worker from its work: that says nothing of the answer, right or wrong."""
+def test_what_the_clock_on_the_wall_stops_once_has_no_score_and_twice_is_a_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The machine kept the worker from its work: that says nothing of the answer, unless it happens again."""
     stopped = grader.WorkerPool("marft_envs.math._verify_worker:verify", deadline=0.2)
     with stopped, monkeypatch.context() as patch:
         patch.setattr(grader, "_pool", lambda: stopped)
@@ -464,9 +487,12 @@ def test_what_the_clock_on_the_wall_stops_has_no_score(monkeypatch: pytest.Monke
             process = stopped.slots[0].process
             assert process is not None
             os.kill(process.pid, signal.SIGSTOP)
-            with pytest.raises(WorkerLate, match="less to do") as late:
-                grade("\\boxed{\\sum_{n=1}^{11} n}", answer)
-            assert fault_of(late.value) == "machine"
+            if answer == "6\\cdot 11":
+                with pytest.raises(WorkerLate, match="less to do") as late:
+                    grade("\\boxed{\\sum_{n=1}^{11} n}", answer)
+                assert fault_of(late.value) == "machine"
+            else:  # the same answer again: nobody opts out of a score by being slow
+                assert grade("\\boxed{\\sum_{n=1}^{11} n}", answer).status == TIMEOUT
     assert grade("\\boxed{\\sum_{n=1}^{11} n}", "6\\cdot 11").status == CORRECT
 
 

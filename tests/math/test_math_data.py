@@ -335,3 +335,18 @@ def test_hub_rows_of_another_kind_are_refused_too() -> None:
     math = ROWS["math"][0]
     with pytest.raises(DataError, match="row 0: 'solution' is a list"):
         rows_to_problems("math", [{**math, "solution": [1]}])
+
+
+def test_zero_and_whole_floats_are_ids_and_levels(tmp_path: Path) -> None:
+    rows = [{"id": number, "problem": "1+1?", "answer": "2", "level": 5.0} for number in (0, 1.0, 2)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    problems = data.load(tmp_path / "rows.jsonl")
+    assert [problem.id for problem in problems] == ["0", "1", "2"]
+    assert {problem.level for problem in problems} == {5}
+
+
+def test_a_key_that_stands_twice_is_refused_by_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"problem": "1+1?", "answer": "2"}\n{"problem": "2+2?", "answer": "4", "answer": "5"}\n')
+    with pytest.raises(DataError, match=r"rows\.jsonl, line 2: the key 'answer' stands twice"):
+        data.load(path)
