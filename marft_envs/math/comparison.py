@@ -93,14 +93,14 @@ def _measured(gold: Tree, pred: Tree) -> bool | None:
 
 
 def _ratios(gold: Group, pred: Group) -> bool | None:
-    """Two ratios, which may be reduced; what could be a time of day may not."""
+    """Two ratios, which may be reduced; a gold answer that could be a time of day may not."""
     first, second = ([part.text for part in group.parts if isinstance(part, Scalar)] for group in (gold, pred))
     times = [_CLOCK.fullmatch(key(":".join(texts))) is not None for texts in (first, second)]
     if all(times) and {len(first), len(second)} == {2, 3}:
         first, second = ([*texts, "00"][:3] for texts in (first, second))  # 20:34 is 20:34:00
     if len(first) != len(second) or any(map(finished.undone, second)):
         return False
-    if any(times):
+    if times[0]:
         return _ordered(tuple(map(Scalar, first)), tuple(map(Scalar, second)))
     pairs = pairwise(zip(first, second, strict=True))
     equal = [exact.same_value(f"({a})*({d})", f"({b})*({c})") for (a, b), (c, d) in pairs]
