@@ -42,7 +42,7 @@ _EMPHASIS = re.compile(
 _WRAPPED = re.compile(r"([*_`]+|~~)(?=[^\s*_`~])([^*_`~]+)\1")
 _LEAD_IN = re.compile(
     r"\s*(\\text\{)?\s*(?:(?:so|thus|hence|therefore),?\s+)?(?:(?:the|my|our)\s+)?(?:(?:final|correct|right)\s+)?"
-    r"(?:answer|ans\.?|答案)\s*(?:(?:is|are|为|是)(?![a-z])|[:：=])[\s:]*(?=\S)",
+    r"(?:an(?:swer|s\.?)|答案)\s*(?:(?:is|are|为|是)(?![a-z])|[:：=])[\s:]*(?=\S)",
     re.IGNORECASE,
 )
 _MONEY = re.compile(r"(\\\$|[€£¥₹])\s*(-?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?)(?<=\d)(?![\d^_])")
