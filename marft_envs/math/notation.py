@@ -120,8 +120,8 @@ PLURALS = {
 }  # fmt: skip
 FILLERS = frozenset((
     "of", "the", "a", "an", "in", "to", "at", "is", "are", "was", "were", "be", "there", "unit", "units", "total",
-    "altogether", "all", "each", "per", "exactly", "about", "only", "approximately", "roughly", "due", "st", "nd",
-    "rd", "th", "and",
+    "altogether", "all", "each", "per", "exactly", "about", "only", "approximately", "roughly", "due",
+    "and",
 ))  # fmt: skip
 """Words that say nothing of a number."""
 COUNTERS = "个只本支条张名位块件辆棵朵头匹把片颗粒袋箱盒瓶次"
