@@ -21,9 +21,10 @@ from marft_algos.ranks.group import lead
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout import selfplay
 from marft_algos.rollout.chunks import CHUNK, Chunk, Played, lost
+from marft_algos.rollout.collector import OnProgress
 from marft_algos.terminal import say
 from marft_algos.training.parts import Parts
-from marft_algos.training.rollouts import Players, Progress
+from marft_algos.training.rollouts import RolloutStats
 from marft_envs.errors import MarftError
 from marft_envs.pool import NODE
 
@@ -86,7 +87,7 @@ class RayRollouts:
         self._times: deque[float] = deque(maxlen=100)
         self._counted: defaultdict[str, float] = defaultdict(float)
         self._damages = Counter[int | None]()
-        self._players = Players()
+        self._stats = RolloutStats()
         self._lock, self._counting, self._closed = threading.RLock(), threading.Lock(), False
         lead(self._group, self._open)
 
@@ -115,7 +116,7 @@ class RayRollouts:
         """Returns what engines and workers counted since the last call."""
         with self._counting:
             counted, self._counted = dict(self._counted), defaultdict(float)
-            players = self._players.take()
+            players = self._stats.take()
         ready = sum(seat.facts is not None for seat in self._seats)
         return {**counted, "workers": ready, "time_players": players} if not self._group.rank else {}
 
@@ -197,7 +198,7 @@ class RayRollouts:
     # Chunks -----------------------------------------------------------------------------------------
 
     def play(
-        self, chunks: Sequence[Chunk], on_progress: Progress, weights: dict[str, _Weights] | None = None
+        self, chunks: Sequence[Chunk], on_progress: OnProgress, weights: dict[str, _Weights] | None = None
     ) -> list[Played]:
         """Plays every chunk on one of the workers.
 
@@ -238,7 +239,7 @@ class RayRollouts:
                 on_progress(sum(len(chunks[number].panel) for number in done), total, tokens)
             with self._counting:
                 for number, chunk in enumerate(chunks):
-                    self._players.add(chunk, done[number])
+                    self._stats.add(chunk, done[number])
             return [done[number] for number in range(len(chunks))]
 
     def _give_up(self, chunk: Chunk, times: int) -> Played:

@@ -26,8 +26,8 @@ from marft_algos.ranks.alike import Facts
 from marft_algos.rollout import selfplay
 from marft_algos.rollout.chunks import Chunk, Played
 from marft_algos.training.parts import build
-from marft_algos.training.player import Player
 from marft_algos.training.resolve import resolve
+from marft_algos.training.rollouts import RolloutWorker
 from marft_algos.training.setup import make_env
 from marft_envs.errors import MarftError
 
@@ -92,7 +92,7 @@ class Worker:
             config = self._served(config, venv)
         self._parts = parts = build(config)
         pool = selfplay.Pool(config, parts.policies) if config.pool else None
-        self._player = Player(parts, chunk, pool)
+        self._worker = RolloutWorker(parts, chunk, pool)
         self._publisher = Publisher(parts.engine, parts.policies)
         self._versions: dict[str, int] = {}
 
@@ -153,13 +153,13 @@ class Worker:
     def play(self, chunk: Chunk) -> tuple[Packed, float]:
         """Plays a chunk; returns what it came to, pickled, and the seconds that it took."""
         started = time.monotonic()
-        played: Played = self._player.play(chunk)
+        played: Played = self._worker.play(chunk)
         played.engine = self._parts.engine.metrics()
         return Packed.of(pickle.dumps(played)), time.monotonic() - started
 
     def close(self) -> None:
         """Ends environments and engine."""
-        self._player.close()
+        self._worker.close()
         self._parts.engine.close()
         self._publisher.close()
         self._server.close()

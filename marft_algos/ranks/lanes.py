@@ -69,8 +69,8 @@ class Lanes:
             MemoryError: Memory ran out, here or on another rank; as torch's own error where it happened.
         """
         done: dict[int, R] = {}
-        with self._together(passes):
-            for number in self._numbers(len(pieces), self.mine):
+        with self.together(passes):
+            for number in self.numbers(len(pieces)):
                 done[number] = work(pieces[number])
             self._make_up(pieces, work, passes)
         return self.merged(done)
@@ -94,11 +94,11 @@ class Lanes:
         """
         done: dict[int, R] = {}
         tree = _Tree()
-        with self._together(passes):
+        with self.together(passes):
             for lane in self.mine:
                 for tensor in parameters:
                     tensor.grad = None
-                for number in self._numbers(len(pieces), range(lane, lane + 1)):
+                for number in self.numbers(len(pieces), range(lane, lane + 1)):
                     done[number] = work(pieces[number])
                 if self.count > 1:
                     tree.add(torch.cat([_gradient(tensor).flatten() for tensor in parameters]))
@@ -117,8 +117,9 @@ class Lanes:
             found |= part
         return [found[number] for number in sorted(found)]
 
-    def _numbers(self, pieces: int, lanes: range) -> list[int]:
-        """Returns the numbers of these lanes' pieces."""
+    def numbers(self, pieces: int, lanes: range | None = None) -> list[int]:
+        """Returns the numbers of these lanes' pieces; this rank's if none are named."""
+        lanes = self.mine if lanes is None else lanes
         return [number for number in range(pieces) if self.of(number) in lanes]
 
     def _make_up(self, pieces: Sequence[T], work: Callable[[T], R], passes: bool) -> None:
@@ -126,12 +127,12 @@ class Lanes:
         if not (passes and self.sharded):
             return
         share = self.count // self.group.size
-        counts = [len(self._numbers(len(pieces), range(lane, lane + share))) for lane in range(0, self.count, share)]
+        counts = [len(self.numbers(len(pieces), range(lane, lane + share))) for lane in range(0, self.count, share)]
         for _ in range(max(counts) - counts[self.group.rank]):
             work(pieces[-1])
 
     @contextmanager
-    def _together(self, passes: bool) -> Iterator[None]:
+    def together(self, passes: bool = False) -> Iterator[None]:
         """Lets memory run out on all ranks where it does on one: all of them go on with smaller pieces.
 
         Not in a pass over a sharded base: the others wait inside it.

@@ -26,6 +26,8 @@ from marft_envs.vector import Request, VectorEnv
 if TYPE_CHECKING:
     from marft_algos.models.chat import Renderer
 
+OnProgress = Callable[[int, int, int], None]
+"""(finished episodes, episodes, tokens sampled so far)."""
 States = dict[int, dict[int, FlexEnv]]
 """Number of an episode -> layer -> copy of the environment before it."""
 PolicyAssignment = Callable[[str, int, int], str]
@@ -57,7 +59,7 @@ class Collector:
         *,
         seed: int = 0,
         overlap: bool = False,
-        on_progress: Callable[[int, int, int], None] | None = None,
+        on_progress: OnProgress | None = None,
         assignment: PolicyAssignment | None = None,
         states: States | None = None,
     ) -> None:
@@ -141,10 +143,17 @@ class Collector:
         sizes = Counter(number // group_size for number in self._numbers[:total])
         finished = tokens = 0
         threads = ThreadPoolExecutor(self._vec.num_envs, "marft-generate")  # none starts before something is submitted
-        rounds = self._one_by_one(threads) if self._apart() else self._together()
-        abandoned = False
+        rounds = self._one_by_one(threads)
+        apart, abandoned = self._apart(), False
         try:
-            for ended, replies in rounds:
+            while not self._vec.done:
+                if apart:
+                    ended, replies = next(rounds)
+                else:  # all open turns as one batch, for engines that decode together
+                    turns = self._vec.poll(wait=not self._overlap)
+                    self._copy(turns)
+                    requests, replies = self._answer(turns) if turns else ([], [])
+                    ended = self._push(turns, requests, replies)
                 tokens += sum(len(reply.action_ids) for reply in replies)
                 finished += len(ended)
                 if self._on_progress is not None:
@@ -168,15 +177,7 @@ class Collector:
         """Returns whether episodes go on by themselves."""
         return self._engine.one_by_one
 
-    def _together(self) -> Generator[tuple[list[Episode], Sequence[Generation]]]:
-        """Generates all open turns as one batch, over and over: for engines that decode together."""
-        while not self._vec.done:
-            turns = self._vec.poll(wait=not self._overlap)
-            self._copy(turns)
-            requests, replies = self._answer(turns) if turns else ([], [])
-            yield self._push(turns, requests, replies), replies
-
-    def _one_by_one(self, threads: ThreadPoolExecutor) -> Generator[tuple[list[Episode], Sequence[Generation]]]:
+    def _one_by_one(self, threads: ThreadPoolExecutor) -> Generator[tuple[list[Episode], list[Generation]]]:
         """Lets every episode go on as soon as the replies of its layer are there; a slow one holds up no other.
 
         What an engine is asked for a turn depends on the episode alone, so results do not depend on timing.

@@ -1,23 +1,36 @@
-"""Collects what an iteration learns from: groups of episodes, played anew until the algorithm has those it wants."""
+"""Collects what iterations learn from: groups of episodes, played anew until the algorithm has those it wants.
+
+With staleness s, iteration i learns from episodes of version max(0, i − s): the first s + 1 iterations are played by
+the untrained team, and after update i the team of version i + 1 plays iteration i + 1 + s. Nothing is played that
+nobody would learn from. What waits is in the checkpoint. Where others play than learn, they play meanwhile, by the same
+plan: what is learnt does not depend on who is faster.
+"""
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from marft_algos import seeds
-from marft_algos.algorithms import base as algorithms
-from marft_algos.algorithms.base import Algorithm
+from marft_algos.algorithms.base import Algorithm, GroupConfig
 from marft_algos.config.settings import TrainConfig
 from marft_algos.credit.branches import Keep
 from marft_algos.credit.diagnostics import Judged
 from marft_algos.ranks.group import Group, lead
 from marft_algos.rollout.chunks import Played, cut
+from marft_algos.rollout.collector import OnProgress
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import Problems, Variety, check, check_any, counts, settle, summary, whole
-from marft_algos.training.rollouts import Progress, Rollouts
+from marft_algos.runs import plain
+from marft_algos.runs.progress import Progress
+from marft_algos.training.rollouts import RolloutBackend
 from marft_algos.types import Trajectory
+from marft_envs.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +50,127 @@ class Collected:
         return int(self.metrics.get("tokens_played", self.metrics["tokens"]))
 
 
-class Episodes:
-    """Collects episodes that the policies play.
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What is played of an iteration, and by which version of the policies."""
+
+    iteration: int
+    version: int
+    played: Future[Collected]
+
+    @property
+    def collected(self) -> Collected | None:
+        """Returns what was played, once it is all there."""
+        return self.played.result() if self.played.done() and self.played.exception() is None else None
+
+
+def done(collected: Collected) -> Future[Collected]:
+    """Returns what is there already as something that may have been waited for."""
+    future = Future[Collected]()
+    future.set_result(collected)
+    return future
+
+
+class RolloutQueue:
+    """Plays iterations, and holds what is played and not yet learnt from.
 
     Args:
-        config: The run's settings.
+        config: Says how many iterations may wait beside the one that is learnt from next, and what ends the run.
         algorithm: Says which groups it wants.
         problems: What is played.
-        rollouts: Play it.
+        backend: Plays it.
+        group: The ranks.
+        demonstrations: What is learnt from instead of what policies play.
     """
 
-    def __init__(self, config: TrainConfig, algorithm: Algorithm, problems: Problems, rollouts: Rollouts) -> None:
-        self._config, self._algorithm, self._problems, self._rollouts = config, algorithm, problems, rollouts
+    def __init__(
+        self,
+        config: TrainConfig,
+        algorithm: Algorithm,
+        problems: Problems,
+        backend: RolloutBackend,
+        group: Group,
+        demonstrations: Demonstrations | None = None,
+    ) -> None:
+        self._config, self._algorithm, self._problems, self._backend = config, algorithm, problems, backend
+        self._group, self._demonstrations = group, demonstrations
         self._variety = Variety(algorithm.group_size)
+        self._queue = deque[Waiting]()
+        self._elsewhere = ThreadPoolExecutor(1, "marft-elsewhere")  # where others play than learn
+        self.waited = 0.0
+        """Seconds for which :meth:`take` has waited."""
 
-    def collect(self, iteration: int, judge: int, on_progress: Progress, weights: Any = None) -> Collected:
+    def fill(self, progress: Progress, version: int, on_progress: OnProgress) -> None:
+        """Plays the iterations that lack, in order, with the policies as they are; or lets others begin to.
+
+        Args:
+            progress: Of the learner.
+            version: Of the policies.
+            on_progress: Is told how far it is, unless the learner goes on meanwhile.
+
+        Raises:
+            OutageError: Too many episodes were lost.
+            TaskError: The task's code does not work.
+        """
+        while self._lacks(progress):
+            iteration, backend = progress.iteration + len(self._queue), self._backend
+            played = Future[Collected]()  # of ranks other than the first: what that one's others play is told to all
+            if self._demonstrations is not None:
+                played.set_result(self._demonstrated(self._demonstrations, iteration, version))
+            elif not backend.apart:
+                played.set_result(self._collect(iteration, on_progress))
+            elif self._group.rank == 0:
+                shown = _unseen if self._config.staleness else on_progress
+                played = self._elsewhere.submit(self._collect, iteration, shown, backend.pin())
+            self._queue.append(Waiting(iteration, version, played))
+
+    def take(self) -> Collected:
+        """Returns what the next iteration learns from, once it is there; it waits no longer."""
+        started, played = time.monotonic(), self._queue[0].played
+        collected = lead(self._group, played.result) if self._backend.apart else played.result()
+        self.waited += time.monotonic() - started
+        self._queue.popleft()
+        return collected
+
+    def close(self) -> None:
+        """Lets nothing more begin."""
+        self._elsewhere.shutdown(wait=False)
+
+    def held_out(self, on_progress: OnProgress) -> list[Trajectory]:
+        """Plays the held-out panel.
+
+        Args:
+            on_progress: Is told how far it is.
+
+        Raises:
+            OutageError: Too many episodes were lost for a score; see the settings ``max_lost`` and ``on_task_error``.
+            TaskError: The task's code does not work.
+        """
+        if self._backend.apart:
+            return lead(self._group, partial(self._held_out, on_progress))
+        return self._held_out(on_progress)
+
+    def _held_out(self, on_progress: OnProgress) -> list[Trajectory]:
+        chunks = cut(self._problems.held_out, self._backend.chunk, seeds.EVALUATION)
+        played = [t for part in self._backend.play(chunks, on_progress) for t in part.trajectories]
+        check_any(played)
+        check(played, self._config, "an evaluation")
+        return settle(played)
+
+    def _collect(self, iteration: int, on_progress: OnProgress, weights: Any = None) -> Collected:
         """Plays the iteration's groups; those that the algorithm does not want are replaced by fresh ones.
 
         Args:
             iteration: Problems and samples depend on it.
-            judge: Turns of so many episodes are judged by replays.
             on_progress: Is told how far it is.
-            weights: What is played with, see ``Rollouts.pin``.
+            weights: What is played with, see ``RolloutBackend.pin``.
 
         Raises:
             OutageError: Too many episodes were lost.
             TaskError: The task's code does not work.
         """
         config, algorithm = self._config, self._algorithm
+        judge = config.credit_diagnostics if due(iteration + 1, config.record_every) else 0
         keep: Keep = "decisions" if judge else algorithm.rule.keep
         size = algorithm.group_size
         lacking = config.episodes_per_iteration // size
@@ -75,7 +181,7 @@ class Episodes:
             panel = self._problems.train(config.seed, iteration, lacking, refill).repeated(size)
             chunks = cut(
                 panel,
-                self._rollouts.chunk,
+                self._backend.chunk,
                 iteration,
                 first=len(played),
                 group_size=size,
@@ -83,7 +189,7 @@ class Episodes:
                 judged=judge,
                 refill=refill,
             )
-            done = self._rollouts.play(chunks, on_progress, weights)
+            done = self._backend.play(chunks, on_progress, weights)
             fresh = [trajectory for part in done for trajectory in part.trajectories]
             if not refill:
                 check_any(fresh)
@@ -94,22 +200,6 @@ class Episodes:
             if not lacking:
                 break
         return self._counted(played, kept, parts, iteration)
-
-    def held_out(self, on_progress: Progress) -> list[Trajectory]:
-        """Plays the held-out panel.
-
-        Args:
-            on_progress: Is told how far it is.
-
-        Raises:
-            OutageError: Too many episodes were lost for a score; see the settings ``max_lost`` and ``on_task_error``.
-            TaskError: The task's code does not work.
-        """
-        chunks = cut(self._problems.held_out, self._rollouts.chunk, seeds.EVALUATION)
-        played = [t for part in self._rollouts.play(chunks, on_progress) for t in part.trajectories]
-        check_any(played)
-        check(played, self._config, "an evaluation")
-        return settle(played)
 
     def _counted(
         self, played: Sequence[Trajectory], kept: Sequence[Trajectory], parts: Sequence[Played], iteration: int
@@ -126,33 +216,86 @@ class Episodes:
         metrics["tokens_played"] = sum(trajectory.tokens for trajectory in played)
         metrics["tokens_processed"] = sum(trajectory.processed for trajectory in played)
         metrics["latency_played"] = sum(trajectory.critical_path for trajectory in played)
-        if isinstance(self._algorithm.config, algorithms.GroupConfig):
+        if isinstance(self._algorithm.config, GroupConfig):
             metrics |= {"groups": len(kept) // size, "groups_dropped": (len(played) - len(kept)) // size}
         return Collected(kept, metrics, [judged for part in parts for judged in part.judged])
 
+    def _demonstrated(self, demonstrations: Demonstrations, iteration: int, version: int) -> Collected:
+        """Collects demonstrations, which rank 0 draws for all, as if the policies of this version had said them."""
+        config = self._config
 
-def demonstrated(
-    config: TrainConfig,
-    problems: Problems,
-    demonstrations: Demonstrations,
-    iteration: int,
-    version: int,
-    group: Group,
-) -> Collected:
-    """Collects demonstrations, which rank 0 draws for all.
+        def draw() -> tuple[Sequence[Trajectory], dict[str, float]]:
+            panel = self._problems.train(config.seed, iteration, config.episodes_per_iteration)
+            return demonstrations.draw(panel, iteration, version), demonstrations.metrics()
 
-    Args:
-        config: The run's settings.
-        problems: What is demonstrated.
-        demonstrations: Where they come from.
-        iteration: Problems depend on it.
-        version: Of the policies that learn from them, as if they had said it.
-        group: The ranks.
-    """
+        drawn, metrics = lead(self._group, draw)
+        return Collected(drawn, summary(drawn) | metrics)
 
-    def draw() -> tuple[Sequence[Trajectory], dict[str, float]]:
-        panel = problems.train(config.seed, iteration, config.episodes_per_iteration)
-        return demonstrations.draw(panel, iteration, version), demonstrations.metrics()
+    def _lacks(self, progress: Progress) -> bool:
+        if not self._queue:
+            return True
+        played = replace(progress, iteration=progress.iteration + len(self._queue))
+        for waiting in self._queue:
+            if (collected := waiting.collected) is not None:
+                played.spend(collected.metrics)
+        return len(self._queue) <= self._config.staleness and not played.done(self._config)
 
-    drawn, metrics = lead(group, draw)
-    return Collected(drawn, summary(drawn) | metrics)
+    def state_dict(self) -> list[Any]:
+        """Returns what waits, as plain values; what is being played is waited for, up to what has failed."""
+        rows: list[Any] = []
+        for waiting in self._queue:
+            if waiting.played.exception() is not None:  # waits; the same will be raised where it is taken
+                break
+            collected = waiting.played.result()
+            rows.append(
+                {
+                    "iteration": waiting.iteration,
+                    "version": waiting.version,
+                    "trajectories": plain.pack(collected.trajectories),
+                    "metrics": plain.pack(collected.metrics),
+                    "judged": plain.pack(collected.judged),
+                }
+            )
+        return rows
+
+    def load_state_dict(self, state: Sequence[Any], progress: Progress) -> None:
+        """Restores ``state_dict``, unless some of it is too old for the run's present staleness: then all is replayed.
+
+        Raises:
+            DataError: It is no such state, or of another iteration.
+        """
+        try:
+            queue = [
+                Waiting(
+                    row["iteration"],
+                    row["version"],
+                    _done(Collected(*(plain.unpack(row[name]) for name in ("trajectories", "metrics", "judged")))),
+                )
+                for row in state
+            ]
+        except (KeyError, TypeError) as error:
+            raise DataError(
+                f"The checkpoint's waiting episodes cannot be read ({error!r}); begin another run."
+            ) from error
+        if [waiting.iteration for waiting in queue] != [progress.iteration + i for i in range(len(queue))]:
+            raise DataError(
+                f"The checkpoint of iteration {progress.iteration} holds episodes of others: {queue[0].iteration} and "
+                "later. Move it away, and the same command takes the one before."
+            )
+        ages = [progress.version + i - waiting.version for i, waiting in enumerate(queue)]
+        self._queue = deque(queue if max(ages, default=0) <= self._config.staleness else [])
+
+
+def due(iteration: int, every: int) -> bool:
+    """Whether something that is done every so many iterations is done after this one; every 0: never."""
+    return every > 0 and iteration % every == 0
+
+
+def _unseen(done: int, total: int, tokens: int) -> None:
+    """Shows nothing: what is shown is what the learner does meanwhile."""
+
+
+def _done(collected: Collected) -> Future[Collected]:
+    future = Future[Collected]()
+    future.set_result(collected)
+    return future

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 import numpy as np
@@ -13,7 +13,7 @@ from marft_algos.engines.base import RolloutEngine
 from marft_algos.engines.mixed import MixedEngine
 from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.models.chat import Renderer
-from marft_algos.rollout.collector import Collector
+from marft_algos.rollout.collector import Collector, OnProgress
 from marft_algos.rollout.panel import Panel, check
 from marft_algos.runs.folder import EvalRecord, PanelFacts
 from marft_algos.runs.intervals import Interval
@@ -22,8 +22,6 @@ from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.vector import VectorEnv
 
-Progress = Callable[[int, int, int], None]
-
 
 def play(
     config: TrainConfig,
@@ -31,7 +29,7 @@ def play(
     panel: Panel,
     renderer: Renderer,
     engine: RolloutEngine,
-    on_progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
 ) -> list[Trajectory]:
     """Plays the panel as at evaluation: greedily, unless the settings say otherwise.
 

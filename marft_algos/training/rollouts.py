@@ -1,28 +1,34 @@
-"""Where chunks are played: in this process, each rank some of them."""
+"""Plays chunks of episodes: with the run's environments, its engine, and replays where credit wants them."""
 
 from __future__ import annotations
 
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from marft_algos import seeds
+from marft_algos.config.settings import TrainConfig
+from marft_algos.credit import diagnostics
 from marft_algos.engines.base import Publisher
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout import selfplay
 from marft_algos.rollout.chunks import CHUNK, Chunk, Played
+from marft_algos.rollout.collector import Collector, OnProgress
+from marft_algos.rollout.panel import settle, whole
+from marft_algos.rollout.replay import Replayer, StartEngine, TreeCollector
+from marft_algos.training import evaluate, setup
 from marft_algos.training.parts import Parts
-from marft_algos.training.player import Player
-
-Progress = Callable[[int, int, int], None]
-"""(finished episodes, episodes, tokens sampled so far)."""
+from marft_algos.types import Trajectory
+from marft_envs.vector import VectorEnv
 
 
-class Rollouts(Protocol):
+class RolloutBackend(Protocol):
     """Plays chunks with the policies' published weights."""
 
     chunk: int
@@ -35,7 +41,7 @@ class Rollouts(Protocol):
     lost: Path | None
     """Folder for chunks that end whoever plays them; none: they are not kept."""
 
-    def play(self, chunks: Sequence[Chunk], on_progress: Progress, weights: Any = None) -> list[Played]:
+    def play(self, chunks: Sequence[Chunk], on_progress: OnProgress, weights: Any = None) -> list[Played]:
         """Plays every chunk once; returns what they came to, in their order.
 
         Args:
@@ -59,14 +65,14 @@ class Rollouts(Protocol):
     def metrics(self) -> dict[str, Any]:
         """Returns what to log that was counted since the last call: ``time_…`` as it is, the rest under ``engine/``.
 
-        ``time_players`` says who played how much of what is learnt from, see ``Players``.
+        ``time_players`` says who played how much of what is learnt from, see ``RolloutStats``.
         """
 
     def close(self) -> None:
         """Ends environments, engines and connections."""
 
 
-class Players:
+class RolloutStats:
     """Counts what each rank or worker has played of what is learnt from."""
 
     def __init__(self) -> None:
@@ -86,7 +92,7 @@ class Players:
 
     def take(self) -> list[dict[str, Any]]:
         """Returns a row for each, by name, and begins anew."""
-        counted, self._counted = self._counted, Players()._counted
+        counted, self._counted = self._counted, RolloutStats()._counted
         return [{"name": name, **counted[name]} for name in sorted(counted, key=_natural) if name]
 
 
@@ -100,7 +106,7 @@ RAY = "marft_algos.cluster.rollouts", "RayRollouts"
 """Where the kind is that needs what not everybody has installed."""
 
 
-def make(parts: Parts, lanes: Lanes, pool: selfplay.Pool | None) -> Rollouts:
+def make(parts: Parts, lanes: Lanes, pool: selfplay.Pool | None) -> RolloutBackend:
     """Makes the kind that the settings name.
 
     Raises:
@@ -108,12 +114,12 @@ def make(parts: Parts, lanes: Lanes, pool: selfplay.Pool | None) -> Rollouts:
         MissingExtraError: It needs a package that is not installed.
     """
     if parts.config.rollouts == "here":
-        return Here(parts, lanes, pool)
+        return LocalRollouts(parts, lanes, pool)
     module, name = RAY
-    return cast(Rollouts, getattr(import_module(module), name)(parts, lanes, pool))
+    return cast(RolloutBackend, getattr(import_module(module), name)(parts, lanes, pool))
 
 
-class Here:
+class LocalRollouts:
     """Plays in this process, or each of several ranks its share.
 
     Args:
@@ -126,27 +132,29 @@ class Here:
         config, self.apart = parts.config, False
         self.lost: Path | None = None
         self.chunk = config.chunk or (CHUNK if lanes.count > 1 else 0)
-        self._player, self._lanes, self._engine = Player(parts, self.chunk, pool), lanes, parts.engine
+        self._worker, self._lanes, self._engine = RolloutWorker(parts, self.chunk, pool), lanes, parts.engine
         self._publisher = Publisher(parts.engine, parts.policies, config.adapter_dir or None)
-        self._name, self._players = f"rank {lanes.group.rank} on {socket.gethostname()}", Players()
+        self._name, self._stats = f"rank {lanes.group.rank} on {socket.gethostname()}", RolloutStats()
         self._publishing = 0.0
 
-    def play(self, chunks: Sequence[Chunk], on_progress: Progress, weights: Any = None) -> list[Played]:
+    def play(self, chunks: Sequence[Chunk], on_progress: OnProgress, weights: Any = None) -> list[Played]:
         """Plays every chunk on one of the ranks, which all have the results."""
-        total, done, tokens = sum(len(chunk.panel) for chunk in chunks), 0, 0
+        total, ended, tokens, mine = sum(len(chunk.panel) for chunk in chunks), 0, 0, dict[int, Played]()
 
-        def play(chunk: Chunk) -> Played:
-            nonlocal done, tokens
-            self._player.on_progress = lambda ended, _, sampled: on_progress(done + ended, total, tokens + sampled)
-            started = time.monotonic()
-            played = self._player.play(chunk)
-            played.player, played.seconds = self._name, time.monotonic() - started
-            done, tokens = done + len(chunk.panel), tokens + sum(t.tokens for t in played.trajectories)
-            return played
+        def show(done: int, _: int, sampled: int) -> None:
+            on_progress(ended + done, total, tokens + sampled)
 
-        results = self._lanes.spread(chunks, play)
+        self._worker.on_progress = show
+        with self._lanes.together():
+            for number in self._lanes.numbers(len(chunks)):
+                started = time.monotonic()
+                mine[number] = played = self._worker.play(chunks[number])
+                played.player, played.seconds = self._name, time.monotonic() - started
+                ended += len(chunks[number].panel)
+                tokens += sum(trajectory.tokens for trajectory in played.trajectories)
+        results = self._lanes.merged(mine)
         for chunk, played in zip(chunks, results, strict=True):
-            self._players.add(chunk, played)
+            self._stats.add(chunk, played)
         return results
 
     def pin(self) -> None:
@@ -169,10 +177,117 @@ class Here:
     def metrics(self) -> dict[str, Any]:
         """Returns the engine's, and who played."""
         spent, self._publishing = self._publishing, 0.0
-        return {**self._engine.metrics(), "time_publish": spent, "time_players": self._players.take()}
+        return {**self._engine.metrics(), "time_publish": spent, "time_players": self._stats.take()}
 
     def close(self) -> None:
         """Ends environments and engine."""
-        self._player.close()
+        self._worker.close()
         self._engine.close()
         self._publisher.close()
+
+
+class RolloutWorker:
+    """Plays chunks with the parts of a run. It is made before a run goes on: replays may need where policies began.
+
+    Args:
+        parts: Of the run.
+        chunk: Episodes of a chunk at most; 0: as many as there are.
+        pool: Past states of the policies that are played against.
+    """
+
+    def __init__(self, parts: Parts, chunk: int, pool: selfplay.Pool | None = None) -> None:
+        config, algorithm = parts.config, parts.algorithm
+        self._parts, self._config, self._algorithm = parts, config, algorithm
+        self._chunk, self._assignment = chunk, None if pool is None else pool.assign
+        self.on_progress: OnProgress = lambda done, total, tokens: None
+        self._replayer = Replayer(
+            parts.policies.renderer,
+            parts.engine,
+            setup.sampling(config),
+            seed=config.seed,
+            slots=self._slots(config),
+            start=StartEngine(parts.engine, parts.policies) if "start" in algorithm.rule.needs else None,
+            assignment=self._assignment,
+        )
+        self._training: VectorEnv | None = None
+        self._held_out: VectorEnv | None = None
+        self._collector: Collector | None = None
+
+    def play(self, chunk: Chunk) -> Played:
+        """Plays a chunk's episodes, and their replays."""
+        training = chunk.iteration != seeds.EVALUATION
+        collector = self._for_training(chunk) if training else self._for_evaluation(chunk)
+        groups = collector.stream(
+            chunk.panel.seeds,
+            chunk.panel.options,
+            iteration=chunk.iteration,
+            first=chunk.first,
+            group_size=chunk.group_size,
+            keep=chunk.keep,
+        )
+        raw = sorted(chain.from_iterable(groups), key=lambda t: t.number)
+        return self._credited(chunk, raw) if training else Played(raw, frozenset(t.number for t in raw))
+
+    def _credited(self, chunk: Chunk, raw: list[Trajectory]) -> Played:
+        """Plays the replays of a chunk's episodes that credit wants."""
+        replayer = self._replayer
+        settled, size = settle(raw), chunk.group_size
+        split = [settled[start : start + size] for start in range(0, len(settled), size)]
+        kept = [t for group in split if self._algorithm.wanted(whole(group)) for t in group]
+        credited, judged = whole(kept), list[diagnostics.Judged]()
+        if self._algorithm.rule.keep != "nothing":
+            credited = self._algorithm.rule.replay(credited, replayer, chunk.iteration)
+        if chunk.judged:
+            few = [t for t in credited if t.number < chunk.first + chunk.judged]
+            judged = diagnostics.judge(few, replayer, chunk.iteration)
+        played = Played(raw, frozenset(t.number for t in kept), judged, replayer.branches, replayer.lost)
+        if replayer.spent or replayer.states:
+            played.trajectories = replayer.add_costs(raw)
+        answers = {t.number: t.replayed for t in credited}
+        played.trajectories = [replace(t, replayed=answers.get(t.number, ())) for t in played.trajectories]
+        return played
+
+    def close(self) -> None:
+        """Ends the environments; the engine belongs to the run."""
+        for vec in (self._training, self._held_out):
+            if vec is not None:
+                vec.close()
+        self._training = self._held_out = self._collector = None
+
+    def _for_evaluation(self, chunk: Chunk) -> Collector:
+        """Returns what plays held-out episodes."""
+        parts, config = self._parts, self._config
+        if self._held_out is None:
+            seeds.start_global(seeds.tasks_at_evaluation())
+            self._held_out = VectorEnv([parts.make_eval_env] * evaluate.slots(config, len(chunk.panel)))
+        seeds.start_global(seeds.tasks_at_evaluation(chunk.place))
+        place = (self._held_out, parts.policies.renderer, parts.engine, setup.sampling(config, evaluation=True))
+        return Collector(*place, seed=config.seed, on_progress=self._show)
+
+    def _for_training(self, chunk: Chunk) -> Collector:
+        """Returns what plays episodes to learn from, and ends the environments of the evaluation before."""
+        config = self._config
+        if self._held_out is not None:
+            self._held_out.close()
+            self._held_out = None
+        if self._collector is None:
+            parts, algorithm = self._parts, self._algorithm
+            seeds.start_global(seeds.tasks(config.seed, -1))
+            self._training = VectorEnv([parts.make_env] * self._slots(config))
+            place = (self._training, parts.policies.renderer, parts.engine, setup.sampling(config))
+            kwargs: dict[str, Any] = {"seed": config.seed, "overlap": config.overlap, "on_progress": self._show}
+            kwargs |= {"assignment": self._assignment, "states": self._replayer.states}
+            if algorithm.candidates > 1:
+                kwargs |= {"replayer": self._replayer, "candidates": algorithm.candidates, "worth": algorithm.worth}
+            self._collector = (Collector if algorithm.candidates == 1 else TreeCollector)(*place, **kwargs)
+        self._replayer.forget()  # a chunk that was broken off
+        seeds.start_global(seeds.tasks(config.seed, chunk.iteration, chunk.refill, chunk.place))
+        return self._collector
+
+    def _slots(self, config: TrainConfig) -> int:
+        """Returns the number of episodes in flight."""
+        episodes = min(config.episodes_per_iteration, self._chunk or config.episodes_per_iteration)
+        return min(config.num_envs or episodes, episodes)
+
+    def _show(self, done: int, total: int, tokens: int) -> None:
+        self.on_progress(done, total, tokens)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,9 +28,9 @@ from marft_algos.runs.folder import UNTRAINED, PanelFacts, RunFolder
 from marft_algos.runs.onlooker import Onlooker
 from marft_algos.runs.progress import Progress
 from marft_algos.terminal import say
-from marft_algos.training import ahead, evaluate, rollouts, setup
+from marft_algos.training import evaluate, rollouts, setup
 from marft_algos.training.advice import LongProblems, advice
-from marft_algos.training.collect import Collected, Episodes, demonstrated
+from marft_algos.training.collect import Collected, RolloutQueue, due
 from marft_algos.training.interrupt import Interrupt, Interrupted
 from marft_algos.training.parts import Parts
 from marft_algos.types import Trajectory
@@ -57,13 +56,12 @@ class Trainer:
         self.learner = Learner(algorithm, self.policies, self.critics, config.seed, self.lanes, config.staleness)
         self.pool = selfplay.Pool(config, self.policies) if config.pool else None
         self.rollouts = rollouts.make(parts, self.lanes, self.pool)
-        self._episodes = Episodes(config, algorithm, self.problems, self.rollouts)
-        self._ahead = ahead.Ahead(config)
-        self._elsewhere = ThreadPoolExecutor(1, "marft-elsewhere")
         self._demonstrations = parts.demonstrations
+        queue = config, algorithm, self.problems, self.rollouts, self.group, parts.demonstrations
+        self._queue = RolloutQueue(*queue)
         self.progress = Progress()
         self._advised, self._cpu, self._long = False, time.process_time(), LongProblems()
-        self._waited, self._others, self._restarted = 0.0, self.group.seconds, 0.0
+        self._others, self._restarted = self.group.seconds, 0.0
         self._saved = setup.saved_policies(config, self.policies)
 
     def start(self) -> RunFolder:
@@ -107,7 +105,7 @@ class Trainer:
         self.learner.load_state_dict(state["learner"])
         if self.critics is not None:
             self.critics.load_state_dict(state["critics"])
-        self._ahead.load_state_dict(state.get("ahead", []), self.progress)
+        self._queue.load_state_dict(state.get("ahead", []), self.progress)
         self.policies.version = self.progress.version
         run.write_config(self.config.to_toml())
         run.rewind(self.progress.iteration, self.progress.metrics_bytes)
@@ -120,6 +118,10 @@ class Trainer:
             OutageError: Too many episodes were lost to faults of engine, world or machine; the state was saved.
             TaskError: The task's code does not work; the state was saved.
         """
+
+        def show(done: int, total: int, tokens: int) -> None:
+            display.phase(f"playing: {done}/{total} episodes, {tokens} tokens")
+
         config = self.config
         sinks = list[loggers.Logger]()
         if self.group.rank == 0:
@@ -138,8 +140,8 @@ class Trainer:
                         started = time.monotonic()
                         with session.interrupt.allowed():
                             display.phase("playing")
-                            self._ahead.fill(partial(self._begin, display), self.progress, self.policies.version)
-                            collected = self._ahead.take(self._wait)
+                            self._queue.fill(self.progress, self.policies.version, show)
+                            collected = self._queue.take()
                         self._tell(session, collected.trajectories)
                         self._learn(session, collected, started)
                     self._tell(session, last=True)
@@ -147,7 +149,7 @@ class Trainer:
             if self._demonstrations is not None:
                 self._demonstrations.close()
             self.rollouts.close()
-            self._elsewhere.shutdown(wait=False)
+            self._queue.close()
             for sink in sinks:
                 sink.close()
 
@@ -210,9 +212,9 @@ class Trainer:
         self.progress.spend(metrics)
         metrics["tokens_total"] = self.progress.tokens
         last = self._done()
-        if config.record_episodes and (last or _due(iteration, config.record_every)):
+        if config.record_episodes and (last or due(iteration, config.record_every)):
             self._record(session.run, iteration, collected.trajectories[: config.record_episodes])
-        evaluated = last or _due(iteration, config.eval_every) or self.progress.reached(config) > reached
+        evaluated = last or due(iteration, config.eval_every) or self.progress.reached(config) > reached
         if evaluated:
             try:
                 metrics |= self._evaluate(session, iteration)
@@ -222,41 +224,18 @@ class Trainer:
                 self._save(session.run)
                 raise
         self._log(session, {"iteration": iteration, **metrics}, started)
-        if evaluated or _due(iteration, config.save_every):
+        if evaluated or due(iteration, config.save_every):
             self._save(session.run)
         session.interrupt.agreed()
-
-    def _begin(self, display: loggers.Display, iteration: int) -> Future[Collected]:
-        """Plays what an iteration learns from; where others do that, it is waited for later."""
-
-        def show(done: int, total: int, tokens: int) -> None:
-            display.phase(f"playing: {done}/{total} episodes, {tokens} tokens")
-
-        config, shown = self.config, self._demonstrations
-        if shown is not None:
-            return ahead.done(demonstrated(config, self.problems, shown, iteration, self.policies.version, self.group))
-        judge = config.credit_diagnostics if _due(iteration + 1, config.record_every) else 0
-        if not self.rollouts.apart:
-            return ahead.done(self._episodes.collect(iteration, judge, show))
-        if self.group.rank:
-            return Future()  # the first rank's is told to all: see ``_wait``
-        quiet = show if not config.staleness else _unseen
-        return self._elsewhere.submit(self._episodes.collect, iteration, judge, quiet, self.rollouts.pin())
-
-    def _wait(self, played: Future[Collected]) -> Collected:
-        started = time.monotonic()
-        collected = lead(self.group, played.result) if self.rollouts.apart else played.result()
-        self._waited += time.monotonic() - started
-        return collected
 
     def _waits(self) -> dict[str, Any]:
         """Returns how many ranks there are, what they waited for since the last call, and when they were restarted."""
         among = self.group.gather(self.group.seconds - self._others)  # rank by rank
         known: dict[str, Any] = {"engine/ranks": self.group.size, "engine/rank_restarts": restarts()}
-        known |= {"time_wait": self._waited, "time_ranks": [round(seconds, 4) for seconds in among]}
+        known |= {"time_wait": self._queue.waited, "time_ranks": [round(seconds, 4) for seconds in among]}
         if self._restarted:
             known["time_restart"] = self._restarted
-        self._waited, self._others, self._restarted = 0.0, self.group.seconds, 0.0
+        self._queue.waited, self._others, self._restarted = 0.0, self.group.seconds, 0.0
         return known
 
     def _done(self) -> bool:
@@ -278,8 +257,7 @@ class Trainer:
             session.display.phase(f"evaluating: {done}/{total}")
 
         started, run = time.monotonic(), session.run
-        play = partial(self._episodes.held_out, show)
-        played = lead(self.group, play) if self.rollouts.apart else play()
+        played = self._queue.held_out(show)
         run.write_episodes("eval", iteration, [records.row(t) for t in played])
         now = evaluate.records(played)
         estimate = runs.estimate(now)
@@ -336,7 +314,7 @@ class Trainer:
         if not again and checkpoint.steps(run.checkpoints)[-1:] == [self.progress.iteration]:
             return
         self.progress.version = self.policies.version
-        checkpoint.save(run.checkpoints, self.progress, self.policies, self._saved, state, self._ahead.state_dict())
+        checkpoint.save(run.checkpoints, self.progress, self.policies, self._saved, state, self._queue.state_dict())
         checkpoint.prune(run.checkpoints, self.config.keep, self.progress.best_iteration)
 
 
@@ -370,11 +348,3 @@ class _Session:
     display: loggers.Display
     sinks: Sequence[loggers.Logger]
     interrupt: Interrupt
-
-
-def _unseen(done: int, total: int, tokens: int) -> None:
-    """Shows nothing: what is shown is what the learner does meanwhile."""
-
-
-def _due(iteration: int, every: int) -> bool:
-    return every > 0 and iteration % every == 0

@@ -25,7 +25,7 @@ from marft_algos.config.elsewhere import ELSEWHERE
 from marft_algos.config.settings import SECTIONS, TrainConfig, build
 from marft_algos.rollout import panel as faults
 from marft_algos.runs.folder import RunFolder
-from marft_algos.training.collect import Episodes
+from marft_algos.training.collect import RolloutQueue
 from marft_envs import trajectory
 from marft_envs.errors import ConfigError
 
@@ -220,7 +220,7 @@ def test_a_run_that_ended_before_its_last_evaluation_makes_up_for_it(
             raise stopped
         return play(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Episodes, "held_out", interrupted)
+    monkeypatch.setattr(RolloutQueue, "held_out", interrupted)
     if isinstance(stopped, Killed):
         with pytest.raises(Killed):
             main([*argv, "run"])

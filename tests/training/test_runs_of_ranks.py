@@ -19,7 +19,7 @@ from marft_algos.ranks.group import Alone
 from marft_algos.rollout.chunks import cut
 from marft_algos.runs import checkpoint
 from marft_algos.training.parts import build
-from marft_algos.training.player import Player
+from marft_algos.training.rollouts import RolloutWorker
 from marft_algos.training.trainer import Trainer
 
 SHORT = {"iterations": 2, "num_envs": 3, "chunk": 4, "lanes": 4}
@@ -125,13 +125,13 @@ def test_a_rank_that_holds_another_bit_ends_the_run_and_nothing_of_it_is_saved(
 
 def test_chunks_have_the_tokens_of_one_batch_and_its_log_probs_but_for_rounding(model: Path, tmp_path: Path) -> None:
     parts = build(settings(model, tmp_path, **{**SHORT, "num_envs": None}))
-    player = Player(parts, 0)
+    worker = RolloutWorker(parts, 0)
     panel = parts.problems.train(parts.config.seed, 0, 12)
     ways = [
-        [turn for chunk in cut(panel, size, 0) for t in player.play(chunk).trajectories for turn in t.transitions]
+        [turn for chunk in cut(panel, size, 0) for t in worker.play(chunk).trajectories for turn in t.transitions]
         for size in (0, 4, 5)
     ]
-    player.close()
+    worker.close()
     assert len(ways[0]) >= 24
     for way in ways[1:]:
         assert [turn.reply.action_ids for turn in way] == [turn.reply.action_ids for turn in ways[0]]

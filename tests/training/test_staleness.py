@@ -9,7 +9,8 @@ import threading
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,12 +22,12 @@ from helpers.tiny import save_tiny
 from marft_algos.batching import StaleError
 from marft_algos.config.settings import TrainConfig
 from marft_algos.learner.learner import Learner
-from marft_algos.ranks.group import Group
+from marft_algos.ranks.group import Alone, Group
+from marft_algos.rollout.collector import OnProgress
 from marft_algos.runs import checkpoint, plain
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.progress import Progress
-from marft_algos.training.ahead import Ahead, done
-from marft_algos.training.collect import Collected, Episodes
+from marft_algos.training.collect import Collected, RolloutQueue
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import StopReason, Trajectory
@@ -131,20 +132,20 @@ def test_a_stop_in_the_middle_of_playing_loses_no_episode(
     """Ctrl-C while an iteration is played ahead: those that wait are kept, the broken one is played again."""
     whole, run = finished
     made = stale(model, tmp_path, save_every=1, keep="all", name="part")
-    before = Episodes.collect
+    before = RolloutQueue._collect
 
-    def stopped(episodes: Episodes, iteration: int, *args: Any) -> Collected:
+    def stopped(episodes: RolloutQueue, iteration: int, *args: Any) -> Collected:
         if iteration == 4:
             raise KeyboardInterrupt
         return before(episodes, iteration, *args)
 
-    monkeypatch.setattr(Episodes, "collect", stopped)
+    monkeypatch.setattr(RolloutQueue, "_collect", stopped)
     first = Trainer(build(made))
     part = first.start()
     with pytest.raises(KeyboardInterrupt), quiet_display() as display:
         first.train(part, display)
     assert checkpoint.steps(part.checkpoints)[-1] == 2
-    monkeypatch.setattr(Episodes, "collect", before)
+    monkeypatch.setattr(RolloutQueue, "_collect", before)
     rest = Trainer(build(made))
     rest.resume(part)
     with quiet_display() as display:
@@ -200,7 +201,7 @@ def test_less_staleness_than_before_plays_again_what_has_become_too_old(
 
 
 def test_replies_older_than_the_bound_end_the_run(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ahead, "_lacks", lambda ahead, progress: len(ahead._queue) < 3)
+    monkeypatch.setattr(RolloutQueue, "_lacks", lambda queue, progress: len(queue._queue) < 3)
     with pytest.raises(StaleError, match="expected at most 1 updates between"):
         train(stale(model, tmp_path, 1))
 
@@ -265,14 +266,24 @@ def test_what_a_task_put_there_is_described_and_nothing_else_is_made() -> None:
             plain.unpack(odd)
 
 
+class Counting(RolloutQueue):
+    """Plays nothing; an iteration's tokens are its number."""
+
+    def __init__(self) -> None:
+        config, none = TrainConfig(iterations=9, staleness=2), SimpleNamespace(group_size=1, apart=False)
+        super().__init__(config, cast(Any, none), cast(Any, none), cast(Any, none), Alone())
+
+    def _collect(self, iteration: int, on_progress: OnProgress, weights: Any = None) -> Collected:
+        return Collected([], {"tokens": iteration})
+
+
 def test_a_queue_of_another_iteration_is_refused() -> None:
-    config = TrainConfig(iterations=9, staleness=2)
-    ahead = Ahead(config)
-    ahead.fill(lambda iteration: done(Collected([], {"tokens": iteration})), Progress(iteration=3, version=3), 3)
-    state = ahead.state_dict()
+    queue = Counting()
+    queue.fill(Progress(iteration=3, version=3), 3, lambda done, total, tokens: None)
+    state = queue.state_dict()
     assert [row["iteration"] for row in state] == [3, 4, 5]
-    Ahead(config).load_state_dict(state, Progress(iteration=3, version=3))
+    Counting().load_state_dict(state, Progress(iteration=3, version=3))
     with pytest.raises(DataError, match="holds episodes of others: 3 and later"):
-        Ahead(config).load_state_dict(state, Progress(iteration=4, version=4))
+        Counting().load_state_dict(state, Progress(iteration=4, version=4))
     with pytest.raises(DataError, match="cannot be read"):
-        Ahead(config).load_state_dict([{"iteration": 4}], Progress(iteration=4, version=4))
+        Counting().load_state_dict([{"iteration": 4}], Progress(iteration=4, version=4))
