@@ -35,7 +35,7 @@ from marft_algos.models.policy import PolicySet
 from marft_algos.rollout.chunks import Chunk
 from marft_algos.runs import start
 from marft_algos.training.parts import build
-from marft_algos.training.player import Player
+from marft_algos.training.rollouts import RolloutWorker
 from marft_algos.types import Estimates, Trajectory, Transition
 from marft_envs.errors import MarftError
 
@@ -85,11 +85,11 @@ def measure(run: str, episodes: int, seed: int) -> dict[str, list[list[float]]]:
     config = start.defaults(run)
     given = {"seed": seed, "episodes_per_iteration": episodes, "iterations": 1}
     parts = build(configs.build({**given, "algorithm": presets.BF16 if config.dtype == "bf16" else {}}, config))
-    player = Player(parts, 0)
+    worker = RolloutWorker(parts, 0)
     try:
-        played = player.play(Chunk(parts.problems.train(seed, 0, episodes), 0)).trajectories
+        played = worker.play(Chunk(parts.problems.train(seed, 0, episodes), 0)).trajectories
     finally:
-        player.close()
+        worker.close()
     return rows(parts.policies, played)
 
 
