@@ -173,7 +173,7 @@ class OpenAIEngine(EngineBase):
             try:
                 self._ask(replace(request, messages=[{"role": "user", "content": "Hello"}], prompt_ids=[1]), params)
             except self._errors.OpenAIError as error:
-                return error  # type: ignore[no-any-return]
+                return error
         return None
 
     def _misconfigured(self, error: Exception) -> ConfigError:
