@@ -6,6 +6,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,11 +23,15 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
+_LONGEST_TEMPORARY = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
+"""Bytes of the longest path of a socket (Linux), less what ``multiprocessing`` puts behind the folder."""
+
 
 def run(grid: Grid, folder: BenchFolder, stages: Sequence[Stage], jobs: int, say: Say) -> BenchFolder:
     """Runs the stages of a grid, in order; see :meth:`marft_algos.bench.Grid.run`."""
     if jobs < 1:
         raise ConfigError(f"jobs is {jobs}; expected at least 1.")
+    _check_temporary()
     folder.prepare(grid.table())
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread a process: the server hands it to all
     # Its interpreter would put the current folder first, whose files must not stand in for modules of the library.
@@ -36,6 +41,20 @@ def run(grid: Grid, folder: BenchFolder, stages: Sequence[Stage], jobs: int, say
         folder.write_stage(stage, [cell.row() for cell in cells])
         _Stage(folder, cells, say).run(jobs)
     return folder
+
+
+def _check_temporary() -> None:
+    """Checks that a socket in the folder of temporary files has a path that the kernel takes.
+
+    Raises:
+        ConfigError: It has not, and no cell could be started.
+    """
+    temporary = tempfile.gettempdir()
+    if (length := len(os.fsencode(temporary))) > _LONGEST_TEMPORARY:
+        raise ConfigError(
+            f"The folder of temporary files has a name of {length} bytes; cells are started over a socket in it, whose "
+            f"path leaves room for {_LONGEST_TEMPORARY}. It is {temporary}. Next: TMPDIR=/tmp marft bench run …"
+        )
 
 
 def worker_process(root: str, key: str, log: str) -> None:

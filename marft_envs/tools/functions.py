@@ -232,6 +232,9 @@ class FunctionDomain(Servable):
     ) -> None:
         if on_exception not in (known := get_args(OnException)):
             raise ConfigError(f"on_exception cannot be {on_exception!r}. {did_you_mean(str(on_exception), known)}")
+        for word, fn in (("grade", grade), ("state", state), ("oracle", oracle)):
+            if inspect.iscoroutinefunction(fn):
+                raise ConfigError(f"{word}={_shown(fn)} is asynchronous; only tools may be. Write it without async.")
         self._on_exception: OnException = on_exception
         members = _methods(tools) if isinstance(tools, type) else list(tools)
         receiver = "self" if isinstance(tools, type) else STATE

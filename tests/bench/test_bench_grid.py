@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -292,3 +293,12 @@ def test_a_grid_from_python_is_the_grid_of_the_file(tmp_path: Path) -> None:
         grid.Grid(["grpo"], "relay-v0", 4000)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"no \[sweep\]"):
         grid.Grid(["grpo"], ["relay-v0"], 4000).run(tmp_path / "none", stage="sweep")
+
+
+def test_a_folder_of_temporary_files_whose_name_is_too_long_for_a_socket_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/" + "t" * 75)  # of 75 bytes a socket still fits
+    with pytest.raises(ConfigError, match=r"76 bytes.*TMPDIR=/tmp marft bench run"):
+        grid.Grid(["grpo"], ["relay-v0"], 4000).run(tmp_path / "none")
+    assert not (tmp_path / "none").exists()

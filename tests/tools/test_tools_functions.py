@@ -201,5 +201,8 @@ def test_what_cannot_be_a_tool_is_refused_by_name() -> None:
 
     with pytest.raises(ConfigError, match=r"'pages' is an asynchronous generator"):
         FunctionDomain([pages], PROBLEMS, grade)
+    for word in ("grade", "state", "oracle"):
+        with pytest.raises(ConfigError, match=rf"{word}=fetch is asynchronous; only tools may be"):
+            FunctionDomain(TOOLS, PROBLEMS, **{"grade": grade, word: fetch})
     with pytest.raises(ConfigError, match=r"'Half.half' is a partialmethod"):
         FunctionDomain(Half, PROBLEMS, grade)
