@@ -195,7 +195,7 @@ class FlexEnv(AECEnv):
         """Returns observation, rewards since its last action, end and cut of the agent on turn, and its infos."""
         if self._rng is None:
             raise ConfigError("No episode has begun. Next: env.reset(seed=0).")
-        return super().last(observe)  # type: ignore[no-any-return]
+        return super().last(observe)
 
     def observe(self, agent: str) -> dict[str, Any]:
         """Returns the rollout observation of ``agent``; legal for agents not on turn, and pure."""

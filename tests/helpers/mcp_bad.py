@@ -26,9 +26,16 @@ def answer(method):
         return {**known, "instructions": "x" * (5_000_000 if HOW == "instructions" else 10)}
     if method == "tools/list":
         about = "x" * (5_000_000 if HOW == "description" else 100 if HOW != "all" else 40_000)
-        names = range(20_000 if HOW == "many" else 50 if HOW == "all" else 2 if HOW == "empty" else 1)
-        schemas = [{} if HOW == "empty" and i == 0 else schema() for i in names]
-        return {"tools": [{"name": f"tool{i}", "description": about, "inputSchema": schemas[i]} for i in names]}
+        names = range(20_000 if HOW == "many" else 50 if HOW == "all" else 3 if HOW == "empty" else 1)
+        tools = [{"name": f"tool{i}", "description": about, "inputSchema": schema()} for i in names]
+        if HOW == "empty":
+            tools[0]["inputSchema"] = {}
+            del tools[1]["inputSchema"]
+        if HOW == "text":
+            tools[0]["inputSchema"] = {"type": "string"}
+        return {"tools": tools}
+    if method == "tools/call":
+        return {"content": [{"type": "text", "text": "done"}]}
     return None
 
 

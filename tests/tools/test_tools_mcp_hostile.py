@@ -14,7 +14,8 @@ import pytest
 
 from marft_envs.errors import ConfigError, WorkerError
 from marft_envs.tools import make
-from marft_envs.tools.types import ToolProblem
+from marft_envs.tools.parse import written
+from marft_envs.tools.types import ToolCall, ToolProblem
 
 pytest.importorskip("mcp", reason="needs the mcp extra")
 from marft_envs.tools.mcp import MCPToolDomain
@@ -43,7 +44,7 @@ def test_what_cannot_be_read_is_a_quick_error(how: str, says: str) -> None:
         ("description", r"tool 'tool0' has a description and schema of 50000\d\d characters.*tools=\["),
         ("many", "more than 1000 tools"),
         ("all", "50 tools have descriptions and schemas of"),
-        ("empty", r"offers what the protocol does not allow.*tools\.0\.inputSchema\.type: Field required.*\"object\""),
+        ("text", r"offers what the protocol does not allow.*tools\.0\.inputSchema\.type: .*\"object\""),
         ("instructions", "instructions have 5000000 characters.*policy="),
     ],
 )
@@ -52,6 +53,19 @@ def test_what_a_server_says_about_itself_fits_a_prompt(how: str, says: str) -> N
         bad(how)
     if how == "instructions":
         bad(how, policy="Be short.").close()
+
+
+def test_a_schema_that_says_nothing_is_that_of_a_tool_without_arguments() -> None:
+    """The protocol wants a type; servers leave it out, and their other tools are as good."""
+    domain = bad("empty")
+    assert [tool.parameters["properties"] for tool in domain.tools.values()] == [{}, {}, {"x": {"type": "string"}}]
+    env = make("solo", domain)
+    env.reset(seed=0)
+    env.step(written([ToolCall("tool0", {}), ToolCall("tool1", {"y": 1}), ToolCall("tool2", {"x": "a"})]))
+    first, second, third = env.episode.turns[0].result.split("\n")
+    assert first == 'tool0: "done"' and third == 'tool2: "done"'
+    assert "invalid_arguments" in second and "y" in second
+    domain.close()
 
 
 def test_a_pattern_of_a_server_and_an_argument_of_a_policy() -> None:

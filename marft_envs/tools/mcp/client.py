@@ -16,8 +16,9 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future, wait
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,49 @@ class Connection:
         return f" It said: {stderr}" if stderr else ""
 
 
+@asynccontextmanager
+async def _lenient(transport: Any) -> AsyncIterator[tuple[Any, Any]]:
+    """A transport whose tools may have a schema that says nothing, or none: such a tool takes no arguments.
+
+    The protocol does not allow it, servers do it, and the library reads none of the tools beside such a one.
+    """
+    async with transport as (read, write):
+        yield _Reader(read), write
+
+
+class _Reader:
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def __aenter__(self) -> _Reader:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._stream.__aexit__(*error)
+
+    def __aiter__(self) -> _Reader:
+        return self
+
+    async def __anext__(self) -> Any:
+        return _with_schemas(await self._stream.__anext__())
+
+    async def receive(self) -> Any:
+        return _with_schemas(await self._stream.receive())
+
+
+def _with_schemas(item: Any) -> Any:
+    result = getattr(getattr(item, "message", None), "result", None)
+    tools = result.get("tools") if isinstance(result, dict) else None
+    for tool in tools if isinstance(tools, list) else ():
+        if isinstance(tool, dict) and not tool.get("inputSchema"):
+            tool["inputSchema"] = {"type": "object"}
+    return item
+
+
 async def _awaited(request: Request, client: Any) -> Any:
     return await request(client)
 
@@ -326,11 +370,12 @@ def _transport(server: Any, errors: Any) -> Any:
     if isinstance(server, str):
         if not server.startswith(("http://", "https://")):
             raise ConfigError(f"'{server}' is not the URL of an MCP server. A command is a list: [{server!r}, …].")
-        return streamable_http_client(server, max_sse_event_size=None)  # results are cut by the session, not lost
+        # Results are cut by the session, not lost.
+        return _lenient(streamable_http_client(server, max_sse_event_size=None))
     if isinstance(server, Sequence) and server and all(isinstance(word, str) for word in server):
         server = mcp.StdioServerParameters(command=server[0], args=list(server[1:]))
     if isinstance(server, mcp.StdioServerParameters):
-        return stdio_client(_guarded(server), errlog=errors)
+        return _lenient(stdio_client(_guarded(server), errlog=errors))
     if isinstance(server, Server | MCPServer):
         return server
     raise ConfigError(
