@@ -79,7 +79,7 @@ def humaneval(row: Row, context: Context) -> Problem:
     except NotLiteral as error:
         raise Refused("a test program that cannot be read") from error
     return finish(context, tests, prompt=_docstring(prompt, name), starter_code=prompt, entry_point=name, setup=setup,
-                  prelude=f"{imports}\n{functions}", solution=gold)  # fmt: skip
+                  prelude=f"{imports}\n{functions}".strip(), solution=gold)  # fmt: skip
 
 
 def _asserted(body: list[ast.stmt], name: str, gold: str, context: Context) -> list[Test]:

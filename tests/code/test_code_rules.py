@@ -64,6 +64,8 @@ OUTPUTS = [
     ("0.5", "0.50", True, True),
     ("0.333333333", "0.333333", False, True),
     ("0.5", "0.51", False, False),
+    ("1000.5", "1000.505", False, True),
+    ("0.0001", "0", False, False),
     ("YES", "yes", False, False),
     ("x 3", "x 3.0", False, True),
     ("nan", "sNaN", False, False),
