@@ -212,7 +212,7 @@ def test_a_run_that_ended_before_its_last_evaluation_makes_up_for_it(
 ) -> None:
     argv = ["train", "marft", "--env", "relay-v0", "--models", str(model), *QUICK, "--save-every", "1", "--name"]
     assert main([*argv, "whole"]) == 0
-    play, evaluations = Episodes.held_out, []
+    play, evaluations = RolloutQueue.held_out, []
 
     def interrupted(*args: object) -> object:
         evaluations.append(1)
