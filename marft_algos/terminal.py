@@ -8,6 +8,7 @@ overrides show another text than there is. So nothing of that kind is ever print
 from __future__ import annotations
 
 import io
+import logging
 import os
 import stat
 import sys
@@ -34,8 +35,18 @@ def clean(text: object, *, line: bool = False) -> str:
 
 
 @contextmanager
-def notes() -> Iterator[None]:
-    """Shows this project's warnings as a line that begins with ``note:``, without the place in the source."""
+def prepared() -> Iterator[None]:
+    """Prepares what a command shows besides what it says itself.
+
+    * This project's warnings are a line that begins with ``note:``, without the place in the source.
+    * Standard output shows what its encoding lacks as ``?``, as standard error does: libraries draw on it (``marft
+      top``), and so does an environment's ``render``.
+    * Logging does what Python does by itself. Else the first library that sets it up has every other's notices printed
+      (an MCP server in this process: a line for each request).
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    logging.basicConfig(format="%(message)s", handlers=[logging.lastResort or logging.NullHandler()])
     before = warnings.formatwarning
 
     def written(
@@ -81,15 +92,6 @@ def taken() -> Iterator[tuple[io.StringIO, io.StringIO]]:
     out.encoding, error.encoding = sys.stdout.encoding, sys.stderr.encoding
     with redirect_stdout(out), redirect_stderr(error):
         yield out, error
-
-
-def show_everything() -> None:
-    """Makes standard output show what its encoding lacks as ``?``, as standard error does: nobody's print may fail.
-
-    Libraries draw on it themselves (``marft top``), and so does an environment's ``render``.
-    """
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
 
 
 def say(*parts: object, error: bool = False, sep: str = " ", end: str = "\n") -> None:

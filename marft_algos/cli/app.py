@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import logging
 import os
 import re
 import shlex
@@ -27,7 +26,7 @@ from marft_algos import terminal
 from marft_algos.config import manual, trust
 from marft_algos.config.arguments import UsageError
 from marft_algos.ranges import COUNT, NOT_NEGATIVE
-from marft_algos.terminal import clean, fail, say, show_everything
+from marft_algos.terminal import clean, fail, say
 from marft_envs.errors import MarftError, did_you_mean
 
 COMMANDS = {
@@ -126,12 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    show_everything()
-    # What Python does by itself, said aloud: else the first library that sets logging up has every other's notices
-    # printed (an MCP server in this process: a line for each request).
-    logging.basicConfig(format="%(message)s", handlers=[logging.lastResort or logging.NullHandler()])
     try:
-        with _terminable(), terminal.notes(), trust.command(words) as words:
+        with _terminable(), terminal.prepared(), trust.command(words) as words:
             return _dispatch(words)
     except trust.NotExecuted as reason:
         say(reason)

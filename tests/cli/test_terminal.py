@@ -165,7 +165,7 @@ def test_nothing_in_marft_algos_prints_past_it() -> None:
 
 
 def test_warnings_of_this_project_are_notes_without_a_place_in_the_source() -> None:
-    with terminal.notes():
+    with terminal.prepared():
         ours = warnings.formatwarning("a \x1b[2J group", UserWarning, panel.__file__, 274)
         theirs = warnings.formatwarning("b", UserWarning, "/other/module.py", 3)
     assert ours == "note: a �[2J group\n"
