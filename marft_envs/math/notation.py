@@ -75,7 +75,7 @@ UNITS: dict[str, tuple[dict[str, int], Fraction]] = {
 
 CURRENCIES = {"\\$": "dollars", "€": "euros", "£": "pounds", "¥": "yen", "₹": "rupees"}
 
-MULTIPLIERS = {
+MULTIPLIERS: dict[str, int | Fraction] = {
     "hundred": 100, "thousand": 1000, "k": 1000, "million": 10**6, "mn": 10**6, "billion": 10**9, "bn": 10**9,
     "trillion": 10**12, "quadrillion": 10**15, "lakh": 10**5, "crore": 10**7, "dozen": 12, "score": 20, "gross": 144,
     "百": 100, "千": 1000, "万": 10**4, "亿": 10**8, "萬": 10**4, "億": 10**8,
