@@ -119,7 +119,7 @@ class FlexEnv(AECEnv):
             options: Passed to the task (``{"task_id": …}`` picks the problem).
 
         Raises:
-            ConfigError: A seed below 0, or an option that the task does not have.
+            ConfigError: A seed below 0, or options that are no mapping.
         """
         check_start(seed, options)
         if seed is not None or self._rng is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -126,17 +127,16 @@ class Problems(Protocol[P_co]):
 
 
 def named_task(options: Mapping[str, Any]) -> str | None:
-    """Returns ``options["task_id"]``, the one option that tasks here have.
+    """Returns ``options["task_id"]``, the one option that tasks here have; warns of others.
+
+    They are no error, since PettingZoo's own ``api_test`` gives one that no environment has.
 
     Raises:
-        ConfigError: There is another option, or the id is no text.
+        ConfigError: The id is no text.
     """
-    unknown = [str(key) for key in options if key != "task_id"]
-    if unknown:
-        raise ConfigError(
-            f"reset has no option '{unknown[0]}'. {did_you_mean(unknown[0], ['task_id'])} A task with options of its "
-            "own hands on 'task_id' only."
-        )
+    for key in options:
+        if key != "task_id":
+            warnings.warn(f"reset has no option '{key}'. {did_you_mean(str(key), ['task_id'])}", stacklevel=2)
     task_id = options.get("task_id")
     if task_id is not None and not isinstance(task_id, str):
         raise ConfigError(f"The option task_id is {task_id!r}; expected a problem's id, which is text.")
