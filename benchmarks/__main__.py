@@ -11,7 +11,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from marft_algos.terminal import show_everything
+from marft_algos.terminal import prepared
 from marft_envs.errors import MarftError, did_you_mean
 
 HERE = Path(__file__).parent
@@ -57,9 +57,9 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    show_everything()
     try:
-        main(sys.argv[1:])
+        with prepared():
+            main(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has gone: `python -m benchmarks docs runs/docs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -18,7 +18,7 @@ from marft_algos import credit, ranges
 from marft_algos.algorithms import base as algorithm
 from marft_algos.algorithms.base import UpdateConfig
 from marft_algos.algorithms.ppo import PPOConfig
-from marft_algos.algorithms.settings import GroupConfig
+from marft_algos.algorithms.settings import ClipConfig, GroupConfig
 from marft_algos.bench import grid
 from marft_algos.bench.commands import RunArguments
 from marft_algos.bench.versus.commands import Arguments as VersusArguments
@@ -45,7 +45,7 @@ from marft_envs.errors import ConfigError
 
 OF_ALGORITHMS = [algorithm.get(name).Config for name in algorithm.names()]
 SETTINGS: list[Any] = [
-    TrainConfig, UpdateConfig, GroupConfig, PPOConfig, *OF_ALGORITHMS, SamplingParams, LoraSettings, ModelSettings,
+    TrainConfig, UpdateConfig, ClipConfig, GroupConfig, PPOConfig, *OF_ALGORITHMS, SamplingParams, LoraSettings, ModelSettings,
     grid.Grid, grid.EnvEntry, grid.AlgorithmEntry, grid.Sweep, Endpoint, ServerSettings,
     Local, Counterfactual, Shapley, LeaveOneOut, Priced, EvalArguments, PlayArguments, ProfilesArguments, PlanArguments,
     RunArguments, Trial, VersusArguments, TopArguments, DrillArguments, ViewArguments,

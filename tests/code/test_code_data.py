@@ -545,7 +545,7 @@ def test_an_unreachable_hub_names_the_three_ways(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(DataError, match=r"no route[\s\S]*three ways"):
             data.load(name, "test")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtraError, match=r"marft\[data\]"):
+    with pytest.raises(MissingExtraError, match=r"-e '.\[data\]'"):
         data.load("mbpp", "test")
 
 

@@ -374,7 +374,7 @@ def test_a_local_prompt_that_does_not_fit_is_a_turn_without_a_loss(model: Path, 
     with quiet_display() as display:
         trainer.train(run, display)
     line = run.metrics()[-1]
-    assert line["infra"] == 0 and line["score"] == 0.0
+    assert line["infra"] == 0 and line["return"] == 0.0
 
 
 # Refills and branches -------------------------------------------------------------------------------------

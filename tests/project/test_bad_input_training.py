@@ -27,7 +27,7 @@ train --iterations -1 | iterations is -1 | expected 0 or more | marft train --he
 train --iterations | Missing value for argument '--iterations'. | Expected 1 values | marft train --help
 train --seed -1 | seed is -1 | expected between 0 and 4294967295 | marft train --help
 train --temperature hot | 'hot' is no number | --temperature FLOAT | marft train --help
-train --max-new-tokens 100000 | A prompt of policy 'reasoner_0' has 20 tokens | Lower --max-new-tokens, shorten the profiles | --max-new-tokens, shorten the profiles (or
+train --max-new-tokens 100000 | The prompts of 64 of the first 64 problems do not fit | Lower --max-new-tokens, shorten the profiles | --max-new-tokens, shorten the profiles (or
 train --device tpu | Unknown device 'tpu' | Did you mean 'cpu'? | Did you mean 'cpu'
 train --device cuda | Device 'cuda' was asked for, but torch sees | Type: --device cpu | Type: --device cpu
 train --dtype fp16 | invalid choice 'fp16' for argument '--dtype'. | Expected one of ('auto', 'fp32', 'bf16') | marft train --help

@@ -217,7 +217,8 @@ def _load(source: str, request: dict[str, Any]) -> dict[str, Any] | None:
     try:
         exec(compile(request["prelude"], "<prelude>", "exec", dont_inherit=True), names)
         exec(code, names)
-        exec(compile(request["setup"], "<setup>", "exec", dont_inherit=True), names)
+        if request["setup"]:  # else nothing runs that the program could trace
+            exec(compile(request["setup"], "<setup>", "exec", dont_inherit=True), names)
         if request["entry_point"]:
             _find(names, request["entry_point"])
     except _NoEntryPoint as error:
