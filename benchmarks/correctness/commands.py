@@ -42,6 +42,8 @@ QUICK = re.compile(
     """
 )
 """What is run here."""
+VERDICTS = re.compile(r"marft doctor\b|python -m benchmarks toys_matrix\b")
+"""What says by exit status 1 that something is not as wished, on this machine or in what was measured."""
 REASONS = {
     "installs, tests or trains for minutes; `.ci/run` and the tests of the suite do it": re.compile(r"make\b"),
     "a test of its own runs it": re.compile(
@@ -52,6 +54,9 @@ REASONS = {
         r"|\b\w+\.(?:toml|jsonl?|py|gguf|tar\.xz)\b|\b\w+:\w+|https?://|…|\$|-before\b)"
     ),
     "needs a model of the hub, or a package beside MARFT's": re.compile(r".*(Qwen/|gpu-\d+gb|smollm2|python -m venv )"),
+    "needs the runs themselves, of which a pack holds the scores only": re.compile(
+        r"python -m benchmarks (docs .*--boss|checker )"
+    ),
     "waits for a person, or serves until it is stopped": re.compile(r"marft (play|view|top)\b|.* serve\b|.*\.server\b"),
     "trains, plays or measures for minutes to hours": re.compile(
         r"marft (train|sft|dpo|versus|bench|eval|drill|export|plan|replay|show)\b|python -m (benchmarks|marft_)"
