@@ -178,9 +178,12 @@ def legend(drawn: Any) -> None:
 
 
 def svg(drawn: Any) -> str:
-    """Returns a figure as the text of an SVG file."""
+    """Returns a figure as the text of an SVG file. Names in it are text: a ``$`` begins no formula."""
     import matplotlib
+    from matplotlib.text import Text
 
+    for written in drawn.findobj(Text):
+        written.set_parse_math(False)
     text, metadata = io.StringIO(), dict.fromkeys(("Creator", "Date", "Format", "Type"))
     # The same numbers give the same file.
     with matplotlib.rc_context({"svg.hashsalt": "marft", "svg.fonttype": "none"}):

@@ -71,10 +71,10 @@ def test_tables_pair_with_the_baseline_and_count_failures() -> None:
         tables.lines(rows, "bose")
 
 
-STRANGE = "=HYPERLINK(1)|<script>x</script>[l](javascript:y)\n& \\input{z} $\\frac"
+STRANGE = "=HYPERLINK(1)|<script>x</script>[l](javascript:y)\n& \\input{z} $\\frac$"
 
 
-def test_names_of_a_strangers_grid_are_text_in_every_format() -> None:
+def test_names_of_a_strangers_grid_are_text_in_every_format(tmp_path: Path) -> None:
     """They break no row, and nothing in them acts: a formula, a link, HTML, a command of LaTeX."""
     rows = [r | {"env": STRANGE} for r in [*benchmark(0.8, (STRANGE,)), *benchmark(0.5, ("base",))]]
     lines = tables.lines(rows, "base")
@@ -90,6 +90,8 @@ def test_names_of_a_strangers_grid_are_text_in_every_format() -> None:
         assert cell.startswith("'=HYPERLINK(1)|") and "\n" not in cell
     assert float(others[0]["mean"]) == pytest.approx(0.5), "numbers stay numbers"
     bracket = tables.latex([["a", "b"], ["[5cm]", "x"]])
+    drawn = figures.write(rows, lines, tmp_path)
+    assert any(r"$\frac" in text for text in drawn.values()), "a name is no formula"
     assert "\\\\\n[" not in bracket and "{[}5cm]" in bracket
 
 
