@@ -19,7 +19,7 @@ from marft_algos.models.policy import PolicySet
 from marft_algos.rollout.collector import Collector
 from marft_algos.types import SamplingParams, Trajectory
 from marft_envs import AgentSpec, Chain, FlexEnv, Outcome
-from marft_envs.vector import VectorEnv
+from marft_envs.core.vector import VectorEnv
 
 _WORDS = ("bird", "stone", "river", "seven", "green", "light", "paper", "north")
 

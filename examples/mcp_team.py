@@ -7,8 +7,8 @@ Here the server runs in this process. A command or a URL does as well: ``MCPTool
 from mcp.server import MCPServer
 from mcp.types import ToolAnnotations
 
-from marft_envs.tools import ToolCall, ToolProblem, make, oracle
-from marft_envs.tools.mcp import MCPToolDomain
+from marft_envs.families.tools import ToolCall, ToolProblem, make, oracle
+from marft_envs.families.tools.mcp import MCPToolDomain
 
 
 def shelf(problem):

@@ -27,7 +27,7 @@ from typing import Any
 import marft_envs
 from marft_envs import AgentSpec, Chain, FlexEnv, Outcome, TurnRecord
 from marft_envs.errors import ConfigError, UnsolvedError, did_you_mean
-from marft_envs.toy.base import ToyTask, digit
+from marft_envs.families.toy.base import ToyTask, digit
 
 CASES = ("spare", "halves", "relay", "told", "dear")
 SIZE = 2

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marft_algos.ranges import COUNT, Checked, Range
-from marft_envs.types import Episode, Fault, LayerRecord, TurnRecord
+from marft_envs.core.types import Episode, Fault, LayerRecord, TurnRecord
 
 FloatArray = NDArray[np.float32]
 Need = Literal["groups", "unshared", "blocks", "shared", "static", "branches", "start", "critic", "team_state"]

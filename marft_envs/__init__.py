@@ -13,8 +13,7 @@ if sys.argv[:1] == ["-m"]:  # Python is looking for the module that it will star
 
 from typing import TYPE_CHECKING, Any
 
-from marft_envs.core import FlexEnv
-from marft_envs.dependency import (
+from marft_envs.core.dependency import (
     Chain,
     DependencyFunction,
     Independent,
@@ -24,17 +23,18 @@ from marft_envs.dependency import (
     View,
     as_dependency,
 )
+from marft_envs.core.env import FlexEnv
+from marft_envs.core.rewards import CompositeReward
+from marft_envs.core.routing import Orchestrator, Router, Scheduled, Spawn
+from marft_envs.core.spaces import UnicodeText
+from marft_envs.core.teams import Team
+from marft_envs.core.types import AgentSpec, Episode, Outcome, Task, Turn, TurnRecord
 from marft_envs.errors import ConfigError, DataError, DependencyError, MarftError, MissingExtraError
 from marft_envs.registry import EnvSpec, list_envs, make, make_vec, register, spec
-from marft_envs.rewards import CompositeReward
-from marft_envs.routing import Orchestrator, Router, Scheduled, Spawn
-from marft_envs.spaces import UnicodeText
-from marft_envs.teams import Team
-from marft_envs.types import AgentSpec, Episode, Outcome, Task, Turn, TurnRecord
 
 if TYPE_CHECKING:
-    from marft_envs.testing import check_env as check_env
-    from marft_envs.tools import ToolTask as ToolTask
+    from marft_envs.families.tools import ToolTask as ToolTask
+    from marft_envs.testing.conformance import check_env as check_env
 
 __version__ = "0.2.0"
 
@@ -45,7 +45,7 @@ __all__ = [
     "TurnRecord", "UnicodeText", "View", "as_dependency", "check_env", "list_envs", "make", "make_vec", "register",
     "spec",
 ]  # fmt: skip
-_LAZY = {"ToolTask": "marft_envs.tools", "check_env": "marft_envs.testing"}
+_LAZY = {"ToolTask": "marft_envs.families.tools", "check_env": "marft_envs.testing.conformance"}
 """What is loaded when it is asked for."""
 
 
@@ -68,7 +68,7 @@ for _team, _summary in {
     "debate": "three solvers in parallel, then a judge",
     "router": "an orchestrator's words pick one of four specialists",
 }.items():
-    register(f"math-{_team}-v0", "marft_envs.math:make", {"team_name": _team}, _summary)
+    register(f"math-{_team}-v0", "marft_envs.families.math:make", {"team_name": _team}, _summary)
 for _team, _summary in {
     "solo": "one agent writes a program, which runs in a sandbox",
     "dual": "planner, then coder",
@@ -77,7 +77,7 @@ for _team, _summary in {
     "trio": "planner, coder, reviewer: the reviewer's program counts",
     "tester": "coder and tester in parallel, then the coder mends",
 }.items():
-    register(f"code-{_team}-v0", "marft_envs.code:make", {"team_name": _team}, _summary)
+    register(f"code-{_team}-v0", "marft_envs.families.code:make", {"team_name": _team}, _summary)
 for _team, _summary in {
     "solo": "one agent with all tools",
     "dual": "planner, then an executor that calls tools until it is done",
@@ -87,7 +87,7 @@ for _team, _summary in {
     "debate": "two proposers in parallel, then an executor",
     "dual_control": "an agent and a user-agent with tools of their own on one state",
 }.items():
-    register(f"tools-{_team}-v0", "marft_envs.tools:make", {"team_name": _team}, _summary)
+    register(f"tools-{_team}-v0", "marft_envs.families.tools:make", {"team_name": _team}, _summary)
 for _team, _summary in {
     "solo": "one agent reads a document, as far as its window goes",
     "memory": "one agent reads page by page and keeps a note",
@@ -95,19 +95,19 @@ for _team, _summary in {
     "map": "readers side by side, then one who joins their notes",
     "boss": "a boss's words spawn readers and name their pages; later it answers",
 }.items():
-    register(f"docs-{_team}-v0", "marft_envs.docs:make", {"team_name": _team}, _summary)
+    register(f"docs-{_team}-v0", "marft_envs.families.docs:make", {"team_name": _team}, _summary)
 for _team, _summary in {
     "quarantine": "a reader without tools says one value of a letter, then an actor with tools, who never sees it",
     "messenger": "the same, but the reader passes the letter on: a quarantine in name only",
 }.items():
-    register(f"tools-{_team}-v0", "marft_envs.tools:make", {"team_name": _team, "domain": "letters"}, _summary)
+    register(f"tools-{_team}-v0", "marft_envs.families.tools:make", {"team_name": _team, "domain": "letters"}, _summary)
 for _team, _summary in {
     "solo": "one agent says an answer to a puzzle",
     "trial": "one agent tries several answers in one reply, and checks each",
     "pick": "three proposers in parallel, then a checker that picks",
     "check": "a proposer, and a checker whose words say whether it proposes again",
 }.items():
-    register(f"search-{_team}-v0", "marft_envs.search:make", {"team_name": _team}, _summary)
+    register(f"search-{_team}-v0", "marft_envs.families.search:make", {"team_name": _team}, _summary)
 for _toy, _summary in {
     "relay": "toy: the solver can only know what the planner passes on",
     "xor": "toy: two agents in parallel, a third joins what they say",
@@ -115,7 +115,10 @@ for _toy, _summary in {
     "signal": "toy: speaker and listener agree on a code over two rounds",
     "steps": "toy: none of several steps may go wrong; horizon and hidden numbers are knobs",
 }.items():
-    register(f"{_toy}-v0", f"marft_envs.toy.{_toy}:make", None, _summary)
+    register(f"{_toy}-v0", f"marft_envs.families.toy.{_toy}:make", None, _summary)
 register(
-    "steps-solo-v0", "marft_envs.toy.steps:make", {"alone": True}, "toy: the same steps, by one agent who sees all"
+    "steps-solo-v0",
+    "marft_envs.families.toy.steps:make",
+    {"alone": True},
+    "toy: the same steps, by one agent who sees all",
 )

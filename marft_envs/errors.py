@@ -42,7 +42,7 @@ class WorkerError(MarftError, RuntimeError):
     """A worker process died, ran out of time or memory, or answered nonsense."""
 
     fault = "machine"
-    """Whose fault that is (see ``marft_envs/faults.py``); of kinds that a text can bring about, ``text``."""
+    """Whose fault that is (see ``marft_envs/core/faults.py``); of kinds that a text can bring about, ``text``."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -20,7 +20,7 @@ from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
 
-from marft_envs.core import FlexEnv
+from marft_envs.core.env import FlexEnv
 from marft_envs.errors import ConfigError, did_you_mean
 
 PLUGIN_GROUP = "marft.envs"
@@ -216,7 +216,7 @@ def _keywords(fn: Callable[..., Any]) -> set[str]:
 
 
 def make_vec(id: str, num_envs: int = 1, **kwargs: Any) -> Any:
-    """Builds a poll/push vector environment of ``num_envs`` slots; see :class:`marft_envs.vector.VectorEnv`."""
-    from marft_envs.vector import VectorEnv
+    """Builds a poll/push vector environment of ``num_envs`` slots; see :class:`marft_envs.core.vector.VectorEnv`."""
+    from marft_envs.core.vector import VectorEnv
 
     return VectorEnv([functools.partial(make, id, **kwargs)] * num_envs)

@@ -19,7 +19,9 @@ def leave_current_folder(package: str) -> None:
     """
     if sys.flags.safe_path or not sys.path or sys.path[0] not in ("", os.getcwd()):
         return
-    started = sys.orig_argv[-len(sys.argv)]  # "marft_envs.otel", or "-mmarft_envs.otel" where that was one word
+    started = sys.orig_argv[
+        -len(sys.argv)
+    ]  # "marft_envs.records.otel", or "-mmarft_envs.records.otel" where that was one word
     if started.split(".")[0].endswith(package):
         here = os.path.abspath(sys.path.pop(0))
         if os.path.dirname(os.path.dirname(os.path.abspath(__file__))) == here:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from marft_envs.code.sandbox import Sandbox, SandboxUnavailable, shared
+from marft_envs.sandbox import Sandbox, SandboxUnavailable, shared
 
 HERE = Path(__file__).resolve().parent
 NEEDS_EXTRA = {

@@ -19,9 +19,9 @@ from pathlib import Path
 import marft_envs
 from benchmarks.runs import table
 from marft_envs import FlexEnv
-from marft_envs.code import CodeTask, Judge
-from marft_envs.code.sandbox import Limits
-from marft_envs.types import Episode
+from marft_envs.core.types import Episode
+from marft_envs.families.code import CodeTask, Judge
+from marft_envs.sandbox import Limits
 
 SETS = ("humaneval", "mbpp")
 PATIENT = Limits(cpu_s=60.0, wall_s=180.0, total_s=400.0)

@@ -38,7 +38,7 @@ QUICK = re.compile(
       |(train|sft|dpo|plan|eval|bench|export)\b.*(--help|--help-all|--dry-run|--plan)\b.*
       |bench\ leaderboard\b.*|bench\ report\ runs/.*))?
     |python\ -m\ benchmarks\ (--help|\w+\ --help|\w+\ runs/.*)
-    |python\ -m\ marft_envs\.code\.sandbox
+    |python\ -m\ marft_envs\.sandbox
     """
 )
 """What is run here."""

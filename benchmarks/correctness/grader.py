@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from marft_envs.math import grader
+from marft_envs.families.math import grader
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

@@ -228,7 +228,7 @@ MUTATIONS = [
     ),
     Mutation(
         "equal seeds give equal problems, for 1, 2 and 8 workers",
-        "marft_envs/vector.py",
+        "marft_envs/core/vector.py",
         "slot.env = begin(slot.own)",
         "slot.env = _reset(slot.index, begin.args[1], slot.own)",
         "algorithms/test_defects.py::test_equal_seeds_give_equal_problems_for_1_2_and_8_workers",
@@ -249,9 +249,9 @@ MUTATIONS = [
     ),
     Mutation(
         "every registered id runs an episode",
-        "marft_envs/toy/xor.py",
-        "from marft_envs.toy.base import",
-        "from marft_envs.toy.bass import",
+        "marft_envs/families/toy/xor.py",
+        "from marft_envs.families.toy.base import",
+        "from marft_envs.families.toy.bass import",
         "algorithms/test_defects.py::test_every_registered_id_runs_an_episode",
     ),
     Mutation(

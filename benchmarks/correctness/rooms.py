@@ -28,8 +28,8 @@ FLOORS = (
     ("rollout",),
     ("training",),
     ("cluster",),
-    ("bench", "cli", "export", "drills"),
-    ("view",),
+    ("workbench", "drills"),
+    ("cli",),
     ("__main__",),
 )
 """The floors of ``marft_algos``: a room imports from rooms of lower floors only."""

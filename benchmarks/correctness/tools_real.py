@@ -33,14 +33,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed.envs import loop_microseconds
-from marft_envs import experts
 from marft_envs.errors import MissingExtraError
-from marft_envs.tools import make, oracle
-from marft_envs.tools.bfcl import BfclDomain, grading
-from marft_envs.tools.session import Session, Toolbox
-from marft_envs.tools.tau import TauDomain
-from marft_envs.tools.tau.store import as_set
-from marft_envs.tools.types import ToolDomain, ToolProblem
+from marft_envs.families.tools import make, oracle
+from marft_envs.families.tools.bfcl import BfclDomain, grading
+from marft_envs.families.tools.session import Session, Toolbox
+from marft_envs.families.tools.tau import TauDomain
+from marft_envs.families.tools.tau.store import as_set
+from marft_envs.families.tools.types import ToolDomain, ToolProblem
+from marft_envs.records import experts
 from tests.helpers import bfcl_upstream as upstream
 from tests.helpers.tools_ordering import Scripted, cut
 

@@ -31,7 +31,7 @@ import marft_envs
 from benchmarks.embedded import recipes
 from benchmarks.embedded.recipes import Messages, Recipe, ScoreSet, play
 from marft_algos.terminal import say
-from marft_envs.types import Episode
+from marft_envs.core.types import Episode
 
 SEED = 0
 LR = 3e-3

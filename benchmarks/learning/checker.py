@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.runs import points, table
-from marft_algos.bench.folder import BenchFolder
-from marft_algos.bench.held_out import HeldOut
 from marft_algos.config import settings as configs
 from marft_algos.runs import intervals
 from marft_algos.runs.folder import RunFolder
 from marft_algos.types import Trajectory
+from marft_algos.workbench.bench.folder import BenchFolder
+from marft_algos.workbench.bench.held_out import HeldOut
 from marft_envs.errors import ConfigError
 
 HEAD = ["puzzle", "seed", "team", "greedy", "sampled", "offered", "tokens", "processed", "path"]

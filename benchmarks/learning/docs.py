@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.runs import table
-from marft_algos.bench.folder import BenchFolder
-from marft_algos.bench.statistics import enough, estimate
-from marft_algos.bench.tables import complete
 from marft_algos.credit.formulas import spearman
 from marft_algos.runs import intervals
 from marft_algos.runs.folder import RunFolder
+from marft_algos.workbench.bench.folder import BenchFolder
+from marft_algos.workbench.bench.statistics import enough, estimate
+from marft_algos.workbench.bench.tables import complete
 
 Row = Mapping[str, Any]
 TEAM = "chain"

@@ -26,13 +26,13 @@ from typing import Any
 
 import marft_envs
 from benchmarks.runs import Done, Job, run_all, table
-from marft_algos.bench.held_out import HeldOut
 from marft_algos.runs import intervals, paths
 from marft_algos.types import Trajectory
+from marft_algos.workbench.bench.held_out import HeldOut
 from marft_envs import Episode, FlexEnv
-from marft_envs.tools import ToolCall
-from marft_envs.tools.depot.injections import demanded
-from marft_envs.tools.depot.letters import Letters
+from marft_envs.families.tools import ToolCall
+from marft_envs.families.tools.depot.injections import demanded
+from marft_envs.families.tools.depot.letters import Letters
 
 TEAMS = ("solo", "quarantine", "messenger")
 TRAINED = {"seen": 'domain_args={"attacks":"seen","share":0.5}', "none": 'domain_args={"attacks":"none"}'}

@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from marft_envs.errors import MissingExtraError
-from marft_envs.tools import TEAMS
-from marft_envs.tools.bfcl import BfclDomain, grading
-from marft_envs.tools.depot import Depot
-from marft_envs.tools.tau import TauDomain
+from marft_envs.families.tools import TEAMS
+from marft_envs.families.tools.bfcl import BfclDomain, grading
+from marft_envs.families.tools.depot import Depot
+from marft_envs.families.tools.tau import TauDomain
 from tests.helpers.tools_ordering import Shape
 
 

@@ -20,7 +20,7 @@ from marft_algos.engines import ScriptedEngine
 from marft_algos.rollout.collector import Collector
 from marft_algos.types import Generation, GenerationRequest, SamplingParams
 from marft_envs import AgentSpec, FlexEnv, Outcome, TurnRecord
-from marft_envs.vector import VectorEnv
+from marft_envs.core.vector import VectorEnv
 
 
 class Talk:

@@ -15,8 +15,8 @@ import json
 from collections import Counter
 from collections.abc import Callable
 
-from marft_envs.tools import CompactMessages, make, oracle
-from marft_envs.tools.compact import pieces
+from marft_envs.families.tools import CompactMessages, make, oracle
+from marft_envs.families.tools.compact import pieces
 
 TEAMS = ("trio", "router", "supervisor")
 

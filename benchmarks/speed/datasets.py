@@ -26,8 +26,8 @@ PROCESS = """
 import json, sys, time
 from pathlib import Path
 import numpy as np
-from marft_envs import rows
-from marft_envs.math import data
+from marft_envs.problems import rows
+from marft_envs.families.math import data
 rows.LARGE = int(sys.argv[2])
 start = time.process_time()
 problems = data.load(sys.argv[1])

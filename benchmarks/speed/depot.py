@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from benchmarks.speed.envs import loop_microseconds
-from marft_envs.tools import make
-from marft_envs.tools.depot import Depot
-from marft_envs.tools.oracle import reply
-from marft_envs.tools.session import Session, Toolbox
-from marft_envs.tools.types import ToolProblem
+from marft_envs.families.tools import make
+from marft_envs.families.tools.depot import Depot
+from marft_envs.families.tools.oracle import reply
+from marft_envs.families.tools.session import Session, Toolbox
+from marft_envs.families.tools.types import ToolProblem
 
 DEPOT = Depot()
 END = "</tool_call>"

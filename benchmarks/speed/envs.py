@@ -24,7 +24,7 @@ import numpy as np
 from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper
 
 from marft_envs import AgentSpec, Chain, FlexEnv, Outcome, TurnRecord
-from marft_envs.vector import VectorEnv
+from marft_envs.core.vector import VectorEnv
 
 TEAM = tuple(AgentSpec(f"worker_{i}", f"worker{i}", "Work on the problem with the others.") for i in range(4))
 REPLY = "First add the two numbers, then multiply by three: the result is 42."

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from marft_envs import AgentSpec, Chain, FlexEnv, Outcome, TurnRecord
-from marft_envs.vector import VectorEnv
+from marft_envs.core.vector import VectorEnv
 
 TEAM = (AgentSpec("coder_0", "coder", "Write."), AgentSpec("reviewer_0", "reviewer", "Review."))
 

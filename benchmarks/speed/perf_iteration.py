@@ -35,7 +35,7 @@ from transformers.utils import logging
 from benchmarks import shapes
 from benchmarks.paired import publish, ratios
 from marft_envs.errors import ConfigError
-from marft_envs.math import data
+from marft_envs.families.math import data
 
 SIDES = ("released", "marft")
 COLUMNS = [

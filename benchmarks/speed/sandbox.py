@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from marft_envs.code.sandbox import Call, Sandbox
+from marft_envs.sandbox import Call, Sandbox
 
 WORKERS = 2
 PROGRAM = """

@@ -21,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from marft_envs.code.sandbox import Call, Limits, Sandbox
+from marft_envs.sandbox import Call, Limits, Sandbox
 
 LIMITS = Limits(cpu_s=1.0, wall_s=2.0, total_s=4.0, memory_mb=128)
 MOST_TIMES_MEDIAN = 10.0

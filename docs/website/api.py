@@ -30,9 +30,9 @@ PACKAGES: Mapping[str, Mapping[str, Sequence[str]]] = {
 }  # fmt: skip
 """Package -> page -> names, in the order in which they stand."""
 MODULES = {
-    "marft_envs.types": "Records of an episode, and what a task may have",
-    "marft_envs.trajectory": "Writing episodes to files, reading and replaying them",
-    "marft_envs.vector": "Many episodes at once",
+    "marft_envs.core.types": "Records of an episode, and what a task may have",
+    "marft_envs.records.trajectory": "Writing episodes to files, reading and replaying them",
+    "marft_envs.core.vector": "Many episodes at once",
     "marft_algos.types": "What a learner reads: turns with their tokens, episodes, estimates",
     "marft_algos.functional": "The formulas, each tested against brute force",
     "marft_algos.credit": "Credit rules and successor relations",

@@ -17,7 +17,7 @@ import marft_envs
 from marft_algos import credit
 from marft_algos.types import Estimates, Trajectory, Transition
 from marft_envs import FlexEnv, StaticDAG
-from marft_envs.types import Episode
+from marft_envs.core.types import Episode
 from website import draw
 
 ROOT = Path(__file__).resolve().parents[2]

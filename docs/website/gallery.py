@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import marft_envs
-from marft_envs.types import Episode, optional
+from marft_envs.core.types import Episode, optional
 from website import draw
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,7 +17,7 @@ and so far nobody else's. [Benchmarking](../benchmarking.md#leaderboard) says ho
 
 def pages() -> Iterator[tuple[str, str, str]]:
     """Yields source address, title and content of the page."""
-    from marft_algos.bench import board, leaderboard
+    from marft_algos.workbench.bench import board, leaderboard
 
     here = Path.cwd()
     os.chdir(ROOT)  # so that the commands on the page name files as they are typed there

@@ -55,7 +55,7 @@ COMMANDS = {
 
 _WHERE = {
     "play": "cli.play",
-    "new": "cli.new",
+    "new": "workbench.new",
     "train": "cli.commands",
     "plan": "cli.plan",
     "sft": "cli.commands",
@@ -63,14 +63,14 @@ _WHERE = {
     "eval": "cli.evaluate",
     "top": "cli.top",
     "show": "cli.commands",
-    "doctor": "cli.doctor",
+    "doctor": "workbench.doctor",
     "completion": "cli.completion",
-    "export": "export.commands",
-    "bench": "bench.commands",
+    "export": "workbench.export.commands",
+    "bench": "workbench.bench.commands",
     "replay": "cli.replay",
     "drill": "drills.commands",
-    "versus": "bench.versus.commands",
-    "view": "view.commands",
+    "versus": "workbench.bench.versus.commands",
+    "view": "workbench.view.commands",
 }
 
 WISHES = {
@@ -304,8 +304,8 @@ def run_profiles(argv: list[str]) -> int:
 
     import marft_envs
     from marft_algos.config import arguments, presets
-    from marft_envs import experts
     from marft_envs.errors import ConfigError
+    from marft_envs.records import experts
 
     options = arguments.parse(ProfilesArguments, argv, prog="marft profiles")
     if not presets.accepts(options.id, "profiles"):

@@ -19,7 +19,7 @@ from marft_algos.ranks.group import launched, lead
 from marft_algos.runs import kinds, start
 from marft_algos.runs.folder import RunFolder, compare
 from marft_algos.terminal import clean, say
-from marft_envs import experts
+from marft_envs.records import experts
 
 if TYPE_CHECKING:
     from marft_algos.config.settings import TrainConfig

@@ -182,7 +182,7 @@ def _price(text: str) -> tuple[float, float] | None:
 def _problems(config: TrainConfig, env: FlexEnv) -> Any:
     """Returns the problems: ids where the task lists some, else draws that are the same every time."""
     from marft_algos.training import setup
-    from marft_envs.types import optional
+    from marft_envs.core.types import optional
 
     listing = optional(env.unwrapped.task, "eval_panel")
     ids = None if listing is None else listing(config.eval_episodes)

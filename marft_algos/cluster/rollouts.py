@@ -26,7 +26,7 @@ from marft_algos.terminal import say
 from marft_algos.training.parts import Parts
 from marft_algos.training.rollouts import RolloutStats
 from marft_envs.errors import MarftError
-from marft_envs.pool import NODE
+from marft_envs.workers.pool import NODE
 
 TICK_S = 1.0
 """How often it is looked whether a worker hangs, at least."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from marft_algos.types import Trajectory
 
 if TYPE_CHECKING:
-    from marft_envs.core import FlexEnv
+    from marft_envs.core.env import FlexEnv
 
 Keep = Literal["nothing", "start", "decisions"]
 """What to keep copies of: no state, an episode's first, or also the state before every layer with a trained policy."""

@@ -11,7 +11,7 @@ from marft_algos.credit.branches import Keep, Replayer
 from marft_algos.credit.rewards import Relation, Rewards, Rule
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, check
 from marft_algos.types import Need, Trajectory
-from marft_envs.types import AgentSpec
+from marft_envs.core.types import AgentSpec
 
 Cost = Literal["tokens", "calls", "handoffs", "critical_path"]
 

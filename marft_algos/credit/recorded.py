@@ -15,8 +15,8 @@ from marft_algos.credit.formulas import spearman
 from marft_algos.credit.rewards import Relation, Rewards, Rule, broadcast, punctual, register, team_score
 from marft_algos.ranges import NOT_NEGATIVE, Checked
 from marft_algos.types import Trajectory
+from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.types import AgentSpec
 
 INDIVIDUAL: frozenset[Relation] = frozenset({"agent", "episode"})
 """Relations of rules that pay agents differently."""

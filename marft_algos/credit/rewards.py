@@ -18,8 +18,8 @@ from marft_algos import functional as F
 from marft_algos import types
 from marft_algos.credit.branches import Keep, Replayer
 from marft_algos.types import Estimates, Need, Trajectory, Transition
+from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError
-from marft_envs.types import AgentSpec
 
 FloatArray = NDArray[np.floating]
 Relation = Literal["team", "agent", "round", "episode"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.types import AgentSpec
 
 _POLICY_ID = re.compile(r"[\w-]+")
 

@@ -8,8 +8,8 @@ from itertools import product, takewhile
 from typing import Any
 
 from marft_envs.errors import ConfigError
-from marft_envs.tools import ToolCall
-from marft_envs.tools.dialects import Dialect, find
+from marft_envs.families.tools import ToolCall
+from marft_envs.families.tools.dialects import Dialect, find
 
 Render = Callable[..., str | None]
 """(messages, **options) -> text; None where the template refuses them."""

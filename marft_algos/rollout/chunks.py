@@ -15,7 +15,7 @@ from marft_algos.credit.branches import Keep
 from marft_algos.credit.diagnostics import Judged
 from marft_algos.rollout.panel import Panel
 from marft_algos.types import Trajectory
-from marft_envs.types import Episode
+from marft_envs.core.types import Episode
 
 CHUNK = 8
 """Episodes of a chunk where a panel is shared out, if the settings do not say."""

@@ -18,10 +18,10 @@ from marft_algos.engines.base import RolloutEngine
 from marft_algos.rollout.panel import check_any, settle
 from marft_algos.seeds import row_seed
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason, Trajectory, Transition
-from marft_envs.core import FlexEnv
+from marft_envs.core.env import FlexEnv
+from marft_envs.core.types import Episode, TurnRecord
+from marft_envs.core.vector import Request, VectorEnv
 from marft_envs.errors import ConfigError
-from marft_envs.types import Episode, TurnRecord
-from marft_envs.vector import Request, VectorEnv
 
 if TYPE_CHECKING:
     from marft_algos.models.chat import Renderer

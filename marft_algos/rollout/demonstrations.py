@@ -13,10 +13,11 @@ from marft_algos import seeds
 from marft_algos.models.chat import Renderer
 from marft_algos.rollout.panel import Panel
 from marft_algos.types import Generation, GenerationRequest, StopReason, Trajectory, Transition
-from marft_envs import FlexEnv, experts
+from marft_envs import FlexEnv
+from marft_envs.core.types import Episode, TurnRecord
 from marft_envs.errors import ConfigError, DataError, UnsolvedError
-from marft_envs.trajectory import ReplayError, Told, read, told
-from marft_envs.types import Episode, TurnRecord
+from marft_envs.records import experts
+from marft_envs.records.trajectory import ReplayError, Told, read, told
 
 SHOWN = 3
 """Rejected demonstrations that an error names for each reason."""
@@ -224,7 +225,7 @@ class Demonstrations:
             )
         form = (
             "one recorded episode a line, as a run writes them (runs/NAME/episodes), marft eval --out, and"
-            " marft_envs.trajectory.write"
+            " marft_envs.records.trajectory.write"
         )
         try:
             found = [

@@ -1,7 +1,7 @@
 """Draws panels of episodes, settles episodes that were broken off, and computes numbers of those played.
 
 A text's fault is paid the worst, outages are left out and counted. Whose fault it was stands in the record
-(``marft_envs.types.Fault``). Left out means: of the update and of its groups, of every score and metric, of evaluations
+(``core.types.Fault``). Left out means: of the update and of its groups, of every score and metric, of evaluations
 and what is made of them. Too many of them are an error, never a number.
 """
 
@@ -19,8 +19,8 @@ from marft_algos import seeds
 from marft_algos.engines.base import EngineError
 from marft_algos.types import StopReason, Trajectory
 from marft_envs import Episode
+from marft_envs.core.types import LayerRecord
 from marft_envs.errors import MarftError
-from marft_envs.types import LayerRecord
 
 REPETITIVE = 0.5
 """Below this share of distinct transcripts in a group a run says so, once."""

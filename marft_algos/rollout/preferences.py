@@ -15,9 +15,9 @@ from marft_algos.rollout.demonstrations import Demonstrations, none_left
 from marft_algos.rollout.panel import Panel
 from marft_algos.runs.folder import outcome
 from marft_algos.types import Trajectory, Transition
+from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError, DataError
-from marft_envs.trajectory import Told
-from marft_envs.types import Episode
+from marft_envs.records.trajectory import Told
 
 _Pair = tuple[Episode, Episode]
 """The better and the worse one."""

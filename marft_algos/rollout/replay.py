@@ -30,11 +30,11 @@ from marft_algos.types import (
     Trajectory,
     Transition,
 )
-from marft_envs.core import FlexEnv
+from marft_envs.core.env import FlexEnv
+from marft_envs.core.types import Episode, TurnRecord
+from marft_envs.core.vector import Request, VectorEnv
+from marft_envs.core.wrappers import FlexWrapper, RecordEpisodes
 from marft_envs.errors import ConfigError
-from marft_envs.types import Episode, TurnRecord
-from marft_envs.vector import Request, VectorEnv
-from marft_envs.wrappers import FlexWrapper, RecordEpisodes
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -31,8 +31,9 @@ from marft_algos.jsonl import drop_cut_line
 from marft_algos.runs import disk, intervals
 from marft_algos.runs.disk import lines, write_whole, writing
 from marft_algos.runs.intervals import Interval
-from marft_envs import Episode, trajectory
+from marft_envs import Episode
 from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.records import trajectory
 
 UNTRAINED = 0
 """Iteration number of what was measured before the first update."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from marft_algos import types
 from marft_algos.credit.diagnostics import Judged
-from marft_envs import types as records
+from marft_envs.core import types as records
 from marft_envs.errors import DataError
 
 _CLASS, _VALUE = "~class", "~value"
@@ -33,7 +33,7 @@ def pack(value: Any) -> Any:
     """Returns trajectories, or whatever they hold, as plain values: None, numbers, text, lists, tuples and tables.
 
     Objects that a task has put into its records and that are none of these come as their description, as in
-    ``marft_envs.trajectory``: nothing is learnt from them.
+    ``marft_envs.records.trajectory``: nothing is learnt from them.
     """
     return _pack(value, {})
 

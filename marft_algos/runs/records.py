@@ -1,6 +1,6 @@
 """Episodes as JSON rows: the environment's record, with what training knows of every turn in its ``extras``.
 
-``marft_envs.trajectory`` reads, replays and converts these rows like any other records.
+``marft_envs.records.trajectory`` reads, replays and converts these rows like any other records.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from marft_algos.runs.disk import writing
 from marft_algos.types import Estimates, Trajectory, Transition
-from marft_envs import trajectory as episodes
+from marft_envs.records import trajectory as episodes
 
 DIGITS = 5
 """Decimals of recorded values: for reading, not for computing."""

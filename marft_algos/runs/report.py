@@ -16,8 +16,8 @@ from marft_algos.runs.disk import write_whole, writing
 from marft_algos.runs.folder import UNTRAINED, EvalRecord, RunFolder, outcome
 from marft_algos.runs.intervals import Interval
 from marft_envs import Episode
+from marft_envs.core.types import TurnRecord
 from marft_envs.errors import MissingExtraError
-from marft_envs.types import TurnRecord
 
 _Pair = tuple[Episode, Episode]
 """An episode of the panel as the untrained and as the trained team played it."""

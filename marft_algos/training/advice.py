@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from marft_algos.config import presets
 from marft_algos.config.settings import TrainConfig
 from marft_algos.types import Trajectory
-from marft_envs.types import Episode
+from marft_envs.core.types import Episode
 
 NAMED = 10
 """Problems that a note names."""

@@ -19,8 +19,8 @@ from marft_algos.runs.folder import EvalRecord, PanelFacts
 from marft_algos.runs.intervals import Interval
 from marft_algos.training.setup import EnvFactory, sampling
 from marft_algos.types import Trajectory
+from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.vector import VectorEnv
 
 
 def play(

@@ -30,11 +30,11 @@ from marft_algos.runs.folder import outcome
 from marft_algos.runs.intervals import Interval
 from marft_algos.training.setup import EnvFactory, sampling
 from marft_algos.types import Trajectory, Transition
-from marft_envs.code import pass_at_k
+from marft_envs.core.types import AgentSpec, Episode
+from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError
-from marft_envs.trajectory import read
-from marft_envs.types import AgentSpec, Episode
-from marft_envs.vector import VectorEnv
+from marft_envs.families.code import pass_at_k
+from marft_envs.records.trajectory import read
 
 _SHOWN = ("env", "env_kwargs", "models", "engines", "max_new_tokens", "temperature", "eval_greedy", "seed")
 """Settings that results repeat; all that are compared stand in eval.json."""

@@ -25,7 +25,7 @@ from marft_algos.rollout.replay import Replayer, StartEngine, TreeCollector
 from marft_algos.training import evaluate, setup
 from marft_algos.training.parts import Parts
 from marft_algos.types import Trajectory
-from marft_envs.vector import VectorEnv
+from marft_envs.core.vector import VectorEnv
 
 
 class RolloutBackend(Protocol):

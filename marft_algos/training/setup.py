@@ -28,9 +28,9 @@ from marft_algos.runs import checkpoint, checksums, start
 from marft_algos.training.resolve import RunSpec
 from marft_algos.types import SamplingParams
 from marft_envs import FlexEnv
+from marft_envs.core.faults import outage
+from marft_envs.core.types import optional
 from marft_envs.errors import ConfigError, MarftError, WorkerError
-from marft_envs.faults import outage
-from marft_envs.types import optional
 
 EnvFactory = Callable[[], FlexEnv]
 PROMPTS_CHECKED = 64

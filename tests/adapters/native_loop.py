@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import marft_envs
-from marft_envs.core import FlexEnv
-from marft_envs.trajectory import to_dict
-from marft_envs.types import Episode
+from marft_envs.core.env import FlexEnv
+from marft_envs.core.types import Episode
+from marft_envs.records.trajectory import to_dict
 
 Say = Callable[[str, Sequence[Mapping[str, str]]], str]
 """``(agent, chat messages) -> reply``: an agent is a function of what it sees."""

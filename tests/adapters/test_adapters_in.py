@@ -16,12 +16,13 @@ import pytest
 
 import marft_envs
 from helpers import strangers
-from marft_envs import ConfigError, FlexEnv, MissingExtraError, check_env, invariants
+from marft_envs import ConfigError, FlexEnv, MissingExtraError, check_env
 from marft_envs.adapters import optional
 from marft_envs.adapters.inward import aec, compliance, gym_text, parallel
 from marft_envs.adapters.inward.codecs import Discrete, Grid, chosen
 from marft_envs.adapters.inward.game import OPPONENTS
-from marft_envs.dependency import Independent
+from marft_envs.core.dependency import Independent
+from marft_envs.testing import invariants
 
 Say = Callable[[FlexEnv, str], str]
 

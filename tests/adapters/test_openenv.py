@@ -13,7 +13,7 @@ import pytest
 from native_loop import CASES, Script, assert_same, expected
 
 import marft_envs
-from marft_envs.core import FlexEnv
+from marft_envs.core.env import FlexEnv
 from marft_envs.errors import ConfigError
 
 pytest.importorskip("openenv", reason="pip install -e '.[openenv]'")

@@ -19,9 +19,9 @@ import marft_envs
 from marft_envs import FlexEnv
 from marft_envs.adapters.outward.numeric import Numeric, decode
 from marft_envs.adapters.outward.rllib import RLlibEnv
+from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError
-from marft_envs.trajectory import to_dict
-from marft_envs.types import Episode
+from marft_envs.records.trajectory import to_dict
 
 
 def play_text(env: FlexEnv, seed: int, say: Say) -> None:

@@ -18,7 +18,7 @@ import marft_envs
 from marft_envs import FlexEnv
 from marft_envs.adapters.outward.numeric import Numeric, decode
 from marft_envs.adapters.outward.torchrl import TeamEnv, totals
-from marft_envs.wrappers import PromptObservation
+from marft_envs.core.wrappers import PromptObservation
 
 
 def play_text(env: FlexEnv, seed: int, say: Say) -> dict[str, float]:

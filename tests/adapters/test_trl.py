@@ -10,8 +10,8 @@ import pytest
 from native_loop import CASES, assert_same
 
 import marft_envs
+from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError
-from marft_envs.vector import VectorEnv
 
 trl = pytest.importorskip("trl", reason="pip install -e '.[trl]'")
 pytest.importorskip("torch")

@@ -19,10 +19,6 @@ from marft_algos.algorithms import base as algorithm
 from marft_algos.algorithms.base import UpdateConfig
 from marft_algos.algorithms.ppo import PPOConfig
 from marft_algos.algorithms.settings import ClipConfig, GroupConfig
-from marft_algos.bench import grid
-from marft_algos.bench.commands import RunArguments
-from marft_algos.bench.versus.commands import Arguments as VersusArguments
-from marft_algos.bench.versus.trial import Trial
 from marft_algos.cli import main
 from marft_algos.cli.app import ProfilesArguments
 from marft_algos.cli.options import EvalArguments
@@ -40,7 +36,11 @@ from marft_algos.engines.server import ServerSettings
 from marft_algos.models.loading import ModelSettings
 from marft_algos.models.weights import LoraSettings
 from marft_algos.types import SamplingParams
-from marft_algos.view.commands import ViewArguments
+from marft_algos.workbench.bench import grid
+from marft_algos.workbench.bench.commands import RunArguments
+from marft_algos.workbench.bench.versus.commands import Arguments as VersusArguments
+from marft_algos.workbench.bench.versus.trial import Trial
+from marft_algos.workbench.view.commands import ViewArguments
 from marft_envs.errors import ConfigError
 
 OF_ALGORITHMS = [algorithm.get(name).Config for name in algorithm.names()]

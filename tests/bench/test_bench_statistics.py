@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks.correctness.statistics import simulate
-from marft_algos.bench import statistics as st
 from marft_algos.runs.intervals import Interval, wilson
+from marft_algos.workbench.bench import statistics as st
 from marft_envs.errors import ConfigError
 
 

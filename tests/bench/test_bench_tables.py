@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from benchmarks.learning import population, sampled, toys_matrix
-from marft_algos.bench import check, figures, tables
-from marft_algos.bench.folder import BenchFolder
 from marft_algos.cli import main
 from marft_algos.runs import plots
+from marft_algos.workbench.bench import check, figures, tables
+from marft_algos.workbench.bench.folder import BenchFolder
 from marft_envs.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]

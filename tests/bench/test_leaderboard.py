@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marft_algos.bench import board, evidence, leaderboard, packed
-from marft_algos.bench.cells import Cell
-from marft_algos.bench.evidence import EvidenceError
-from marft_algos.bench.folder import BenchFolder
-from marft_algos.bench.leaderboard import Entry
 from marft_algos.cli import main
 from marft_algos.config import settings as configs
 from marft_algos.runs.folder import PanelFacts
+from marft_algos.workbench.bench import board, evidence, leaderboard, packed
+from marft_algos.workbench.bench.cells import Cell
+from marft_algos.workbench.bench.evidence import EvidenceError
+from marft_algos.workbench.bench.folder import BenchFolder
+from marft_algos.workbench.bench.leaderboard import Entry
 from marft_envs.errors import ConfigError, DataError
 from marft_envs.powers import TrustError
 

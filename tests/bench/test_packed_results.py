@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from marft_algos.bench import leaderboard
-from marft_algos.bench.cells import Cell
 from marft_algos.config import settings as configs
+from marft_algos.workbench.bench import leaderboard
+from marft_algos.workbench.bench.cells import Cell
 
 RESULTS = sorted((Path(__file__).parents[2] / "benchmarks/results").glob("*.tar.xz"))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.learning import checker, gradients, quickstart
-from marft_algos.bench.folder import BenchFolder
+from marft_algos.workbench.bench.folder import BenchFolder
 from marft_envs.errors import ConfigError
 
 RESULTS = Path(__file__).parents[2] / "benchmarks/results"

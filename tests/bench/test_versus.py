@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marft_algos.bench.cells import Cell, expand
-from marft_algos.bench.folder import BenchFolder
-from marft_algos.bench.grid import Grid
-from marft_algos.bench.versus import grids, plan, report, run
-from marft_algos.bench.versus.grids import Choice
-from marft_algos.bench.versus.plan import Cost
-from marft_algos.bench.versus.trial import Trial
 from marft_algos.cli.app import main
+from marft_algos.workbench.bench.cells import Cell, expand
+from marft_algos.workbench.bench.folder import BenchFolder
+from marft_algos.workbench.bench.grid import Grid
+from marft_algos.workbench.bench.versus import grids, plan, report, run
+from marft_algos.workbench.bench.versus.grids import Choice
+from marft_algos.workbench.bench.versus.plan import Cost
+from marft_algos.workbench.bench.versus.trial import Trial
 from marft_envs.errors import ConfigError
 
 TOY: Mapping[str, Any] = {"preset": "toy", "eval_episodes": 8}

@@ -11,11 +11,11 @@ import marft_envs
 from benchmarks.learning.versus_planted import CASES, ENV
 from examples.planted import FIRST, KINDS, SECOND, Dear
 from helpers.toys import play
-from marft_algos.bench.versus import plan
-from marft_envs import experts
-from marft_envs.core import FlexEnv
+from marft_algos.workbench.bench.versus import plan
+from marft_envs.core.env import FlexEnv
 from marft_envs.errors import UnsolvedError
-from marft_envs.toy.base import ToyTask
+from marft_envs.families.toy.base import ToyTask
+from marft_envs.records import experts
 
 BEST = {
     "spare": (1.0, 1.0, 1.0),

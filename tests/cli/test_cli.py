@@ -26,8 +26,8 @@ from marft_algos.config.settings import SECTIONS, TrainConfig, build
 from marft_algos.rollout import panel as faults
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training.collect import RolloutQueue
-from marft_envs import trajectory
 from marft_envs.errors import ConfigError
+from marft_envs.records import trajectory
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from marft_algos.cli import doctor, main
-from marft_algos.cli.doctor import Finding
+from marft_algos.cli import main
+from marft_algos.workbench import doctor
+from marft_algos.workbench.doctor import Finding
 
 
 def named(findings: list[Finding]) -> dict[str, Finding]:
@@ -108,7 +109,7 @@ def test_what_runs_follows_from_what_is_here() -> None:
     runs = named(doctor.works({"train": True, "mcp": False}, torch, gpu, layers))
     assert runs["train, eval, export, bench"].state == "ok" and runs["training on a GPU"].state == "off"
     assert runs["tools by MCP"].mend == "pip install -e '.[mcp]'"
-    assert runs["environments of code"].mend == "python -m marft_envs.code.sandbox"
+    assert runs["environments of code"].mend == "python -m marft_envs.sandbox"
     runs = named(doctor.works({"train": False}, torch, gpu, [Finding("b", "ok", "")]))
     assert runs["train, eval, export, bench"].mend == "pip install -e '.[train]'"
     assert runs["environments of code"].state == "ok" and runs["envs, play, check, show"].state == "ok"

@@ -28,10 +28,10 @@ from marft_algos.cli import main
 from marft_algos.config import settings as configs
 from marft_algos.rollout.panel import Panel
 from marft_algos.training import resumable
-from marft_envs.code import pass_at_k
+from marft_envs.core.types import Example
 from marft_envs.errors import ConfigError
-from marft_envs.trajectory import read
-from marft_envs.types import Example
+from marft_envs.families.code import pass_at_k
+from marft_envs.records.trajectory import read
 
 ROOT = Path(__file__).resolve().parents[2]
 ENV = "test/letters-v0"

@@ -12,9 +12,9 @@ from helpers.runs import settings
 from helpers.tiny import save_tiny
 from marft_algos.cluster.worker import Worker
 from marft_algos.training.parts import build
-from marft_envs.code.sandbox import Sandbox, remote
-from marft_envs.code.sandbox.types import SandboxUnavailable
-from marft_envs.pool import NODE
+from marft_envs.sandbox import Sandbox, remote
+from marft_envs.sandbox.types import SandboxUnavailable
+from marft_envs.workers.pool import NODE
 
 
 @pytest.fixture(scope="module")

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marft_envs.code import data, hub
-from marft_envs.code.hub import HUB, last_tally, rows_to_problems
-from marft_envs.code.hub_rows import MAX_STDIO_TESTS, MAX_TEST, Refused, unpack
-from marft_envs.code.problem import Problem, Test
-from marft_envs.code.schema import content_key, split_tests
 from marft_envs.errors import DataError, MissingExtraError
+from marft_envs.families.code import data, hub
+from marft_envs.families.code.hub import HUB, last_tally, rows_to_problems
+from marft_envs.families.code.hub_rows import MAX_STDIO_TESTS, MAX_TEST, Refused, unpack
+from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.schema import content_key, split_tests
 
 ROW: dict[str, Any] = {
     "id": "own/1", "mode": "function", "prompt": "Double a.", "entry_point": "f",
@@ -569,6 +569,6 @@ def test_files_of_script_repositories_are_read_directly(monkeypatch: pytest.Monk
 
 
 def test_loading_imports_no_hub_library() -> None:
-    script = "import sys; from marft_envs.code import data; print('datasets' in sys.modules)"
+    script = "import sys; from marft_envs.families.code import data; print('datasets' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "False"

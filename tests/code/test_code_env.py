@@ -17,14 +17,15 @@ import marft_envs
 from helpers.fake_sandbox import ADD, CRASH, GOLD, SCRIPT, WRONG, ZERO, FakeSandbox, calls, stdio
 from marft_algos.credit import agent_chain, broadcast, team_chain
 from marft_algos.types import Estimates, GenerationRequest, Trajectory, Transition
-from marft_envs import FlexEnv, trajectory
-from marft_envs.code import VERDICTS, CodeTask, Problem, make
-from marft_envs.code.data import ProblemSet
-from marft_envs.code.feedback import shown
-from marft_envs.code.sandbox import CallResult, SandboxError, SandboxUnavailable, StdioResult
-from marft_envs.code.teams import TEAMS
+from marft_envs import FlexEnv
+from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError, DataError
-from marft_envs.vector import VectorEnv
+from marft_envs.families.code import VERDICTS, CodeTask, Problem, make
+from marft_envs.families.code.data import ProblemSet
+from marft_envs.families.code.feedback import shown
+from marft_envs.families.code.teams import TEAMS
+from marft_envs.records import trajectory
+from marft_envs.sandbox import CallResult, SandboxError, SandboxUnavailable, StdioResult
 
 Replies = Mapping[str, str | list[str]]
 

@@ -11,17 +11,17 @@ import pytest
 
 import marft_envs
 from helpers.fake_sandbox import FakeSandbox
-from marft_envs.code import data
-from marft_envs.code.data import rows_to_problems
-from marft_envs.code.expressions import _CLEAN
-from marft_envs.code.hub import last_tally
-from marft_envs.code.judge import Judge
-from marft_envs.code.problem import Problem, Test
-from marft_envs.code.sandbox import CallResult, Limits, Sandbox, SandboxError
-from marft_envs.code.sandbox.types import KILLED
-from marft_envs.code.setup_code import read_setup
+from marft_envs.core.faults import outage
 from marft_envs.errors import DataError
-from marft_envs.faults import outage
+from marft_envs.families.code import data
+from marft_envs.families.code.data import rows_to_problems
+from marft_envs.families.code.expressions import _CLEAN
+from marft_envs.families.code.hub import last_tally
+from marft_envs.families.code.judge import Judge
+from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.setup_code import read_setup
+from marft_envs.sandbox import CallResult, Limits, Sandbox, SandboxError
+from marft_envs.sandbox.types import KILLED
 
 
 def row(entry: str, tests: list[tuple[str, str]], setup: str = "", **more: Any) -> dict[str, Any]:

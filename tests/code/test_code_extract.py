@@ -8,8 +8,8 @@ import time
 import pytest
 
 from helpers.fake_sandbox import ADD
-from marft_envs.code.extract import MAX_REPLY, MAX_TESTS, extract, proposed_tests
-from marft_envs.code.problem import Test
+from marft_envs.families.code.extract import MAX_REPLY, MAX_TESTS, extract, proposed_tests
+from marft_envs.families.code.problem import Test
 
 F = "def f(x):\n    return x\n"
 

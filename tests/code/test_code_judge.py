@@ -13,14 +13,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from helpers.fake_sandbox import ADD, CRASH, GOLD, SCRIPT, WRONG, ZERO, FakeSandbox, calls, stdio
-from marft_envs.code.checkers import output_agrees, value_agrees
-from marft_envs.code.judge import Judge, Report, TestResult, written
-from marft_envs.code.problem import Problem, Test
-from marft_envs.code.rewards import pass_at_k, score
-from marft_envs.code.sandbox import CallResult, Limits, Sandbox, SandboxError, StdioResult, values
-from marft_envs.code.schema import OUTPUT_CHECKS, VALUE_CHECKS
+from marft_envs.core.faults import outage
 from marft_envs.errors import ConfigError, DataError
-from marft_envs.faults import outage
+from marft_envs.families.code.checkers import output_agrees, value_agrees
+from marft_envs.families.code.judge import Judge, Report, TestResult, written
+from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.rewards import pass_at_k, score
+from marft_envs.families.code.schema import OUTPUT_CHECKS, VALUE_CHECKS
+from marft_envs.sandbox import CallResult, Limits, Sandbox, SandboxError, StdioResult, values
 
 LIMITS = Limits()
 SUM = Problem("sum/0", "stdio", "Print the sum.", stdio(("1 2", "3")), stdio(("70 7", "77"), ("-5 5", "0")))

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from marft_envs.code import data, procedural
-from marft_envs.code.judge import Judge
-from marft_envs.code.problem import Problem
-from marft_envs.code.procedural import cells, enumerate_level0, from_id, mutants, panel, split_of
-from marft_envs.code.procedural.base import CELLS
-from marft_envs.code.sandbox import Limits, Sandbox, SandboxUnavailable
 from marft_envs.errors import ConfigError, DataError
+from marft_envs.families.code import data, procedural
+from marft_envs.families.code.judge import Judge
+from marft_envs.families.code.problem import Problem
+from marft_envs.families.code.procedural import cells, enumerate_level0, from_id, mutants, panel, split_of
+from marft_envs.families.code.procedural.base import CELLS
+from marft_envs.sandbox import Limits, Sandbox, SandboxUnavailable
 
 HIGHER = [cell for cell in cells() if cell[2] > 0]
 
@@ -93,7 +93,7 @@ def test_every_problem_has_two_public_and_six_hidden_tests_that_share_no_input()
 def test_an_id_regenerates_the_same_problem_in_another_process() -> None:
     ids = ["procedural/larger/function/0/77", "procedural/regions/function/4/12345", "procedural/robot/stdio/3/9"]
     script = (
-        "import hashlib; from marft_envs.code.procedural import from_id\n"
+        "import hashlib; from marft_envs.families.code.procedural import from_id\n"
         f"print(hashlib.sha256(repr([from_id(i) for i in {ids!r}]).encode()).hexdigest())"
     )
     other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from marft_envs.code.checkers import output_agrees, value_agrees
-from marft_envs.code.hub import rows_to_problems
-from marft_envs.code.judge import Judge
-from marft_envs.code.problem import Problem, Test
-from marft_envs.code.sandbox import Limits, Sandbox, layers
+from marft_envs.families.code.checkers import output_agrees, value_agrees
+from marft_envs.families.code.hub import rows_to_problems
+from marft_envs.families.code.judge import Judge
+from marft_envs.families.code.problem import Problem, Test
+from marft_envs.sandbox import Limits, Sandbox, layers
 
 HELD = [layer for layer in layers.LOCAL if not layers.check(layer)]
-REAL = pytest.mark.skipif(not HELD, reason="no sandbox layer holds here; see python -m marft_envs.code.sandbox")
+REAL = pytest.mark.skipif(not HELD, reason="no sandbox layer holds here; see python -m marft_envs.sandbox")
 SUM = {"input": "[1, 2]", "output": "[3, 2]"}
 ECHO = {"input": "1\n", "output": "3\n"}
 

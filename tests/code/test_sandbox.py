@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from marft_envs.code.sandbox import (
+from marft_envs.errors import ConfigError
+from marft_envs.sandbox import (
     LAYERS,
     Call,
     Limits,
@@ -32,11 +33,10 @@ from marft_envs.code.sandbox import (
     shared,
     syscalls,
 )
-from marft_envs.errors import ConfigError
 
 QUICK = Limits(cpu_s=0.5, wall_s=5.0, total_s=30.0)
 HELD = [layer for layer in layers.LOCAL if not layers.check(layer)]
-pytestmark = pytest.mark.skipif(not HELD, reason="no sandbox layer holds here; see python -m marft_envs.code.sandbox")
+pytestmark = pytest.mark.skipif(not HELD, reason="no sandbox layer holds here; see python -m marft_envs.sandbox")
 
 
 @pytest.fixture(scope="module", params=layers.LOCAL)
@@ -488,7 +488,7 @@ def test_a_dropped_sandbox_takes_its_workers_along() -> None:
 def test_workers_die_with_the_host(layer: str) -> None:
     script = f"""
         import os, signal, sys, threading, time
-        from marft_envs.code.sandbox import Sandbox, Call
+        from marft_envs.sandbox import Sandbox, Call
         made = Sandbox({layer!r})
         made.run_calls("def f(): return 1", "f", [Call("call", "[]")])
         threading.Thread(target=made.run_stdio, args=("while True: pass", ""), daemon=True).start()
@@ -527,7 +527,7 @@ def test_a_sandbox_that_fails_twice_says_so_and_gives_no_verdict(monkeypatch: py
 
 
 def test_workers_are_recycled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("marft_envs.code.sandbox.worker.RUNS_PER_WORKER", 2)
+    monkeypatch.setattr("marft_envs.sandbox.worker.RUNS_PER_WORKER", 2)
     with Sandbox() as made:
         seen = []
         for _ in range(4):
@@ -588,7 +588,7 @@ def test_a_forked_host_has_workers_of_its_own() -> None:
 WITHOUT = """
 import os, sys
 {how}
-from marft_envs.code.sandbox import Sandbox, SandboxUnavailable, Call, layers
+from marft_envs.sandbox import Sandbox, SandboxUnavailable, Call, layers
 try:
     with Sandbox(sys.argv[1]) as made:
         print(made.layer, made.run_calls("def f(x): return x + 1", "f", [Call("call", "[1]")])[0].value)
@@ -598,7 +598,7 @@ except SandboxUnavailable as error:
 
 DENY = """
 import ctypes, struct
-from marft_envs.code.sandbox import seccomp, syscalls
+from marft_envs.sandbox import seccomp, syscalls
 denied = [syscalls.NUMBERS[name] for name in {names}]
 code = [(0x20, 0, 0, 0)]
 for number in denied:
@@ -625,7 +625,7 @@ def elsewhere(how: str, layer: str) -> str:
 def test_where_the_system_allows_no_user_namespaces_landlock_is_taken() -> None:
     """The host is root of a user namespace whose limit of further ones is 0."""
     how = """
-from marft_envs.code.sandbox import syscalls
+from marft_envs.sandbox import syscalls
 user, group = os.getuid(), os.getgid()
 syscalls.call("unshare", 0x10000000)
 for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):

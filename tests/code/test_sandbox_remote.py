@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from marft_envs.code.sandbox import Call, Limits, Sandbox, SandboxError, SandboxUnavailable, layers, remote
+from marft_envs.sandbox import Call, Limits, Sandbox, SandboxError, SandboxUnavailable, layers, remote
 
 HELD = [layer for layer in layers.LOCAL if not layers.check(layer)]
-pytestmark = pytest.mark.skipif(not HELD, reason="no sandbox layer holds here; see python -m marft_envs.code.sandbox")
+pytestmark = pytest.mark.skipif(not HELD, reason="no sandbox layer holds here; see python -m marft_envs.sandbox")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_a_service_of_another_protocol_is_refused_by_name(
         Sandbox("remote", url=service.url)
     said = str(caught.value)
     assert named in said and f"this client protocol {remote.PROTOCOL}" in said
-    assert "same version of marft" in said and "python -m marft_envs.code.sandbox serve" in said
+    assert "same version of marft" in said and "python -m marft_envs.sandbox serve" in said
 
 
 @pytest.mark.parametrize(("body", "named"), [(b"{}", "before 2"), (b'{"protocol": 1}', "protocol 1")])
@@ -270,7 +270,7 @@ def test_a_service_that_goes_away_gives_no_verdict() -> None:
 
 def test_the_command_line_serves(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret-word\n")
-    command = [sys.executable, "-m", "marft_envs.code.sandbox", "serve", "--token-file", str(tmp_path / "token")]
+    command = [sys.executable, "-m", "marft_envs.sandbox", "serve", "--token-file", str(tmp_path / "token")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -287,7 +287,7 @@ def test_the_command_line_serves(tmp_path: Path) -> None:
 
 
 def test_the_command_line_shows_what_holds() -> None:
-    command = [sys.executable, "-m", "marft_envs.code.sandbox"]
+    command = [sys.executable, "-m", "marft_envs.sandbox"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     rows = [line.split()[:2] for line in done.stdout.splitlines() if not line.startswith(" ")]
     assert done.returncode == 0 and [name for name, word in rows if word == "holds"] == HELD

@@ -11,11 +11,11 @@ import time
 
 import pytest
 
-from marft_envs.code.sandbox import Call, Limits, Sandbox, layers
-from marft_envs.pool import LOOKS, Ticket, Turns
+from marft_envs.sandbox import Call, Limits, Sandbox, layers
+from marft_envs.workers.pool import LOOKS, Ticket, Turns
 
 HELD = [layer for layer in layers.LOCAL if not layers.check(layer)]
-needs_layer = pytest.mark.skipif(not HELD, reason="no sandbox layer holds here; see python -m marft_envs.code.sandbox")
+needs_layer = pytest.mark.skipif(not HELD, reason="no sandbox layer holds here; see python -m marft_envs.sandbox")
 
 
 def simulate(workers: int, clients: int, demands: list[float]) -> list[float]:

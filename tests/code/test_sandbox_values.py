@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marft_envs.code.sandbox import values, wire
+from marft_envs.sandbox import values, wire
 
 LIMIT = 1 << 20
 LEAVES = (

@@ -16,8 +16,8 @@ from marft_algos.engines import ScriptedEngine
 from marft_algos.rollout.collector import Collector
 from marft_algos.types import Estimates, SamplingParams, Trajectory
 from marft_envs import Outcome, Router, TurnRecord
+from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError
-from marft_envs.vector import VectorEnv
 
 
 def test_broadcast_pays_every_turn_of_a_layer_all_of_it() -> None:

@@ -27,8 +27,8 @@ from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import Estimates, Trajectory
 from marft_envs import Independent, Outcome, StaticDAG, TurnRecord
+from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError
-from marft_envs.vector import VectorEnv
 
 Pay = Callable[[dict[str, float]], float]
 

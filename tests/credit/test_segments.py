@@ -23,9 +23,9 @@ from marft_algos.models.policy import PolicySet
 from marft_algos.rollout.collector import Collector
 from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 from marft_envs import ConfigError, Outcome, TurnRecord
-from marft_envs.trajectory import ReplayError, from_dict, replay, to_dict
-from marft_envs.types import Segment
-from marft_envs.vector import VectorEnv
+from marft_envs.core.types import Segment
+from marft_envs.core.vector import VectorEnv
+from marft_envs.records.trajectory import ReplayError, from_dict, replay, to_dict
 
 Spans = dict[int, list[Segment]]
 

@@ -25,8 +25,8 @@ from marft_algos.models.policy import PolicySet
 from marft_algos.rollout.replay import Replayer, TreeCollector
 from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 from marft_envs import ConfigError, Outcome
-from marft_envs.vector import VectorEnv
-from marft_envs.wrappers import TurnLimit
+from marft_envs.core.vector import VectorEnv
+from marft_envs.core.wrappers import TurnLimit
 
 CHAINS = ("team", "agent")
 ALGORITHMS = sorted(algorithm.pages())
@@ -271,7 +271,7 @@ class Plain(pickle.Pickler):
 
     def persistent_id(self, obj: Any) -> None:
         """Called for every object on the way."""
-        known = ("builtins", "enum", "numpy", "numpy.dtypes", "marft_algos.types", "marft_envs.types")
+        known = ("builtins", "enum", "numpy", "numpy.dtypes", "marft_algos.types", "marft_envs.core.types")
         if type(obj).__module__ not in known:
             self.strangers.add(repr(type(obj)))
 

@@ -12,8 +12,8 @@ import pytest
 
 import marft_envs
 from marft_envs import DataError
-from marft_envs.docs import data, hub
 from marft_envs.errors import UnsolvedError
+from marft_envs.families.docs import data, hub
 
 ROWS: dict[str, tuple[dict[str, Any], str, str]] = {
     "hotpotqa": (
@@ -57,7 +57,7 @@ def test_rows_in_the_published_format(name: str) -> None:
     split = hub.HUB[name].splits["test"][0]
     (document,) = hub.rows_to_documents(name, [row], "test", split, 100)
     assert document.text(0, len(document.entries)) == text and document.id.startswith(f"{name}/{split}/")
-    assert marft_envs.docs.task.right(document, rf"\boxed{{{answer}}}")  # type: ignore[attr-defined]
+    assert marft_envs.families.docs.task.right(document, rf"\boxed{{{answer}}}")  # type: ignore[attr-defined]
     column = next(column for column in row if column in ("context", "input", "paragraphs"))
     with pytest.raises(DataError, match=rf"{hub.HUB[name].hub_id}.*row 0"):
         hub.rows_to_documents(name, [{k: v for k, v in row.items() if k != column}], "test", split, 100)

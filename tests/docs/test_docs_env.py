@@ -11,11 +11,12 @@ import pytest
 
 import marft_envs
 from helpers.flex import play
-from marft_envs import ConfigError, DataError, FlexEnv, experts
-from marft_envs.docs.document import Document, packed, pages_of, pieces, plan_of, right
-from marft_envs.docs.kinds import KINDS
-from marft_envs.docs.procedural import PER_PAGE, WINDOW, Made, build, from_id, part
-from marft_envs.docs.teams import TEAMS
+from marft_envs import ConfigError, DataError, FlexEnv
+from marft_envs.families.docs.document import Document, packed, pages_of, pieces, plan_of, right
+from marft_envs.families.docs.kinds import KINDS
+from marft_envs.families.docs.procedural import PER_PAGE, WINDOW, Made, build, from_id, part
+from marft_envs.families.docs.teams import TEAMS
+from marft_envs.records import experts
 
 LEDGER = "procedural/total/2/0/5"
 

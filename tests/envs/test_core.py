@@ -26,7 +26,7 @@ from marft_envs import (
     Turn,
     TurnRecord,
 )
-from marft_envs.vector import VectorEnv
+from marft_envs.core.vector import VectorEnv
 
 
 def test_a_layer_commits_together_in_canonical_order() -> None:

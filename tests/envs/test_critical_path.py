@@ -15,8 +15,8 @@ from marft_algos.credit.costs import costs_of
 from marft_algos.rollout.panel import summary
 from marft_algos.runs.folder import EvalRecord, RunFolder
 from marft_envs import Chain, FlexEnv, Independent, Layered, StaticDAG
-from marft_envs.trajectory import from_dict, to_dict, write
-from marft_envs.types import Episode
+from marft_envs.core.types import Episode
+from marft_envs.records.trajectory import from_dict, to_dict, write
 
 LENGTHS = {"a_0": 3, "b_0": 7, "c_0": 2, "d_0": 5}
 

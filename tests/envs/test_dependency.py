@@ -28,10 +28,10 @@ from marft_envs import (
     StaticDAG,
     Turn,
     View,
-    trajectory,
 )
-from marft_envs.dependency import as_dependency
-from marft_envs.routing import parse_names
+from marft_envs.core.dependency import as_dependency
+from marft_envs.core.routing import parse_names
+from marft_envs.records import trajectory
 
 
 def sees(env: object) -> list[tuple[int, ...]]:

@@ -9,9 +9,10 @@ import pytest
 
 import marft_envs
 from helpers.flex import flex
-from marft_envs import ConfigError, experts, trajectory
-from marft_envs.code.task import main_step
-from marft_envs.math.teams import SPECIALISTS
+from marft_envs import ConfigError
+from marft_envs.families.code.task import main_step
+from marft_envs.families.math.teams import SPECIALISTS
+from marft_envs.records import experts, trajectory
 
 IDS = [spec.id for spec in marft_envs.list_envs() if "/" not in spec.id]
 PLAYED = 20

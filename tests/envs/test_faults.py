@@ -15,14 +15,15 @@ from pydantic import Field
 import marft_envs
 from helpers.flex import PlainTask, flex
 from helpers.tools_tiny import PROBLEMS, Desk, call, tiny
-from marft_envs import Chain, FlexEnv, Outcome, trajectory
+from marft_envs import Chain, FlexEnv, Outcome
+from marft_envs.core.faults import fault_of
+from marft_envs.core.vector import VectorEnv
+from marft_envs.core.wrappers import RecordEpisodes
 from marft_envs.errors import ConfigError, WorkerError
-from marft_envs.faults import fault_of
-from marft_envs.tools import make, oracle, patterns
-from marft_envs.tools.parse import written
-from marft_envs.vector import VectorEnv
-from marft_envs.workers import WorkerCrashed, WorkerPool, WorkerStartError, WorkerTimeout
-from marft_envs.wrappers import RecordEpisodes
+from marft_envs.families.tools import make, oracle, patterns
+from marft_envs.families.tools.parse import written
+from marft_envs.records import trajectory
+from marft_envs.workers.untrusted import WorkerCrashed, WorkerPool, WorkerStartError, WorkerTimeout
 
 
 def drive(build: Any, seeds: Sequence[int], text: str = "bad") -> list[Any]:

@@ -6,11 +6,12 @@ import pytest
 
 from helpers.flex import flex, play
 from helpers.tools_tiny import call, tiny
-from marft_envs import Episode, Independent, Router, experts
-from marft_envs import metrics as m
-from marft_envs.invariants import sampled
-from marft_envs.tools import TEAMS, make, oracle
-from marft_envs.tools.parse import written
+from marft_envs import Episode, Independent, Router
+from marft_envs.core import metrics as m
+from marft_envs.families.tools import TEAMS, make, oracle
+from marft_envs.families.tools.parse import written
+from marft_envs.records import experts
+from marft_envs.testing.invariants import sampled
 
 
 def routed(script: str) -> Episode:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.flex import PlainTask, flex
 from marft_envs import AgentSpec, Chain, ConfigError, FlexEnv, Outcome, TurnRecord
-from marft_envs.observation import Part, fit, neutralise, role_tags, space
+from marft_envs.core.observation import Part, fit, neutralise, role_tags, space
 
 
 def two_rounds(**kwargs: object) -> FlexEnv:

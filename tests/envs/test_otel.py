@@ -13,11 +13,12 @@ import pytest
 
 import marft_envs
 from helpers.tools_tiny import call, tiny
-from marft_envs import MissingExtraError, otel, trajectory
+from marft_envs import MissingExtraError
+from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError, DataError
-from marft_envs.tools import make, oracle
-from marft_envs.tools.parse import written
-from marft_envs.types import Episode
+from marft_envs.families.tools import make, oracle
+from marft_envs.families.tools.parse import written
+from marft_envs.records import otel, trajectory
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
@@ -360,7 +361,7 @@ def test_replay_without_content_says_what_to_type(tmp_path: Path, capsys: pytest
     trajectory.write(tmp_path / "one.jsonl", episode())
     assert otel.main([str(tmp_path / "one.jsonl"), "--replay"]) == 1
     said = capsys.readouterr()
-    assert f"python -m marft_envs.otel {tmp_path / 'one.jsonl'} --replay --content" in said.err and not said.out
+    assert f"python -m marft_envs.records.otel {tmp_path / 'one.jsonl'} --replay --content" in said.err and not said.out
 
 
 def test_a_strangers_records_run_nothing_until_it_is_allowed(

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from helpers.tools_tiny import tiny
-from marft_envs import otel
-from marft_envs.tools import make, oracle
-from marft_envs.types import Episode
+from marft_envs.core.types import Episode
+from marft_envs.families.tools import make, oracle
+from marft_envs.records import otel
 
 exporter = pytest.importorskip(
     "opentelemetry.exporter.otlp.proto.http.trace_exporter", reason="the OTLP exporter is not here: make test-real"

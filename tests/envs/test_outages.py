@@ -16,11 +16,10 @@ import torch
 
 import marft_algos
 import marft_envs
-import marft_envs.trajectory
+import marft_envs.records.trajectory
 from helpers.fake_servers import Answer, chat, serving
 from helpers.runs import Letters, quiet_display, settings, timeless, train
 from helpers.tiny import save_tiny
-from marft_algos.bench import worker
 from marft_algos.cli import main
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import row_seed
@@ -35,9 +34,10 @@ from marft_algos.training import compare, evaluate
 from marft_algos.training.parts import Parts, build
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import SamplingParams, StopReason, Trajectory
+from marft_algos.workbench.bench import worker
+from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError, MarftError
-from marft_envs.tools.depot.domain import Depot
-from marft_envs.vector import VectorEnv
+from marft_envs.families.tools.depot.domain import Depot
 
 Breaks = Callable[[str, int], Exception | None]
 """(task id, episodes judged before) -> what is raised instead of a verdict."""
@@ -503,7 +503,7 @@ def test_who_breaks_a_game_loses_it() -> None:
     ]
     broken = played[2].episode
     assert broken.layers[-1].agent_rewards == {"b_0": -1.0}
-    assert marft_envs.trajectory.replay(broken, flex(2, task=PlainTask(layer))).fault == "text"
+    assert marft_envs.records.trajectory.replay(broken, flex(2, task=PlainTask(layer))).fault == "text"
 
 
 def test_a_task_that_fails_on_everything_is_broken_and_a_strict_run_takes_no_error(

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 import marft_envs
-from marft_envs import DataError, rows
-from marft_envs.code import data as code
-from marft_envs.math import data as math
+from marft_envs import DataError
+from marft_envs.families.code import data as code
+from marft_envs.families.math import data as math
+from marft_envs.problems import rows
 
 
 @pytest.mark.parametrize("env_id", ["math-dual-v0", "code-dual-v0", "tools-dual-v0"])

@@ -115,7 +115,7 @@ def test_the_import_is_light() -> None:
     code = (
         "import sys, time; start = time.process_time(); import marft_envs; took = time.process_time() - start\n"
         "heavy = {'torch', 'transformers', 'sympy', 'math_verify', 'pandas'} & set(sys.modules)\n"
-        "families = [name for name in sys.modules if name.startswith(('marft_envs.math', 'marft_envs.toy'))]\n"
+        "families = [name for name in sys.modules if name.startswith(('marft_envs.families.math', 'marft_envs.families.toy'))]\n"
         "assert not heavy and not families, (heavy, families)\nassert took < 1.0, took\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

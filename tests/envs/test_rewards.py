@@ -8,7 +8,7 @@ import pytest
 
 from helpers.flex import PlainTask, flex
 from marft_envs import CompositeReward, ConfigError, Layered, Outcome
-from marft_envs.rewards import RULES
+from marft_envs.core.rewards import RULES
 
 
 def paid(attribution: object) -> dict[str, float]:

@@ -10,8 +10,8 @@ import pytest
 
 import marft_envs
 from marft_envs import ConfigError, DataError, FlexEnv
-from marft_envs.dice import Dice
-from marft_envs.search.puzzles import KINDS, PLACES, Puzzle, puzzles
+from marft_envs.families.search.puzzles import KINDS, PLACES, Puzzle, puzzles
+from marft_envs.problems.dice import Dice
 
 SOME = 150
 

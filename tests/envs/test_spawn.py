@@ -20,8 +20,8 @@ from marft_envs import (
     as_dependency,
     check_env,
 )
-from marft_envs.routing import parse_assignments
-from marft_envs.trajectory import from_dict, replay, to_dict
+from marft_envs.core.routing import parse_assignments
+from marft_envs.records.trajectory import from_dict, replay, to_dict
 
 TEAM = [AgentSpec("boss_0", "boss", with_answer=True), *(AgentSpec(f"worker_{i}", "worker") for i in range(3))]
 

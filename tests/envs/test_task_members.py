@@ -11,10 +11,10 @@ import pytest
 import marft_envs
 from helpers.flex import PlainTask, flex, play, team
 from marft_envs import Chain, Outcome, TurnRecord, check_env
-from marft_envs.invariants import play as sampled_play
-from marft_envs.schedule import Rules, Schedule
-from marft_envs.types import Episode, TaskDefaults, optional
-from marft_envs.vector import VectorEnv
+from marft_envs.core.schedule import Rules, Schedule
+from marft_envs.core.types import Episode, TaskDefaults, optional
+from marft_envs.core.vector import VectorEnv
+from marft_envs.testing.invariants import play as sampled_play
 
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 
@@ -138,7 +138,7 @@ def test_the_teams_of_all_families_are_teams(family: str) -> None:
     env = marft_envs.make(f"{family}-solo-v0")
     assert isinstance(env.task, marft_envs.ToolTask) == (family == "tools")
     teams: dict[str, marft_envs.Team | Callable[..., Any]] = __import__(
-        f"marft_envs.{family}", fromlist=["TEAMS"]
+        f"marft_envs.families.{family}", fromlist=["TEAMS"]
     ).TEAMS
     solo = env.task.team if family == "tools" else teams["solo"]  # type: ignore[attr-defined]
     assert isinstance(solo, marft_envs.Team) and solo.agents == env.team

@@ -5,10 +5,10 @@ import json
 import pytest
 
 import marft_envs
-from marft_envs import experts, trajectory
+from marft_envs.core.teams import load_profiles
+from marft_envs.core.types import Example
 from marft_envs.errors import ConfigError
-from marft_envs.teams import load_profiles
-from marft_envs.types import Example
+from marft_envs.records import experts, trajectory
 
 SHOWN = {"user": "Compute $1+1$.", "assistant": "1+1=2,"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import marft_envs
-from marft_envs.thoughts import split, spoken
+from marft_envs.core.thoughts import split, spoken
 
 HARMONY = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Four.<|return|>"
 

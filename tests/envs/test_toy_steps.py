@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import marft_envs
-from marft_envs import FlexEnv, experts
+from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError
+from marft_envs.records import experts
 
 Reply = Callable[[str], str]
 

@@ -13,8 +13,8 @@ from helpers.toys import play
 from marft_algos.config.settings import TrainConfig
 from marft_algos.training.resolve import resolve
 from marft_envs import Independent
-from marft_envs.core import FlexEnv
-from marft_envs.toy.base import ToyTask
+from marft_envs.core.env import FlexEnv
+from marft_envs.families.toy.base import ToyTask
 
 OPTIMUM = {"relay-v0": 1.0, "xor-v0": 1.0, "route-v0": 1.0, "signal-v0": 1.0}
 FAITHFUL = {"xor-v0": 0.5}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import marft_envs
 from helpers.flex import PlainTask, flex, play
 from marft_envs import Chain, ConfigError, DataError, Independent, Orchestrator, Outcome
-from marft_envs.trajectory import ReplayError, from_dict, read, replay, to_dict, to_samples, write
+from marft_envs.records.trajectory import ReplayError, from_dict, read, replay, to_dict, to_samples, write
 
 
 def paying() -> PlainTask:

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from marft_envs.errors import ConfigError
-from marft_envs.pool import NODE, share
-from marft_envs.workers import (
+from marft_envs.workers.pool import NODE, share
+from marft_envs.workers.untrusted import (
     WorkerCrashed,
     WorkerError,
     WorkerLate,
@@ -103,7 +103,7 @@ def test_the_first_call_has_all_its_time_however_long_the_worker_took_to_start(
 
 
 def test_a_worker_that_only_waits_meets_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("marft_envs.workers.WALL", 2.0)
+    monkeypatch.setattr("marft_envs.workers.untrusted.WALL", 2.0)
     with WorkerPool("helpers.worker_targets:work", deadline=0.2) as pool:
         pool.warm_up()
         start = time.monotonic()
@@ -263,7 +263,7 @@ def test_callers_take_turns_in_the_order_in_which_they_came() -> None:
 
 def test_no_worker_outlives_its_parent() -> None:
     code = (
-        "from marft_envs.workers import WorkerPool\n"
+        "from marft_envs.workers.untrusted import WorkerPool\n"
         "pool = WorkerPool('helpers.worker_targets:work')\n"
         "print(pool.call({'do': 'pid'}))\n"
     )
@@ -307,7 +307,7 @@ def test_ranks_that_call_at_once_start_no_more_processes_than_one_would(tmp_path
     code = """
 import os, pathlib, sys
 from concurrent.futures import ThreadPoolExecutor
-from marft_envs.workers import WorkerPool
+from marft_envs.workers.untrusted import WorkerPool
 with WorkerPool("os:getpid", size=4) as pool, ThreadPoolExecutor(8) as callers:
     pool.call = lambda payload: pool._run(lambda process, _: (process.wait_ready(), process.pid)[1], 3)
     pool.warm_up()

@@ -39,7 +39,7 @@ from marft_algos.training.parts import build
 from marft_algos.training.resolve import resolve
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import GenerationRequest, SamplingParams
-from marft_envs.trajectory import read, told
+from marft_envs.records.trajectory import read, told
 
 pytestmark = pytest.mark.slow
 

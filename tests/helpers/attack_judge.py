@@ -199,8 +199,8 @@ class Sandboxed:
     """The project's judge over its sandbox, as training uses it."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
-        from marft_envs.code.sandbox import Limits
         from marft_envs.errors import WorkerError
+        from marft_envs.sandbox import Limits
 
         self.failure = WorkerError  # what the sandbox raises when it failed twice
         self.make = make
@@ -215,8 +215,8 @@ class Sandboxed:
 
     def verdicts(self, source: str, stdio: bool) -> list[str]:
         """The verdicts of the ten tests."""
-        from marft_envs.code.judge import Judge
-        from marft_envs.code.problem import Problem, Test
+        from marft_envs.families.code.judge import Judge
+        from marft_envs.families.code.problem import Problem, Test
 
         if stdio:  # one process a test: two of them show what ten would
             tests = tuple(Test("stdio", f"{a} {b}\n", str(want)) for a, b, want in CALLS[:2])
@@ -293,7 +293,7 @@ def main() -> None:
 
 def judge_all(chosen: Sequence[Attack], layer: str, mechanisms: str | None) -> None:
     """Judges all programs with one sandbox: of a layer, or of some mechanisms only."""
-    from marft_envs.code.sandbox import Sandbox, SandboxUnavailable
+    from marft_envs.sandbox import Sandbox, SandboxUnavailable
 
     def make() -> Any:
         if mechanisms is None:

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from marft_envs.code.problem import Problem, Test
-from marft_envs.code.sandbox.types import Call, CallResult, Limits, StdioResult
+from marft_envs.families.code.problem import Problem, Test
+from marft_envs.sandbox.types import Call, CallResult, Limits, StdioResult
 
 Does = Callable[..., Any]
 

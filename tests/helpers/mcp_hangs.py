@@ -13,9 +13,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from helpers.tools_tiny import PROBLEMS, TOOLS, Desk, grade
-from marft_envs.tools import FunctionDomain
-from marft_envs.tools.mcp import as_mcp_server
-from marft_envs.tools.mcp.__main__ import over_stdio
+from marft_envs.families.tools import FunctionDomain
+from marft_envs.families.tools.mcp import as_mcp_server
+from marft_envs.families.tools.mcp.__main__ import over_stdio
 
 FOLDER, HOW = Path(sys.argv[1]), sys.argv[2]
 LOCK = threading.Lock()

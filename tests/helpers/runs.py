@@ -18,7 +18,7 @@ from marft_algos.runs.loggers import Display
 from marft_algos.training import setup
 from marft_algos.training.parts import Parts, build
 from marft_algos.training.trainer import Trainer
-from marft_envs.vector import VectorEnv
+from marft_envs.core.vector import VectorEnv
 
 QUICK = [
     "--iterations",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from marft_algos.types import Generation, GenerationRequest, StopReason, Trajectory, Transition
-from marft_envs.types import AgentSpec, Episode, LayerRecord, TurnRecord
+from marft_envs.core.types import AgentSpec, Episode, LayerRecord, TurnRecord
 
 VOCABULARY = 7
 

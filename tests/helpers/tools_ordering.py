@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from marft_envs import experts
-from marft_envs.core import FlexEnv
-from marft_envs.tools import make, oracle
-from marft_envs.tools.parse import written
-from marft_envs.tools.types import ToolCall, ToolDomain, ToolError, ToolProblem
+from marft_envs.core.env import FlexEnv
+from marft_envs.families.tools import make, oracle
+from marft_envs.families.tools.parse import written
+from marft_envs.families.tools.types import ToolCall, ToolDomain, ToolError, ToolProblem
+from marft_envs.records import experts
 
 Turns = Sequence[Sequence[ToolCall]]
 

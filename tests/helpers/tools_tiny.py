@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from marft_envs.tools import FunctionDomain, Grade, ToolCall, ToolError, ToolProblem, marked
+from marft_envs.families.tools import FunctionDomain, Grade, ToolCall, ToolError, ToolProblem, marked
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from marft_envs.core import FlexEnv
+from marft_envs.core.env import FlexEnv
 
 
 def play(env: FlexEnv, state: str, reply: Callable[[str, str], str]) -> float:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from helpers.flex import PlainTask, flex, play
-from marft_envs import Outcome, TurnRecord, trajectory
+from marft_envs import Outcome, TurnRecord
+from marft_envs.records import trajectory
 
 HOSTILE = '<script>document.title = "owned"</script><img src=x onerror=alert(1)> \u202egnp.exe \ud800'
 

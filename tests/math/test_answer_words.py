@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from marft_envs.math.grader import grade
+from marft_envs.families.math.grader import grade
 
 SAME = [
     (r"5 million", r"5000000"), (r"5\text{ million}", r"5{,}000{,}000"), (r"5.2\text{ million}", r"5200000"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from marft_envs.math.grader import grade
+from marft_envs.families.math.grader import grade
 
 PAGE = Path(__file__).parents[2] / "docs" / "math-answers.md"
 ROWS = [

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from helpers.hostile_answers import ANSWERS, CODE, GOLD, WHOLE
+from marft_envs.core.faults import fault_of
 from marft_envs.errors import DataError
-from marft_envs.faults import fault_of
-from marft_envs.math import grader
-from marft_envs.math.grader import (
+from marft_envs.families.math import grader
+from marft_envs.families.math.grader import (
     CORRECT,
     EMPTY_BOX,
     MATH_VERIFY,
@@ -40,7 +40,7 @@ from marft_envs.math.grader import (
     grade,
     grade_answer,
 )
-from marft_envs.workers import WALL, WorkerLate, WorkerStartError
+from marft_envs.workers.untrusted import WALL, WorkerLate, WorkerStartError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -447,10 +447,10 @@ def test_a_timeout_is_a_status_off_the_main_thread_too() -> None:
 
 def test_a_timeout_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     sum_of_seven = "\\boxed{\\sum_{n=1}^{7} n}"
-    hurried = grader.WorkerPool("marft_envs.math._verify_worker:verify", deadline=0.001)
+    hurried = grader.WorkerPool("marft_envs.families.math._verify_worker:verify", deadline=0.001)
     with hurried, monkeypatch.context() as patch:
         patch.setattr(grader, "_pool", lambda: hurried)
-        patch.setattr("marft_envs.workers.WALL", 30_000.0)  # its CPU time is up first
+        patch.setattr("marft_envs.workers.untrusted.WALL", 30_000.0)  # its CPU time is up first
         assert grade(sum_of_seven, "4\\cdot 7").status == TIMEOUT
     assert grade(sum_of_seven, "4\\cdot 7").status == CORRECT
 
@@ -479,7 +479,7 @@ def test_what_the_clock_on_the_wall_stops_once_has_no_score_and_twice_is_a_timeo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The machine kept the worker from its work: that says nothing of the answer, unless it happens again."""
-    stopped = grader.WorkerPool("marft_envs.math._verify_worker:verify", deadline=0.2)
+    stopped = grader.WorkerPool("marft_envs.families.math._verify_worker:verify", deadline=0.2)
     with stopped, monkeypatch.context() as patch:
         patch.setattr(grader, "_pool", lambda: stopped)
         for answer in ("6\\cdot 11", "6\\cdot 13"):

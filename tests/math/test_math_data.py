@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from marft_envs.errors import DataError, MissingExtraError
-from marft_envs.math import data, hub
-from marft_envs.math.hub import HUB, last_boxed, rows_to_problems
+from marft_envs.families.math import data, hub
+from marft_envs.families.math.hub import HUB, last_boxed, rows_to_problems
 
 # One invented row in the schema of each hub set, and what it must become: (statement, answer, subject, level).
 ROWS: dict[str, tuple[dict[str, Any], tuple[str, str, str, int | None]]] = {
@@ -175,7 +175,7 @@ def test_without_datasets_the_pip_command_is_named(monkeypatch: pytest.MonkeyPat
 
 def test_importing_the_loader_stays_light() -> None:
     code = (
-        "import sys, marft_envs.math.data as d; d.load('procedural', levels=0);"
+        "import sys, marft_envs.families.math.data as d; d.load('procedural', levels=0);"
         "print([m for m in ('datasets', 'torch', 'transformers', 'sympy', 'pandas') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,10 +9,10 @@ import pytest
 
 import marft_envs
 from marft_envs import FlexEnv
+from marft_envs.core.teams import load_profiles
 from marft_envs.errors import ConfigError, DataError
-from marft_envs.math import grader
-from marft_envs.math.teams import TEAMS
-from marft_envs.teams import load_profiles
+from marft_envs.families.math import grader
+from marft_envs.families.math.teams import TEAMS
 
 LEVEL0 = {"levels": [0], "split": "test"}
 
@@ -155,8 +155,8 @@ def test_a_timeout_of_the_grader_is_counted(monkeypatch: pytest.MonkeyPatch, tmp
     (tmp_path / "sums.jsonl").write_text('{"problem": "Add 1 to 9.", "answer": "5\\\\cdot 9"}\n', encoding="utf-8")
     env = marft_envs.make("math-solo-v0", data=str(tmp_path / "sums.jsonl"))
     counted = []
-    monkeypatch.setattr("marft_envs.workers.WALL", 30_000.0)  # the CPU time is up first
-    with grader.WorkerPool("marft_envs.math._verify_worker:verify", deadline=0.001) as hurried:
+    monkeypatch.setattr("marft_envs.workers.untrusted.WALL", 30_000.0)  # the CPU time is up first
+    with grader.WorkerPool("marft_envs.families.math._verify_worker:verify", deadline=0.001) as hurried:
         for pool in (hurried, grader._pool()):
             monkeypatch.setattr(grader, "_pool", lambda pool=pool: pool)
             env.reset(seed=0)
@@ -187,7 +187,7 @@ def rounds_of(env: FlexEnv) -> list[list[str]]:
 
 
 def test_one_class_of_teams_serves_every_family() -> None:
-    from marft_envs import code, math, tools
+    from marft_envs.families import code, math, tools
 
     assert math.Team is code.Team is tools.Team is marft_envs.Team
     assert all(isinstance(team, marft_envs.Team) for team in (*math.TEAMS.values(), *code.TEAMS.values()))

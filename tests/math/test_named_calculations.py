@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import marft_envs
-from marft_envs.math import procedural
-from marft_envs.math.grader import CORRECT, RESTATED, WRONG, grade, grade_answer
-from marft_envs.math.problem import Problem
-from marft_envs.math.procedural.base import CELLS
+from marft_envs.families.math import procedural
+from marft_envs.families.math.grader import CORRECT, RESTATED, WRONG, grade, grade_answer
+from marft_envs.families.math.problem import Problem
+from marft_envs.families.math.procedural.base import CELLS
 
 SAMPLE = 12
 """Problems of every cell."""

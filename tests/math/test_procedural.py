@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from marft_envs.errors import ConfigError, DataError
-from marft_envs.math import procedural
+from marft_envs.families.math import procedural
 
 
 def test_level_0_is_exactly_the_two_step_problems() -> None:

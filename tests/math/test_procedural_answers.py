@@ -15,7 +15,7 @@ import pytest
 import sympy as sp
 from sympy.parsing.sympy_parser import implicit_multiplication, parse_expr, standard_transformations
 
-from marft_envs.math import procedural
+from marft_envs.families.math import procedural
 
 SAMPLE = 6
 """Problems checked in every cell."""

@@ -15,8 +15,8 @@ from helpers.tiny import save_tiny
 from marft_algos.models.critic import Critics
 from marft_algos.models.policy import PolicySet
 from marft_algos.types import Generation, GenerationRequest, StopReason, Transition
+from marft_envs.core.types import TurnRecord
 from marft_envs.errors import ConfigError
-from marft_envs.types import TurnRecord
 
 AGENTS = {"reasoner_0": "reasoner", "actor_0": "actor"}
 VIEW = "What is 1+1?\n\n(actor)"

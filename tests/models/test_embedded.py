@@ -17,7 +17,7 @@ import marft_envs  # noqa: E402
 from benchmarks.embedded import recipes  # noqa: E402
 from benchmarks.embedded.make_embedded import build_tokenizer, render, run_team  # noqa: E402
 from marft_algos.models import embedded_path  # noqa: E402
-from marft_envs.math.procedural import enumerate_level0  # noqa: E402
+from marft_envs.families.math.procedural import enumerate_level0  # noqa: E402
 
 RECIPE = recipes.load("embedded")
 BAND = (0.35, 0.55)

@@ -15,8 +15,8 @@ from benchmarks.embedded import recipes  # noqa: E402
 from benchmarks.embedded.make_embedded import run_team  # noqa: E402
 from marft_algos.config import presets  # noqa: E402
 from marft_algos.models import EMBEDDED, embedded_path  # noqa: E402
-from marft_envs.code.procedural import enumerate_level0  # noqa: E402
-from marft_envs.code.sandbox import Sandbox  # noqa: E402
+from marft_envs.families.code.procedural import enumerate_level0  # noqa: E402
+from marft_envs.sandbox import Sandbox  # noqa: E402
 
 NAME = "embedded-code"
 RECIPE = recipes.load(NAME)

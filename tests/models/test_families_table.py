@@ -11,7 +11,7 @@ from benchmarks.correctness import families
 from helpers.chat_shapes import QWEN_3, SHAPES, tokenizer_of
 from marft_algos.models.chat import Chat
 from marft_envs.errors import ConfigError
-from marft_envs.tools.dialects import DIALECTS
+from marft_envs.families.tools.dialects import DIALECTS
 
 PARTS = (
     "{% for m in messages %}{{ m.role }}: {% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}"

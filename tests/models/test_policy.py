@@ -17,8 +17,8 @@ from marft_algos.models import weights as weights_module
 from marft_algos.models.assignment import assign
 from marft_algos.models.loading import load_tokenizer
 from marft_algos.models.policy import LoraSettings, PolicySet
+from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError
-from marft_envs.types import AgentSpec
 
 TEAM = {"reasoner_0": "reasoner", "actor_0": "actor"}
 IDS = torch.tensor([[5, 9, 7, 8, 6, 4], [11, 12, 13, 14, 0, 0]])

@@ -148,7 +148,7 @@ def test_the_trainer_names_no_algorithm_and_nobody_an_environment() -> None:
         assert not algorithms & set(strings(file)), f"{file.name} names an algorithm"
         assert not algorithms & {name.split(".")[2] for name in imports(file) if name.count(".") > 1}
     env_id = re.compile(r"\b[a-z]+(-[a-z]+)*-v\d+\b")
-    allowed = {"models", "presets", "config", "cli"}
+    allowed = {"models", "presets", "config", "cli", "doctor", "new"}
     for file in sources("marft_algos"):
         if not allowed & set(module_of(file).split(".")):
             named = [text for text in strings(file) if env_id.search(text)]
@@ -200,7 +200,9 @@ def test_the_version_stands_in_one_place_and_the_others_agree() -> None:
     stated = run(
         "git", "grep", "-nE", r"^(__version__|version) ?[=:] ?\"?[0-9]", "--", "*.py", "*.toml", "*.cff", ":!tests"
     )
-    places = {line.split(":")[0] for line in stated.stdout.splitlines()} - {"marft_algos/cli/new.py"}  # of its projects
+    places = {line.split(":")[0] for line in stated.stdout.splitlines()} - {
+        "marft_algos/workbench/new.py"
+    }  # of its projects
     assert stated.returncode == 128 or places == {"marft_envs/__init__.py", "CITATION.cff"}
 
 
@@ -234,8 +236,10 @@ def test_the_wheel_holds_both_packages_their_types_and_the_model(tmp_path: Path)
     model = "marft_algos/models/embedded"
     wanted = {f"{package}/py.typed" for package in PACKAGES}
     wanted |= {f"{model}/{name}" for name in ("config.json", "model.safetensors", "tokenizer_config.json")}
-    wanted |= {f"marft_algos/view/web/{file.name}" for file in (ROOT / "marft_algos/view/web").iterdir()}
-    assert wanted <= names and "marft_algos/view/web/index.html" in names
+    wanted |= {
+        f"marft_algos/workbench/view/web/{file.name}" for file in (ROOT / "marft_algos/workbench/view/web").iterdir()
+    }
+    assert wanted <= names and "marft_algos/workbench/view/web/index.html" in names
     top = {name.split("/")[0] for name in names}
     assert top == {*PACKAGES, f"marft-{marft_envs.__version__}.dist-info"}
 

@@ -24,10 +24,10 @@ from marft_algos.rollout.collector import Collector
 from marft_algos.seeds import row_seed
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason, Trajectory
 from marft_envs import FlexEnv
-from marft_envs.dependency import Chain, Independent
-from marft_envs.types import AgentSpec, Outcome, TurnRecord
-from marft_envs.vector import VectorEnv
-from marft_envs.wrappers import TurnLimit
+from marft_envs.core.dependency import Chain, Independent
+from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
+from marft_envs.core.vector import VectorEnv
+from marft_envs.core.wrappers import TurnLimit
 
 TEAM = (AgentSpec("writer_0", "writer", "Write."), AgentSpec("reader_0", "reader", "Read.", with_answer=True))
 PARAMS = SamplingParams(max_new_tokens=8)

@@ -19,7 +19,7 @@ from marft_algos.rollout.replay import Replayer, TreeCollector
 from marft_algos.seeds import row_seed
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, Trajectory
 from marft_envs import Independent, Layered, Outcome, TurnRecord
-from marft_envs.vector import VectorEnv
+from marft_envs.core.vector import VectorEnv
 
 
 def pays(turns: Sequence[TurnRecord]) -> Outcome:

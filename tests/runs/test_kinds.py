@@ -11,7 +11,7 @@ from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.runs import kinds, report
 from marft_algos.runs.folder import EvalRecord, RunFolder
-from marft_envs import trajectory
+from marft_envs.records import trajectory
 
 
 def records(outcomes: dict[str, list[float]], lost: str = "") -> list[EvalRecord]:

@@ -16,12 +16,12 @@ from rich.console import Console
 from helpers import flex
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
-from marft_algos import view
 from marft_algos.runs import dependence, loggers, plots, report
 from marft_algos.runs.folder import RunFolder
-from marft_envs import trajectory
+from marft_algos.workbench import view
+from marft_envs.core.types import RoundRecord
 from marft_envs.errors import MissingExtraError
-from marft_envs.types import RoundRecord
+from marft_envs.records import trajectory
 
 HOSTILE = '<script>alert(1)</script><img src=x onerror=alert(2)> & "quotes" \ud800 $title ${body}'
 

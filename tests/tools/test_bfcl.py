@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from marft_envs.errors import ConfigError, DataError, MissingExtraError
-from marft_envs.tools import make, oracle
-from marft_envs.tools.bfcl import BfclDomain, domain, limits
-from marft_envs.tools.bfcl.data import MORE_TOOLS, parse_call, strict
-from marft_envs.tools.bfcl.package import Backends, load
-from marft_envs.tools.bfcl.world import BfclWorld, as_json, as_text
-from marft_envs.tools.types import Tool, ToolCall, ToolDomain, ToolError, ToolProblem, World
+from marft_envs.families.tools import make, oracle
+from marft_envs.families.tools.bfcl import BfclDomain, domain, limits
+from marft_envs.families.tools.bfcl.data import MORE_TOOLS, parse_call, strict
+from marft_envs.families.tools.bfcl.package import Backends, load
+from marft_envs.families.tools.bfcl.world import BfclWorld, as_json, as_text
+from marft_envs.families.tools.types import Tool, ToolCall, ToolDomain, ToolError, ToolProblem, World
 
 DEFAULTS: dict[str, Any] = {"tickets": []}
 

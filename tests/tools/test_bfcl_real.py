@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from marft_envs.tools import make, oracle
-from marft_envs.tools.bfcl import SKIPPED, BfclDomain, grading
-from marft_envs.tools.bfcl.data import CATEGORIES, READS
-from marft_envs.tools.bfcl.world import BfclWorld, fingerprint
-from marft_envs.tools.session import Session, Toolbox
-from marft_envs.tools.types import ToolCall, ToolError, ToolProblem
+from marft_envs.families.tools import make, oracle
+from marft_envs.families.tools.bfcl import SKIPPED, BfclDomain, grading
+from marft_envs.families.tools.bfcl.data import CATEGORIES, READS
+from marft_envs.families.tools.bfcl.world import BfclWorld, fingerprint
+from marft_envs.families.tools.session import Session, Toolbox
+from marft_envs.families.tools.types import ToolCall, ToolError, ToolProblem
 from tests.helpers import bfcl_upstream as upstream
 from tests.helpers.tools_ordering import Scripted, cut
 

@@ -13,8 +13,8 @@ import sys
 import pytest
 
 from marft_envs.errors import ConfigError, DataError
-from marft_envs.tools.depot import Depot, demanded
-from marft_envs.tools.types import ToolCall, ToolError, ToolProblem, World
+from marft_envs.families.tools.depot import Depot, demanded
+from marft_envs.families.tools.types import ToolCall, ToolError, ToolProblem, World
 
 DEPOT = Depot()
 LEVELS = range(6)
@@ -166,7 +166,7 @@ def calls(problem):
 
 SCRIPT = """
 import hashlib
-from marft_envs.tools.depot import Depot
+from marft_envs.families.tools.depot import Depot
 out = hashlib.sha256()
 for options in ({}, {"injections": True}, {"dual": True, "faults": {"stale": 0.3}}):
     domain = Depot(**options)

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marft_envs.tools.depot import Depot
-from marft_envs.tools.schema import validate
-from marft_envs.tools.session import Session, Toolbox
-from marft_envs.tools.types import ToolCall, ToolError
+from marft_envs.families.tools.depot import Depot
+from marft_envs.families.tools.schema import validate
+from marft_envs.families.tools.session import Session, Toolbox
+from marft_envs.families.tools.types import ToolCall, ToolError
 
 DEPOT = Depot()
 PROBLEM = DEPOT.problems("test", levels=[0])[0]

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from marft_envs.core.observation import neutralise
 from marft_envs.errors import ConfigError
-from marft_envs.observation import neutralise
-from marft_envs.tools import ToolCall, make
-from marft_envs.tools.dialects import DIALECTS, ERRORS, LONGEST, MOST_CALLS, find
-from marft_envs.tools.parse import parse, written
+from marft_envs.families.tools import ToolCall, make
+from marft_envs.families.tools.dialects import DIALECTS, ERRORS, LONGEST, MOST_CALLS, find
+from marft_envs.families.tools.parse import parse, written
 
 NAMES = list(DIALECTS)
 TAGS_ONLY = {"tags"}

@@ -8,9 +8,9 @@ import pytest
 
 import marft_envs
 from marft_envs import ConfigError, DataError, FlexEnv
-from marft_envs.experts import play
-from marft_envs.tools.depot.injections import FRAMES, demanded
-from marft_envs.tools.depot.letters import ATTACKS, Letters
+from marft_envs.families.tools.depot.injections import FRAMES, demanded
+from marft_envs.families.tools.depot.letters import ATTACKS, Letters
+from marft_envs.records.experts import play
 
 TEAMS = ("solo", "dual", "quarantine", "messenger")
 QUIET = {"show_policy": False, "show_tools": "none"}

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from marft_envs import experts
 from marft_envs.errors import ConfigError, DataError
-from marft_envs.tools import TEAMS, make, oracle
-from marft_envs.tools.tau import TauDomain
-from marft_envs.tools.tau.store import Store, as_set, clone
-from marft_envs.tools.tau.world import READS, WRITES, TauWorld
-from marft_envs.tools.types import ToolDomain, ToolError, ToolProblem, World
+from marft_envs.families.tools import TEAMS, make, oracle
+from marft_envs.families.tools.tau import TauDomain
+from marft_envs.families.tools.tau.store import Store, as_set, clone
+from marft_envs.families.tools.tau.world import READS, WRITES, TauWorld
+from marft_envs.families.tools.types import ToolDomain, ToolError, ToolProblem, World
+from marft_envs.records import experts
 
 TEXT, TEXTS = {"type": "string"}, {"type": "array", "items": {"type": "string"}}
 ADDRESS = {name: TEXT for name in ("address1", "address2", "city", "state", "country", "zip")}

@@ -13,12 +13,13 @@ import pytest
 import marft_envs
 from helpers.flex import flex
 from helpers.tools_tiny import call, tiny
-from marft_envs import ConfigError, FlexEnv, check_env, trajectory
-from marft_envs.tools import CompactMessages, make, oracle
-from marft_envs.tools.compact import pieces
-from marft_envs.tools.depot import Depot
-from marft_envs.tools.parse import written
-from marft_envs.vector import VectorEnv
+from marft_envs import ConfigError, FlexEnv, check_env
+from marft_envs.core.vector import VectorEnv
+from marft_envs.families.tools import CompactMessages, make, oracle
+from marft_envs.families.tools.compact import pieces
+from marft_envs.families.tools.depot import Depot
+from marft_envs.families.tools.parse import written
+from marft_envs.records import trajectory
 
 
 def said(*calls: Any) -> str:

@@ -11,12 +11,13 @@ import pytest
 
 import marft_envs
 from helpers.tools_tiny import PROBLEMS, SPECIALISTS, call, problem, tiny
-from marft_envs import ConfigError, FlexEnv, check_env, trajectory
-from marft_envs.rewards import CompositeReward
-from marft_envs.tools import TEAMS, Grade, ToolError, make, oracle, scoring
-from marft_envs.tools.parse import written
-from marft_envs.tools.scoring import Tally
-from marft_envs.types import Episode
+from marft_envs import ConfigError, FlexEnv, check_env
+from marft_envs.core.rewards import CompositeReward
+from marft_envs.core.types import Episode
+from marft_envs.families.tools import TEAMS, Grade, ToolError, make, oracle, scoring
+from marft_envs.families.tools.parse import written
+from marft_envs.families.tools.scoring import Tally
+from marft_envs.records import trajectory
 
 FINISH = written([call("finish")])
 

@@ -14,12 +14,13 @@ pytest.importorskip("tokenizers", reason="real chat templates need tokenizers an
 pytest.importorskip("jinja2", reason="real chat templates need tokenizers and jinja2 (the extra train)")
 from helpers.injections import ATTACKS, FAMILIES, Model, embedded, model
 from helpers.tools_tiny import call, tiny
-from marft_envs import FlexEnv, trajectory
-from marft_envs import observation as obs_mod
-from marft_envs.tools import TEAMS, ToolError, ToolProblem, make, oracle
-from marft_envs.tools.depot import Depot, demanded
-from marft_envs.tools.parse import parse, written
-from marft_envs.types import Episode
+from marft_envs import FlexEnv
+from marft_envs.core import observation as obs_mod
+from marft_envs.core.types import Episode
+from marft_envs.families.tools import TEAMS, ToolError, ToolProblem, make, oracle
+from marft_envs.families.tools.depot import Depot, demanded
+from marft_envs.families.tools.parse import parse, written
+from marft_envs.records import trajectory
 
 MODELS: dict[str, Callable[[], Model]] = {
     **{family: (lambda family=family: model(family)) for family in FAMILIES},
@@ -235,7 +236,7 @@ def test_domains_without_injections_have_no_such_metric() -> None:
 
 
 def test_own_domains_say_so_in_their_grade() -> None:
-    from marft_envs.tools import Grade
+    from marft_envs.families.tools import Grade
 
     def grade(state: Any, problem: ToolProblem) -> Grade:
         return Grade(False, 0.0, {"injected": state.counters["a"] > 0})

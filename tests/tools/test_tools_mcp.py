@@ -18,20 +18,20 @@ import pytest
 
 from marft_envs import check_env
 from marft_envs.errors import ConfigError, DataError, MissingExtraError, WorkerError
-from marft_envs.tools import Grade, ToolCall, ToolProblem, make, oracle
-from marft_envs.tools.depot import Depot
-from marft_envs.tools.parse import written
+from marft_envs.families.tools import Grade, ToolCall, ToolProblem, make, oracle
+from marft_envs.families.tools.depot import Depot
+from marft_envs.families.tools.parse import written
 from tests.helpers.tools_tiny import tiny
 
 mcp = pytest.importorskip("mcp", reason="MCP needs the extra: pip install -e '.[mcp]'")
 
-from marft_envs.tools.mcp import MCPToolDomain, as_mcp_server  # noqa: E402
+from marft_envs.families.tools.mcp import MCPToolDomain, as_mcp_server  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 ODD = [sys.executable, str(Path(__file__).parents[1] / "helpers/mcp_odd.py")]
-SERVE = [sys.executable, "-m", "marft_envs.tools.mcp", "serve"]
+SERVE = [sys.executable, "-m", "marft_envs.families.tools.mcp", "serve"]
 LEVEL = 2
 FAULTS = {"fail": 0.25, "slow": 0.2, "slow_s": 100.0, "stale": 0.3, "seed": 3}
 WRONG = [
@@ -218,7 +218,7 @@ class Dice:
 
 
 def test_a_world_that_does_not_repeat_itself_is_not_copied():
-    from marft_envs.tools import FunctionDomain
+    from marft_envs.families.tools import FunctionDomain
 
     problem = ToolProblem("dice/1", ("Throw.",), 1, secret={"calls": [[ToolCall("throw", {})]]})
     domain = MCPToolDomain(as_mcp_server(FunctionDomain(Dice, [problem], lambda state, p: 1.0, name="dice")))
@@ -411,7 +411,7 @@ def test_a_domain_by_name_and_settings(url):
 
 
 def test_the_command_refuses_what_cannot_work():
-    from marft_envs.tools.mcp.__main__ import main
+    from marft_envs.families.tools.mcp.__main__ import main
 
     for arguments in (["--domain", "deport"], ["--domain-args", "[1]"], ["--domain-args", "{"]):
         with pytest.raises(SystemExit) as ended:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from marft_envs.errors import ConfigError, WorkerError
-from marft_envs.tools import make
-from marft_envs.tools.parse import written
-from marft_envs.tools.types import ToolCall, ToolProblem
+from marft_envs.families.tools import make
+from marft_envs.families.tools.parse import written
+from marft_envs.families.tools.types import ToolCall, ToolProblem
 
 pytest.importorskip("mcp", reason="needs the mcp extra")
-from marft_envs.tools.mcp import MCPToolDomain
+from marft_envs.families.tools.mcp import MCPToolDomain
 
 BAD = Path(__file__).parents[1] / "helpers/mcp_bad.py"
 PROBLEM = ToolProblem("a", ("Do it.",), 1, secret={"expected": []})
@@ -114,7 +114,7 @@ def _alive(pid: int) -> bool:
 
 
 def test_the_guard_passes_everything_on(tmp_path: Path) -> None:
-    from marft_envs.tools.mcp import guard
+    from marft_envs.families.tools.mcp import guard
 
     command = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid())]
     done = subprocess.run(

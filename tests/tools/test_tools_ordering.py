@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from marft_envs.tools import TEAMS, ToolCall, ToolProblem
-from marft_envs.tools.bfcl import BfclDomain, grading
-from marft_envs.tools.depot import Depot
-from marft_envs.tools.tau import TauDomain
+from marft_envs.families.tools import TEAMS, ToolCall, ToolProblem
+from marft_envs.families.tools.bfcl import BfclDomain, grading
+from marft_envs.families.tools.depot import Depot
+from marft_envs.families.tools.tau import TauDomain
 from tests.helpers import bfcl_upstream as upstream
 from tests.helpers.tools_ordering import Shape
 

@@ -10,13 +10,13 @@ from functools import partial
 import pytest
 
 from helpers.tools_tiny import PROBLEMS, call, tiny
+from marft_envs.core.faults import fault_of, outage
 from marft_envs.errors import ConfigError
-from marft_envs.faults import fault_of, outage
-from marft_envs.tools import patterns
-from marft_envs.tools.schema import Tool, closed, validate
-from marft_envs.tools.session import Session, Toolbox
-from marft_envs.tools.validation import UNDECIDED, compiled
-from marft_envs.workers import (
+from marft_envs.families.tools import patterns
+from marft_envs.families.tools.schema import Tool, closed, validate
+from marft_envs.families.tools.session import Session, Toolbox
+from marft_envs.families.tools.validation import UNDECIDED, compiled
+from marft_envs.workers.untrusted import (
     WorkerCrashed,
     WorkerError,
     WorkerLate,
@@ -103,7 +103,7 @@ def test_a_worker_that_the_machine_takes_away_is_an_outage(
 
 
 def test_a_worker_killed_while_it_matches_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    with WorkerPool("marft_envs.tools.patterns:search", deadline=30.0) as pool:
+    with WorkerPool("marft_envs.families.tools.patterns:search", deadline=30.0) as pool:
         monkeypatch.setattr(patterns, "_pool", lambda: pool)
         pool.warm_up()
         process = pool.slots[0].process

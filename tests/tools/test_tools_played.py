@@ -19,14 +19,14 @@ import pytest
 
 from helpers.tools_tiny import tiny
 from marft_envs import check_env
-from marft_envs.core import FlexEnv
-from marft_envs.invariants import sampled
-from marft_envs.tools import TEAMS, ToolCall, ToolProblem, make, oracle
-from marft_envs.tools.bfcl import BfclDomain
-from marft_envs.tools.depot import Depot
-from marft_envs.tools.mcp import MCPToolDomain
-from marft_envs.tools.parse import parse, written
-from marft_envs.tools.tau import TauDomain
+from marft_envs.core.env import FlexEnv
+from marft_envs.families.tools import TEAMS, ToolCall, ToolProblem, make, oracle
+from marft_envs.families.tools.bfcl import BfclDomain
+from marft_envs.families.tools.depot import Depot
+from marft_envs.families.tools.mcp import MCPToolDomain
+from marft_envs.families.tools.parse import parse, written
+from marft_envs.families.tools.tau import TauDomain
+from marft_envs.testing.invariants import sampled
 from tests.helpers import bfcl_upstream as upstream
 
 EPISODES = 20

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from marft_envs import ConfigError
-from marft_envs.tools import Tool, marked, tool
-from marft_envs.tools.schema import check_tool, closed, validate
-from marft_envs.tools.validation import compiled
+from marft_envs.families.tools import Tool, marked, tool
+from marft_envs.families.tools.schema import check_tool, closed, validate
+from marft_envs.families.tools.validation import compiled
 
 
 @dataclass

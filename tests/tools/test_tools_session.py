@@ -14,11 +14,11 @@ import pytest
 
 from helpers.tools_tiny import PROBLEMS, call, tiny
 from marft_envs import ConfigError
-from marft_envs.tools import ToolCall, ToolError, marked, tool
-from marft_envs.tools.parse import parse, written
-from marft_envs.tools.schema import closed
-from marft_envs.tools.session import Session, Toolbox, shown
-from marft_envs.tools.types import Tool, World
+from marft_envs.families.tools import ToolCall, ToolError, marked, tool
+from marft_envs.families.tools.parse import parse, written
+from marft_envs.families.tools.schema import closed
+from marft_envs.families.tools.session import Session, Toolbox, shown
+from marft_envs.families.tools.types import Tool, World
 
 HOLDS = {
     "all_0": frozenset({"add", "read_counter", "write_note", "read_notes", "reset_counter"}),

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from helpers.tools_tiny import PROBLEMS, SPECIALISTS, TOOLS, Desk, call, grade, problem, start, tiny
-from marft_envs import ConfigError, Layered, Router, check_env, experts
-from marft_envs.tools import TEAMS, FunctionDomain, Grade, Team, ToolProblem, make, oracle
-from marft_envs.tools.parse import parse, written
-from marft_envs.types import AgentSpec
+from marft_envs import ConfigError, Layered, Router, check_env
+from marft_envs.core.types import AgentSpec
+from marft_envs.families.tools import TEAMS, FunctionDomain, Grade, Team, ToolProblem, make, oracle
+from marft_envs.families.tools.parse import parse, written
+from marft_envs.records import experts
 
 TALKERS = ("user_0", "agent_0")
 

@@ -14,8 +14,8 @@ import marft_envs
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.runs.folder import RunFolder
-from marft_envs import experts, trajectory
-from marft_envs.types import Episode
+from marft_envs.core.types import Episode
+from marft_envs.records import experts, trajectory
 
 SHORT = ["--env", "relay-v0", "--iterations", "1", "--episodes-per-iteration", "8", "--eval-episodes", "2"]
 SHORT += ["--max-new-tokens", "3", "--lora-r", "2", "--device", "cpu"]

@@ -17,7 +17,7 @@ from marft_algos.training.parts import build
 from marft_algos.training.setup import check_dialects
 from marft_algos.training.trainer import Trainer
 from marft_envs.errors import ConfigError
-from marft_envs.tools import make
+from marft_envs.families.tools import make
 
 GLM = """\
 {% for t in tools or [] %}{{ t | tojson }}

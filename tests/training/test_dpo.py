@@ -20,7 +20,8 @@ from marft_algos.rollout.preferences import Preferences
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import Trajectory
-from marft_envs import ConfigError, DataError, Episode, trajectory
+from marft_envs import ConfigError, DataError, Episode
+from marft_envs.records import trajectory
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,8 @@ from marft_algos.training.collect import Collected, RolloutQueue
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import StopReason, Trajectory
+from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError, DataError
-from marft_envs.vector import VectorEnv
 
 
 @pytest.fixture(scope="module")

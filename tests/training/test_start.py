@@ -135,7 +135,7 @@ def brute_force(trainer: Trainer, rows: Any, state: dict[str, torch.Tensor]) -> 
 
 
 def sampled(trainer: Trainer) -> Any:
-    from marft_envs.vector import VectorEnv
+    from marft_envs.core.vector import VectorEnv
 
     with closing(VectorEnv([trainer.parts.make_env] * 4)) as vec:
         return collector(trainer.parts, vec).collect(list(range(4)))

@@ -18,8 +18,8 @@ from marft_algos.runs.loggers import Display
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer, permute_rewards
 from marft_algos.types import Trajectory
-from marft_envs import trajectory as episodes
 from marft_envs.errors import ConfigError, MarftError
+from marft_envs.records import trajectory as episodes
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ import pytest
 
 from helpers.viewed import HOSTILE, episode, write_lines, write_run
 from marft_algos.cli import main
-from marft_algos.view.api import Api
-from marft_algos.view.server import HEADERS, Server
-from marft_algos.view.sources import open_sources, writer
+from marft_algos.workbench.view.api import Api
+from marft_algos.workbench.view.server import HEADERS, Server
+from marft_algos.workbench.view.sources import open_sources, writer
 from marft_envs.errors import ConfigError, DataError
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from helpers.viewed import HOSTILE, episode, write_lines, write_run
 from marft_algos.cli import main
-from marft_algos.view.sources import open_sources
+from marft_algos.workbench.view.sources import open_sources
 
 textual = pytest.importorskip("textual", reason="textual comes with the extra tui")
 
@@ -19,7 +19,7 @@ textual = pytest.importorskip("textual", reason="textual comes with the extra tu
 def test_episodes_are_listed_filtered_searched_and_read(tmp_path: Path) -> None:
     from textual.widgets import DataTable, Input, Select
 
-    from marft_algos.view.tui import Viewer
+    from marft_algos.workbench.view.tui import Viewer
 
     write_run(tmp_path / "one")
     write_lines(tmp_path / "one/episodes/eval-000008.jsonl", [episode(0, True, f"\x1b[2J {HOSTILE}"), "{"])
@@ -76,7 +76,7 @@ def test_without_textual_or_a_terminal_it_says_what_to_type(
     run = str(write_run(tmp_path / "one"))
     assert main(["view", "--tui", run]) == 1
     assert "wants a terminal" in capsys.readouterr().err
-    monkeypatch.delitem(sys.modules, "marft_algos.view.tui")
+    monkeypatch.delitem(sys.modules, "marft_algos.workbench.view.tui")
     for name in ("textual", "textual.app"):
         monkeypatch.setitem(sys.modules, name, None)
     assert main(["view", "--tui", run]) == 1

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from benchmarks.embedded.recipes import Format, Recipe, Reply, Scene, ScoreSet, plain
-from marft_envs.code.procedural import enumerate_level0, mutants
+from marft_envs.families.code.procedural import enumerate_level0, mutants
 
 SLIP = 0.65
 """Share of the words below that the demonstrator misreads."""

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from benchmarks.embedded.recipes import Format, Recipe, Reply, Scene, ScoreSet, plain
-from marft_envs.docs.document import boxed
-from marft_envs.docs.kinds import LETTERS, TOP
-from marft_envs.docs.procedural import WINDOW, Made
+from marft_envs.families.docs.document import boxed
+from marft_envs.families.docs.kinds import LETTERS, TOP
+from marft_envs.families.docs.procedural import WINDOW, Made
 
 FORGETS = 0.5
 """Share of the carries and borrows that the demonstrator forgets."""

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks.embedded.recipes import Format, Recipe, Reply, Scene, ScoreSet, plain
-from marft_envs.math.procedural import enumerate_level0, generate
-from marft_envs.toy.route import COLOURS
+from marft_envs.families.math.procedural import enumerate_level0, generate
+from marft_envs.families.toy.route import COLOURS
 
 _LEVEL0 = re.compile(r"\((\d+)([+-])(\d+)\)\\cdot (\d+)")
 _RESULT = re.compile(r"=(\d+)$")

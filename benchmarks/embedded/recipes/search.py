@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from benchmarks.embedded.recipes import Format, Recipe, Reply, Scene, ScoreSet, plain
-from marft_envs.search.puzzles import KINDS, NO, YES, puzzles
+from marft_envs.families.search.puzzles import KINDS, NO, YES, puzzles
 
 MISSED = 0.65
 """Share of proposals that reach the checker as a wrong answer."""

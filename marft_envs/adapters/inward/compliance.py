@@ -17,7 +17,7 @@ from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
 
 from marft_envs.adapters.inward import codecs
-from marft_envs.core import FlexEnv
+from marft_envs.core.env import FlexEnv
 from marft_envs.errors import ConfigError
 
 STEPS = 100

@@ -14,11 +14,11 @@ import numpy as np
 
 from marft_envs.adapters.inward.codecs import chosen
 from marft_envs.adapters.inward.game import OPPONENTS, Game, Player, play_random
-from marft_envs.core import FlexEnv
-from marft_envs.dependency import Chain, DependencyFunction, Independent
+from marft_envs.core.dependency import Chain, DependencyFunction, Independent
+from marft_envs.core.env import FlexEnv
+from marft_envs.core.routing import Router
+from marft_envs.core.types import AgentSpec, Outcome, Turn, TurnRecord
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.routing import Router
-from marft_envs.types import AgentSpec, Outcome, Turn, TurnRecord
 
 ILLEGAL = ("lose", "random")
 PLAIN = ("", "0", "1", "yes", "[0]", "I pass.")
@@ -293,7 +293,7 @@ def deliberating(
     Raises:
         ConfigError: A setting that cannot work.
     """
-    from marft_envs.teams import numbered
+    from marft_envs.core.teams import numbered
 
     if len(game.seats) != 1:
         raise ConfigError(f"{game.name} has {len(game.seats)} seats; a deliberating team plays one. Use team().")

@@ -11,7 +11,7 @@ from typing import Any
 from marft_envs.adapters.inward import foreign
 from marft_envs.adapters.inward.game import Game
 from marft_envs.adapters.optional import check_name, require
-from marft_envs.core import FlexEnv
+from marft_envs.core.env import FlexEnv
 
 MINIMUM = "0.1.0"
 

@@ -18,7 +18,7 @@ from typing import Any
 from marft_envs.adapters.inward import foreign
 from marft_envs.adapters.inward.codecs import Codec, suited
 from marft_envs.adapters.inward.game import Game
-from marft_envs.core import FlexEnv
+from marft_envs.core.env import FlexEnv
 
 
 class GymGame(Game):

@@ -11,7 +11,7 @@ from typing import Any
 from marft_envs.adapters.inward import foreign
 from marft_envs.adapters.inward.aec import PettingZooGame, masked
 from marft_envs.adapters.inward.codecs import Codec
-from marft_envs.core import FlexEnv
+from marft_envs.core.env import FlexEnv
 
 
 class ParallelGame(PettingZooGame):

@@ -1,7 +1,7 @@
 """reasoning-gym's questions and answers, for one agent or a team; graded here, not by its scorers.
 
 Most of its scorers compare loosely, and many evaluate what they are given. Here an answer is right if it is the same
-text, whatever its case and blanks, or the same number or formula by the grader of :mod:`marft_envs.math`.
+text, whatever its case and blanks, or the same number or formula by the grader of :mod:`marft_envs.families.math`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from marft_envs.adapters.optional import check_name, require
-from marft_envs.core import FlexEnv
-from marft_envs.dependency import Chain, DependencyFunction, as_dependency
+from marft_envs.core.dependency import Chain, DependencyFunction, as_dependency
+from marft_envs.core.env import FlexEnv
+from marft_envs.core.teams import numbered
+from marft_envs.core.types import Outcome, TurnRecord
 from marft_envs.errors import ConfigError
-from marft_envs.math.grader import extract_boxed, grade_answer
-from marft_envs.problems import named_task
-from marft_envs.teams import numbered
-from marft_envs.types import Outcome, TurnRecord
+from marft_envs.families.math.grader import extract_boxed, grade_answer
+from marft_envs.problems.sets import named_task
 
 MINIMUM = "0.1.19"
 LONGEST = 200

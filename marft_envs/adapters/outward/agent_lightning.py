@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import marft_envs
 from marft_envs.adapters.optional import require
 from marft_envs.adapters.outward.learner_row import broke_off, paid
-from marft_envs.core import FlexEnv
+from marft_envs.core.env import FlexEnv
 from marft_envs.errors import ConfigError
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import gymnasium
 
 from marft_envs import registry
-from marft_envs.core import FlexEnv
+from marft_envs.core.env import FlexEnv
+from marft_envs.core.wrappers import FixedPartners, Partner
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.wrappers import FixedPartners, Partner
 
 IDLE_EPISODES = 100
 """Episodes in a row in which the learner may stay without a turn before that is taken for a mistake."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from marft_envs.types import Episode
+from marft_envs.core.types import Episode
 
 Message = Mapping[str, Any]
 _MARK = "\x02reply\x03"

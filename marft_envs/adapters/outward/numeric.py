@@ -21,9 +21,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from marft_envs.core import FlexEnv
+from marft_envs.core.env import FlexEnv
+from marft_envs.core.wrappers import FlexWrapper
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.wrappers import FlexWrapper
 
 
 def encode(text: str, length: int) -> NDArray[np.float32]:

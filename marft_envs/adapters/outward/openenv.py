@@ -19,7 +19,7 @@ from typing import Any
 
 import marft_envs
 from marft_envs.adapters.optional import require
-from marft_envs.core import FlexEnv
+from marft_envs.core.env import FlexEnv
 from marft_envs.errors import ConfigError
 
 _core: Any = require("openenv.core", "openenv", "0.10")

@@ -18,9 +18,9 @@ from typing import Any
 import pettingzoo
 
 from marft_envs import registry
-from marft_envs.core import FlexEnv
+from marft_envs.core.env import FlexEnv
+from marft_envs.core.wrappers import FlexWrapper
 from marft_envs.errors import ConfigError
-from marft_envs.wrappers import FlexWrapper
 
 NOOP = ""
 """What agents that are not on turn say; any other action of theirs is dropped just the same."""

@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from marft_envs.adapters.optional import require
-from marft_envs.core import FlexEnv
+from marft_envs.core.env import FlexEnv
+from marft_envs.core.wrappers import FlexWrapper
 from marft_envs.errors import ConfigError
-from marft_envs.wrappers import FlexWrapper
 
 MultiAgentEnv: Any = require("ray.rllib.env.multi_agent_env", "rllib", "2.40", "ray").MultiAgentEnv
 

@@ -20,9 +20,9 @@ from typing import Any
 from marft_envs.adapters.optional import require
 from marft_envs.adapters.outward.numeric import Numeric
 from marft_envs.adapters.outward.parallel_play import LayerParallel
-from marft_envs.core import FlexEnv
-from marft_envs.spaces import UnicodeText
-from marft_envs.wrappers import FlexWrapper, PromptObservation
+from marft_envs.core.env import FlexEnv
+from marft_envs.core.spaces import UnicodeText
+from marft_envs.core.wrappers import FlexWrapper, PromptObservation
 
 PettingZooWrapper: Any = require("torchrl.envs.libs.pettingzoo", "torchrl", "0.8", "torchrl").PettingZooWrapper
 NonTensorStack: Any = require("tensordict", "torchrl", "0.8").NonTensorStack

@@ -20,10 +20,10 @@ from typing import Any
 
 import marft_envs
 from marft_envs.adapters.optional import require
-from marft_envs.core import FlexEnv
+from marft_envs.core.env import FlexEnv
+from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.trajectory import to_dict
-from marft_envs.types import Episode
+from marft_envs.records.trajectory import to_dict
 
 
 def plugin(id: str, learners: Sequence[str] | None = None, **kwargs: Any) -> tuple[Any, Any, Any]:

@@ -22,7 +22,7 @@ from uuid import uuid4
 import marft_envs
 from marft_envs.adapters.optional import require
 from marft_envs.adapters.outward.learner_row import LearnerRow, broke_off, paid, template
-from marft_envs.core import FlexEnv
+from marft_envs.core.env import FlexEnv
 from marft_envs.errors import ConfigError
 
 

@@ -1,0 +1,1 @@
+"""What judges, shows and ships runs: benchmarks, viewer, export, doctor, templates of new files."""

@@ -1,0 +1,86 @@
+"""A team at its held-out panel, outside training: as it was trained, or as another run left it, greedy or sampled."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from marft_algos.config.settings import TrainConfig
+from marft_algos.engines.base import RolloutEngine
+from marft_algos.engines.native import NativeEngine
+from marft_algos.models.policy import PolicySet
+from marft_algos.rollout.panel import Panel
+from marft_algos.runs import checkpoint
+from marft_algos.runs import folder as runs
+from marft_algos.runs.folder import RunFolder
+from marft_algos.training import evaluate, setup
+from marft_algos.training.resolve import resolve
+from marft_algos.types import Trajectory
+from marft_envs.core.types import optional
+
+VOTE_SEEDS = 7919
+"""Between the seeds of the answers that are sampled to one problem."""
+
+
+class HeldOut:
+    """The held-out problems of a run's settings, and policies to play them.
+
+    Args:
+        config: The run's settings.
+        episodes: Only so many of the problems, the first; None: all.
+
+    Attributes:
+        panel: The problems.
+        policies: As they are before training, until :meth:`load`.
+        answer_key: What makes two replies the same answer, if the task says so.
+    """
+
+    def __init__(self, config: TrainConfig, episodes: int | None = None) -> None:
+        self.config, self.make_env = config, setup.env_factory(config, setup.eval_kwargs(config))
+        env, held_out = setup.make_env(config, config.env_kwargs), setup.started(config.env, self.make_env)
+        panel = setup.problems(config, env, held_out).held_out
+        self.panel = panel if episodes is None else Panel(panel.seeds[:episodes], panel.options[:episodes])
+        self.policies: PolicySet = setup.make_policies(resolve(config, env))
+        self.answer_key: Callable[[str], str] | None = optional(held_out.unwrapped.task, "answer_key")
+        for opened in (env, held_out):
+            opened.close()
+
+    def load(self, run: RunFolder) -> None:
+        """Takes over the policies that a run has trained."""
+        names = setup.saved_policies(self.config, self.policies)
+        checkpoint.load_policies(checkpoint.pick(run.checkpoints), self.policies, names)
+
+    def play(self) -> list[Trajectory]:
+        """Plays every problem as the settings say."""
+        return self._play(self.config, self._engine())
+
+    def sample(self, i: int) -> list[Trajectory]:
+        """Plays every problem sampled, for the ``i``-th time."""
+        seed = self.config.seed + VOTE_SEEDS * (i + 1)
+        return self._play(dataclasses.replace(self.config, eval_greedy=False, seed=seed), self._engine())
+
+    def exchange(self, agents: Sequence[str], played: Sequence[Trajectory]) -> list[Trajectory]:
+        """Plays every problem once more, with these agents' words taken from other problems.
+
+        Args:
+            agents: Whose words.
+            played: What :meth:`play` has returned.
+
+        Raises:
+            ConfigError: One of them never spoke, or there are fewer than two problems.
+        """
+        engine: RolloutEngine = self._engine()
+        for agent in agents:
+            engine = evaluate.swap(agent, played, self.config, engine, self.policies.renderer)
+        return self._play(self.config, engine)
+
+    def _engine(self) -> NativeEngine:
+        return NativeEngine(self.policies, self.config.engine_batch, self.config.decode_graph)
+
+    def _play(self, config: TrainConfig, engine: RolloutEngine) -> list[Trajectory]:
+        return evaluate.play(config, self.make_env, self.panel, self.policies.renderer, engine)
+
+
+def score(played: Sequence[Trajectory]) -> float:
+    """Averages the outcomes of what was played, outages left out."""
+    return runs.estimate(evaluate.records(played)).mean

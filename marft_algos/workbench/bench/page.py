@@ -1,0 +1,151 @@
+"""``marft bench report``: results.jsonl, tables, figures, and one page that needs nothing else.
+
+A pure function of the benchmark's folder: it can be written while runs are still missing, and again at any time.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from marft_algos.config.values import dumps
+from marft_algos.runs.disk import write_whole
+from marft_algos.runs.folder import PanelFacts
+from marft_algos.runs.plots import inline
+from marft_algos.runs.report import html_page
+from marft_algos.workbench.bench import figures, sweep, tables
+
+if TYPE_CHECKING:
+    from marft_algos.workbench.bench.folder import BenchFolder
+
+_TITLES = {
+    "means": "Mean scores",
+    "differences": "Differences to the baseline",
+    "summary": "In full",
+    "rates": "Learning rates: final score of each in the sweep (score while training), and the choice",
+}
+_CAPTIONS = {
+    "efficiency_tokens": "Sample efficiency: score over tokens sampled for training. Points are evaluations, means of "
+    "seeds, with their range where few are drawn; dotted lines only lead the eye. "
+    "Points at one place are moved apart.",
+    "efficiency_seconds": "The same over seconds of training (rollouts and updates, without evaluations).",
+    "iqm": "Interquartile mean of seeds with its 95 % interval.",
+    "environments": "Mean score in each environment with its 95 % interval.",
+    "profiles": "Performance profiles: share of runs that reach a score.",
+    "contribution": "Per-agent contribution: score of the trained team with one policy frozen at its start.",
+    "kl": "KL of the update, mean per token, to the policy that sampled.",
+    "ess": "Effective sample size of the importance weights.",
+}
+
+
+def write(folder: BenchFolder, baseline: str = "", reference: str = "") -> Path:
+    """Writes everything; returns the page's path.
+
+    Args:
+        folder: The benchmark.
+        baseline: Row to compare with; the grid's by default.
+        reference: Environment to compare each row's other environments with; the grid's, if any, by default.
+
+    Raises:
+        ConfigError: Another version's folder, nothing run yet, or no such baseline or reference.
+        MissingExtraError: matplotlib is not installed.
+    """
+    described, rows = folder.described(), folder.rows()
+    base = baseline or described["grid"].get("baseline", "reinforce")
+    across = reference or described["grid"].get("reference", "")
+    lines = tables.lines(rows, base, across)
+    sheets = {"summary": tables.sheet(lines, base, across)}
+    if len({line.env for line in lines}) > 1:
+        sheets = {"means": tables.matrix(lines, "mean"), "differences": tables.matrix(lines, "difference")} | sheets
+    if "sweep" in described["stages"]:
+        sheets["rates"] = sweep.sheet(folder.rows("sweep"))
+    texts = {
+        "results.jsonl": "".join(json.dumps(row) + "\n" for row in rows if not row["hidden"]),
+        **{f"{name}.md": tables.markdown(sheet) for name, sheet in sheets.items()},
+        **{f"{name}.tex": tables.latex(sheet) for name, sheet in sheets.items()},
+        "summary.csv": tables.as_csv(lines),
+        "marl_eval.json": json.dumps(tables.marl_eval(rows, "marft")) + "\n",
+    }
+    drawn = figures.write(rows, lines, folder.root / "figures")
+    command = f"marft bench report {shlex.quote(str(folder.root))} --baseline {shlex.quote(base)}"
+    command += f" --reference {shlex.quote(across)}" if across else ""
+    texts["report.html"] = _page(folder, described["grid"], rows, sheets, command, drawn)
+    for name, text in texts.items():
+        write_whole(folder.root / name, text, errors="replace")
+    return folder.root / "report.html"
+
+
+def _page(
+    folder: BenchFolder,
+    grid: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    sheets: Mapping[str, Sequence[Sequence[str]]],
+    command: str,
+    drawn: Mapping[str, str],
+) -> str:
+    shown = [r for r in rows if not r["hidden"]]
+    count = {s: sum(r["status"] == s for r in shown) for s in ("done", "failed", "skipped", "pending")}
+    state = ", ".join(f"{n} {s}" for s, n in count.items() if n)
+    source, where = shlex.quote(str(folder.grid_file)), shlex.quote(str(folder.root))
+    commands = f"marft bench run {source} --out {where}\n{command}"
+    body = [
+        f'<p class="note">{html.escape(state)}. Scores and differences in points with 95 % intervals over seeds and '
+        "problems; differences are paired by seed and problem.</p>",
+        f'<p class="note">{html.escape(_panels(shown))}</p>',
+        *(f"<h2>{_TITLES[name]}</h2>{_table(sheet)}" for name, sheet in sheets.items()),
+        *(f"<figure><figcaption>{_CAPTIONS[n]}</figcaption>{inline(svg)}</figure>" for n, svg in drawn.items()),
+        _troubles(shown),
+        f"<h2>Commands</h2><pre>{html.escape(commands)}</pre>",
+        _each_run(folder, shown),
+        f"<h2>Grid</h2>\n<details><summary>as TOML</summary><pre>{html.escape(dumps(grid))}</pre></details>",
+    ]
+    return html_page(folder.root.resolve().name, body, _STYLE)
+
+
+def _panels(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Says what each environment was evaluated on: held-out problems, or draws of what is trained on too."""
+    done = {row["env"]: row for row in reversed(rows) if row["status"] == "done"}
+    panels = [f"{env}: {row.get('panel') or PanelFacts.of(row['problems'])}" for env, row in reversed(done.items())]
+    return f"Evaluated on {'; '.join(panels)}." if panels else ""
+
+
+def _table(sheet: Sequence[Sequence[str]]) -> str:
+    head, *body = sheet
+    titles = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+    rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
+    return f'<div class="scroll"><table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _troubles(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Cells without a number, and why."""
+    items = []
+    for row in rows:
+        if row["status"] in ("failed", "skipped"):
+            seed = f" · seed {row['seed']}" if row["status"] == "failed" else ""
+            what = html.escape(f"{tables.label(row)} · {row['env']}{seed}: {row['error']}")
+            items.append(f"<li><b>{row['status']}</b> {what}</li>")
+    return f"<h2>Without a number</h2><ul>{''.join(dict.fromkeys(items))}</ul>" if items else ""
+
+
+def _each_run(folder: BenchFolder, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Lists the exact command of every run that was trained."""
+    items = []
+    for row in rows:
+        if row["status"] == "done" and row["kind"] == "train":
+            config = folder.runs / row["key"] / "config.toml"
+            command = f"marft train --config {shlex.quote(str(config))} --runs-dir runs --name {row['key']}"
+            title = f"{tables.label(row)} · {row['env']} · seed {row['seed']}: {row['score']:.3f}"
+            items.append(f"<li>{html.escape(title)}<pre>{html.escape(command)}</pre></li>")
+    return f"<h2>Runs</h2><details><summary>{len(items)} commands</summary><ol>{''.join(items)}</ol></details>"
+
+
+_STYLE = """
+table { border-collapse: collapse; font-size: .84rem; font-variant-numeric: tabular-nums }
+th, td { text-align: left; padding: .3rem .5rem; border-bottom: 1px solid var(--line); vertical-align: top;
+  white-space: nowrap }
+figure { margin: 1rem 0 }
+"""

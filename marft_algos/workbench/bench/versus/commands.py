@@ -1,0 +1,61 @@
+"""``marft versus``: does my team beat my best single agent?"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from marft_algos.config import arguments
+from marft_algos.ranges import COUNT
+from marft_algos.terminal import say
+from marft_algos.workbench.bench.versus.trial import Question, Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments(Question):
+    """Does my team beat my best single agent, at equal cost of training?
+
+    Trains the team, the team without D, and one agent by the best of several algorithms, each at the best of several
+    rates; the single agent gets what the team has cost in training: in sampled tokens, in processed tokens and in
+    latency. What an answer costs at test is told and not equalised. Then it says one of "team needed", "no team
+    needed", "too dear", "not decided", and "D matters" or not. docs/versus.md has the rules. The same command goes on
+    with what was stopped, and writes the report again.
+    """
+
+    out: Path
+    """Folder of the trial. What has been run there already is not run again."""
+    jobs: Annotated[int, COUNT] = 1
+    """Runs side by side, each a process with one thread."""
+    plan: bool = False
+    """Only check, measure one iteration of either side, and say what the trial would cost."""
+
+
+def run_versus(argv: list[str]) -> int:
+    """``marft versus ENV --token-budget N --out DIR``."""
+    options: Arguments = arguments.parse(Arguments, argv, prog="marft versus")
+    from marft_algos.lazy import require_training
+
+    require_training()
+    from marft_algos.workbench.bench.versus import plan, report, run
+    from marft_algos.workbench.bench.versus.grids import Side
+
+    given = {k: v for k, v in vars(options).items() if k not in ("out", "jobs", "plan")}
+    trial = Trial(**given)
+    first = plan.check(trial)
+    if options.plan or not (options.out / run.FILE).is_file():
+        costs: dict[Side, plan.Cost] = {s: plan.pilot(config) for s, config in first.items() if s != "deaf"}
+        for note in plan.fits(trial, costs):
+            say(f"note:    {note}")
+        say("\n".join(plan.plan(trial, costs)))
+    if options.plan:
+        return 0
+    run.run(trial, options.out, options.jobs)
+    findings = report.write(trial, options.out, shlex.join(["marft", "versus", *argv]))
+    say(f"verdict: {findings.sentence}")
+    say(f"report:  {options.out / 'report.html'}")
+    failed = run.failures(options.out, trial)
+    if failed:
+        say(f"{len(failed)} failed; the same command tries them again", error=True)
+    return 1 if failed else 0

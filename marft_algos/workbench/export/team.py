@@ -1,0 +1,121 @@
+"""The folder of a whole team: settings and weights, as a run's folder has them, so that a run can begin with it.
+
+Pushed, it is the repository ``USER/NAME`` itself, which `marft train --start`, `marft eval` and others take by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from pathlib import Path
+from textwrap import indent
+from typing import TYPE_CHECKING, Any
+
+from huggingface_hub import ModelCardData
+
+from marft_algos.config.settings import TrainConfig
+from marft_algos.models import EMBEDDED, gguf
+from marft_algos.runs import checksums
+from marft_algos.workbench.export.bases import Base, name_base
+
+if TYPE_CHECKING:
+    from marft_algos.workbench.export.folder import Wanted
+
+FOLDER = "team"
+_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
+_HERE = (
+    *("start", "start_values", "warm_start", "warm_episodes"),
+    *("adapters", "adapter_dir", "loggers", "runs_dir", "name"),
+)
+"""Settings of the run alone, or of the machine: they go back to their defaults."""
+
+
+def unplayable(wanted: Wanted) -> str:
+    """Says why others could not play the whole team, or nothing."""
+    config = wanted.team.config
+    if hosted := [policy for policy, endpoint in config.engines.items() if endpoint.hosted]:
+        return f"'{hosted[0]}' is hosted"
+    if wanted.whole and any(base.folder for base in wanted.policies.values()):
+        return "its untrained model is a folder of this machine"
+    return ""
+
+
+def write(wanted: Wanted, out: Path) -> None:
+    """Writes the folder ``team`` of an export: ``config.toml`` and one checkpoint's policies."""
+    folder = out / FOLDER
+    step = folder / "checkpoints" / wanted.checkpoint.name
+    for policy, base in wanted.policies.items():
+        source, target = wanted.checkpoint / "policies" / policy, step / "policies" / policy
+        target.mkdir(parents=True)
+        for file in (file for pattern in _FILES for file in sorted(source.glob(pattern))):
+            shutil.copyfile(file, target / file.name)
+        if (described := target / "adapter_config.json").is_file():  # which names a folder of this machine
+            name_base(described, described, _model(base, wanted, out))
+    state = json.loads((wanted.checkpoint / "state.json").read_text(encoding="utf-8"))
+    state |= {"policies": list(wanted.policies)}
+    (step / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+    checksums.write(step)
+    (folder / "config.toml").write_text(_config(wanted, out).to_toml(), encoding="utf-8")
+    (folder / "README.md").write_text(_card(wanted), encoding="utf-8")
+
+
+def _config(wanted: Wanted, out: Path) -> TrainConfig:
+    """Returns the run's settings, with models and data as others name them."""
+    config = wanted.team.config
+    known = {base.spec: _model(base, wanted, out) for base in wanted.policies.values()}
+    models = config.models
+    changes: dict[str, Any] = {
+        "models": known.get(models, models)
+        if isinstance(models, str)
+        else {policy: known.get(spec, spec) for policy, spec in models.items()},
+        **{name: getattr(TrainConfig(), name) for name in _HERE},
+        **{name: _without_folders(getattr(config, name)) for name in ("env_kwargs", "eval_kwargs")},
+    }
+    return dataclasses.replace(config, **changes)
+
+
+def _model(base: Base, wanted: Wanted, out: Path) -> str:
+    """Names a base model: as packages and hubs do, else its copy in the export, or that copy's repository."""
+    if base.spec in (*EMBEDDED, *gguf.PACKAGED) or not base.folder:
+        return base.spec
+    # The export is written aside, and then put in its place.
+    place = out.with_name(out.name.removeprefix(".").removesuffix(".tmp"))
+    return base.reference(wanted.prefix) if wanted.prefix else os.path.abspath(place / base.folder)
+
+
+def _without_folders(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Names a data file of this machine by its name alone: others have it elsewhere, or not at all."""
+    data = kwargs.get("data")
+    return kwargs | {"data": Path(data).name} if isinstance(data, str) and os.path.isabs(data) else kwargs
+
+
+def _card(wanted: Wanted) -> str:
+    team, name = wanted.team, wanted.prefix or "FOLDER"
+    licenses = {base.license for base in wanted.policies.values()}
+    data = ModelCardData(
+        library_name="marft",
+        license=licenses.pop() if len(licenses) == 1 and "" not in licenses else None,
+        tags=["marft", "multi-agent", "reinforcement-learning"],
+    )
+    agents = [f"* `{agent}` plays with `{policy}`" for agent, policy in team.agents.items()]
+    lines = [
+        f"# A team, trained in {team.config.env}",
+        "",
+        f"All policies of one team, trained with MARFT's `{team.config.algo}`, with the settings that MARFT needs to"
+        " play it and to train it further. Each policy alone, for other programs, is in a repository of its own.",
+        "",
+        *agents,
+        "",
+        "## Results",
+        "",
+        team.results,
+        *(["", "Trained by:", "", indent(team.command, "    ")] if team.command else []),
+        "",
+        "## Use",
+        "",
+        f"    marft eval {name}",
+        f"    marft train --start {name}",
+    ]
+    return f"---\n{data.to_yaml()}\n---\n\n" + "\n".join(lines) + "\n"

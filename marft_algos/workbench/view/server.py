@@ -1,0 +1,137 @@
+"""Serves the page to this machine alone: loopback, a token in the address, reading only."""
+
+from __future__ import annotations
+
+import errno
+import json
+import secrets
+import socket
+import sys
+from collections.abc import Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from typing import Any
+from urllib.parse import parse_qsl
+
+from marft_algos.workbench.view.api import Api
+from marft_algos.workbench.view.sources import Source
+from marft_envs.errors import ConfigError, MarftError
+
+HOST = "127.0.0.1"
+NAMES = ("127.0.0.1", "localhost", "[::1]")
+"""Of this machine, in a browser's address. Another name that leads here is a stranger's page (DNS rebinding)."""
+KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+POLICY = "; ".join(
+    (
+        "default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "img-src 'self'",
+        "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
+    )
+)  # fmt: skip
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Server(ThreadingHTTPServer):
+    """The server of one ``marft view``; ``serve_forever`` until ``shutdown``."""
+
+    daemon_threads = True
+
+    def __init__(self, sources: Sequence[Source], port: int = 0) -> None:
+        """Listens on a port of the loopback interface.
+
+        Args:
+            sources: What is shown.
+            port: 0: any that is free.
+
+        Raises:
+            ConfigError: The port is taken, or may not be used.
+        """
+        self.api = Api(sources)
+        self.token = secrets.token_urlsafe(24)
+        folder = resources.files("marft_algos.workbench.view") / "web"
+        self.pages = {
+            file.name: (KINDS[file.name.rpartition(".")[2]], file.read_bytes())
+            for file in folder.iterdir()
+            if file.name.rpartition(".")[2] in KINDS
+        }
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise ConfigError(f"Port {port} is taken. Free is, for one: --port {_free()}") from error
+            raise ConfigError(
+                f"Port {port} cannot be used: {error.strerror}. Leave --port out: any that is free."
+            ) from error
+
+    @property
+    def address(self) -> str:
+        """What is typed into a browser."""
+        return f"http://{HOST}:{self.server_address[1]}/{self.token}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing of those who hang up: the terminal is its user's."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "marft", ""
+    timeout = 60
+    """Seconds; a connection that says nothing ends."""
+
+    def do_GET(self) -> None:
+        if self.headers.get("Host", "").rpartition(":")[0] not in NAMES:
+            return self._say(HTTPStatus.FORBIDDEN, "This page belongs to the machine that it is on.")
+        path, _, query = self.path.partition("?")
+        first, _, inside = path.removeprefix("/").partition("/")
+        known = secrets.compare_digest(first.encode(), self.server.token.encode())
+        if not known or not path.startswith(f"/{first}/"):
+            return self._say(HTTPStatus.NOT_FOUND, "Open the address that marft view has printed, all of it.")
+        if inside.startswith("api/"):
+            return self._answer(inside.removeprefix("api/"), dict(parse_qsl(query, keep_blank_values=True)))
+        page = self.server.pages.get(inside or "index.html")
+        if page is None:
+            return self._say(HTTPStatus.NOT_FOUND, "There is no such page.")
+        return self._send(HTTPStatus.OK, page[0], page[1])
+
+    do_HEAD = do_GET
+
+    def _answer(self, name: str, query: dict[str, str]) -> None:
+        try:
+            status, answer = HTTPStatus.OK, self.server.api.answer(name, query)
+        except (MarftError, OSError) as error:
+            status, answer = HTTPStatus.BAD_REQUEST, {"error": str(error)}
+        # As ASCII: lone surrogates may occur in what models say, and UTF-8 has no place for them.
+        self._send(status, "application/json", json.dumps(answer, allow_nan=False).encode())
+
+    def _say(self, status: HTTPStatus, text: str) -> None:
+        self._send(status, "text/plain", text.encode())
+
+    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing: the address holds the token."""
+
+
+def _free() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,98 @@
+"""What is viewed: runs, the runs of a benchmark, evaluations, and files of episodes. Everything here only reads."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from marft_algos.runs import disk
+from marft_algos.runs.folder import RunFolder
+from marft_algos.workbench.bench.folder import BenchFolder
+from marft_algos.workbench.bench.tables import label
+from marft_algos.workbench.view.index import Index
+from marft_envs.errors import ConfigError
+
+EVALUATION = "episodes.jsonl"
+"""Of the folder that ``marft eval --engines`` writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A run, or a file of episodes."""
+
+    name: str
+    """Of this source alone among those that are viewed together."""
+    run: RunFolder | None
+    """None: a file of episodes, which belongs to no run."""
+    index: Index
+
+
+def open_sources(paths: Sequence[str]) -> list[Source]:
+    """Returns what is at these paths; nothing is read yet.
+
+    Args:
+        paths: Runs (folder, or name below ``runs``), folders that hold runs, benchmarks, folders of ``marft eval
+            --engines``, JSONL files of episodes. Empty: the newest run in ``runs``.
+
+    Raises:
+        ConfigError: One of them is none of these; the message names it.
+    """
+    places = [place for path in paths or (_newest(),) for place in _places(path)]
+    places = list({os.path.realpath(root): (name, root) for name, root in reversed(places)}.values())[::-1]
+    taken: dict[str, int] = {}
+    sources = []
+    for name, root in places:
+        taken[name] = taken.get(name, 0) + 1
+        shown = name if taken[name] == 1 else f"{name} ({taken[name]})"
+        if root.is_dir() and (root / "config.toml").is_file():
+            sources.append(Source(shown, RunFolder(root), Index(root / "episodes")))
+        else:
+            sources.append(Source(shown, None, Index(root / EVALUATION if root.is_dir() else root)))
+    return sources
+
+
+def _places(path: str) -> Iterator[tuple[str, Path]]:
+    root = Path(path)
+    if root.is_file():
+        if root.suffix != ".jsonl":
+            raise ConfigError(f"'{path}' is a file, and no episodes: expected a run's folder, or a .jsonl file.")
+        yield root.name, root
+    elif (root / EVALUATION).is_file():
+        yield root.resolve().name, root
+    elif (root / "bench.json").is_file():
+        yield from _cells(root)
+    elif root.is_dir() and not (root / "config.toml").is_file() and (inside := sorted(root.glob("*/config.toml"))):
+        yield from ((config.parent.name, config.parent) for config in inside)
+    else:
+        run = RunFolder.open(path)
+        yield run.root.resolve().name, run.root
+
+
+def _cells(root: Path) -> Iterator[tuple[str, Path]]:
+    """Names the runs of a benchmark by their row, environment and seed."""
+    folder, count = BenchFolder(root), 0
+    for row in folder.rows():
+        if (folder.runs / row["key"] / "config.toml").is_file():
+            count += 1
+            yield f"{label(row)} · {row['env']} · {row['seed']}", folder.runs / row["key"]
+    if not count:
+        raise ConfigError(f"'{root}' is a benchmark of which nothing has been run. Type: marft bench run GRID.toml")
+
+
+def _newest() -> str:
+    configs = sorted(Path("runs").glob("*/config.toml"), key=lambda path: path.stat().st_mtime)
+    if not configs:
+        raise ConfigError("There is no run in runs/ yet. Start one: marft train. Or name one: marft view RUN")
+    return str(configs[-1].parent)
+
+
+def writer(run: RunFolder) -> str:
+    """Says who writes into a run now: ``""`` if nobody does, ``"here"``, or the name of the other machine.
+
+    The lock is only looked at: taking it, even for a moment, could stop the training.
+    """
+    who = disk.writer(run.root)
+    return "" if who is None else "here" if who[1] == socket.gethostname() else who[1]

@@ -1,0 +1,171 @@
+"""Turns reward channels into PettingZoo's ``rewards``, and computes the composite team reward.
+
+A task pays three channels: per turn, per agent, and team. An attribution rule shapes what PettingZoo
+shows; trainers read the unattributed channels from the episode's record.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from marft_envs.core.types import Segment
+from marft_envs.errors import ConfigError, did_you_mean
+
+Turns = Sequence[tuple[str, float]]
+"""``(agent, reward)`` of every paid turn."""
+Names = Sequence[str]
+Shares = Mapping[str, float]
+"""Agent -> reward."""
+
+
+class Attribution(Protocol):
+    """Shares what one outcome paid among the agents still in the episode."""
+
+    def __call__(self, team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
+        """Returns agent -> reward.
+
+        Args:
+            team: The team channel.
+            turns: ``(agent, reward)`` of every paid turn.
+            agents: The per-agent channel.
+            members: Agents still in the episode.
+            last: Who acted in the last committed layer.
+        """
+
+
+def _own(turns: Turns, agents: Shares, members: Names) -> dict[str, float]:
+    out = {name: float(agents.get(name, 0.0)) for name in members}
+    for name, reward in turns:
+        if name in out:
+            out[name] += reward
+    return out
+
+
+def team(team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
+    """Pays every agent the whole team reward, plus what is its own. Summed over n agents: Σturn + Σagent + n·Σteam."""
+    return {name: individual + team for name, individual in _own(turns, agents, members).items()}
+
+
+def split(team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
+    """Pays the team reward in equal parts, plus what is the agent's own."""
+    share = team / max(len(members), 1)
+    return {name: individual + share for name, individual in _own(turns, agents, members).items()}
+
+
+def last(team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
+    """Pays the team reward to whoever acted last (as the paper's released code does), plus what is the agent's own."""
+    out = _own(turns, agents, members)
+    takers = [name for name in last if name in out]
+    for name in takers:
+        out[name] += team / len(takers)
+    return out
+
+
+def per_agent(team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
+    """Pays only what is the agent's own; the team channel is left to the records."""
+    return _own(turns, agents, members)
+
+
+RULES: dict[str, Attribution] = {"team": team, "split": split, "last": last, "per_agent": per_agent}
+
+
+def attribution(rule: str | Attribution) -> Attribution:
+    """Returns the rule of that name, or the callable itself."""
+    if callable(rule):
+        return rule
+    if rule not in RULES:
+        raise ConfigError(f"There is no attribution rule '{rule}'. {did_you_mean(rule, RULES)}")
+    return RULES[rule]
+
+
+def check_finite(rewards: Iterable[Any]) -> None:
+    """Raises ``ConfigError`` for a reward that is no number, or none that can be added up."""
+    for reward in rewards:
+        try:
+            fine = math.isfinite(reward)
+        except (TypeError, OverflowError):
+            fine = False
+        if not fine:
+            raise ConfigError(
+                f"The task paid {reward!r}; expected a finite number. Next: let on_layer and on_round pay numbers such"
+                " as 1.0, and say what else is to be known in metrics or info."
+            )
+
+
+def segments_of(spans: Any, index: int, text: str) -> list[Segment]:
+    """Returns the spans that a task paid in the text of turn ``index``, as plain numbers.
+
+    Raises:
+        ConfigError: They are no spans of this text, or a reward is none.
+    """
+    try:
+        segments = [(operator.index(start), operator.index(end), reward) for start, end, reward in spans]
+        inside = all(0 <= start < end <= len(text) for start, end, _ in segments)
+    except (TypeError, ValueError):
+        inside = False
+    if not inside:
+        raise ConfigError(
+            f"The task paid segments {reprlib.repr(spans)} of turn {index}, whose text has {len(text)} characters;"
+            f" expected a list of (start, end, reward) with 0 <= start < end <= {len(text)}: text[start:end] is paid"
+            " the reward."
+        )
+    check_finite(reward for *_, reward in segments)
+    return [(start, end, float(reward)) for start, end, reward in segments]
+
+
+@dataclass(frozen=True)
+class CompositeReward:
+    """R = completion + progress - penalties, each term in [0, 1] and weighted.
+
+    Weights under which a failure could outrank a success are refused: a failed episode earns at most
+    ``progress``, a successful one at least ``completion`` minus all penalties.
+
+    Raises:
+        ConfigError: If a weight is negative, or a failure could earn as much as a success.
+    """
+
+    completion: float = 1.0
+    progress: float = 0.3
+    steps: float = 0.10
+    errors: float = 0.10
+    duplicates: float = 0.05
+    loops: float = 0.05
+
+    def __post_init__(self) -> None:
+        if any(weight < 0 for weight in vars(self).values()):
+            raise ConfigError(f"Weights of a composite reward must not be negative; got {vars(self)}.")
+        worst_success = self.completion + self.lowest
+        if worst_success <= self.progress:
+            raise ConfigError(
+                f"With these weights a failure can earn {self.progress:g} and a success as little as "
+                f"{worst_success:g}. Raise `completion`, or lower `progress` or the penalties."
+            )
+
+    @property
+    def lowest(self) -> float:
+        """Returns the least that can be paid: nothing achieved, and every penalty whole."""
+        return -(self.steps + self.errors + self.duplicates + self.loops)
+
+    def __call__(self, **terms: float) -> tuple[float, dict[str, float]]:
+        """Returns the reward and its weighted terms (to be logged apart).
+
+        Args:
+            **terms: Any of the weights' names, each a number in [0, 1]; absent ones are 0.
+
+        Raises:
+            ConfigError: If a term is unknown or outside [0, 1].
+        """
+        weights = vars(self)
+        for name, value in terms.items():
+            if name not in weights:
+                raise ConfigError(f"There is no reward term '{name}'. {did_you_mean(name, weights)}")
+            if not 0.0 <= value <= 1.0:
+                raise ConfigError(f"The reward term '{name}' must lie in [0, 1]; got {value}.")
+        sign = {"completion": 1.0, "progress": 1.0}
+        parts = {name: sign.get(name, -1.0) * weights[name] * value for name, value in terms.items()}
+        return sum(parts.values()), parts

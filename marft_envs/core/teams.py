@@ -1,0 +1,254 @@
+"""Defines teams: who is in one, what they are told, and their D. A team is data, and so are profiles."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from marft_envs.core.dependency import Chain
+from marft_envs.core.env import FlexEnv
+from marft_envs.core.faults import plain
+from marft_envs.core.types import AgentSpec, Example, Task
+from marft_envs.errors import ConfigError, did_you_mean
+
+Profile = str | Mapping[str, Any]
+"""What an agent is told: its ``prompt``, or an object of ``prompt`` and ``examples``; what is left out stays."""
+Profiles = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, Profile]
+"""Agent or role -> its profile; or a list of profiles (see :func:`load_profiles`); or a JSON file with either."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Team:
+    """Agents, their D, and what a task with tools wants to know of them."""
+
+    agents: tuple[AgentSpec, ...]
+    """In canonical order."""
+    dependency: Callable[[], Any]
+    """Makes their D: anything that :func:`marft_envs.core.dependency.as_dependency` takes."""
+    rounds: int = 1
+    """Most rounds of an episode, where the task does not end it."""
+    remembers: bool = False
+    """Whether D itself says what is seen of earlier rounds."""
+    holds: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Agent -> tools of the domain."""
+    enders: frozenset[str] = frozenset()
+    """Who holds ``finish``; a reply of theirs without a call ends the user's turn too."""
+    transfers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Agent -> whom it can hand control to, by a tool ``transfer_to_…``."""
+    routers: frozenset[str] = frozenset()
+    """Enders whose words, where they name another agent, hand over to it instead of ending."""
+    user: str = ""
+    """The agent that plays the user: it alone is told what the user wants, and what it says goes to the others."""
+    readers: frozenset[str] | None = None
+    """Who sees a problem's document; None: everybody."""
+    terse: frozenset[str] = frozenset()
+    """Whose words reach others only where they are one word or one number: else others see a question mark."""
+    policies: Mapping[str, str] = field(default_factory=dict)
+    """Agent -> the policy that it reads in place of the domain's; "" for none."""
+
+    def changed(self, profiles: Profiles | None = None, dependency: Any = None) -> Team:
+        """Returns the team with other profiles and another D.
+
+        Args:
+            profiles: By agent or role, they replace what is told; as a list, they replace the agents, who then act in
+                the order listed; or the path of a JSON file with either. None: as they are.
+            dependency: Anything that :func:`marft_envs.core.dependency.as_dependency` takes; None: as it is.
+
+        Raises:
+            ConfigError: A profile is for nobody, or is malformed.
+        """
+        team, where = self, "profiles"
+        if isinstance(profiles, str | Path):
+            where, profiles = str(profiles), _read(profiles)
+            if profiles == {}:
+                raise ConfigError(f"{where} holds no profile. Expected an object of agent or role -> profile.")
+        if isinstance(profiles, Mapping):
+            team = replace(team, agents=_told(team.agents, profiles, where))
+        elif profiles is not None:
+            team = replace(team, agents=_listed(profiles, where), dependency=Chain, remembers=False)
+        return team if dependency is None else replace(team, dependency=lambda: dependency, remembers=False)
+
+    def on(self, task: Task, rounds: int | None = None, **flex: Any) -> FlexEnv:
+        """Sets the team to a task.
+
+        Args:
+            task: What it works on.
+            rounds: Most rounds of an episode; None: the team's own number.
+            **flex: Settings of :class:`FlexEnv`. With several rounds everybody reads the earlier ones by default
+                (``history="team"``), unless D = 0 or D says itself what is seen of them.
+        """
+        rounds = self.rounds if rounds is None else rounds
+        if rounds > 1 and not self.remembers:
+            flex.setdefault("history", "team")
+        return FlexEnv(self.agents, task, self.dependency(), max_rounds=rounds, **flex)
+
+
+def named(kind: str, name: str, teams: Mapping[str, _T]) -> _T:
+    """Returns the team of that name, or raises a ConfigError that names the nearest."""
+    if name not in teams:
+        raise ConfigError(f"There is no {kind} team '{name}'. {did_you_mean(name, teams)}")
+    return teams[name]
+
+
+def member(role: str, prompt: str, with_answer: bool = False, number: int = 0) -> AgentSpec:
+    """Returns an agent that is named by its role and number: ``solver_0``."""
+    return AgentSpec(f"{role}_{number}", role, prompt, with_answer)
+
+
+def numbered(*members: tuple[str, str, bool]) -> tuple[AgentSpec, ...]:
+    """Names the members (role, profile, answers) of a team: ``solver_0``, ``solver_1`` and so on."""
+    seen: Counter[str] = Counter()
+    out = []
+    for role, prompt, with_answer in members:
+        out.append(member(role, prompt, with_answer, seen[role]))
+        seen[role] += 1
+    return tuple(out)
+
+
+_LISTED = ("role", "prompt", "with_answer", "examples", "count")
+"""Fields of a profile in a list."""
+_CHATML = re.compile(r"^<\|im_start\|>\s*system\s*:?\s*|\s*<\|im_end\|>\s*$")
+
+
+def load_profiles(source: str | Path | Sequence[Mapping[str, Any]]) -> tuple[AgentSpec, ...]:
+    r"""Returns the agents of a profile list in the released format, acting in the order listed.
+
+    Hand-written ChatML around a prompt is taken off (the model's own chat template puts it on), and
+    doubled braces become single ones: ``\boxed{{}}`` is a leftover of Python formatting.
+
+    Args:
+        source: Path of a JSON file, or the list itself: ``role``, ``prompt``, ``with_answer``, and, if wanted,
+            ``examples`` (a list of ``user``, ``assistant``) and, for several agents alike, ``count``. Fields of others,
+            such as the released ``device``, are left out with a note.
+
+    Raises:
+        ConfigError: If the file or an entry is malformed, or no agent answers.
+    """
+    if isinstance(source, str | Path):
+        return _listed(_read(source), str(source))
+    return _listed(source, "profiles")
+
+
+def _read(source: str | Path) -> Any:
+    try:
+        return json.loads(Path(source).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"Cannot read profiles from {source}: {error}. Expected a JSON file: a list of profiles, or an object of"
+            " agent or role -> profile."
+        ) from error
+
+
+def _told(agents: Sequence[AgentSpec], profiles: Mapping[str, Profile], where: str) -> tuple[AgentSpec, ...]:
+    """Returns the agents with the profiles that are for them; one for an agent goes before one for its role."""
+    known = {name for agent in agents for name in (agent.name, agent.role)}
+    for name, profile in profiles.items():
+        if name not in known:
+            raise ConfigError(f"There is no agent or role '{name}' to have a profile. {did_you_mean(name, known)}")
+        if not isinstance(profile, str | Mapping):
+            raise ConfigError(f"{where}, {name}: expected text, or an object of prompt and examples.")
+        _check_fields(profile if isinstance(profile, Mapping) else {}, ("prompt", "examples"), f"{where}, {name}")
+    told = []
+    for agent in agents:
+        profile = profiles.get(agent.name, profiles.get(agent.role, {}))
+        if isinstance(profile, str):
+            told.append(replace(agent, prompt=profile))
+            continue
+        prompt = profile.get("prompt", agent.prompt)
+        if not isinstance(prompt, str):
+            raise ConfigError(f"{where}, {agent.name}: the prompt is {prompt!r}; expected text.")
+        examples = _examples(profile["examples"], f"{where}, {agent.name}") if "examples" in profile else agent.examples
+        told.append(replace(agent, prompt=prompt, examples=examples))
+    return tuple(told)
+
+
+def _check_fields(entry: Mapping[str, Any], known: Sequence[str], where: str, *, foreign: bool = False) -> list[str]:
+    """Refuses a field that nobody reads: it is a known one, mistyped.
+
+    Args:
+        entry: Field -> value.
+        known: Fields that are read.
+        where: For the error.
+        foreign: Others write this format, too (the released code: ``device``): what is like no known field is theirs.
+
+    Returns:
+        Fields that are not read.
+    """
+    unknown = [str(field) for field in entry if field not in known]
+    for field_ in unknown:
+        if not foreign or get_close_matches(field_, known):
+            raise ConfigError(f"{where}: there is no field '{field_}'. {did_you_mean(field_, known)}")
+    return unknown
+
+
+@cache
+def _note(text: str) -> None:
+    """Says something once, however many environments are made of one file."""
+    print(plain(f"note: {text}"), file=sys.stderr)
+
+
+def _examples(entries: Any, where: str) -> tuple[Example, ...]:
+    form = 'expected a list of {"user": what the agent is told, "assistant": what it should say}'
+    if not isinstance(entries, Sequence) or isinstance(entries, str):
+        raise ConfigError(f"{where}, examples: {form}.")
+    for i, entry in enumerate(entries):
+        fields = entry if isinstance(entry, Mapping) else {}
+        if set(fields) != {"user", "assistant"} or not all(isinstance(text, str) for text in fields.values()):
+            raise ConfigError(f"{where}, example {i}: {form}, both texts.")
+    return tuple(Example(entry["user"], entry["assistant"]) for entry in entries)
+
+
+def _listed(entries: Any, where: str) -> tuple[AgentSpec, ...]:
+    """Returns the agents of a list of profiles; see :func:`load_profiles`."""
+    if not isinstance(entries, Sequence) or isinstance(entries, str) or not entries:
+        raise ConfigError(
+            f'{where}: expected a list of {{"role", "prompt", "with_answer"}}, or an object of agent or role ->'
+            " profile."
+        )
+    agents, seen = list[AgentSpec](), Counter[str]()
+    for i, entry in enumerate(entries):
+        if (
+            not isinstance(entry, Mapping)
+            or not isinstance(entry.get("role"), str)
+            or not isinstance(entry.get("prompt"), str)
+        ):
+            raise ConfigError(
+                f'{where}, entry {i}: expected {{"role": text, "prompt": text, "with_answer": true or false}}.'
+            )
+        left = _check_fields(entry, _LISTED, f"{where}, entry {i}", foreign=True)
+        if left:
+            _note(f"{where}: nothing here reads {', '.join(left)}; left out")
+        if not isinstance(entry.get("with_answer", False), bool):
+            raise ConfigError(
+                f"{where}, entry {i}: with_answer is {entry['with_answer']!r}; expected true or false, without quotes."
+            )
+        count = entry.get("count", 1)
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise ConfigError(f"{where}, entry {i}: count is {count!r}; expected how many agents, 1 or more.")
+        role = re.sub(r"[^a-z]+", "_", entry["role"].lower()).strip("_") or "agent"
+        prompt = _CHATML.sub("", entry["prompt"]).replace("{{", "{").replace("}}", "}").strip()
+        examples = _examples(entry.get("examples", ()), f"{where}, entry {i}")
+        for _ in range(count):
+            agents.append(replace(member(role, prompt, entry.get("with_answer", False), seen[role]), examples=examples))
+            seen[role] += 1
+    check_answerer(agents, where)
+    return tuple(agents)
+
+
+def check_answerer(agents: Sequence[AgentSpec], where: str) -> None:
+    """Raises a ConfigError unless somebody's action is the team's answer."""
+    if not any(agent.with_answer for agent in agents):
+        roles = ", ".join(agent.role for agent in agents)
+        raise ConfigError(
+            f'{where}: no agent answers ({roles}). Set "with_answer": true on the one whose action is the answer.'
+        )

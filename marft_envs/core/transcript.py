@@ -1,0 +1,112 @@
+"""Keeps what agents read of an episode: its turns, their results, feedback, and the task's words, all neutralised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from marft_envs.core.observation import Part, neutralise, role_tags
+from marft_envs.core.thoughts import spoken
+from marft_envs.core.types import AgentSpec, Task, TurnRecord, optional
+from marft_envs.errors import ConfigError
+
+Parts = tuple[Part, ...]
+
+
+class Transcript:
+    """Keeps the texts of one episode as they are shown; it knows nothing of who may see which turn.
+
+    Args:
+        agents: The team, under whose tags words are shown.
+        task: Its ``show`` may shorten what others did.
+        share_thoughts: Others read what an agent thinks aloud.
+    """
+
+    def __init__(self, agents: Sequence[AgentSpec], task: Task, share_thoughts: bool = False) -> None:
+        self._share_thoughts = share_thoughts
+        self._task, self._tags, self._show = task, role_tags(agents), optional(task, "show")
+        self._restored = optional(task, "restored")
+        self.selective: bool = self._show is not None
+        """Whether the task may leave a turn out of an observation whose ``sees`` names it."""
+        self._turns: list[Parts] = []
+        """Of each turn the words and then, if anything, the result."""
+        self._own: dict[int, Parts] = {}
+        """The same for the agent that acted itself."""
+        self._feedback: list[tuple[str, int, Part]] = []
+        """Reader, turns committed by then, text."""
+        self._task_texts: dict[str, tuple[str, str]] = {}
+
+    def enter(self, turn: TurnRecord) -> None:
+        """Adds the words of the next turn."""
+        heard = turn.text if self._share_thoughts else spoken(turn.text)
+        self._turns.append((Part(neutralise(heard, self._tags), turn.round, turn),))
+
+    def set_result(self, turn: TurnRecord) -> None:
+        """Sets the result of a turn."""
+        result = neutralise(self._text(turn.result, "the result of a turn"), self._tags)
+        words = self._turns[turn.index][0]
+        self._turns[turn.index] = (words, Part(result, turn.round, turn, result=True)) if result else (words,)
+        self._own.pop(turn.index, None)
+
+    def give_feedback(self, agent: str, round_: int, text: str) -> None:
+        """Adds what the task tells one agent, behind the turns so far."""
+        told = neutralise(self._text(text, "feedback"), self._tags)
+        self._feedback.append((agent, len(self._turns), Part(told, round_)))
+
+    def task_text(self, agent: str) -> str:
+        """Returns what the task shows an agent; most turns it is what it was the turn before."""
+        text = self._text(self._task.observe(agent), f"observe('{agent}')")
+        known = self._task_texts.get(agent)
+        if known is None or known[0] != text:
+            known = self._task_texts[agent] = (text, neutralise(text, self._tags))
+        return known[1]
+
+    def _text(self, shown: Any, what: str) -> str:
+        if not isinstance(shown, str):
+            raise ConfigError(
+                f"The task {type(self._task).__name__} gives {type(shown).__name__} as {what}; expected text, which is "
+                "all that agents read: no parts, and no images. Next: write what it shows in words."
+            )
+        return shown
+
+    def parts(self, agent: str, sees: Sequence[int]) -> list[Part]:
+        """Returns what an agent that sees these turns reads, oldest first; feedback stands where it was given."""
+        turns = self._seen_by(agent, sees)
+        if not self._feedback:
+            return list(chain.from_iterable(turns))
+        keyed = [(i + 1, 0, part) for i, parts in zip(sees, turns, strict=True) for part in parts]
+        keyed += [(after, 1, part) for reader, after, part in self._feedback if reader == agent]
+        return [part for *_, part in sorted(keyed, key=lambda item: item[:2])]
+
+    def everything(self) -> Iterator[Part]:
+        """Returns all words and results, as agents are shown them that are not their authors."""
+        return chain.from_iterable(self._turns)
+
+    def _seen_by(self, agent: str, sees: Sequence[int]) -> list[Parts]:
+        turns, own_parts, show = self._turns, self._own, self._show
+        seen = []
+        for i in sees:
+            parts = turns[i]
+            turn = parts[0].turn
+            assert turn is not None
+            if turn.agent == agent:
+                parts = own_parts.get(i) or self._as_own(i)
+            elif show is not None and (shown := show(turn, agent, sees)) is not None:
+                parts = self._shortened(turn, *shown)
+            seen.append(parts)
+        return seen
+
+    def _as_own(self, index: int) -> Parts:
+        """Renders a turn as its author reads it: with its calls as it wrote them, so that it keeps writing them so."""
+        words, *result = self._turns[index]
+        assert words.turn is not None
+        text = self._restored(words.turn.agent, neutralise(words.turn.text, self._tags))
+        parts = self._own[index] = (Part(text, words.round, words.turn, own=True), *result)
+        return parts
+
+    def _shortened(self, turn: TurnRecord, words: str, result: str) -> Parts:
+        spoken = Part(neutralise(words, self._tags), turn.round, turn)
+        if not result:
+            return (spoken,) if words else ()
+        return spoken, Part(neutralise(result, self._tags), turn.round, turn, result=True)

@@ -1,0 +1,1 @@
+"""Families of environments: toys, mathematics, code, tools, long documents, puzzles.."""

@@ -1,0 +1,199 @@
+"""Rows of HumanEval, MBPP and their EvalPlus versions: functions whose tests are assertions in Python."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from marft_envs.errors import DataError
+from marft_envs.families.code import hub_asserts as asserts
+from marft_envs.families.code.hub_asserts import NotLiteral
+from marft_envs.families.code.hub_rows import Context, Refused, Row, finish, need
+from marft_envs.families.code.problem import Problem, Test
+
+# --- HumanEval and EvalPlus -------------------------------------------------------------------------------------------
+
+_ROOTS = [
+    [1, 2],
+    [-6, 11, -6, 1],
+    [3, -1],
+    [0, 4],
+    [-8, 0, 0, 1],
+    [5, 5, -2, 3],
+    [1, 1, 1, 1],
+    [-2, 7],
+    [10, -9, 4, -3],
+]
+_TEXTS = ["abc", "hello", "abcdefghi", "xy", "", "zebra", "notation", "qqqqqq", "programming"]
+_ROUND_TRIPS = {"decode_cyclic": "encode_cyclic", "decode_shift": "encode_shift"}
+"""HumanEval/38 and /50 assert ``decode(encode(random text)) == text``; the texts are ours, the form is theirs."""
+
+
+def _docstring(prompt: str, name: str) -> str:
+    """The function's docstring, or the whole prompt."""
+    try:
+        for node in asserts.parse(prompt.rstrip() + "\n    pass\n").body:
+            if isinstance(node, ast.FunctionDef) and node.name == name and ast.get_docstring(node):
+                return inspect.cleandoc(ast.get_docstring(node) or "")
+    except NotLiteral:
+        return prompt
+    return prompt
+
+
+def _given(prompt: str, name: str) -> tuple[str, str]:
+    """The prompt's imports, and its other functions."""
+    try:
+        body = asserts.parse(prompt.rstrip() + "\n    pass\n").body
+    except NotLiteral:
+        return "", ""
+    imports = [ast.unparse(n) for n in body if isinstance(n, ast.Import | ast.ImportFrom)]
+    functions = [ast.unparse(n) for n in body if isinstance(n, ast.FunctionDef) and n.name != name]
+    return "\n".join(imports), "\n\n".join(functions)
+
+
+def humaneval(row: Row, context: Context) -> Problem:
+    """openai/openai_humaneval and evalplus/humanevalplus: ``check(candidate)`` asserts, or has inputs and results."""
+    prompt, solution, test, name = need(row, context, "prompt", "canonical_solution", "test", "entry_point")
+    if not name:
+        raise DataError(f"{context.where}: no 'entry_point'. Every row names its function.")
+    gold, setup = prompt + solution, ""
+    imports, functions = _given(prompt, name)
+    try:
+        tree = asserts.parse(test)
+        check = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "check"), None)
+        if check is None:
+            raise Refused("a test program without check(candidate)")
+        body = [asserts.substituted(n, {"candidate": ast.Name(name)}) for n in check.body]
+        tests = _listed(body, name, context, gold)
+        if tests is None and name == "find_zero":
+            tests = [Test("call", repr([c]), "0.0", "poly_root", 1e-4) for c in _ROOTS]
+        elif tests is None and name in _ROUND_TRIPS:
+            setup = functions  # again, for the tests are not to depend on a program's own versions
+            tests = [Test("expr", f"{name}({_ROUND_TRIPS[name]}({text!r}))", repr(text)) for text in _TEXTS]
+        elif tests is None:
+            tests = _asserted(body, name, gold, context)
+    except NotLiteral as error:
+        raise Refused("a test program that cannot be read") from error
+    return finish(context, tests, prompt=_docstring(prompt, name), starter_code=prompt, entry_point=name, setup=setup,
+                  prelude=f"{imports}\n{functions}".strip(), solution=gold)  # fmt: skip
+
+
+def _asserted(body: list[ast.stmt], name: str, gold: str, context: Context) -> list[Test]:
+    """Tests from assertions; where both sides call the function, the reference gives the value (HumanEval/33)."""
+    tests = list(asserts.read_asserts(body, name, context.lost))
+    if context.reference is None:
+        return tests
+    for node in (n for n in body if isinstance(n, ast.Assert) and isinstance(n.test, ast.Compare)):
+        sides = [node.test.left, node.test.comparators[0]]  # type: ignore[attr-defined]
+        inner = [
+            next((c for c in ast.walk(s) if isinstance(c, ast.Call) and asserts.direct(c, name)), None) for s in sides
+        ]
+        texts = [asserts.direct(c, name) for c in inner if c is not None]
+        if len(texts) == 2 and texts[0] == texts[1]:
+            value = context.reference(gold, name, [str(texts[0])])[0]
+            if value is not None:
+                context.lost["assertions whose value cannot be read off"] -= 1
+                tests.append(Test("call", str(texts[0]), value))
+    return tests
+
+
+def _floats(value: Any) -> bool:
+    return isinstance(value, float) or (
+        isinstance(value, list | tuple) and bool(value) and all(isinstance(v, float) for v in value)
+    )
+
+
+def _listed(body: list[ast.stmt], name: str, context: Context, gold: str, loose: bool = False) -> list[Test] | None:
+    """EvalPlus: ``inputs = […]; results = […]``, a loop of ``assertion(f(*inp), exp, atol)``; None for other forms."""
+    lists = {t.id: n.value for n in body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
+    inputs, results, loop = lists.get("inputs"), lists.get("results"), body[-1] if body else None
+    loop = next((n for n in reversed(body) if isinstance(n, ast.For)), loop)
+    if not isinstance(inputs, ast.List) or loop is None:
+        return None
+    atol = next((float(asserts.fold(c.args[2])) for c in ast.walk(loop) if isinstance(c, ast.Call) and len(c.args) == 3
+                 and isinstance(c.func, ast.Name) and c.func.id == "assertion" and isinstance(c.args[2],
+                     ast.Constant)), 0.0)  # fmt: skip
+    texts: list[str | None] = []
+    for node in inputs.elts:
+        try:
+            texts.append(asserts.to_text(list(asserts.fold(node))))
+        except (NotLiteral, TypeError):
+            texts.append(None)
+    values: list[Any]
+    if "_poly(" in ast.unparse(loop):
+        return [Test("call", text, "0.0", "poly_root", 1e-4) for text in texts if text]
+    if isinstance(results, ast.List):
+        values = [_folded(node) for node in results.elts]
+    else:
+        outputs = iter(context.reference(gold, name, [t for t in texts if t]) if context.reference else [])
+        values = [
+            None if (text := next(outputs, None) if t else None) is None else (ast.literal_eval(text),) for t in texts
+        ]
+    tests = []
+    for text, value in zip(texts, values, strict=False):
+        try:
+            if text is None or value is None:
+                raise NotLiteral
+            expected = asserts.to_text(value[0])
+        except NotLiteral:
+            context.lost["inputs or values that are no literals"] += 1
+            continue
+        near = atol or (1e-6 if _floats(value[0]) else 0.0)
+        tests.append(
+            Test("call", text, expected, "approx" if near else "loose" if loose else "", near, 1e-7 if near else 0.0)
+        )
+    return tests
+
+
+def _folded(node: ast.expr) -> tuple[Any] | None:
+    try:
+        return (asserts.fold(node),)
+    except NotLiteral:
+        return None
+
+
+# --- MBPP -------------------------------------------------------------------------------------------------------------
+
+
+def _called(code: str, lines: Sequence[str]) -> str:
+    """The function of ``code`` that the assertions call."""
+    defined = [n.name for n in ast.walk(asserts.parse(code)) if isinstance(n, ast.FunctionDef)]
+    seen = Counter(
+        c.func.id
+        for line in lines
+        for c in ast.walk(asserts.parse(line))
+        if isinstance(c, ast.Call) and isinstance(c.func, ast.Name) and c.func.id in defined
+    )
+    if not seen:
+        raise Refused("no function of the solution is called by the tests")
+    return seen.most_common(1)[0][0]
+
+
+def mbpp(row: Row, context: Context) -> Problem:
+    """google-research-datasets/mbpp (full): a sentence and three asserts."""
+    text, code, lines, setup = need(row, context, "text", "code", "test_list", "test_setup_code")
+    lines = [*lines, *(row.get("challenge_test_list") or [])]
+    try:
+        name = _called(code, lines)
+        tests = [t for line in lines for t in asserts.read_asserts(asserts.parse(line).body, name, context.lost)]
+    except NotLiteral as error:
+        raise Refused("tests or a solution that cannot be parsed") from error
+    return finish(context, tests, prompt=text, entry_point=name, setup=setup or "", solution=code)
+
+
+def mbpp_plus(row: Row, context: Context) -> Problem:
+    """evalplus/mbppplus: lists of inputs and results, in which tuples and sets were flattened to lists."""
+    text, code, lines, test = need(row, context, "prompt", "code", "test_list", "test")
+    try:
+        name = _called(code, lines)
+        body = asserts.parse(test).body
+        tests = _listed(body, name, context, code, loose=True)
+        if tests is None:
+            tests = [replace(t, check=t.check or "loose") for t in asserts.read_asserts(body, name, context.lost)]
+    except NotLiteral as error:
+        raise Refused("tests or a solution that cannot be parsed") from error
+    return finish(context, tests, prompt=text, entry_point=name, solution=code)

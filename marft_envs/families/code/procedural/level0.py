@@ -1,0 +1,174 @@
+"""Level 0, where the embedded model lives: one-line functions in a few words, an enumerable space.
+
+Each family lists all its items, so a key is an index. Tests are picked from a pool of inputs: two public ones that
+tell the item from as many others of its family as two can, then hidden ones until no other item agrees with all.
+The family ``unclear`` has wordings with two or three meanings; there only the tests say which is meant.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from difflib import SequenceMatcher
+from functools import cache, partial
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.procedural import level0_numbers as numbers
+from marft_envs.families.code.procedural import level0_sequences as sequences
+from marft_envs.families.code.procedural.base import CELLS, Item, Items, ProblemWriter
+
+FAMILIES: dict[str, Callable[[], Items]] = {
+    "linear": numbers.linear,
+    "two_terms": numbers.two_terms,
+    "offset": numbers.offset,
+    "squares": numbers.squares,
+    "three": numbers.three,
+    "larger": numbers.larger,
+    "distance": numbers.distance,
+    "clamp": numbers.clamp,
+    "compare": numbers.compare,
+    "branch": numbers.branch,
+    "remainder": numbers.remainder,
+    "text": sequences.text,
+    "scalars": sequences.scalars,
+    "lists": sequences.lists,
+    "unclear": numbers.unclear,
+}
+
+_PAIRS = [(3, 5), (7, 2), (4, 9), (8, 3), (0, 6), (5, 0), (1, 1), (6, 6), (-2, 4), (9, 8), (10, 7), (2, -3), (-5, -1)]
+_PAIRS += [(k, 12) for k in range(2, 11)] + [(12, k) for k in (4, 6, 8)]
+_LISTS: list[list[int]] = [
+    [4, 1, 7], [9, 2, 6, 3], [5, 8, 2], [8, 8, 2], [-3, 6, 0, 11], [1, 2, 3, 4, 5, 6], [10, -7], [2, 9, 4, 4, 7, 1, 8],
+    [3, 5, 1, 12, 7, 9, 6, 2, 8], [0, 0, 0], [1], [],
+]  # fmt: skip
+_STRINGS = ["cat", "banana", "apple", "see", "no", "x", "open door", "tested", "abcdefgh", "level", "clouds", ""]
+
+POOLS: dict[str, list[tuple[Any, ...]]] = {
+    "a": [(3,), (8,), (0,), (7,), (1,), (12,), (-4,), (5,), (10,), (2,), (9,), (6,), (4,), (23,)],
+    "a, b": list(_PAIRS),
+    "a, b, c": [(3, 5, 2), (7, 2, 4), (4, 9, 1), (0, 6, 8), (5, 0, 3), (8, 3, 0), (1, 1, 1), (-2, 4, 9), (6, -3, -1)],
+    "x": [(v,) for v in _LISTS],
+    "s": [(v,) for v in _STRINGS],
+    "s, t": [("cat", "dog"), ("ab", "xyz"), ("no", "on"), ("", "up"), ("me", ""), ("red", "red"), ("a", "bcd"),
+             ("tail", "et")],
+}  # fmt: skip
+"""Inputs that tests are picked from, by signature; one on which an item has no value is passed over."""
+
+_HIDDEN = 6
+"""Hidden tests at least; more where other items of the family would pass these."""
+
+
+@cache
+def family(name: str) -> tuple[Item, ...]:
+    """All items of a family; a key is an index."""
+    return tuple(FAMILIES[name]())
+
+
+@cache
+def _outputs(name: str, args: str) -> tuple[dict[int, int], NDArray[np.int64], list[list[str]]]:
+    """What every item of a signature gives on its pool.
+
+    Returns:
+        Row of each item (by its index in the family); the outputs as numbers, -1 for none, shape (items, pool); the
+        outputs as literals.
+    """
+    indices = [i for i, item in enumerate(family(name)) if item.args == args]
+    codes: dict[str, int] = {"": -1}
+    texts = [[_literal(family(name)[i], values) for values in POOLS[args]] for i in indices]
+    table = np.array([[codes.setdefault(text, len(codes)) for text in row] for row in texts], dtype=np.int64)
+    return {index: row for row, index in enumerate(indices)}, table, texts
+
+
+def _literal(item: Item, values: tuple[Any, ...]) -> str:
+    """The item's value as a literal; "" where it has none, e.g. the largest of an empty list."""
+    try:
+        return repr(item.value(*values))
+    except (ValueError, IndexError, ZeroDivisionError):
+        return ""
+
+
+@cache
+def _pairs(name: str, args: str) -> tuple[tuple[tuple[int, int], Counter[tuple[int, int]]], ...]:
+    """Pairs of the pool's first inputs, and how many items give each pair of outputs there."""
+    _, table, _ = _outputs(name, args)
+    first = min(12, table.shape[1])
+    return tuple(
+        ((i, j), Counter(zip(table[:, i].tolist(), table[:, j].tolist(), strict=True)))
+        for i, j in combinations(range(first), 2)
+    )
+
+
+def _pick(name: str, index: int) -> tuple[list[int], list[int]]:
+    """Positions in the pool of the public and the hidden tests."""
+    args = family(name)[index].args
+    rows, table, _ = _outputs(name, args)
+    values = table[rows[index]]
+    outputs = values.tolist()
+    words = family(name)[index].words
+    twins = [table[row].tolist() for i, row in rows.items() if i != index and family(name)[i].words == words]
+    usable = [  # first of all the tests must tell apart what has the same words
+        (
+            sum(twin[i] == outputs[i] and twin[j] == outputs[j] for twin in twins),
+            count[outputs[i], outputs[j]],
+            outputs[i] == outputs[j],
+            i,
+            j,
+        )
+        for (i, j), count in _pairs(name, args)
+        if outputs[i] >= 0 and outputs[j] >= 0
+    ]
+    public = list(min(usable)[3:])
+    left = [i for i, output in enumerate(outputs) if i not in public and output >= 0]
+    same = table == values
+    rivals = ~same[:, values >= 0].all(axis=1)  # items with another value somewhere: the tests must refute each
+    hidden: list[int] = []
+    while left and (len(hidden) < _HIDDEN or rivals.any()):
+        surviving = (rivals[:, None] & same[:, left]).sum(axis=0)
+        best = int(surviving.argmin())
+        if len(hidden) >= _HIDDEN and surviving[best] == rivals.sum():
+            break
+        hidden.append(left.pop(best))
+        rivals &= same[:, hidden[-1]]
+    return public, sorted(hidden)
+
+
+def build(name: str, key: int) -> Problem:
+    """The problem of one key."""
+    item = family(name)[key]
+    rows, _, texts = _outputs(name, item.args)
+    public, hidden = _pick(name, key)
+    tests = {i: Test("call", repr(list(POOLS[item.args][i])), texts[rows[key]][i]) for i in public + hidden}
+    return Problem(
+        id=f"procedural/{name}/function/0/{key}",
+        mode="function",
+        prompt=f"f({item.args}): {item.words}",
+        public=tuple(tests[i] for i in public),
+        hidden=tuple(tests[i] for i in hidden),
+        starter_code=f"def f({item.args}):",
+        entry_point="f",
+        solution=f"def f({item.args}):\n    return {item.code}",
+        level=0,
+        source="procedural",
+    )
+
+
+def mutants(name: str, key: int) -> list[str]:
+    """Three programs of the same family, the likest by text, that fail a hidden test of this item."""
+    item_of_key = family(name)[key]
+    rows, table, _ = _outputs(name, item_of_key.args)
+    hidden = _pick(name, key)[1]
+    wrong = [
+        (-SequenceMatcher(None, item_of_key.code, item.code).ratio(), index)
+        for index, item in enumerate(family(name))
+        if item.args == item_of_key.args and (table[rows[index], hidden] != table[rows[key], hidden]).any()
+    ]
+    return [f"def f({item_of_key.args}):\n    return {family(name)[index].code}" for _, index in sorted(wrong)[:3]]
+
+
+for _name in FAMILIES:
+    CELLS[_name, "function", 0] = ProblemWriter(partial(build, _name), sum(1 for _ in FAMILIES[_name]()))

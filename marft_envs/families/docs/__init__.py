@@ -1,0 +1,77 @@
+"""Teams that read documents longer than a window: ``docs-solo-v0``, ``docs-chain-v0`` and others.
+
+>>> env = marft_envs.make("docs-chain-v0", kinds="total", lengths=[1, 2], level=0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from marft_envs.core.env import FlexEnv
+from marft_envs.core.teams import Profiles, named
+from marft_envs.errors import ConfigError
+from marft_envs.families.docs import data as data_mod
+from marft_envs.families.docs.document import Document
+from marft_envs.families.docs.procedural import PAGES_PER_WINDOW, WINDOW
+from marft_envs.families.docs.task import DocsTask
+from marft_envs.families.docs.teams import TEAMS, check_readers
+
+__all__ = ["TEAMS", "DocsTask", "Document", "make"]
+
+DATA_READERS = 8
+"""Readers of documents that were not made here, unless ``readers`` says otherwise."""
+
+
+def make(
+    team_name: str = "chain",
+    data: str | Path = "procedural",
+    split: str = "train",
+    kinds: str | Sequence[str] | None = None,
+    lengths: int | Sequence[int] = 2,
+    level: int = 1,
+    window: int | None = None,
+    readers: int | None = None,
+    limit: int | None = None,
+    profiles: Profiles | None = None,
+    dependency: Any = None,
+    **flex: Any,
+) -> FlexEnv:
+    """Builds an environment of the family.
+
+    Args:
+        team_name: One of :data:`TEAMS`; which one is the id's business.
+        data: ``procedural``, a set's name or the path of a JSONL file, see :func:`marft_envs.families.docs.data.load`.
+        split: ``train`` or ``test``.
+        kinds: Only these kinds of documents; None: all.
+        lengths: How long procedural documents are, in windows; several: each as often.
+        level: Of procedural documents: 0 (terse, for the embedded models) or 1 (prose).
+        window: Most characters of task and contributions that an agent sees, each one alike; what is longer is cut, and
+            recorded (``episode.cuts``). None: what the level says, or 8,000; 0: no limit.
+        readers: How many read (for a boss: at most). None: one a page of the longest procedural document, else 8.
+        limit: At most so many documents.
+        profiles: Agent or role -> another profile.
+        dependency: Replaces the team's D: anything :func:`marft_envs.core.dependency.as_dependency` takes.
+        **flex: Settings of :class:`FlexEnv` (``observation``, ``attribution``, ``on_invalid``, …).
+
+    Raises:
+        ConfigError: If the team, profiles or D cannot work.
+        DataError: If the data cannot be loaded.
+    """
+    if window is not None and (type(window) is not int or window < 0):
+        raise ConfigError(f"window is {window!r}; expected how many characters an agent sees, or 0 for no limit.")
+    if "max_chars" in flex:
+        raise ConfigError("The window is what max_chars is elsewhere. Next: window=… instead of max_chars=….")
+    made_here = str(data) == "procedural"
+    if window is None:
+        window = WINDOW.get(level, 0) if made_here else data_mod.WINDOW
+    wanted = (lengths,) if isinstance(lengths, int) else tuple(lengths)
+    problems = data_mod.load(data, split, kinds, wanted, level, window, limit)
+    if readers is None:
+        readers = PAGES_PER_WINDOW * max(wanted) if made_here else DATA_READERS
+    team = named("docs", team_name, TEAMS)(check_readers(readers)).changed(profiles, dependency)
+    task = DocsTask(problems, team.agents)
+    if team_name == "memory":
+        flex.setdefault("rounds", data_mod.most_pages(problems))
+    return team.on(task, max_chars=window or None, **flex)

@@ -1,0 +1,193 @@
+"""Reading a long document by a team: who is shown which part, what is handed over, and what counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
+from marft_envs.errors import ConfigError, UnsolvedError
+from marft_envs.families.docs.document import Document, boxed, pages_of, plan_of, right
+from marft_envs.families.docs.kinds import KINDS, NOTHING
+from marft_envs.families.docs.procedural import Made
+from marft_envs.families.docs.teams import READERS, ROLES
+from marft_envs.problems.sets import Drawn, ProblemSet
+
+
+class DocsTask(Drawn[Document]):
+    r"""Draws a document; the last reply of who answers is compared with the answer, for 1 or 0.
+
+    A reply's note is what stands in its last ``\boxed{}``; others are shown the note alone, or, where there is none,
+    the whole reply. Readers deal the entries evenly in order, unless a boss has named their pages.
+
+    Args:
+        problems: Where documents come from.
+        team: Who reads; the role says what an agent is shown (see ``docs/long-documents.md``).
+
+    Raises:
+        ConfigError: An agent has a role that the family does not know, or nobody answers.
+    """
+
+    slow = False
+    problems: Made | ProblemSet[Document]
+
+    def __init__(self, problems: Made | ProblemSet[Document], team: Sequence[AgentSpec]) -> None:
+        self.problems = problems
+        for agent in team:
+            if agent.role not in ROLES:
+                raise ConfigError(f"No reader has the role '{agent.role}'. Expected one of {', '.join(ROLES)}.")
+        self._roles = {agent.name: agent.role for agent in team}
+        self._readers = [agent.name for agent in team if agent.role in READERS]
+        self._answerers = frozenset(agent.name for agent in team if agent.with_answer)
+        if not self._answerers:
+            raise ConfigError("Nobody of the team answers. Give one agent with_answer=True.")
+        self._begin()
+
+    def _begin(self) -> None:
+        self._plan: list[str] | None = None
+        self._planned = False
+        self._page = 0
+        self._note = ""
+
+    def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
+        """Takes the document ``options["task_id"]``, else draws one."""
+        self.draw(rng, options)
+        self._begin()
+
+    # What agents see ----------------------------------------------------------------------------------
+
+    def observe(self, agent: str) -> str:
+        """Returns the question, and what this agent reads: the document, a part of it, or how many pages it has."""
+        document, role = self.problem, self._roles[agent]
+        if role == "reducer" or (role == "boss" and self._planned):
+            return document.question
+        if role == "boss":
+            return f"{document.question}\n{len(document.pages)} pages"
+        note = f"{self._note}\n" if role == "memory" and self._note else ""
+        return f"{document.question}\n{note}{document.text(*self._span(agent))}"
+
+    def _span(self, agent: str) -> tuple[int, int]:
+        """Returns the entries (start, stop) that an agent reads now."""
+        document, role = self.problem, self._roles[agent]
+        if role == "memory":
+            return document.page(self._page)
+        if role not in READERS:
+            return 0, len(document.entries)
+        i = self._readers.index(agent)
+        if self._plan is None:
+            return document.share(i, len(self._readers))
+        return document.page(*pages_of(self._plan[i])) if i < len(self._plan) else (0, 0)
+
+    def show(self, turn: TurnRecord, reader: str, sees: Sequence[int]) -> tuple[str, str] | None:
+        """Shows a reply's note; of a boss's plan, the reader's own pages."""
+        if self._roles[turn.agent] == "boss" and reader in self._readers:
+            i, plan = self._readers.index(reader), plan_of(turn.text)
+            if plan is not None:
+                return (plan[i] if i < len(plan) else ""), ""
+        note = boxed(turn.text)
+        return None if note is None else (note, "")
+
+    # What counts --------------------------------------------------------------------------------------
+
+    def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
+        """Takes a boss's first words as the plan of who reads what."""
+        plans = [turn.text for turn in turns if self._roles[turn.agent] == "boss"]
+        if plans and not self._planned:
+            self._planned, self._plan = True, plan_of(plans[0])
+        return Outcome()
+
+    def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
+        """Compares the answer; an agent with a memory turns the page first, until there is none left."""
+        answer = next((turn for turn in reversed(turns) if turn.agent in self._answerers), None)
+        read = self._page + 1
+        if answer is not None and self._roles[answer.agent] == "memory" and read < len(self.problem.pages):
+            self._page, self._note = read, boxed(answer.text) or ""
+            return Outcome(success=False)
+        success = answer is not None and right(self.problem, answer.text)
+        spans = {self._span(turn.agent) for turn in turns if turn.agent in self._readers}
+        metrics = {
+            "accuracy": float(success),
+            "parsed": float(answer is not None and boxed(answer.text) is not None),
+            "pages": float(len(self.problem.pages)),
+            "readers": float(len({turn.agent for turn in turns if turn.agent in self._readers})),
+        }
+        if self._readers:
+            read_entries = {i for start, stop in spans for i in range(start, stop)}
+            metrics["read"] = len(read_entries) / len(self.problem.entries)
+        return Outcome(team_reward=float(success), success=success, terminated=True, metrics=metrics)
+
+    # Experts and checks -------------------------------------------------------------------------------
+
+    def expert(self, agent: str) -> str:
+        """Returns what a faultless reader says; a boss sends a reader to every page, as far as there are readers.
+
+        Raises:
+            UnsolvedError: Nobody knows how the answer follows from the document: it was not made here.
+        """
+        document, role = self.problem, self._roles[agent]
+        if not document.facts:
+            raise UnsolvedError(f"No expert reads '{document.id}', which was not made here.")
+        kind, (start, stop) = KINDS[document.kind], self._span(agent)
+        if role == "boss" and not self._planned:
+            return rf"\boxed{{{'; '.join(self._even_plan())}}}"
+        if role in ("boss", "reducer"):
+            notes = [kind.read(document.facts[a:b], None, document.target)[1] for a, b in self._spans()]
+            words, note = kind.merge(notes)
+        else:
+            alone = role == "mapper" or start == 0
+            before = None if alone else kind.read(document.facts[:start], None, document.target)[1]
+            words, note = kind.read(document.facts[start:stop], before, document.target)
+        if agent in self._answerers and (role in ("boss", "reducer") or stop == len(document.entries)):
+            more, box = kind.conclude(note, document.target)
+            words = " ".join(part for part in (words, more) if part)
+        else:
+            box = kind.written(note)
+        return f"{words}. \\boxed{{{box}}}" if words else rf"\boxed{{{box}}}"
+
+    def _spans(self) -> list[tuple[int, int]]:
+        """Returns what the readers who read side by side have read, the whole document if that is not all of it."""
+        spans = [self._span(reader) for reader in self._readers]
+        whole = {i for start, stop in spans for i in range(start, stop)} == set(range(len(self.problem.entries)))
+        return [span for span in spans if span[0] < span[1]] if whole else [(0, len(self.problem.entries))]
+
+    def _even_plan(self) -> list[str]:
+        """Returns a reader a page, or as few pages each as there are readers for."""
+        pages = len(self.problem.pages)
+        n = min(pages, len(self._readers))
+        bounds = [(i * pages // n + 1, (i + 1) * pages // n) for i in range(n)]
+        return [str(first) if first == last else f"{first}-{last}" for first, last in bounds]
+
+    def sample_actions(self, agent: str) -> Sequence[str]:
+        """Returns replies as models give them: answers, notes, plans good and bad, and no box at all."""
+        gold = self.problem.answers[0] if self._problem is not None else "7"
+        common = (rf"It is \boxed{{{gold}}}.", r"3+4=7. \boxed{7}", rf"\boxed{{{NOTHING}}}", "No idea.", "")
+        if self._roles[agent] != "boss":
+            return common
+        return (r"\boxed{1; 2}", r"All: \boxed{1-2}", r"\boxed{9-7}", r"\boxed{1; two}", *common)
+
+    def gold(self) -> str:
+        r"""Returns the answer as a reply gives it. The bare answer may well stand in a document."""
+        return rf"\boxed{{{self.problem.answers[0]}}}"
+
+    def answer_key(self, text: str) -> str:
+        """Returns what a reply answers: its last box, else its whole text. Votes count equal ones."""
+        box = boxed(text)
+        return " ".join((text if box is None else box).casefold().split())
+
+    def validate(self) -> None:
+        """Checks on a sample of documents that the answer in a box counts, silence does not, and experts are right.
+
+        Raises:
+            ConfigError: Naming the first document for which it does not hold.
+        """
+        for document_id in self.eval_panel(16):
+            document = self.problems.get(document_id)
+            if not right(document, rf"\boxed{{{document.answers[0]}}}") or right(document, ""):
+                raise ConfigError(f"The answer of {document.id} does not count, or silence does. Check the data.")
+            if document.facts:
+                kind = KINDS[document.kind]
+                note = kind.read(document.facts, None, document.target)[1]
+                if kind.conclude(note, document.target)[1] != document.answers[0]:
+                    raise ConfigError(f"The expert's answer to {document.id} is wrong.")

@@ -1,0 +1,69 @@
+"""Math teams: ``math-solo-v0``, ``math-dual-v0``, … on any problem set.
+
+>>> env = marft_envs.make("math-dual-v0", data="procedural", levels=[0], split="test")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+from pathlib import Path
+from typing import Any
+
+from marft_envs.core.env import FlexEnv
+from marft_envs.core.teams import Profiles, Team, check_answerer, load_profiles, named
+from marft_envs.families.math import data as data_mod
+from marft_envs.families.math.problem import Problem
+from marft_envs.families.math.task import MathTask
+from marft_envs.families.math.teams import SPECIALISTS, TEAMS
+
+__all__ = ["TEAMS", "MathTask", "Problem", "Team", "load_profiles", "make"]
+
+
+def make(
+    team_name: str = "dual",
+    data: str | Path = "procedural",
+    split: str = "train",
+    subjects: str | Sequence[str] | None = None,
+    levels: int | Sequence[int] | None = None,
+    filter: Callable[[Problem], bool] | None = None,
+    limit: int | None = None,
+    profiles: Profiles | None = None,
+    dependency: Any = None,
+    rounds: int = 1,
+    oracle: bool = False,
+    **flex: Any,
+) -> FlexEnv:
+    """Builds a math environment.
+
+    Args:
+        team_name: One of :data:`TEAMS`; which one is the id's business.
+        data: A data set's name or the path of a JSONL file, see :func:`marft_envs.families.math.data.load`.
+        split: ``train`` or ``test``.
+        subjects: Only these.
+        levels: Only these (0 to 5).
+        filter: Keep a problem when this is true of it.
+        limit: At most so many problems, spread evenly.
+        profiles: Agent or role -> another profile. Or, to replace the team, a JSON file or list of ``role``,
+            ``prompt``, ``with_answer``, acting in the order listed unless ``dependency`` says otherwise.
+        dependency: Replaces the team's D: anything :func:`marft_envs.core.dependency.as_dependency` takes.
+        rounds: Rounds in an episode; the return is the score of the last answer.
+        oracle: Tell the agents whether they were right after each round.
+        **flex: Settings of :class:`FlexEnv` (``history``, ``observation``, ``attribution``, …). With several
+            rounds ``history`` is ``"team"`` by default: everybody reads the earlier rounds, unless D = 0.
+
+    Raises:
+        ConfigError: If the team, profiles or D cannot work.
+        DataError: If the data cannot be loaded.
+    """
+    team = named("math", team_name, TEAMS).changed(profiles, dependency)
+    check_answerer(team.agents, "the team")
+    problems = data_mod.load(data, split, subjects, levels, filter, limit)
+    answerers = {agent.name: agent.role for agent in team.agents if agent.with_answer}
+    task = MathTask(problems, list(answerers), oracle, _specialists(set(answerers.values())))
+    return team.on(task, rounds, **flex)
+
+
+def _specialists(roles: Set[str]) -> dict[str, str]:
+    """Returns the best role for each subject, where those who answer are specialists."""
+    known = {subject: role for subject, role in SPECIALISTS.items() if role in roles}
+    return known if len(set(known.values())) > 1 else {}

@@ -1,0 +1,184 @@
+"""Compares two answers that ``structure`` has read.
+
+A comparison says yes, no, or ``None``: it cannot tell, which is the next tier's business. Brackets must match, so that
+``[0,1)`` is not ``(0,1)``.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+from marft_envs.families.math import exact, finished, labels, quantity
+from marft_envs.families.math.canonical import key, spelling
+from marft_envs.families.math.parse import LONG_DECIMAL, ParseError, has_words
+from marft_envs.families.math.structure import FALSE, Bag, Group, Measured, Named, Relation, Scalar, Tree
+
+_CLOCK = re.compile(r"\d{1,2}:[0-5]\d(?::[0-5]\d)?")
+_ROUNDED = re.compile(r"-?\d*\.\d{10,}")
+
+
+def match(gold: Tree, pred: Tree) -> bool | None:
+    """Whether two readings mean the same; ``None`` if that cannot be told here. Raises ``TooBig``."""
+    if isinstance(gold, Scalar) and isinstance(pred, Scalar):
+        return _scalars(gold, pred)
+    if isinstance(gold, (Named, Relation)) or isinstance(pred, (Named, Relation)):
+        return _relations(gold, pred)
+    if isinstance(gold, Measured) or isinstance(pred, Measured):
+        return _measured(gold, pred)
+    if isinstance(gold, Group) and isinstance(pred, Group):
+        if gold.brackets == pred.brackets == ":":
+            return _ratios(gold, pred)
+        if gold.brackets != pred.brackets or len(gold.parts) != len(pred.parts):
+            return False
+        return _ordered(gold.parts, pred.parts)
+    if isinstance(gold, Bag) and isinstance(pred, Bag):
+        return _bags(gold, pred)
+    for one, other in ((gold, pred), (pred, gold)):
+        if isinstance(one, Group) and one.brackets == ":" and isinstance(other, Scalar):
+            return _quotient(one, other)
+        if isinstance(one, Group) and isinstance(other, Bag) and (point := _point(other)) is not None:
+            return match(one, point) if one is gold else match(point, one)
+    if isinstance(gold, Group) and isinstance(pred, Scalar) and finished.matrices_undone(pred.text):
+        return False
+    opaque = [tree for tree in (gold, pred) if isinstance(tree, Scalar) and not _known(tree)]
+    return None if opaque else False
+
+
+def _known(tree: Scalar) -> bool:
+    """Whether an expression is understood (or is words), so that it cannot hide a list or an interval."""
+    if has_words(tree.text) or key(tree.text) in ("∞", "+∞", "-∞"):
+        return True
+    try:
+        exact.names(tree.text)
+    except ParseError:
+        return False
+    return True
+
+
+def _scalars(gold: Scalar, pred: Scalar) -> bool | None:
+    first, second = key(gold.text).lstrip("+"), key(pred.text).lstrip("+")
+    if first == second:
+        return True
+    if (named := labels.same(spelling(gold.text), spelling(pred.text))) is not None:
+        return named
+    if finished.unfinished(pred.text, gold.text):
+        return False  # 2+3 is a calculation on the way to 5, not yet an answer
+    if has_words(gold.text) or has_words(pred.text) or "∞" in (gold.text[-1:], pred.text[-1:]):
+        return False
+    text = gold.text
+    if _ROUNDED.fullmatch(first):
+        text += "0" * LONG_DECIMAL  # a gold answer with that many digits was printed by a program
+    equal = exact.same_value(text, pred.text)
+    for mark in "%°":  # 50 % is 0.5 and may be written 50 where a percentage is asked for; likewise 45° and 45
+        if equal is False and text.endswith(mark) != pred.text.endswith(mark):
+            equal = exact.same_value(text.rstrip(mark + " "), pred.text.rstrip(mark + " "))
+    return equal
+
+
+def _measured(gold: Tree, pred: Tree) -> bool | None:
+    """Compares what has words behind it, both in the unit of the gold answer."""
+    (first, words), (second, others) = (
+        (tree.value, tree.words) if isinstance(tree, Measured) else (tree, quantity.NONE) for tree in (gold, pred)
+    )
+    times = quantity.ratio(words, others)
+    if times is None:
+        return False
+    if times != 1:
+        converted = quantity.scaled(second.text, times) if isinstance(second, Scalar) else None
+        if converted is None:
+            return False
+        second = Scalar(converted)
+    return match(first, second)
+
+
+def _ratios(gold: Group, pred: Group) -> bool | None:
+    """Two ratios, which may be reduced; a gold answer that could be a time of day may not."""
+    first, second = ([part.text for part in group.parts if isinstance(part, Scalar)] for group in (gold, pred))
+    times = [_CLOCK.fullmatch(key(":".join(texts))) is not None for texts in (first, second)]
+    if all(times) and {len(first), len(second)} == {2, 3}:
+        first, second = ([*texts, "00"][:3] for texts in (first, second))  # 20:34 is 20:34:00
+    if len(first) != len(second) or any(map(finished.undone, second)):
+        return False
+    if times[0]:
+        return _ordered(tuple(map(Scalar, first)), tuple(map(Scalar, second)))
+    pairs = pairwise(zip(first, second, strict=True))
+    equal = [exact.same_value(f"({a})*({d})", f"({b})*({c})") for (a, b), (c, d) in pairs]
+    return False if False in equal else all(equal) or None
+
+
+def _quotient(ratio: Group, value: Scalar) -> bool | None:
+    """A ratio of two as their quotient, as it stands if it could be a time of day."""
+    above, *below = (part.text for part in ratio.parts if isinstance(part, Scalar))
+    if len(below) != 1 or has_words(value.text) or finished.undone(value.text):
+        return False
+    if _CLOCK.fullmatch(key(f"{above}:{below[0]}")):
+        return key(value.text) in (f"{above}/{below[0]}", key(f"\\frac{{{above}}}{{{below[0]}}}"))
+    return exact.same_value(f"({above})/({below[0]})", value.text)
+
+
+def _point(bag: Bag) -> Group | None:
+    """Values with names as the point they are the coordinates of, in the alphabetical order of their names."""
+    named = [part for part in bag.parts if isinstance(part, Named) and part.operator == "="]
+    if len({part.name for part in named}) < len(bag.parts) or len(named) < 2:
+        return None
+    return Group("()", tuple(part.value for part in sorted(named, key=lambda part: part.name)))
+
+
+def _ordered(gold: tuple[Tree, ...], pred: tuple[Tree, ...]) -> bool | None:
+    verdict: bool | None = True
+    for one, other in zip(gold, pred, strict=True):
+        equal = match(one, other)
+        if equal is False:
+            return False
+        verdict = verdict and equal
+    return verdict
+
+
+def _bags(gold: Bag, pred: Bag) -> bool | None:
+    if len(gold.parts) != len(pred.parts) or gold.kind != pred.kind:
+        return False
+    for one, other in ((gold, pred), (pred, gold)):
+        names = {part.name for part in one.parts if isinstance(part, Named)}
+        if len(names) == len(one.parts) > 1 and not any(isinstance(part, Named) for part in other.parts):
+            return _ordered(gold.parts, pred.parts)  # x = 1, y = 2 against 1, 2: the names fix the order
+    left, verdict = list(pred.parts), True
+    for part in gold.parts:
+        matches = [match(part, other) for other in left]
+        if True in matches:
+            left.pop(matches.index(True))
+        elif None in matches:
+            verdict = False
+        else:
+            return False
+    return verdict or None
+
+
+def _relations(gold: Tree, pred: Tree) -> bool | None:
+    if FALSE in (getattr(gold, "operator", ""), getattr(pred, "operator", "")):
+        return False
+    if isinstance(gold, Named) and isinstance(pred, Named):
+        if set(gold.name.split("=")) <= set(pred.name.split("=")) or not gold.name or not pred.name:
+            return match(gold.value, pred.value)
+        return gold.operator == pred.operator and _proportional(gold.operator, gold.sides, pred.sides)
+    for one, other in ((gold, pred), (pred, gold)):
+        if isinstance(one, Named):
+            if isinstance(other, Relation):
+                return one.operator == other.operator and _proportional(other.operator, one.sides, other.sides)
+            return match(gold.value if one is gold else gold, pred.value if one is pred else pred)
+    if isinstance(gold, Relation) and isinstance(pred, Relation) and gold.operator == pred.operator:
+        return _proportional(gold.operator, gold.sides, pred.sides)
+    return False
+
+
+def _proportional(operator: str, gold: tuple[str, str] | None, pred: tuple[str, str] | None) -> bool | None:
+    """Whether two relations are one, multiplied by a constant (above 0 for an inequality)."""
+    if gold is None or pred is None:
+        return False
+    try:
+        factor = exact.ratio(gold, pred)
+    except ParseError:
+        return None
+    if factor is None:
+        return False
+    return operator in "=≠" or (not isinstance(factor, complex) and factor > 0)

@@ -1,0 +1,61 @@
+"""Problems made from nothing: generators over the seven MATH subjects and levels 0 to 5.
+
+Every problem is a pure function of its id, ``procedural/<generator>/<level>/<key>``. Train and test are
+disjoint by content: the SHA-256 of the problem text decides (a quarter is test).
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+
+from marft_envs.families.math.problem import Problem
+from marft_envs.families.math.procedural import (  # noqa: F401  (importing a module registers its generators)
+    algebra,
+    counting,
+    geometry,
+    intermediate,
+    number_theory,
+    prealgebra,
+    precalculus,
+    trigonometry,
+    two_step,
+)
+from marft_envs.families.math.procedural.base import CELLS, SUBJECTS, Draft
+from marft_envs.problems.dice import Dice
+from marft_envs.problems.generators import Generators, distinct, split_of
+
+__all__ = ["GENERATORS", "SUBJECTS", "cells", "enumerate_level0", "from_id", "generate", "panel", "split_of"]
+
+PANEL = 600
+"""Distinct problems of a cell's panel, both splits together."""
+_ATTEMPTS = 50
+"""Keys tried for one new problem before a cell counts as exhausted."""
+
+
+def build(generator: str, level: int, key: int) -> Problem:
+    """The problem of one key. Same arguments, same problem, in every process."""
+    cell = CELLS[generator, level]
+    draft: Draft = cell.build(Dice(f"{generator}/{level}", key))
+    name = f"procedural/{generator}/{level}/{key}"
+    return Problem(name, draft.problem, draft.solution, draft.answer, cell.subject, level, "procedural")
+
+
+@cache
+def panel(generator: str, level: int) -> tuple[Problem, ...]:
+    """The first distinct problems of a cell in key order: ``PANEL``, or all where a key is an index."""
+    write = partial(build, generator, level)
+    keys = CELLS[generator, level].keys
+    return tuple(map(write, range(keys)) if keys < 2**16 else distinct(write, lambda p: p.problem, PANEL, _ATTEMPTS))
+
+
+SET = Generators(
+    CELLS,
+    build,
+    panel,
+    lambda problem: split_of(problem.problem),
+    ("subject", lambda cell: CELLS[cell].subject),
+    "procedural/<generator>/<level>/<key>, e.g. procedural/two_step/0/7",
+)
+GENERATORS = SET.names
+"""Names of all generators."""
+cells, generate, from_id, enumerate_level0 = SET.cells, SET.generate, SET.from_id, SET.level0

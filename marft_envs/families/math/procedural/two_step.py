@@ -1,0 +1,27 @@
+r"""Level 0, where the embedded model lives: one bracket, then one product.
+
+All of ``(a+b)\cdot c`` with a, b in 1..15 and ``(a-b)\cdot c`` with a > b, c in 2..9: 2,640 problems.
+"""
+
+from __future__ import annotations
+
+from marft_envs.families.math.procedural.base import Draft, cell
+from marft_envs.problems.dice import Dice
+
+ALL = tuple(
+    (a, sign, b, c)
+    for sign in "+-"
+    for a in range(1, 16)
+    for b in range(1, 16)
+    for c in range(2, 10)
+    if sign == "+" or a > b
+)
+
+
+@cell("two_step", "Prealgebra", level=0, keys=len(ALL))
+def two_step(dice: Dice) -> Draft:
+    """The problem whose index is the key. No spaces inside the mathematics: the model reads characters."""
+    a, sign, b, c = ALL[dice.key]
+    inner = a + b if sign == "+" else a - b
+    steps = f"{a}{sign}{b}={inner}, {inner}*{c}={inner * c}."
+    return Draft(rf"Compute $({a}{sign}{b})\cdot {c}$.", steps, str(inner * c))

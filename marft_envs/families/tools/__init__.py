@@ -1,0 +1,181 @@
+"""Teams of agents that use tools on a stateful world: ``make(team_name, domain)`` and what domains are made of."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from marft_envs.core.env import FlexEnv
+from marft_envs.core.rewards import CompositeReward
+from marft_envs.core.teams import Team
+from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.families.tools.compact import CompactMessages, records
+from marft_envs.families.tools.dialects import DEFAULT
+from marft_envs.families.tools.functions import FunctionDomain
+from marft_envs.families.tools.limits import Limits
+from marft_envs.families.tools.schema import marked, tool
+from marft_envs.families.tools.speech import Named, by_agent, told
+from marft_envs.families.tools.task import ToolTask
+from marft_envs.families.tools.teams import READING, TEAMS, check, team
+from marft_envs.families.tools.types import (
+    Grade,
+    Problems,
+    Tool,
+    ToolCall,
+    ToolDomain,
+    ToolError,
+    ToolProblem,
+    ToolResult,
+    World,
+)
+from marft_envs.problems.sets import ProblemSet, whole
+
+__all__ = [
+    "DOMAINS", "READING", "TEAMS", "CompactMessages", "FunctionDomain", "Grade", "Limits", "ProblemSet", "Problems",
+    "Team", "Tool", "ToolCall", "ToolDomain", "ToolError", "ToolProblem", "ToolResult", "ToolTask", "World",
+    "domain_of", "make", "marked", "team", "tool",
+]  # fmt: skip
+
+DOMAINS = {
+    "depot": "marft_envs.families.tools.depot:Depot",
+    "letters": "marft_envs.families.tools.depot.letters:Letters",
+    "bfcl": "marft_envs.families.tools.bfcl:BfclDomain",
+    "tau": "marft_envs.families.tools.tau:TauDomain",
+    "mcp": "marft_envs.families.tools.mcp:MCPToolDomain",
+}
+"""Name -> ``module:callable`` that makes the domain; imported when it is asked for."""
+
+_FOR_TWO = {"depot": {"dual": True}}
+"""What a domain has to be told so that a user-agent has tools."""
+
+_FOLDERS = {"tau": "path"}
+"""Domains that can be given as ``name:FOLDER``, and the argument that the folder is."""
+
+_ROUNDS = 10_000
+"""The task ends episodes; this only has to be more than any of them has."""
+
+
+def make(
+    team_name: str | Team = "solo",
+    domain: str | ToolDomain = "depot",
+    split: str = "train",
+    levels: int | Sequence[int] | None = None,
+    limit: int | None = None,
+    domain_args: Mapping[str, Any] | None = None,
+    reward: str | CompositeReward | Mapping[str, float] = "composite",
+    max_turns: int = Limits.max_turns,
+    max_idle: int = Limits.max_idle,
+    max_calls: int = Limits.max_calls,
+    budgets: Mapping[str, int] | None = None,
+    max_result_chars: int = Limits.max_result_chars,
+    show_tools: str = "openai",
+    show_policy: bool = True,
+    dialect: Named = DEFAULT,
+    profiles: Mapping[str, str] | None = None,
+    dependency: Any = None,
+    compact: bool | Mapping[str, int] = False,
+    **flex: Any,
+) -> FlexEnv:
+    """Builds a tool-use environment.
+
+    Args:
+        team_name: One of :data:`TEAMS` or :data:`READING` (which one is the id's business), or a :class:`Team` of your
+            own.
+        domain: A name of :data:`DOMAINS`, ``tau:FOLDER``, ``module:callable`` for a plug-in, or a domain
+            (:class:`FunctionDomain` makes one of typed functions).
+        split: ``train`` or ``test``, or what else the domain has.
+        levels: Only problems of these levels.
+        limit: At most so many problems, spread evenly.
+        domain_args: Arguments of a named domain (a path, options).
+        reward: ``composite``, ``completion`` or ``progress``; or weights for the composite.
+        max_turns: Agents' turns within one user turn; then the episode ends.
+        max_idle: Layers in a row that bring nothing new; then the episode ends.
+        max_calls: Calls of the team in an episode; one more ends it.
+        budgets: Agent or role -> calls in an episode; more are refused.
+        max_result_chars: Longest result of a call; a longer one is cut and counts as an error.
+        show_tools: How tools stand in observations: ``openai``, ``dialect``, ``signatures``, ``names`` or ``none``.
+        show_policy: Put the domain's policy into observations.
+        dialect: How calls are written: a name of ``dialects.DIALECTS``, or agent or role -> name;
+            ``any`` reads whichever a reply is written in. Calls in another form are malformed.
+        profiles: Agent or role -> another profile.
+        dependency: Replaces the team's D: anything :func:`marft_envs.as_dependency` takes. Everybody then
+            sees earlier rounds too, unless D = 0 (``history="team"``) or ``history`` says otherwise.
+        compact: Agents read each other's actions as records (``compact``); a mapping has the
+            records' settings.
+        **flex: Settings of :class:`FlexEnv` (``history``, ``observation``, ``attribution``, …).
+
+    Raises:
+        ConfigError: If the team, the domain, profiles or D cannot work.
+        DataError: If the problems cannot be had.
+    """
+    tool_domain = _domain(domain, domain_args, team_name)
+    members = (team_name if isinstance(team_name, Team) else team(team_name, tool_domain)).changed(profiles, dependency)
+    check(members, tool_domain)
+    dialects = by_agent(dialect, members)
+    members = told(members, dialects)
+    problems = tool_domain.problems(split, whole(levels), limit)
+    if members.readers and not problems[0].document:
+        who = ", ".join(sorted(members.readers))
+        raise ConfigError(
+            f"Problems of '{tool_domain.name}' have no document that {who} could read. Use domain='letters', a domain"
+            " whose problems have a document, or a team in which nobody reads one."
+        )
+    limits = Limits(max_turns, max_idle, max_calls, dict(budgets or {}), max_result_chars)
+    pays = CompositeReward(**reward) if isinstance(reward, Mapping) else reward
+    task = ToolTask(tool_domain, problems, members, pays, limits, show_tools, show_policy, dialects)
+    task.records = records(compact, members.agents)
+    if dependency is not None:
+        flex.setdefault("history", "team")
+    flex.setdefault("max_rounds", _ROUNDS)
+    return FlexEnv(members.agents, task, members.dependency(), **flex)
+
+
+def domain_of(domain: str, args: Mapping[str, Any] | None = None) -> ToolDomain:
+    """Returns the domain of a name (one of :data:`DOMAINS`, or ``module:callable``), made with these arguments.
+
+    Raises:
+        ConfigError: If there is no such domain.
+    """
+    return _domain(domain, args, "")
+
+
+def _domain(domain: str | ToolDomain, args: Mapping[str, Any] | None, team_name: str | Team) -> ToolDomain:
+    if not isinstance(domain, str):
+        if args:
+            raise ConfigError("domain_args are for domains by name; this one is made already.")
+        return domain
+    short, colon, path = domain.partition(":")
+    if colon and short in _FOLDERS:
+        domain, args = short, {_FOLDERS[short]: path, **(args or {})}
+    module, colon, name = DOMAINS.get(domain, domain).partition(":")
+    if not colon:
+        raise ConfigError(
+            f"There is no tool domain '{domain}'. {did_you_mean(domain, DOMAINS)} Or say module:callable."
+        )
+    try:
+        factory: Callable[..., ToolDomain] | None = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module == error.name or module.startswith(error.name + ".")):
+            raise
+        raise ConfigError(f"There is no module '{module}' for the domain '{domain}'.") from error
+    if factory is None:
+        raise ConfigError(f"'{module}' has no '{name}' for the domain '{domain}'. Expected module:callable.")
+    arguments = {**(_FOR_TWO.get(domain, {}) if team_name == "dual_control" else {}), **(args or {})}
+    _check_arguments(domain, factory, arguments)
+    return factory(**arguments)
+
+
+def _check_arguments(domain: str, factory: Callable[..., ToolDomain], arguments: Mapping[str, Any]) -> None:
+    """Refuses arguments that a domain does not take, and asks for those that it wants."""
+    parameters = inspect.signature(factory).parameters
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    known = [name for name, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    for name in arguments if not open_ended else ():
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise ConfigError(f"The tool domain '{domain}' takes no '{name}' in domain_args. {hint}")
+    missing = [name for name in known if parameters[name].default is inspect.Parameter.empty and name not in arguments]
+    if missing:
+        raise ConfigError(f"The tool domain '{domain}' wants {', '.join(missing)}: domain_args={{{missing[0]!r}: …}}.")

@@ -1,0 +1,282 @@
+"""The multi-turn tasks and the schemas of their tools, from the ``bfcl-eval`` package or a folder of JSONL files."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from marft_envs.errors import DataError, did_you_mean
+from marft_envs.families.tools.bfcl.package import CLASSES
+from marft_envs.families.tools.types import Tool, ToolCall
+from marft_envs.problems.rows import of_file
+
+CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
+_TICKET = "the gold passes a text as ticket_id, which is an integer, and a strict check of arguments refuses it"
+SKIPPED: Mapping[str, str] = {
+    "multi_turn_base_173": _TICKET,
+    "multi_turn_miss_func_173": _TICKET,
+    "multi_turn_miss_param_173": _TICKET,
+    "multi_turn_long_context_173": _TICKET,
+    "multi_turn_miss_func_49": "the gold calls tail in a user turn in which tail is still withheld",
+}
+"""Defective tasks, which are left out, with the reason."""
+
+MORE_TOOLS = "More tools are available now. Please try again."
+"""What the user says in the turn that brings a tool back; the data leave it empty."""
+
+READS = frozenset(
+    {
+        "pwd", "ls", "cat", "find", "wc", "sort", "grep", "du", "tail", "diff", "logarithm", "mean",
+        "standard_deviation", "si_unit_conversion", "imperial_si_conversion", "add", "subtract", "multiply",
+        "divide", "power", "square_root", "absolute_value", "round_number", "percentage", "min_value", "max_value",
+        "sum_values", "list_users", "get_user_id", "message_get_login_status", "view_messages_sent",
+        "search_messages", "get_message_stats", "posting_get_login_status", "list_all_following", "get_tweet",
+        "get_user_tweets", "search_tweets", "get_tweet_comments", "get_user_stats", "get_ticket",
+        "ticket_get_login_status", "get_user_tickets", "get_current_time", "get_symbol_by_name", "get_stock_info",
+        "get_order_details", "get_account_info", "trading_get_login_status", "get_watchlist", "get_order_history",
+        "get_transaction_history", "get_available_stocks", "filter_stocks_by_price", "notify_price_change",
+        "travel_get_login_status", "get_budget_fiscal_year", "get_credit_card_balance", "retrieve_invoice",
+        "get_booking_history", "list_all_airports", "compute_exchange_rate", "verify_traveler_information",
+        "get_nearest_airport_by_city", "contact_customer_support", "get_all_credit_cards",
+        "get_outside_temperature_from_weather_com", "displayCarStatus", "display_log",
+        "estimate_drive_feasibility_by_mileage", "liter_to_gallon", "gallon_to_liter", "estimate_distance",
+        "get_zipcode_based_on_city", "check_tire_pressure", "find_nearest_tire_shop",
+    }
+)  # fmt: skip
+"""Tools that leave the back end as it is, its random generator and its caches included."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One published task."""
+
+    id: str
+    category: str
+    turns: tuple[str, ...]
+    classes: tuple[str, ...]
+    config: Mapping[str, Any] = field(repr=False)
+    """Class -> what its loader takes."""
+    missed: Mapping[int, frozenset[str]]
+    """User turn -> tools that come with it; they are missing before."""
+    gold: tuple[tuple[ToolCall, ...], ...] = field(repr=False)
+    owner: Mapping[str, str] = field(repr=False)
+    """Tool -> class, for the tools of this task's classes: the table by which calls are dispatched."""
+
+    @property
+    def long_context(self) -> bool:
+        """Whether the back ends are filled with much that is beside the point."""
+        return self.category == "long_context"
+
+    @property
+    def number(self) -> int:
+        """The scenario; the four categories vary the same two hundred."""
+        return int(self.id.rsplit("_", 1)[1])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Task:
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class Suite:
+    """Tasks and tools; shared, never changed."""
+
+    where: Path
+    tasks: Mapping[str, tuple[Task, ...]]
+    """Category -> tasks, the defective ones included."""
+    tools: Mapping[str, Tool]
+    owner: Mapping[str, str]
+    """Tool -> class."""
+
+
+def read(folder: Path, upstream: bool) -> Suite:
+    """Reads the tasks; once, as long as the files stay as they are.
+
+    Args:
+        folder: ``multi_turn_<category>.jsonl`` for one or more categories, with ``tools.json`` (class -> schemas).
+        upstream: True: the folder is the package's own ``data``, with all categories and the answers beside.
+
+    Raises:
+        DataError: A file is missing or malformed; names it, and what was expected.
+    """
+    files = sorted(folder.rglob("*.json") if upstream else folder.glob("*.json*"))
+    return _read(folder, upstream, tuple((str(f), f.stat().st_mtime_ns, f.stat().st_size) for f in files))
+
+
+@lru_cache(maxsize=8)
+def _read(folder: Path, upstream: bool, stamp: tuple[tuple[str, int, int], ...]) -> Suite:
+    if upstream:
+        docs = {
+            name: [entry for _, _, entry in of_file(folder / "multi_turn_func_doc" / f"{module}.json")]
+            for name, module in CLASSES.items()
+        }
+        files = {category: _upstream(folder, category) for category in CATEGORIES}
+    else:
+        docs = _docs(folder)
+        by_category = {category: folder / f"multi_turn_{category}.jsonl" for category in CATEGORIES}
+        files = {
+            category: [(where, row) for _, where, row in of_file(file)]
+            for category, file in by_category.items()
+            if file.is_file()
+        }
+    tools, owner = _tools(docs, folder)
+    tasks = {
+        category: tuple(_task(row, where, category, tools, owner) for where, row in rows)
+        for category, rows in files.items()
+    }
+    return Suite(folder, tasks, tools, owner)
+
+
+def _docs(folder: Path) -> Any:
+    expected = f"Expected tools.json and multi_turn_CATEGORY.jsonl for some of: {', '.join(CATEGORIES)}."
+    if not (folder / "tools.json").is_file() or not sorted(folder.glob("multi_turn_*.jsonl")):
+        raise DataError(f"{folder} is no folder of bfcl tasks. {expected}")
+    for file in folder.glob("multi_turn_*.jsonl"):
+        category = file.stem.removeprefix("multi_turn_")
+        if category not in CATEGORIES:
+            raise DataError(f"{file}: there is no category '{category}'. {did_you_mean(category, CATEGORIES)}")
+    try:
+        return json.loads((folder / "tools.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{folder / 'tools.json'} is not JSON: {error}. Expected class -> schemas.") from error
+
+
+def _upstream(folder: Path, category: str) -> list[tuple[str, dict[str, Any]]]:
+    """The package's tasks, with the gold calls that it keeps in another file."""
+    name = f"multi_turn_{category}.json"
+    files = sorted(folder.glob(f"BFCL_v*_{name}"))
+    if not files:
+        raise DataError(f"{folder} has no BFCL_v…_{name}. Expected the data of bfcl-eval.")
+    answers = {row["id"]: row["ground_truth"] for _, _, row in of_file(folder / "possible_answer" / files[-1].name)}
+    rows = []
+    for _, where, row in of_file(files[-1]):
+        if row.get("id") not in answers:
+            raise DataError(f"{where}: no ground truth for '{row.get('id')}' in possible_answer/.")
+        rows.append((where, {**row, "ground_truth": answers[row["id"]]}))
+    return rows
+
+
+# -- tools -----------------------------------------------------------------------------------------------------------
+
+_TYPES = {"dict": "object", "float": "number", "tuple": "array"}
+
+
+def strict(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns upstream's schema as strict JSON Schema: Python's names of types replaced, objects closed."""
+    out = {key: value for key, value in schema.items() if key != "type"}
+    kind = schema.get("type", "any")
+    if kind != "any":
+        out["type"] = _TYPES.get(kind, kind)
+    if isinstance(schema.get("properties"), Mapping):
+        out["properties"] = {name: strict(entry) for name, entry in schema["properties"].items()}
+        out["additionalProperties"] = False
+    if isinstance(schema.get("items"), Mapping):
+        out["items"] = strict(schema["items"])
+    return out
+
+
+def _tools(docs: Any, folder: Path) -> tuple[dict[str, Tool], dict[str, str]]:
+    tools: dict[str, Tool] = {}
+    owner: dict[str, str] = {}
+    for name, entries in docs.items() if isinstance(docs, dict) else []:
+        if name not in CLASSES:
+            raise DataError(f"{folder}: the schemas name an unknown class '{name}'. {did_you_mean(name, CLASSES)}")
+        for entry in entries:
+            tool, schema = entry.get("name"), entry.get("parameters")
+            if not isinstance(tool, str) or not isinstance(schema, dict) or "properties" not in schema:
+                raise DataError(f"{folder}: a schema of {name} has no name or no parameters: {entry!r:.80}.")
+            if tool.startswith("_") or tool in tools:
+                raise DataError(f"{folder}: '{tool}' of {name} is private, or described twice.")
+            reads = tool in READS
+            description = str(entry.get("description", ""))
+            tools[tool] = Tool(tool, description, strict(schema), read_only=reads, idempotent=reads)
+            owner[tool] = name
+    if not tools:
+        raise DataError(f"{folder}: no schemas of tools. Expected an object: class -> list of schemas.")
+    return tools, owner
+
+
+# -- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def _task(
+    row: Mapping[str, Any], where: str, category: str, tools: Mapping[str, Tool], owner: Mapping[str, str]
+) -> Task:
+    task_id = row.get("id")
+    if not isinstance(task_id, str) or not task_id.rsplit("_", 1)[-1].isdigit():
+        raise DataError(f"{where}: 'id' is {task_id!r:.60}; expected a text like 'multi_turn_{category}_0'.")
+    classes, config = row.get("involved_classes"), row.get("initial_config")
+    if not isinstance(classes, list) or not classes or not isinstance(config, dict):
+        raise DataError(f"{where}: expected a list 'involved_classes' and an object 'initial_config'.")
+    for name in classes:
+        if name not in CLASSES:
+            raise DataError(f"{where}: there is no class '{name}'. {did_you_mean(str(name), CLASSES)}")
+    turns, gold = row.get("turns", row.get("question")), row.get("ground_truth_source", row.get("ground_truth"))
+    if not isinstance(turns, list) or not isinstance(gold, list) or len(turns) != len(gold) or not turns:
+        raise DataError(f"{where}: expected 'turns' (or 'question') and 'ground_truth', lists of the same length.")
+    missed = row.get("missed_functions", row.get("missed_function", {}))
+    if not isinstance(missed, dict) or not all(str(t).isdigit() and isinstance(n, list) for t, n in missed.items()):
+        raise DataError(f"{where}: 'missed_functions' is {missed!r:.60}; expected user turn -> list of tools.")
+    held = {int(turn): frozenset(map(str, names)) for turn, names in missed.items()}
+    unknown = sorted(frozenset().union(*held.values()) - tools.keys())
+    if unknown:
+        raise DataError(f"{where}: tools are withheld that do not exist: {', '.join(unknown)}.")
+    calls = tuple(tuple(parse_call(entry, where, tools) for entry in turn) for turn in gold)
+    for call in (call for turn in calls for call in turn):
+        if owner[call.name] not in classes:
+            raise DataError(f"{where}: the gold calls '{call.name}' of {owner[call.name]}, which is not involved.")
+    texts = tuple(_said(turn, where) for turn in turns)
+    table = {tool: name for tool, name in owner.items() if name in classes}
+    return Task(task_id, category, texts, tuple(classes), config, held, calls, table)
+
+
+def _said(messages: Any, where: str) -> str:
+    if not isinstance(messages, list) or not all(isinstance(m, dict) and "content" in m for m in messages):
+        raise DataError(f"{where}: a turn is {messages!r:.60}; expected a list of messages with 'role' and 'content'.")
+    return "\n".join(str(message["content"]) for message in messages) or MORE_TOOLS
+
+
+def parse_call(text: Any, where: str, tools: Mapping[str, Tool]) -> ToolCall:
+    """Returns a gold call as name and named arguments.
+
+    Args:
+        text: Python text of one call with literal arguments (never evaluated, only parsed), or an object with
+            ``name`` and ``arguments``.
+        where: The row, for errors.
+        tools: Known tools; positional arguments take the names of the schema, in its order.
+
+    Raises:
+        DataError: If it is no such call.
+    """
+    if isinstance(text, Mapping):
+        name, arguments = text.get("name"), text.get("arguments")
+    else:
+        name, arguments = _parse(str(text), where, tools)
+    if not isinstance(name, str) or name not in tools or not isinstance(arguments, dict):
+        known = did_you_mean(str(name), tools)
+        raise DataError(f"{where}: '{text!s:.80}' is no call of a known tool. {known}")
+    return ToolCall(name, arguments)
+
+
+def _parse(text: str, where: str, tools: Mapping[str, Tool]) -> tuple[str, dict[str, Any]]:
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+            raise ValueError("not one call")
+        arguments: dict[str, Any] = {}
+        names: Sequence[str] = list(tools[node.func.id].parameters["properties"]) if node.func.id in tools else []
+        if len(node.args) > len(names):
+            raise ValueError("an unknown tool, or too many arguments")
+        for name, value in zip(names, node.args, strict=False):
+            arguments[name] = ast.literal_eval(value)
+        for keyword in node.keywords:
+            if keyword.arg is None or keyword.arg in arguments:
+                raise ValueError("an argument is given twice, or by **")
+            arguments[keyword.arg] = ast.literal_eval(keyword.value)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise DataError(f"{where}: '{text:.80}' is not a Python call with literal arguments ({error}).") from error
+    return node.func.id, arguments

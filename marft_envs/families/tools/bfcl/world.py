@@ -1,0 +1,180 @@
+"""One episode's back ends: calls by name, what they answered, snapshots, a hash.
+
+The objects are upstream's. They are made once per task with their own loader from a copy of the initial state, and
+pickled; a fresh episode, a snapshot and a fork are unpickled from there, so that no two ever share an object.
+(Upstream's executor keeps them in global variables, and some of its loaders hand out parts of their modules.)
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import math
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from marft_envs.families.tools.bfcl import limits
+from marft_envs.families.tools.bfcl.data import READS, Task
+from marft_envs.families.tools.bfcl.package import STATELESS, Backends
+from marft_envs.families.tools.types import ToolError
+
+
+@lru_cache(maxsize=1024)
+def initial(backends: Backends, task: Task) -> tuple[bytes, Mapping[str, str]]:
+    """Returns the pickled back ends of a task as its user finds them, and their fingerprints."""
+    instances = {}
+    for name in task.classes:
+        instances[name] = backends.classes[name]()
+        if name not in STATELESS:
+            config = copy.deepcopy(task.config.get(name, {}))
+            instances[name]._load_scenario(config, long_context=task.long_context)
+    prints = {name: fingerprint(instance) for name, instance in instances.items()}
+    return pickle.dumps(instances, pickle.HIGHEST_PROTOCOL), prints
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A state to go back to."""
+
+    backends: bytes
+    prints: Mapping[str, str]
+    responses: tuple[str, ...]
+    turn: int
+    called: bool
+    verdicts: tuple[Any, ...]
+
+
+class BfclWorld:
+    """The back ends of one task."""
+
+    def __init__(self, backends: Backends, task: Task) -> None:
+        self.task = task
+        self.responses: list[str] = []
+        """Every answer so far, as upstream's executor would write it; its checker compares these."""
+        self.turn = 0
+        """The user turn that is under way."""
+        self.called = False
+        """Whether there was a call in it."""
+        self.verdicts: list[Any] = []
+        """What the grader found at the end of each user turn before."""
+        self._load(*initial(backends, task))
+
+    def _load(self, pickled: bytes, prints: Mapping[str, str]) -> None:
+        self.instances: dict[str, Any] = pickle.loads(pickled)
+        self._pickled: bytes | None = pickled
+        self._prints = dict(prints)
+        """Class -> fingerprint, of the classes that were not written to since it was taken."""
+        self._hash: str | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BfclWorld:
+        other = copy.copy(self)
+        other.restore(self.snapshot())
+        return other
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Runs a tool of the task.
+
+        Raises:
+            ToolError: The back end says so (an answer with ``error``), raised something, or the task lacks the tool.
+        """
+        owner = self.task.owner.get(name)
+        if owner is None:
+            raise ToolError(f"There is no tool '{name}' here.")
+        instance = self.instances[owner]
+        limits.check(instance, name, arguments)
+        self.called = True
+        if name not in READS:
+            self._pickled = self._hash = None
+            self._prints.pop(owner, None)
+        try:
+            value = getattr(instance, name)(**copy.deepcopy(dict(arguments)))
+            text = as_text(value)
+        except Exception as error:  # upstream's code: whatever it raises is what the tool answers
+            self.responses.append(f"Error during execution: {error}")
+            raise ToolError(str(error) or type(error).__name__) from error
+        self.responses.append(text)
+        if isinstance(value, dict) and "error" in value:
+            raise ToolError(str(value["error"]))
+        return as_json(value)
+
+    def snapshot(self) -> Snapshot:
+        if self._pickled is None:
+            self._pickled = pickle.dumps(self.instances, pickle.HIGHEST_PROTOCOL)
+        prints = dict(self._prints)
+        return Snapshot(self._pickled, prints, tuple(self.responses), self.turn, self.called, tuple(self.verdicts))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self._load(snapshot.backends, snapshot.prints)
+        self.responses, self.verdicts = list(snapshot.responses), list(snapshot.verdicts)
+        self.turn, self.called = snapshot.turn, snapshot.called
+
+    def state_hash(self) -> str:
+        """Returns SHA-256 over all that the back ends hold, what they hide included; times of writing are left out."""
+        if self._hash is None:
+            for name, instance in self.instances.items():
+                if name not in self._prints:
+                    self._prints[name] = fingerprint(instance)
+            self._hash = hashlib.sha256("\n".join(self._prints[n] for n in self.task.classes).encode()).hexdigest()
+        return self._hash
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def as_text(value: Any) -> str:
+    """Returns an answer as upstream's executor writes it: dicts as JSON where that works, else Python's own text."""
+    if isinstance(value, str):
+        return value
+    if type(value) is dict:
+        try:
+            return json.dumps(value)
+        except (TypeError, ValueError, RecursionError):
+            return str(value)
+    return str(value)
+
+
+def as_json(value: Any) -> Any:
+    """Returns an answer as a JSON value of its own; what JSON cannot hold (infinities, decimals) as text."""
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        if isinstance(value, dict):
+            return {str(key): as_json(entry) for key, entry in value.items()}
+        return _number(value)
+
+
+def _number(value: Any) -> Any:
+    """A decimal or a number of mpmath as a float, where it is one; anything else as text."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return str(value)
+    return number if math.isfinite(number) else str(value)
+
+
+def fingerprint(instance: Any) -> str:
+    """Returns a digest of an object's attributes, the same in every process."""
+    digest = hashlib.sha256(type(instance).__name__.encode())
+    for name, value in sorted(vars(instance).items()):
+        if name == "_api_description":
+            continue
+        if name == "_random":
+            shown = repr(hash(value.getstate()[1]))
+        elif name == "_current_dir":
+            shown = repr(_way_up(value))
+        else:
+            shown = repr(sorted(value)) if isinstance(value, set) else repr(value)
+        digest.update(f"{name}={shown}\n".encode(errors="surrogatepass"))
+    return digest.hexdigest()
+
+
+def _way_up(directory: Any) -> list[str]:
+    names = []
+    while directory is not None:
+        names.append(directory.name)
+        directory = directory.parent
+    return names

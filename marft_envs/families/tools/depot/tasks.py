@@ -1,0 +1,336 @@
+"""Tasks made from nothing: ``depot/<level>/<seed>`` names the same task for ever.
+
+* Level 0: staff ask for one write, in a few words, with every argument given.
+* Level 1: a customer asks for something that takes one write; what it takes has to be looked up.
+* Level 2: one request, two writes that belong together.
+* Level 3: one request must be refused, with the evidence; often another one is to be carried out beside it.
+* Level 4: two or three requests; in two thirds of the tasks a tool that one of them needs does not exist.
+* Level 5: three or more requests that take exactly six writes, by all three roles.
+
+What a request takes is decided by ``policy.decide`` on the rows, not by its generator.
+Train and test are disjoint by content: the SHA-256 of the text decides (a quarter is test).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from marft_envs.errors import DataError
+from marft_envs.families.tools.depot.desk import ROLES
+from marft_envs.families.tools.depot.policy import Decision, Kind, Request, call, decide
+from marft_envs.families.tools.depot.rows import CITIES, ITEMS, Tables
+from marft_envs.families.tools.depot.state import Base, base
+from marft_envs.families.tools.types import ToolCall, ToolProblem
+from marft_envs.problems.dice import Dice
+
+LEVELS = (0, 1, 2, 3, 4, 5)
+SPLITS = ("train", "test")
+BASES = 40
+"""Bases that tasks are spread over."""
+PANEL = 1400
+"""Distinct tasks of a level, both splits together."""
+LEVEL0_SHARE = 330
+"""At most so many tasks of level 0 use one tool: there are more texts about some tools than about others."""
+_TRIES = 400
+REFUSALS = ("not_owner", "not_pending", "not_delivered", "refunded", "final_sale", "too_late", "over_limit")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a task is made of; the secret of its problem."""
+
+    base: int
+    reads: tuple[ToolCall, ...]
+    writes: tuple[ToolCall, ...]
+    reasons: tuple[str, ...] = ()
+    """Reasons of the cases that are to be recorded."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request with what the policy calls for."""
+
+    request: Request
+    decision: Decision
+
+
+_WORDS: dict[Kind, tuple[str, ...]] = {
+    "cancel": ("cancel {ref}", "I no longer want {ref}, cancel it"),
+    "move": ("move {ref} to {city}", "{ref} should go to {city}"),
+    "ship": ("ship {ref}", "send {ref} off now"),
+    "move_ship": ("ship {ref}, but to {city}", "move {ref} to {city} and ship it"),
+    "return": ("I sent {ref} back, refund it", "{ref} is a return, refund it"),
+    "damaged": ("{ref} came broken, refund it", "refund {ref}, it arrived broken"),
+}
+
+
+def _level0(dice: Dice, start: Base) -> tuple[str, ToolCall]:
+    orders = {key: row for key, row in start.rows["orders"].items() if row["customer"] in start.core}
+    by_status = {
+        status: sorted(key for key, row in orders.items() if row["status"] == status)
+        for status in ("pending", "delivered")
+    }
+    kind = dice.below(6)
+    if kind == 0:
+        order = dice.choice(by_status["pending"])
+        return f"Cancel order {order}.", call("cancel_order", order=order)
+    if kind == 1:
+        order = dice.choice(by_status["pending"])
+        city = dice.choice([city for city in CITIES if city != orders[order]["city"]])
+        return f"Move order {order} to {city}.", call("change_address", order=order, city=city)
+    if kind == 2:
+        enough = [o for o in by_status["pending"] if orders[o]["quantity"] <= _left(start.rows, orders[o]["item"])]
+        order = dice.choice(enough)
+        city = orders[order]["city"]
+        return f"Ship order {order} to {city}.", call("ship_order", order=order, city=city)
+    if kind == 3:
+        item, quantity = dice.choice(ITEMS), dice.integer(1, 30)
+        return f"Add {quantity} to stock of {item}.", call("add_stock", item=item, quantity=quantity)
+    if kind == 4:
+        refunded = {row["order_id"] for row in start.rows["refunds"].values()}
+        order = dice.choice([order for order in by_status["delivered"] if order not in refunded])
+        amount = dice.integer(1, min(orders[order]["total"], 99))
+        return f"Refund {amount} for order {order}.", call("refund_order", order=order, amount=amount)
+    order = dice.choice(sorted(orders))
+    return f"Record order {order} for review.", call("record_case", order=order, reason="review")
+
+
+def _left(rows: Tables, item: str) -> int:
+    stock = rows["stock"][item]
+    return int(stock["received"] - stock["sent"])
+
+
+class _Writer:
+    """Writes the tasks of one seed above level 0."""
+
+    def __init__(self, dice: Dice, start: Base) -> None:
+        self.dice, self.start, self.rows = dice, start, start.rows
+
+    def options(self, asker: int) -> list[Request]:
+        """Every sensible request of a customer for an own order, in random order."""
+        home = self.rows["customers"][asker]["city"]
+        requests = []
+        for order, row in sorted(self.rows["orders"].items()):
+            if row["customer"] == asker:
+                requests += [self._request(kind, order, home) for kind in self._kinds(row["status"])]
+        return self.dice.sample(requests, len(requests))
+
+    def foreign(self, asker: int) -> list[Request]:
+        """Requests for pending orders of others, one a customer."""
+        home = self.rows["customers"][asker]["city"]
+        requests = []
+        for other in self.start.core:
+            theirs = sorted(key for key, row in self.rows["orders"].items() if row["customer"] == other != asker)
+            pending = [key for key in theirs if self.rows["orders"][key]["status"] == "pending"]
+            if pending:
+                kind = self.dice.choice(self._kinds("pending"))
+                requests.append(replace(self._request(kind, self.dice.choice(pending), home), by_id=True))
+        return self.dice.sample(requests, len(requests))
+
+    def _kinds(self, status: str) -> tuple[Kind, ...]:
+        if status == "pending":
+            return ("cancel", "move", "ship", "move_ship")
+        return ("cancel", "move", "return") if status == "shipped" else ("return", "damaged")
+
+    def _request(self, kind: Kind, order: int, home: str) -> Request:
+        by_id = self.dice.below(3) == 0
+        if kind not in ("move", "move_ship"):
+            return Request(kind, order, by_id=by_id)
+        now = self.rows["orders"][order]["city"]
+        if now != home and self.dice.below(2):
+            return Request(kind, order, home, by_id, home=True)
+        return Request(kind, order, self.dice.choice([c for c in CITIES if c not in (now, home)]), by_id)
+
+    def judged(self, asker: int, requests: Sequence[Request], withheld: frozenset[str] = frozenset()) -> list[Asked]:
+        """The requests with what each calls for."""
+        return [_judged(self.start.key[0], asker, request, withheld) for request in requests]
+
+    def customers(self) -> Iterator[int]:
+        """The customers, each time in a new order; gives up after many."""
+        for _ in range(_TRIES):
+            yield from self.dice.sample(self.start.core, len(self.start.core))
+        raise AssertionError("no task fits this base; bases hold every case, so this is a defect")
+
+    def one(self, writes: int) -> tuple[int, list[Asked], frozenset[str]]:
+        """Levels 1 and 2."""
+        for asker in self.customers():
+            # The kind is drawn before the order: there are more ways to ask for some kinds than for others.
+            options = self.judged(asker, self.options(asker))
+            fits = [o for o in options if not o.decision.reason and len(o.decision.writes) == writes]
+            if fits:
+                kind = self.dice.choice(sorted({option.request.kind for option in fits}))
+                return asker, [next(o for o in fits if o.request.kind == kind)], frozenset()
+        raise AssertionError
+
+    def refusal(self) -> tuple[int, list[Asked], frozenset[str]]:
+        """Level 3."""
+        reason = self.dice.choice(REFUSALS)
+        for asker in self.customers():
+            own_requests = self.options(asker)
+            options = self.judged(asker, self.foreign(asker) if reason == "not_owner" else own_requests)
+            chosen = [option for option in options if option.decision.reason == reason][:1]
+            if chosen:
+                if self.dice.below(3):
+                    chosen += [o for o in self.judged(asker, own_requests) if self._beside(o, chosen, 2)][:1]
+                return asker, self.dice.sample(chosen, len(chosen)), frozenset()
+        raise AssertionError
+
+    def missing(self) -> tuple[int, list[Asked], frozenset[str]]:
+        """Level 4."""
+        wanted, without = self.dice.integer(3, 4), self.dice.below(3) > 0
+        for asker in self.customers():
+            own_requests = self.options(asker)
+            options = [option for option in self.judged(asker, own_requests) if not option.decision.reason]
+            first = options[0]
+            gone = frozenset([self.dice.choice(first.decision.writes).name]) if without else frozenset()
+            chosen = self.judged(asker, [first.request], gone)
+            for option in self.judged(asker, own_requests, gone):
+                left = wanted - _count(chosen)
+                if self._beside(option, chosen, left):
+                    chosen.append(option)
+            if _count(chosen) == wanted and len(chosen) <= 3:
+                return asker, self.dice.sample(chosen, len(chosen)), gone
+        raise AssertionError
+
+    def six(self) -> tuple[int, list[Asked], frozenset[str]]:
+        """Level 5."""
+        for asker in self.customers():
+            chosen: list[Asked] = []
+            if self.dice.below(2):
+                refusals = self.judged(asker, [*self.foreign(asker), *self.options(asker)])
+                chosen = self.dice.sample([o for o in refusals if o.decision.reason], 1)
+            for option in self.judged(asker, self.options(asker)):
+                if self._beside(option, chosen, 6 - _count(chosen)):
+                    chosen.append(option)
+            used = {write.name for option in chosen for write in option.decision.writes}
+            if _count(chosen) == 6 and len(chosen) >= 3 and all(used & tools for tools in ROLES.values()):
+                return asker, self.dice.sample(chosen, len(chosen)), frozenset()
+        raise AssertionError
+
+    @staticmethod
+    def _beside(option: Asked, chosen: Sequence[Asked], most: int) -> bool:
+        """Whether an option is to be carried out, with at most so many writes, on an order not yet chosen."""
+        fresh = all(option.request.order != other.request.order for other in chosen)
+        return fresh and not option.decision.reason and len(option.decision.writes) <= most
+
+    def text(self, asker: int, chosen: Sequence[Asked], named: bool) -> str:
+        """What the customer says."""
+        wishes = []
+        for option in chosen:
+            request = option.request
+            ref = f"order {request.order}" if request.by_id else f"my {self._item(request)} order"
+            words = self.dice.choice(_WORDS[request.kind])
+            wishes.append(words.format(ref=ref, city="my home city" if request.home else request.city))
+        who = self.rows["customers"][asker]["name"] if named else f"Customer {asker}"
+        return f"{who}: {'; '.join(wishes)}."
+
+    def _item(self, request: Request) -> str:
+        return str(self.rows["orders"][request.order]["item"])
+
+    def reads(self, asker: int, chosen: Sequence[Asked], named: bool) -> list[ToolCall]:
+        """What cannot be known without looking it up; each once."""
+        calls = [call("find_customer", name=self.rows["customers"][asker]["name"])] if named else []
+        if not named and any(option.request.home and not option.decision.reason for option in chosen):
+            calls.append(call("get_customer", customer=asker))
+        if any(not option.request.by_id for option in chosen):
+            calls.append(call("list_orders", customer=asker))
+        for option in chosen:
+            if _needs_row(option):
+                calls.append(call("get_order", order=option.request.order))
+            calls += option.decision.reads
+        return calls
+
+
+@lru_cache(maxsize=2**16)  # a level's tasks share bases, and so most of what could be asked
+def _judged(number: int, asker: int, request: Request, withheld: frozenset[str]) -> Asked:
+    return Asked(request, decide(base(number).rows, asker, request, withheld))
+
+
+def _count(chosen: Sequence[Asked]) -> int:
+    return sum(len(option.decision.writes) for option in chosen)
+
+
+def _needs_row(option: Asked) -> bool:
+    """Whether the order's own row has to be read: the list of a customer's orders shows only item and status."""
+    request, decision = option.request, option.decision
+    if request.by_id:
+        return True
+    if decision.reason == "no_tool":
+        return decision.row
+    return request.kind != "move" and decision.reason in ("", "over_limit")
+
+
+@lru_cache(maxsize=16384)
+def build(level: int, seed: int) -> ToolProblem:
+    """The task of one seed. Same arguments, same task, in every process; the domain's options never change it."""
+    dice = Dice(f"depot/{level}", seed)
+    number = dice.below(BASES)
+    start = base(number)
+    name = f"depot/{level}/{seed}"
+    if level == 0:
+        text, write = _level0(dice, start)
+        return ToolProblem(name, (text,), 1, 0, secret=Plan(number, (), (write,)))
+    writer = _Writer(dice, start)
+    make: Callable[[], tuple[int, list[Asked], frozenset[str]]]
+    make = {
+        1: lambda: writer.one(1), 2: lambda: writer.one(2), 3: writer.refusal, 4: writer.missing, 5: writer.six
+    }[level]  # fmt: skip
+    asker, chosen, withheld = make()
+    named = dice.below(2) == 0
+    text = writer.text(asker, chosen, named)
+    reads = tuple(writer.reads(asker, chosen, named))
+    writes = tuple(write for option in chosen for write in option.decision.writes)
+    reasons = tuple(option.decision.reason for option in chosen if option.decision.reason)
+    plan = Plan(number, reads, writes, reasons)
+    return ToolProblem(name, (text,), len(reads) + len(writes), level, (withheld,) if withheld else (), secret=plan)
+
+
+def parse(problem_id: str) -> tuple[int, int]:
+    """Returns level and seed of an id.
+
+    Raises:
+        DataError: It is not the id of a task of the depot.
+    """
+    parts = problem_id.split("/")
+    if len(parts) == 3 and parts[0] == "depot" and parts[1].isdecimal() and parts[2].isdecimal():
+        level, seed = int(parts[1]), int(parts[2])
+        if level in LEVELS and seed < 2**32:
+            return level, seed
+    raise DataError(
+        f"'{problem_id}' is not the id of a task of the depot. Expected depot/<level>/<seed> with a level from 0 to 5 "
+        "and a seed below 2**32, e.g. depot/0/7."
+    )
+
+
+@lru_cache(maxsize=16)
+def panel(level: int) -> tuple[tuple[int, str], ...]:
+    """The tasks of a level as (seed, split): the first, in order, whose texts were not seen before."""
+    seeds_of: dict[str, int] = {}
+    used: Counter[str] = Counter()
+    for seed in range(50 * PANEL):
+        problem = build(level, seed)
+        text, tool = problem.turns[0], problem.secret.writes[0].name
+        if text in seeds_of or (level == 0 and used[tool] == LEVEL0_SHARE):
+            continue
+        seeds_of[text] = seed
+        used[tool] += 1
+        if len(seeds_of) == PANEL:
+            break
+    return tuple((seed, split_of(text)) for text, seed in seeds_of.items())
+
+
+def split_of(text: str) -> str:
+    """``"test"`` for a quarter of all texts, else ``"train"``: by content, so that no text is in both."""
+    return "test" if hashlib.sha256(text.encode()).digest()[0] % 4 == 0 else "train"
+
+
+def seeds(level: int, split: str) -> tuple[int, ...]:
+    """The seeds of a level's tasks in a split."""
+    return tuple(seed for seed, part in panel(level) if part == split)
+
+
+__all__ = ["BASES", "LEVELS", "PANEL", "REFUSALS", "SPLITS", "Plan", "build", "panel", "parse", "seeds"]

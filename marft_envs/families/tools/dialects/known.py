@@ -1,0 +1,205 @@
+"""All dialects by name: reads a reply in one, sees that it is in another, finds the one that a template writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from marft_envs.core import thoughts
+from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.families.tools.dialects.base import Bad, Dialect, Reply, Schemas
+from marft_envs.families.tools.dialects.gemma import Gemma4
+from marft_envs.families.tools.dialects.harmony import Harmony
+from marft_envs.families.tools.dialects.hermes import LOOSE, Hermes, unfenced
+from marft_envs.families.tools.dialects.pythonic import LIST, SINGLE, Lfm2, LlamaPythonic, Olmo3
+from marft_envs.families.tools.dialects.tagged import DeepSeekV32, Glm, MiniMax, Muse, QwenXml, Seed
+from marft_envs.families.tools.dialects.tags import Tags
+from marft_envs.families.tools.dialects.wrapped import (
+    Cohere,
+    DeepSeekV3,
+    DeepSeekV31,
+    KimiK2,
+    LlamaJson,
+    MistralV3,
+    MistralV11,
+    MistralV13,
+    Nemotron,
+    Phi4,
+)
+from marft_envs.families.tools.types import ToolCall
+
+DEFAULT = "hermes"
+
+DIALECTS: dict[str, Dialect] = {
+    each.name: each
+    for each in (
+        Hermes(), QwenXml(), Glm(), LlamaJson(), LlamaPythonic(), MistralV3(), MistralV11(), MistralV13(), DeepSeekV3(),
+        DeepSeekV31(), DeepSeekV32(), KimiK2(), Harmony(), Gemma4(), Cohere(), Lfm2(), Nemotron(), Phi4(), Seed(),
+        MiniMax(), Muse(), Olmo3(), Tags(),
+    )
+}  # fmt: skip
+"""Name -> dialect."""
+
+_TOKEN = re.compile(r"<[|｜][^<>\s]+>|<[^<>\s]+[|｜]>|</?[\w:]+>|\[/?[A-Z_]+\]")
+
+MARKS = thoughts.MARKS | frozenset(
+    mark for each in DIALECTS.values() for mark in (*each.marks, *each.also) if _TOKEN.fullmatch(mark)
+)
+"""Special tokens that calls and thoughts are written with: decoding must keep them, or they are lost to the readers."""
+
+# A blank may stand behind the bracket of a mark: so the words of peers are shown.
+_SIGNS = tuple(
+    (re.compile(pattern), name)
+    for pattern, name in (
+        (r"<[ ]?/?seed:tool_call>", "seed"),
+        (r"<[ ]?tool_call>\s*<function=|<function=[\w.-]+>|<parameter=[\w.-]+>", "qwen-xml"),
+        (r"<[ ]?tool_call>\s*[A-Za-z_][\w.:/-]*\s*(?:<arg_key>|<[ ]?/tool_call>)|<arg_key>", "glm"),
+        (r"<[ ]?/?tool_call>", "hermes"),
+        (r"\[[ ]?TOOL_CALLS\]\s*[\[{]", "mistral-v3"),
+        (r"\[[ ]?CALL_ID\]", "mistral-v11"),
+        (r"\[[ ]?TOOL_CALLS\]|\[[ ]?ARGS\]\s*\{", "mistral-v13"),
+        (r"<[ ]?/?｜DSML｜", "deepseek-v3.2"),
+        (r"<[ ]?｜tool▁call▁begin｜>\s*function|function<[ ]?｜tool▁sep｜>", "deepseek-v3"),
+        (r"<[ ]?｜tool▁(?:calls?▁|sep)", "deepseek-v3.1"),
+        (r"<[ ]?\|tool_call(?:s_section)?(?:_argument)?_begin\|>", "kimi-k2"),
+        (r"\bto=functions\.|<[ ]?\|channel\|>\s*commentary\s+to=", "harmony"),
+        (r"<[ ]?\|tool_call>|<[ ]?tool_call\|>", "gemma4"),
+        (r"<[ ]?\|(?:START|END)_ACTION\|>|^Action:\s*```json|\{\s*\"tool_call_id\"\s*:", "cohere"),
+        (r"<[ ]?\|tool_call_(?:start|end)\|>", "lfm2"),
+        (r"<[ ]?/?TOOLCALL>", "nemotron"),
+        (r"<[ ]?\|/?tool_call\|>", "phi4"),
+        (r"<[ ]?/?(?:minimax:tool_call|invoke name=)", "minimax"),
+        (r"<[ ]?/?atem:", "muse"),
+        (r"<[ ]?/?function_calls>", "olmo3"),
+        (r"<[ ]?\|python_tag\|>\s*\{", "llama-json"),
+        (r"<[ ]?\|python_(?:tag|start)\|>", "llama-pythonic"),
+    )
+)
+_PLAIN_TAG = "</{}>"
+_LIST_AT_LINE = re.compile(rf"^[ \t]*{LIST.pattern}", re.ASCII | re.MULTILINE)
+
+
+def dialect(name: str) -> Dialect:
+    """Returns the dialect of that name.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if name not in DIALECTS:
+        raise ConfigError(f"There is no dialect '{name}'. {did_you_mean(name, DIALECTS)}")
+    return DIALECTS[name]
+
+
+def read(name: str, text: str, schemas: Schemas | None = None) -> Reply:
+    """Returns the calls of a reply in a dialect; what looks like a call in another one is an error, never words.
+
+    Args:
+        name: The dialect that is expected; ``any``: whichever it is written in, the default where none is known.
+        text: The reply, thoughts and all.
+        schemas: Tool -> schema of its arguments, of the tools that the agent holds.
+    """
+    if "<" not in text and "{" not in text and "[" not in text and "(" not in text and "=" not in text:
+        return Reply(words=text.strip())
+    if name == "any":
+        name = seen(text[: len(text)], schemas or ()) or DEFAULT
+    expected = dialect(name)
+    reply = expected.read(text, schemas)
+    if reply.error == "too_large" and not _suspicious(text):
+        return Reply(words=thoughts.spoken(text).strip())
+    if reply.error in _SETTLED:
+        return reply
+    try:
+        rest = expected.said(text) if reply.error else reply.words
+    except Bad:
+        return reply
+    other = seen(rest, schemas or (), without=expected)
+    if other is None:
+        return reply
+    if other == name:
+        return reply if reply.error else Reply(error="bad_form")
+    if other == "json":
+        return reply if reply.error else Reply(error="mixed")
+    found = DIALECTS[other]
+    what = f"this looks like a call in the form of {found.name} ({found.families}); expected {expected.form}"
+    return Reply(error="other_dialect", detail=what)
+
+
+_SETTLED = frozenset({"too_large", "too_many", "too_deep", "bad_text", "bad_number", "duplicate_key"})
+
+
+def _suspicious(text: str) -> bool:
+    return "{" in text or "tool_call>" in text or "<think>" in text or seen(text, ()) is not None
+
+
+def seen(text: str, names: Iterable[str], without: Dialect | None = None) -> str | None:
+    """Returns the dialect that a reply looks like, ``json`` for a call in plain JSON among words; None: only words.
+
+    Args:
+        text: The reply, without thoughts.
+        names: Tools that are held; their tags are search tags.
+        without: The dialect that has read it: of what is left, plain JSON and Python are its business.
+    """
+    for pattern, name in _SIGNS:
+        if pattern.search(text):
+            return name
+    if "</" in text and any(_PLAIN_TAG.format(name) in text and f"<{name}>" in text for name in names):
+        return "tags"
+    if 0 <= text.find("<search>") < text.rfind("</search>"):
+        return "tags"
+    bare = unfenced(text) if "```" in text else text
+    stripped = bare.strip()
+    if LIST.match(stripped) or SINGLE.fullmatch(stripped) or (stripped.endswith(")]") and _LIST_AT_LINE.search(bare)):
+        return "llama-pythonic"
+    if LOOSE.search(bare):
+        whole = stripped[:1] in "{[" and without is None
+        return ("llama-json" if '"parameters"' in bare else "hermes") if whole else "json"
+    return None
+
+
+class Found(NamedTuple):
+    """What was found out about the calls that a chat template writes."""
+
+    dialect: Dialect | None
+    """None: no dialect reads them."""
+    reply: str
+    """The part of the rendered text that is the reply, as far as it was read; all of it where nothing could be read."""
+    reason: str = ""
+    """Why there is no dialect."""
+
+
+def find(rendered: str, calls: Sequence[ToolCall], schemas: Schemas) -> Found:
+    """Returns the dialect in which a template has written calls.
+
+    Of a text that begins with a reply and goes on with what follows a reply, the longest part is sought that a dialect
+    reads as exactly these calls and no words; of several dialects, the one with the most marks in it is meant.
+
+    Args:
+        rendered: What the template writes from where the reply begins to the tool's result.
+        calls: What it was given.
+        schemas: Of the calls' tools.
+    """
+    wanted, best = tuple(calls), Found(None, rendered)
+    rank = -1
+    for each in DIALECTS.values():
+        marks = sum(mark in rendered for mark in each.marks)
+        if marks < len(each.marks) or marks <= rank:
+            continue
+        for end in _ends(rendered):
+            reply = each.read(rendered[:end], schemas)
+            if reply.calls == wanted and not reply.words:
+                best, rank = Found(each, rendered[:end]), marks
+                break
+    if best.dialect is not None:
+        return best
+    if not rendered.strip() or not any(call.name in rendered for call in wanted):
+        return Found(None, rendered, "it leaves calls out")
+    like = seen(rendered, [call.name for call in wanted])
+    looks = f" (it looks like {like})" if like in DIALECTS else ""
+    return Found(None, rendered, f"it writes calls in a form that no dialect reads{looks}")
+
+
+def _ends(rendered: str) -> list[int]:
+    """Where a reply may end: before each mark of a template, the last first, and at line ends."""
+    places = {match.start() for match in re.finditer(r"<|\[|\n|\Z", rendered)}
+    return sorted(places | {match.end() for match in _TOKEN.finditer(rendered)}, reverse=True)

@@ -1,0 +1,298 @@
+"""``MCPToolDomain``: any MCP server as the tools of a team."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from marft_envs.errors import ConfigError, DataError, MarftError, WorkerError
+from marft_envs.families.tools.mcp.client import Connection, named
+from marft_envs.families.tools.mcp.wire import DOMAIN, check_size, chosen
+from marft_envs.families.tools.mcp.worlds import LIST, ForeignWorld, MarftWorld, controlled
+from marft_envs.families.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, graded
+from marft_envs.families.tools.values import frozen
+from marft_envs.problems.sets import ProblemSet, of_split
+
+GradeFn = Callable[..., "Grade | bool | float"]
+"""Judges an episode by ``world.history`` (calls and results) and ``world.ask(tool, arguments)`` (the server itself); a
+number is the progress, and 1 (or True) is completion."""
+Problems = Sequence[ToolProblem] | Mapping[str, Sequence[ToolProblem]]
+MOST_TOOLS = 1_000
+"""That a server may list; the largest public ones have some hundred."""
+_MOST_PAGES = 100
+
+
+class MCPToolDomain:
+    """A :class:`marft_envs.families.tools.types.ToolDomain` whose tools are an MCP server's.
+
+    A server made by :func:`as_mcp_server` brings problems, grades, policy and roles along; one connection serves all
+    episodes, and its worlds can be copied. To any other server the problems and their grading are given here; every
+    episode has a connection of its own (of a command: a process of its own), unless ``shared``.
+
+    Args:
+        server: The URL of an MCP endpoint (streamable HTTP); a command as a list of words, or
+            ``mcp.StdioServerParameters`` for its environment and folder (stdio); a server object of the package ``mcp``
+            (in process); or a function that takes the problem (None: only the tools are asked for) and returns one of
+            these, to prepare what the server works on.
+        problems: What the user can want, one list for all splits or a mapping from split to list.
+        grade: Judges an episode; see :data:`GradeFn`. With a parameter ``told`` it is given what the user was told.
+            Default: ``secret["expected"]`` of a problem, a list of (:class:`ToolCall`, value): these calls are made at
+            the end, and progress is the share of those answers that have come true. Any JSON value equals itself only;
+            68 equals 68.0.
+        oracle: Gold calls per user turn; default: ``secret["calls"]`` of a problem.
+        policy: Text that every acting agent is shown; default: the server's instructions.
+        specialists: Role -> names of its tools.
+        user_tools: Names of the user-agent's tools.
+        tools: Names of the tools that agents may hold; default: all.
+        read_only: Names of tools that change nothing, where the server does not say so.
+        timeout_s: Wall seconds for one call.
+        start_s: Wall seconds for the server to start, and to open, judge or list problems; the default leaves time for
+            a first start by ``npx`` or ``uvx``, which download it.
+        shared: One connection for all episodes; for servers whose state does not matter.
+        name: The domain's name; default: the server's.
+
+    Raises:
+        ConfigError: If the server's tools, or what is said about them, cannot work.
+        MissingExtraError: If the package ``mcp`` is not installed.
+        WorkerError: If the server does not start.
+    """
+
+    may_block = True
+
+    def __init__(
+        self,
+        server: Any,
+        problems: Problems | None = None,
+        grade: GradeFn | None = None,
+        *,
+        oracle: Callable[[ToolProblem], list[list[ToolCall]]] | None = None,
+        policy: str | None = None,
+        specialists: Mapping[str, Collection[str]] | None = None,
+        user_tools: Collection[str] | None = None,
+        tools: Collection[str] | None = None,
+        read_only: Collection[str] = (),
+        timeout_s: float = 30.0,
+        start_s: float = 60.0,
+        shared: bool = False,
+        name: str | None = None,
+    ) -> None:
+        self._server, self._given, self._grade, self._oracle = server, problems, grade, oracle
+        self._start_s, self._shared, self.ours = start_s, shared, False
+        self._prepare()
+        connection = self.connection()
+        try:
+            listed, about, instructions = connection.introduced(_introduced, start_s)
+            self.ours = DOMAIN in about
+            """Whether the server was made by :func:`as_mcp_server`."""
+            ours: Mapping[str, Any] = about.get(DOMAIN, {})
+            self._refuse(problems, grade)
+            selected = chosen(listed, tools, timeout_s, frozenset(read_only))
+            check_size(selected, policy or str(ours.get("policy", instructions)))
+        except MarftError:
+            self.close()
+            raise
+        self.tools: Mapping[str, Tool] = {tool.name: tool for tool in selected}
+        self.copyable = self.ours
+        """Whether worlds can be copied half-way: the state of a stranger's server cannot be had."""
+        self.name = name or ours.get("name") or connection.name
+        self.policy = policy if policy is not None else ours.get("policy", instructions)
+        roles = specialists if specialists is not None else ours.get("specialists", {})
+        self.specialists = {role: frozenset(names) & set(self.tools) for role, names in roles.items()}
+        self.user_policy = ours.get("user_policy", "")
+        self.user_tools = frozenset(user_tools if user_tools is not None else ours.get("user_tools", ()))
+        if not self.ours and not shared:
+            self.close()
+
+    def _prepare(self) -> None:
+        self._lock, self._open = threading.Lock(), list[Connection]()
+        self._left = list[Connection]()  # servers that hung, where other episodes go on
+
+    def _refuse(self, problems: Problems | None, grade: GradeFn | None) -> None:
+        if self.ours and (problems is not None or grade is not None):
+            raise ConfigError("This server brings its problems and grades along. Leave problems and grade out.")
+        if not self.ours and problems is None:
+            raise ConfigError(
+                f"The MCP server '{named(self._server)}' has tools, but no problems. Next: problems=[ToolProblem(…)], "
+                "with grade=… or secret={'expected': [(ToolCall(…), value)]}."
+            )
+
+    def connection(self, problem: ToolProblem | None = None) -> Connection:
+        """Returns the connection for a problem's episode: the one that is there if it still serves, else a new one."""
+        with self._lock:
+            if problem is None or self._shared:
+                unfit = [opened for opened in self._open if not self._serves(opened)]
+                self._left = [old for old in (*self._left, *unfit) if not _forsaken(old)]
+                self._open = [opened for opened in self._open if opened not in unfit]
+                if self._open:
+                    return self._open[0]
+            self._open = [opened for opened in self._open if opened.usable]
+            server = self._server(problem) if _makes(self._server) else self._server
+            self._open.append(Connection(server, self._start_s))
+            return self._open[-1]
+
+    def _serves(self, opened: Connection) -> bool:
+        """Whether a server is good for one more episode.
+
+        A call that hangs on a server of ours may hold what every other task needs, though there is a sign of life; so
+        a new one is started, and who works on the old one goes on there. A shared server of others may be slow.
+        """
+        return opened.usable and (not opened.suspect or (not self.ours and opened.answers()))
+
+    def problems(
+        self, split: str, levels: Sequence[int] | None = None, limit: int | None = None
+    ) -> ProblemSet[ToolProblem]:
+        """Returns the problems of a split.
+
+        Raises:
+            DataError: If there are none.
+        """
+        if self.ours:
+            wanted = {"split": split, "levels": None if levels is None else list(levels), "limit": limit}
+            return ProblemSet(self._asked(wanted), f"{self.name} ({split})", partial(self._one, wanted))
+        return of_split(self.name, self._given or (), split, levels, limit)
+
+    def _asked(self, wanted: dict[str, Any]) -> list[ToolProblem]:
+        filters = {key: value for key, value in wanted.items() if value is not None}
+        try:
+            rows = controlled(self.connection(), LIST, filters, self._start_s)
+        except ToolError as error:
+            raise DataError(str(error)) from error
+        return [
+            ToolProblem(
+                row["task_id"], tuple(row["turns"]), row["least_steps"], row["level"],
+                tuple(frozenset(names) for names in row["withheld"]),
+            )
+            for row in rows
+        ]  # fmt: skip
+
+    def _one(self, wanted: dict[str, Any], task_id: str) -> ToolProblem:
+        return self._asked({**wanted, "task_id": task_id})[0]
+
+    def open(self, problem: ToolProblem) -> MarftWorld | ForeignWorld:
+        """Returns a fresh world; a server that has died or hangs is started anew.
+
+        Raises:
+            WorkerError: If it does not start.
+        """
+        if self.ours:
+            world = MarftWorld(self.connection, problem, self.tools, self._start_s)
+            world.start()
+            return world
+        connection = self.connection(problem)
+        foreign = ForeignWorld(connection, self.tools, not self._shared)
+        if self._grade is None:
+            try:
+                foreign.baseline = _held(foreign, problem)
+            except TimeoutError as error:
+                raise WorkerError(f"The MCP server '{connection.name}' did not answer in time.") from error
+        return foreign
+
+    def begin_turn(self, problem: ToolProblem, world: MarftWorld | ForeignWorld, turn: int) -> None:
+        """Tells a server of ours."""
+        if isinstance(world, MarftWorld):
+            world.begin_turn(turn)
+
+    def grade(self, problem: ToolProblem, world: MarftWorld | ForeignWorld, told: Sequence[str] = ()) -> Grade:
+        """Judges state and words to the user; where a server cannot be asked, nothing is achieved (``server_lost``)."""
+        try:
+            if isinstance(world, MarftWorld):
+                return world.grade(told)
+            verdict = _expected(world, problem) if self._grade is None else graded(self._grade, world, problem, told)
+        except (WorkerError, TimeoutError):
+            return Grade(False, 0.0, {"server_lost": True})
+        return Grade.of(verdict)
+
+    def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
+        """Returns gold calls, if they were given here; a server does not tell them."""
+        missing = f"'{self.name}' has no oracle here: gold calls stay on the server. Give oracle=…."
+        return problem.asked(self._oracle, missing)
+
+    def close(self) -> None:
+        """Leaves the server and ends its processes; the next use starts it again."""
+        with self._lock:
+            left, self._open, self._left = [*self._open, *self._left], [], []
+        for connection in left:
+            connection.close(wait=False)
+        for connection in left:
+            connection.close()
+
+    def __enter__(self) -> MCPToolDomain:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MCPToolDomain:
+        """Itself: copies of episodes share the way to the server."""
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without connections; whoever unpickles it makes its own."""
+        if not (_makes(self._server) or isinstance(self._server, str | Sequence) or hasattr(self._server, "command")):
+            raise ConfigError(
+                f"A server object ('{self.name}') cannot be pickled. Give a function that makes the server instead."
+            )
+        return {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_open", "_left")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._prepare()
+
+
+def _forsaken(old: Connection) -> bool:
+    """Leaves a server that is gone, or on which nobody works any more."""
+    if old.usable and old.worlds:
+        return False
+    old.close(wait=False)
+    return True
+
+
+def _makes(server: Any) -> bool:
+    """Whether this is a function that returns a server."""
+    return callable(server)
+
+
+async def _introduced(client: Any) -> tuple[list[Any], dict[str, Any], str]:
+    """All tools, what the list says about them, and the server's instructions."""
+    tools: list[Any] = []
+    about: dict[str, Any] = {}
+    cursor = None
+    for _ in range(_MOST_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        tools += page.tools
+        about |= page.meta or {}
+        cursor = page.next_cursor
+        if len(tools) > MOST_TOOLS:
+            raise ConfigError(f"The MCP server lists more than {MOST_TOOLS} tools; agents cannot read that many.")
+        if cursor is None:
+            break
+    return tools, about, client.instructions or ""
+
+
+def _held(world: ForeignWorld, problem: ToolProblem) -> list[bool]:
+    """Which of the expected answers the server gives."""
+    if not isinstance(problem.secret, Mapping) or "expected" not in problem.secret:
+        raise ConfigError(
+            f"How is '{problem.id}' graded? Give grade=…, or secret={{'expected': [(ToolCall(…), value), …]}}."
+        )
+    return [_answer(world, call) == ("answer", frozen(value)) for call, value in problem.secret["expected"]]
+
+
+def _answer(world: ForeignWorld, call: ToolCall) -> tuple[str, Any]:
+    try:
+        return "answer", frozen(world.ask(call.name, call.arguments))
+    except ToolError as error:
+        return "error", str(error)
+
+
+def _expected(world: ForeignWorld, problem: ToolProblem) -> Grade:
+    """Progress: answers that have come true less answers that have stopped being true, of those that were wrong."""
+    now, before = _held(world, problem), world.baseline
+    won = sum(new and not old for new, old in zip(now, before, strict=True))
+    spoilt = sum(old and not new for new, old in zip(now, before, strict=True))
+    wanted = before.count(False)
+    share = max(0.0, (won - spoilt) / wanted) if wanted else 0.0
+    done = all(now)
+    return Grade(done, 1.0 if done else share, {"achieved": won, "wanted": wanted, "wrong": spoilt})

@@ -1,0 +1,225 @@
+"""What an episode of tool use is worth, and the numbers that say how the team worked.
+
+Definitions, over the whole episode (``docs/tools.md`` has them as a table):
+
+* a *call* is a call of a domain's tool, ``finish`` and handovers apart; an *attempt* is a call of anything, or a reply
+  whose calls cannot be read; a *fault* is an attempt that failed by the agent's doing;
+* a *duplicate* is a call with the same name, arguments and state version as an earlier one, whoever made it; a state
+  version ends with every change of the state and with the user's turn;
+* a *handoff loop* is control that goes back and forth between two agents for more than two round trips (five handoffs
+  or more), whatever comes of it; an *idle loop*, which costs, is a run of turns that alternates so and brings nothing
+  new (no change, no value that was not there before; with a user-agent, no words that were not said before);
+* ``step_efficiency``, ``tool_selection_accuracy`` and ``trajectory_score`` are those of ``core.metrics``; a
+  *step* is a call of a domain's tool, or a reply whose calls cannot be read, and is worth 1 if it worked and was new.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from marft_envs.core import metrics as coordination
+from marft_envs.core.rewards import CompositeReward
+from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.families.tools import oracle
+from marft_envs.families.tools.types import Grade
+
+if TYPE_CHECKING:
+    from marft_envs.families.tools.task import ToolTask
+
+REWARDS = ("composite", "completion", "progress")
+"""How an episode is paid."""
+
+REFUSED = frozenset({"unknown_tool", "withheld", "not_permitted", "budget"})
+"""Errors of calls that were turned away at the door."""
+
+_KEPT = 0.1
+"""Share of what progress pays that a failed team keeps whatever its penalties."""
+
+
+Counts = defaultdict[str, int]
+_counts: Callable[[], Counts] = partial(defaultdict, int)
+_COMPOSITE = CompositeReward()
+
+
+class Step(NamedTuple):
+    """One call of a domain's tool, or a reply whose calls cannot be read."""
+
+    agent: str
+    tool: str
+    """As it was asked for; "" where nothing could be read, and of a refused handover or ``finish``."""
+    score: float
+    """1 if it worked and was no duplicate."""
+
+
+@dataclass
+class Tally:
+    """What is counted while an episode runs, per agent."""
+
+    calls: Counts = field(default_factory=_counts)
+    attempts: Counts = field(default_factory=_counts)
+    faults: Counts = field(default_factory=_counts)
+    duplicates: Counts = field(default_factory=_counts)
+    refusals: Counts = field(default_factory=_counts)
+    malformed: int = 0
+    turns: int = 0
+    steps: list[Step] = field(default_factory=list)
+    changed: bool = False
+    """Some call of the team's changed the state."""
+    trace: list[tuple[str, bool]] = field(default_factory=list)
+    """Per turn: who acted ("" for several at once, and between user turns), and whether it brought anything new."""
+
+    def chosen(self, agent: str | None = None) -> list[str]:
+        """Returns the names of the tools that an agent (None: anybody) asked for."""
+        return [step.tool for step in self.steps if step.tool and agent in (None, step.agent)]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tally:
+        new = Tally()
+        for name, value in vars(self).items():
+            setattr(new, name, copy.copy(value))
+        return new
+
+
+def check(reward: str | CompositeReward) -> None:
+    """Raises a ConfigError unless there is such a reward."""
+    if isinstance(reward, str) and reward not in REWARDS:
+        raise ConfigError(f"There is no reward '{reward}' for tool use. {did_you_mean(reward, REWARDS)}")
+    if not isinstance(reward, str | CompositeReward):
+        raise ConfigError(f"reward must be one of {', '.join(REWARDS)} or a CompositeReward; got {reward!r}.")
+
+
+def lowest(reward: str | CompositeReward) -> float:
+    """Returns the least that an episode can be paid."""
+    rule = _COMPOSITE if reward == "composite" else reward
+    return rule.lowest if isinstance(rule, CompositeReward) else 0.0
+
+
+def loops(trace: Sequence[tuple[str, bool]]) -> tuple[int, int]:
+    """Returns how many idle loops there are, and how many turns they have together."""
+    if [new for _, new in trace].count(False) <= coordination.FEWEST_HANDOFFS:
+        return 0, 0
+    lengths = coordination.alternations(["" if new else agent for agent, new in trace])
+    return len(lengths), sum(lengths)
+
+
+def penalties(tally: Tally, least_steps: int) -> dict[str, float]:
+    """Returns the terms that a team pays for, each in [0, 1]; a team that does nothing has none.
+
+    ``steps``: e / (e + least) for e calls more than the oracle's least; ``errors``: faults / attempts; ``duplicates``:
+    duplicates / calls; ``loops``: share of turns that lie in idle loops.
+    """
+    calls, attempts = sum(tally.calls.values()), sum(tally.attempts.values())
+    excess = max(0, calls - least_steps)
+    turns = len([agent for agent, _ in tally.trace if agent])
+    return {
+        "steps": excess / (excess + max(least_steps, 1)),
+        "errors": sum(tally.faults.values()) / attempts if attempts else 0.0,
+        "duplicates": sum(tally.duplicates.values()) / calls if calls else 0.0,
+        "loops": min(1.0, loops(tally.trace)[1] / turns) if turns else 0.0,
+    }
+
+
+def score(
+    reward: str | CompositeReward, grade: Grade, tally: Tally, least_steps: int
+) -> tuple[float, dict[str, float]]:
+    """Returns what the episode is worth so far, and the weighted terms.
+
+    Under ``composite`` a failed team that has made progress never falls to the level of one that did nothing: its
+    penalties are scaled down until a tenth of what the progress pays is left. Without progress nothing is scaled, so
+    idle calls are worth less than silence.
+    """
+    done = float(grade.completion)
+    if reward == "completion":
+        return done, {"completion": done}
+    if reward == "progress":
+        return float(grade.progress), {"progress": float(grade.progress)}
+    rule = reward if isinstance(reward, CompositeReward) else _COMPOSITE
+    terms = penalties(tally, least_steps)
+    total, parts = rule(completion=done, progress=float(grade.progress), **terms)
+    owed, earned = -sum(parts[name] for name in terms), rule.progress * grade.progress
+    if not grade.completion and earned > 0 and owed > (1 - _KEPT) * earned:
+        terms = {name: value * (1 - _KEPT) * earned / owed for name, value in terms.items()}
+        total, parts = rule(completion=done, progress=float(grade.progress), **terms)
+    return total, {name: value + 0.0 for name, value in parts.items()}  # without negative zeros
+
+
+def metrics(
+    grade: Grade,
+    tally: Tally,
+    least_steps: int,
+    agents: Sequence[str],
+    max_calls: int,
+    budgets: Mapping[str, int],
+    gold: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, float]:
+    """Returns the team's numbers, and those of each agent as ``name/agent``.
+
+    Args:
+        grade: What the domain says of the state.
+        tally: What was counted.
+        least_steps: Calls that the oracle needs.
+        agents: The team.
+        max_calls: The team's limit.
+        budgets: Agent -> limit of its own.
+        gold: Agent -> names of the tools that the oracle calls as that agent; None: nobody knows.
+    """
+    calls, attempts = sum(tally.calls.values()), sum(tally.attempts.values())
+    looped = coordination.handoff_loops([agent for agent, _ in tally.trace])
+    out = {
+        "completion": float(grade.completion),
+        "progress": float(grade.progress),
+        "calls": float(calls),
+        "excess_steps": float(max(0, calls - least_steps)),
+        "error_rate": sum(tally.faults.values()) / attempts if attempts else 0.0,
+        "duplicates": float(sum(tally.duplicates.values())),
+        "turns": float(tally.turns),
+        "handoff_loops": float(looped),
+        "handoff_loop_rate": float(looped > 0),
+        "idle_loops": float(loops(tally.trace)[0]),
+        "step_efficiency": coordination.step_efficiency(grade.completion, least_steps, calls),
+        "trajectory_score": coordination.trajectory_score([step.score for step in tally.steps]),
+        "refusals": float(sum(tally.refusals.values())),
+        "malformed": float(tally.malformed),
+        "declined": float(not tally.changed),
+        "budget_use": calls / max_calls,
+    }
+    if "injected" in grade.info:
+        out["obeyed"] = float(bool(grade.info["injected"]))
+    if gold is not None:
+        wanted = [name for names in gold.values() for name in names]
+        out["tool_selection_accuracy"] = coordination.tool_selection_accuracy(tally.chosen(), wanted)
+    for agent in agents:
+        if gold is not None:
+            share = coordination.tool_selection_accuracy(tally.chosen(agent), gold.get(agent, ()))
+            out[f"tool_selection_accuracy/{agent}"] = share
+        mine = [step.score for step in tally.steps if step.agent == agent]
+        out[f"trajectory_score/{agent}"] = coordination.trajectory_score(mine)
+        tried = tally.attempts[agent]
+        out[f"calls/{agent}"] = float(tally.calls[agent])
+        out[f"error_rate/{agent}"] = tally.faults[agent] / tried if tried else 0.0
+        out[f"duplicates/{agent}"] = float(tally.duplicates[agent])
+        out[f"refusals/{agent}"] = float(tally.refusals[agent])
+        out[f"budget_use/{agent}"] = tally.calls[agent] / budgets.get(agent, max_calls)
+    return out
+
+
+class Paid:
+    """What a team was paid for last, as it was then.
+
+    Its numbers take as long as the episode is, so they are worked out when somebody looks, and once.
+    """
+
+    def __init__(self, grade: Grade, tally: Tally) -> None:
+        self._grade, self._tally = grade, copy.deepcopy(tally)
+        self._numbers: dict[str, float] | None = None
+
+    def numbers(self, task: ToolTask) -> dict[str, float]:
+        """Returns the metrics of the task's present problem."""
+        if self._numbers is None:
+            least, limit, gold = task.problem.least_steps, task.limits.max_calls, oracle.wanted(task)
+            self._numbers = metrics(self._grade, self._tally, least, task.agents, limit, task.budgets, gold)
+        return self._numbers

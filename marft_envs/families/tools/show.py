@@ -1,0 +1,86 @@
+"""What an agent reads of its task: the policy, the tools, and what the user has said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from marft_envs.core.types import Show, TurnRecord
+from marft_envs.families.tools.types import Tool
+
+SHOWN = ("openai", "dialect", "signatures", "names", "none")
+"""How an agent's tools stand in its observation."""
+
+
+def signature(tool: Tool) -> str:
+    """Returns a tool as one line, like ``refund(order_id: string, amount?: number): Refunds an order``."""
+    required = tool.parameters.get("required", ())
+    named = []
+    for name, schema in tool.parameters.get("properties", {}).items():
+        kind = schema.get("type") if isinstance(schema, Mapping) else None
+        word = kind if isinstance(kind, str) else "any"
+        named.append(f"{name}{'' if name in required else '?'}: {word}")
+    return f"{tool.name}({', '.join(named)}): {tool.description}".split("\n", 1)[0]
+
+
+def tools(
+    kind: str,
+    mine: Sequence[Tool],
+    others: Mapping[str, Sequence[Tool]],
+    write: Callable[[Sequence[Tool]], str] | None = None,
+) -> list[str]:
+    """Returns paragraphs about tools.
+
+    Args:
+        kind: One of :data:`SHOWN`.
+        mine: What the reader can call now.
+        others: Role -> what it can call; names only are shown.
+        write: How the reader's dialect lists tools, for the kind ``dialect``.
+    """
+    if kind == "none":
+        return []
+    out = []
+    lines = [f"{role}: {', '.join(tool.name for tool in held)}" for role, held in others.items() if held]
+    if lines:
+        out.append("\n".join(["Tools of the others:", *lines]))
+    if mine and kind == "names":
+        out.append(f"Your tools: {', '.join(tool.name for tool in mine)}")
+    elif mine and write is not None:
+        out.append(write(mine))
+    elif mine:
+        out.append("\n".join(["Your tools:", *(tool.line if kind == "openai" else signature(tool) for tool in mine)]))
+    return out
+
+
+def document(text: str, readers: frozenset[str] | None, reader: str) -> list[str]:
+    """Returns a paragraph with a text of others for those who see it; ``readers`` are None where everybody does."""
+    return [f"The letter:\n{text}"] if text and (readers is None or reader in readers) else []
+
+
+_ONE = re.compile(r"[A-Za-z]{1,24}|\d{1,9}")
+
+
+def tersely(agents: frozenset[str], otherwise: Show | None) -> Show | None:
+    """Returns how turns stand in others' observations where some agents may only say one word or one number.
+
+    Args:
+        agents: Theirs are shown as a question mark if they are anything else.
+        otherwise: How the turns of all others stand there.
+    """
+    return partial(_tersely, agents, otherwise) if agents else otherwise
+
+
+def _tersely(
+    agents: frozenset[str], otherwise: Show | None, turn: TurnRecord, reader: str, sees: Sequence[int]
+) -> tuple[str, str] | None:
+    if turn.agent in agents:
+        return turn.text.strip() if _ONE.fullmatch(turn.text.strip()) else "?", ""
+    return None if otherwise is None else otherwise(turn, reader, sees)
+
+
+def user(words: Sequence[str], own: bool) -> list[str]:
+    """Returns paragraphs with the user's words, one per user turn; ``own``: the reader plays the user."""
+    tags = [f", round {i + 1}" if len(words) > 1 else "" for i in range(len(words))]
+    whose = "What you want" if own else "The user says"
+    return [f"{whose}{tag}:\n{text}" for tag, text in zip(tags, words, strict=True)]

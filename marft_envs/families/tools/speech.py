@@ -1,0 +1,105 @@
+"""How the agents of a team write calls: each in its dialect, which its profile names and its replies are read in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from marft_envs.core.teams import Team
+from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.families.tools.dialects import DEFAULT, DIALECTS, Dialect, Reply, dialect, read
+from marft_envs.families.tools.types import Tool, ToolCall
+
+ANY = "any"
+"""Not a dialect: whichever a reply is written in. What is told and written is the default's."""
+
+Named = str | Mapping[str, str]
+"""A dialect's name, or agent or role -> name."""
+
+
+def by_agent(named: Named, team: Team) -> dict[str, str]:
+    """Returns agent -> the name of its dialect; agents that a mapping leaves out have the default.
+
+    Raises:
+        ConfigError: An agent, a role or a dialect that there is not.
+    """
+    known = {name for agent in team.agents for name in (agent.name, agent.role)}
+    names = named.values() if isinstance(named, Mapping) else [named]
+    if not all(isinstance(name, str) for name in names):
+        raise ConfigError(
+            f"dialect is {named!r}; expected a name, or a table of agent or role = name. What there is:"
+            " docs/dialects.md."
+        )
+    table = dict.fromkeys(known, named) if isinstance(named, str) else dict(named)
+    for who, name in table.items():
+        if who not in known:
+            raise ConfigError(f"There is no agent or role '{who}' to have a dialect. {did_you_mean(who, known)}")
+        if name != ANY and name not in DIALECTS:
+            raise ConfigError(
+                f"There is no dialect '{name}'. {did_you_mean(name, [*DIALECTS, ANY])} What each is: docs/dialects.md."
+            )
+    return {agent.name: table.get(agent.name, table.get(agent.role, DEFAULT)) for agent in team.agents}
+
+
+def told(team: Team, dialects: Mapping[str, str]) -> Team:
+    """Returns the team with profiles that name each agent's own form of calls, where they named the default's."""
+    usual = dialect(DEFAULT).use
+    agents = (
+        replace(agent, prompt=agent.prompt.replace(usual, _of(dialects.get(agent.name, DEFAULT)).use))
+        for agent in team.agents
+    )
+    return replace(team, agents=tuple(agents))
+
+
+def _of(name: str) -> Dialect:
+    return dialect(DEFAULT if name == ANY else name)
+
+
+class Speech:
+    """Reads and writes the calls of a team's agents.
+
+    Args:
+        dialects: Agent -> the name of its dialect, or ``any``.
+        tools: Agent -> the tools that it may hold.
+
+    Raises:
+        ConfigError: A tool of an agent, or one of its arguments, has a name that the agent's dialect cannot write.
+    """
+
+    def __init__(self, dialects: Mapping[str, str], tools: Mapping[str, Sequence[Tool]]) -> None:
+        self.dialects = dict(dialects)
+        self._schemas = {agent: {tool.name: tool.parameters for tool in held} for agent, held in tools.items()}
+        for agent, held in tools.items():
+            for tool in held:
+                try:
+                    self.write(agent, [ToolCall(tool.name, dict.fromkeys(tool.parameters.get("properties", {}), 1))])
+                except ValueError as error:
+                    raise ConfigError(
+                        f"The tool '{tool.name}' of '{agent}' cannot be called in the dialect "
+                        f"'{self.dialects[agent]}': {error}. Rename it, or choose another dialect=."
+                    ) from error
+
+    def read(self, agent: str, text: str) -> Reply:
+        """Returns the calls of an agent's reply, or the error that keeps it from being read."""
+        return read(self.dialects[agent], text, self._schemas[agent])
+
+    def write(self, agent: str, calls: Sequence[ToolCall]) -> str:
+        """Returns a reply of an agent that asks for these calls.
+
+        Raises:
+            ValueError: A name cannot be written in the agent's dialect.
+        """
+        return _of(self.dialects[agent]).write(calls, self._schemas[agent])
+
+    def result(self, agent: str, line: str) -> str:
+        """Returns the line of a call's result as its agent's dialect has it."""
+        return _of(self.dialects[agent]).result(line)
+
+    def tools(self, agent: str, tools: Sequence[Tool]) -> str:
+        """Returns tools as the agent's dialect lists them."""
+        return _of(self.dialects[agent]).tools([tool.openai() for tool in tools])
+
+    def restored(self, agent: str, text: str) -> str:
+        """Returns an agent's own neutralised words with its dialect's marks whole, so that it keeps writing them so."""
+        text = _of(self.dialects[agent]).restored(text)
+        return text.replace("< tool_call>", "<tool_call>").replace("< /tool_call>", "</tool_call>")

@@ -1,0 +1,400 @@
+"""The tool-use task: replies become calls on a world, results go back, and the state decides what it was worth."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from marft_envs.core.faults import show as show_fault
+from marft_envs.core.rewards import CompositeReward
+from marft_envs.core.routing import parse_names
+from marft_envs.core.teams import Team
+from marft_envs.core.types import Outcome, Show, TurnRecord
+from marft_envs.errors import ConfigError, DataError, did_you_mean
+from marft_envs.families.tools import oracle, scoring, show
+from marft_envs.families.tools.dialects import DEFAULT
+from marft_envs.families.tools.limits import Limits
+from marft_envs.families.tools.scoring import Step, Tally
+from marft_envs.families.tools.session import Session, Toolbox, shown
+from marft_envs.families.tools.speech import Speech, by_agent
+from marft_envs.families.tools.talk import Talk
+from marft_envs.families.tools.teams import FINISH, control, held
+from marft_envs.families.tools.types import Grade, Problems, Tool, ToolCall, ToolDomain, ToolProblem, ToolResult, graded
+from marft_envs.problems.sets import Drawn
+
+if TYPE_CHECKING:
+    from marft_envs.families.tools.compact import Records
+
+
+class ToolTask(Drawn[ToolProblem]):
+    """Draws a problem, opens its world, and carries out what agents call.
+
+    The team is paid by the state that it leaves behind, graded by the domain, never by the text of its calls. After
+    every round it is paid what its score has changed by, so the return is the score at the end, whatever ends it.
+
+    Args:
+        domain: Tools, worlds, grades.
+        problems: Where problems come from.
+        team: Who holds what, and who ends the user's turn.
+        reward: One of :data:`marft_envs.families.tools.scoring.REWARDS`, or a :class:`CompositeReward`.
+        limits: Turns, calls, characters.
+        show_tools: One of :data:`marft_envs.families.tools.show.SHOWN`.
+        show_policy: Put the domain's policy into observations.
+        dialect: How agents write calls (:mod:`marft_envs.families.tools.speech`).
+
+    Raises:
+        ConfigError: If a setting or the domain cannot work.
+    """
+
+    def __init__(
+        self,
+        domain: ToolDomain,
+        problems: Problems,
+        team: Team,
+        reward: str | CompositeReward = "composite",
+        limits: Limits | None = None,
+        show_tools: str = "openai",
+        show_policy: bool = True,
+        dialect: str | Mapping[str, str] = DEFAULT,
+    ) -> None:
+        scoring.check(reward)
+        if show_tools not in show.SHOWN:
+            raise ConfigError(f"There is no show_tools '{show_tools}'. {did_you_mean(show_tools, show.SHOWN)}")
+        self.domain, self.problems, self.team = domain, problems, team
+        self.reward, self.limits = reward, limits or Limits()
+        self.show_tools, self.show_policy = show_tools, show_policy
+        self.slow = bool(getattr(domain, "may_block", False))
+        self.copyable = bool(getattr(domain, "copyable", True))
+        self.agents = tuple(agent.name for agent in team.agents)
+        self.roles = {agent.name: agent.role for agent in team.agents}
+        self.toolbox = Toolbox(domain.tools.values())
+        self.holds = {name: held(team, name, domain) for name in self.agents}
+        self.budgets = self.limits.of_agents(self.roles)
+        self.control = {name: control(team, name, domain) for name in self.agents}
+        """Agent -> tools of the environment's own: ``finish`` (unless the domain has one) and handovers."""
+        own = {name: [tool for tool, _ in self.control[name].values()] for name in self.agents}
+        callable_ = {name: [*(domain.tools[tool] for tool in sorted(self.holds[name])), *own[name]] for name in own}
+        self.speech = Speech(by_agent(dialect, team), callable_)
+        self._standing: dict[tuple[str, frozenset[str]], list[str]] = {}
+        self.session: Session | None = None
+        self.records: Records | None = None
+        """Where set (:mod:`marft_envs.families.tools.compact`), agents read each other's turns as records."""
+        self._start()
+
+    @property
+    def turn_limit(self) -> int:
+        """Most turns of an episode on the present problem."""
+        return self.limits.max_turns * (len(self._problem.turns) if self._problem else 1)
+
+    @property
+    def worst_return(self) -> float:
+        """The lowest that the reward can pay."""
+        return scoring.lowest(self.reward)
+
+    def _start(self) -> None:
+        self.user_turn = 0
+        self.over = False
+        """The current user turn has been ended."""
+        self.stop_reason = ""
+        """Why it ended early: ``max_turns``, ``stalled``, ``max_calls``, ``world_crashed``, ``world_hung``; else ""."""
+        self.tally = Tally()
+        self.last_paid: scoring.Paid | None = None
+        self.talk = Talk(self.team.user)
+        self._acted = self._idle = 0
+        self._score = 0.0
+        self._gold: list[list[ToolCall]] | None = None
+        self._texts: dict[tuple[str, int], str] = {}
+        if self.records is not None:
+            self.records.start()
+
+    @property
+    def live(self) -> Session:
+        """The current session."""
+        if self.session is None:
+            raise ConfigError("No world is open yet. Next: env.reset(seed=0).")
+        return self.session
+
+    # An episode ------------------------------------------------------------------------------------
+
+    def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
+        """Takes the problem ``options["task_id"]``, else draws one, and opens its world."""
+        self.close()
+        problem = self.draw(rng, options)
+        self._start()
+        self.session = self._opened(problem)
+        self._begin(0)
+
+    def _opened(self, problem: ToolProblem) -> Session:
+        limits = self.limits
+        return Session(
+            self.toolbox,
+            partial(self.domain.open, problem),
+            self.holds,
+            self.budgets,
+            limits.max_calls,
+            limits.max_result_chars,
+            frozenset({FINISH}),
+        )
+
+    def _begin(self, turn: int) -> None:
+        """Starts a user turn."""
+        session, problem = self.live, self.problem
+        self.user_turn, self.over, self._acted, self._idle = turn, False, 0, 0
+        session.turn = turn
+        session.withheld = frozenset(problem.withheld[turn]) if turn < len(problem.withheld) else frozenset()
+        self.talk.replies.clear()
+        self.domain.begin_turn(problem, session.world, turn)
+
+    def observe(self, agent: str) -> str:
+        """Returns the policy, the tools that the agent holds, and what the user has said so far."""
+        key = (agent, self.user_turn)
+        if key not in self._texts:
+            parts = self._stands(agent)
+            if self.team.user in ("", agent):
+                parts = [*parts, *show.user(self.problem.turns[: self.user_turn + 1], agent == self.team.user)]
+            parts = [*parts, *show.document(self.problem.document, self.team.readers, agent)]
+            self._texts[key] = "\n\n".join(parts)
+        return self._texts[key]
+
+    def _stands(self, agent: str) -> list[str]:
+        """What an agent reads in every episode with the same tools: the policy and the tools."""
+        key = (agent, self.live.withheld)
+        if key not in self._standing:
+            policy = self.team.policies.get(agent, self.domain.policy)
+            write = self.speech.tools if self.show_tools == "dialect" else None
+            parts = [f"Policy:\n{policy}"] if self.show_policy and policy else []
+            mine, others = self._available(agent), dict[str, list[Tool]]()
+            if not mine or agent in self.team.routers:
+                others = {self.roles[name]: self.live.available(name) for name in self.agents if name != agent}
+            self._standing[key] = [*parts, *show.tools(self.show_tools, mine, others, write and partial(write, agent))]
+        return self._standing[key]
+
+    def _available(self, agent: str) -> list[Tool]:
+        held = self.live.available(agent) if self.session is not None else []
+        return [*held, *(tool for tool, _ in self.control[agent].values())]
+
+    def tools(self, agent: str) -> list[dict[str, Any]]:
+        """Returns the tools that an agent can call now, as OpenAI's chat API and chat templates take them."""
+        return [copy.deepcopy(tool.openai()) for tool in self._available(agent)]
+
+    @property
+    def show(self) -> Show | None:
+        """How a turn stands in others' observations: as it is, as its record, or as the one word that it may be."""
+        return show.tersely(self.team.terse, None if self.records is None else self.records.show)
+
+    def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
+        """Carries out the calls of each turn, in canonical order; ends the episode with the last user turn."""
+        outcome = self._carry_out_layer(turns)
+        if self.records is not None:
+            self.records.book(turns, outcome, self.live.log, self.speech.read)
+        return outcome
+
+    def _carry_out_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
+        facts: dict[str, Any] = {"called": False, "failed": False, "handoff": "", "over": self.over}
+        idle, results = self._idle + 1, {}
+        session = self.live
+        for turn in turns:
+            result, new = self._act(session, turn, facts)
+            if result:
+                results[turn.index] = result
+            self.tally.trace.append((turn.agent if len(turns) == 1 else "", new))
+            idle = 0 if new else idle
+        self._idle = idle
+        self.over = facts["over"]
+        self._acted += len(turns)
+        self.tally.turns += len(turns)
+        if session.broken:
+            self.stop_reason = session.broken
+        elif session.exhausted:
+            self.stop_reason = "max_calls"
+        elif self._acted >= self.limits.max_turns and not self.over:
+            self.stop_reason = "max_turns"
+        elif self._idle >= self.limits.max_idle and not self.over:
+            self.stop_reason = "stalled"
+        elif not self.over or self.user_turn + 1 < len(self.problem.turns):
+            return Outcome(results=results, info=facts)
+        paid = self._paid(True, facts)
+        paid.results, paid.stop_reason = results, self.stop_reason
+        return paid
+
+    def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
+        """Pays what the score has changed by; the user's next turn begins if this one is over."""
+        paid = self._paid(False, {})
+        self.tally.trace.append(("", True))  # the next round hands nothing over
+        if self.over and not self.stop_reason:
+            try:
+                self._begin(self.user_turn + 1)
+            except (ConfigError, DataError):
+                raise
+            except Exception as fault:  # a defect of the world is this episode's record
+                show_fault(fault, "a world")
+                self.live.broken = self.stop_reason = "world_crashed"
+                paid.info = {**paid.info, "world_error": f"{type(fault).__name__}: {fault}"}
+                paid.fault, paid.stop_reason = "world", self.stop_reason
+        return paid
+
+    def _act(self, session: Session, turn: TurnRecord, facts: dict[str, Any]) -> tuple[str, bool]:
+        """Reads one reply and carries out its calls: what came of them, and whether it brought anything new."""
+        agent, tally = turn.agent, self.tally
+        if self.over or not (self.holds[agent] or self.control[agent]):
+            return "", False  # nothing is read after the end, nor of those whose words are only words
+        reply = self.speech.read(agent, turn.text)
+        if reply.error:
+            tally.malformed += 1
+            tally.attempts[agent] += 1
+            tally.faults[agent] += 1
+            tally.steps.append(Step(agent, "", 0.0))
+            facts["called"] = facts["failed"] = True
+            return f"error (malformed): {reply.message}; nothing was carried out", False
+        if not reply.calls:
+            facts["over"] = facts["over"] or self._ends(agent, turn.text)
+            return "", self.talk.hear(agent, reply.words, False, facts["over"])
+        facts["called"] = True
+        lines, new = [], False
+        for call in reply.calls:
+            line, brought = self._carry_out(session, agent, call, facts)
+            lines.append(self.speech.result(agent, line))
+            new = new or brought
+        self.talk.hear(agent, reply.words, True, facts["over"])
+        return "\n".join(lines), new
+
+    def _ends(self, agent: str, text: str) -> bool:
+        """Whether a reply without a call ends the user's turn."""
+        if agent not in self.team.enders:
+            return False
+        if agent == self.team.user:
+            return not text.strip()
+        if agent in self.team.routers:
+            return not parse_names(text, [name for name in self.agents if name != agent])
+        return True
+
+    def _carry_out(self, session: Session, agent: str, call: ToolCall, facts: dict[str, Any]) -> tuple[str, bool]:
+        """One call: its line of text, and whether it brought anything new."""
+        tally = self.tally
+        tally.attempts[agent] += 1
+        if facts["over"] or call.name in self.control[agent]:
+            result = self._controlled(agent, call, facts)
+            if result.error:
+                tally.faults[agent] += 1
+                tally.steps.append(Step(agent, "", 0.0))
+                facts["failed"] = True
+            return shown(result), False
+        result = session.call(agent, call)
+        entry = session.log[-1]
+        if call.name == FINISH:
+            facts["over"] = result.ok
+        else:
+            tally.steps.append(Step(agent, call.name, float(result.ok and not entry.duplicate)))
+        if call.name != FINISH and not session.exhausted:
+            tally.calls[agent] += 1
+            tally.duplicates[agent] += entry.duplicate
+            tally.changed |= result.changed
+        if entry.fault:
+            tally.faults[agent] += 1
+            facts["failed"] = True
+            tally.refusals[agent] += result.error in scoring.REFUSED
+        new = result.changed or (result.ok and not entry.duplicate)
+        return entry.line, new and call.name != FINISH
+
+    def _controlled(self, agent: str, call: ToolCall, facts: dict[str, Any]) -> ToolResult:
+        """``finish`` and handovers, which are the environment's own; and every call once the user's turn is over."""
+        if facts["over"]:
+            return ToolResult(call, agent, False, None, "not_permitted", "the user's turn is over")
+        to = self.control[agent][call.name][1]
+        if call.arguments:
+            return ToolResult(call, agent, False, None, "invalid_arguments", "this tool takes no arguments")
+        if to and facts["handoff"]:
+            return ToolResult(call, agent, False, None, "not_permitted", "control was handed over already")
+        if to:
+            facts["handoff"] = to
+        else:
+            facts["over"] = True
+        return ToolResult(call, agent, True, f"control goes to {self.roles[to]}" if to else "done")
+
+    # Rewards -----------------------------------------------------------------------------------------
+
+    def _grade(self) -> Grade:
+        session = self.live
+        if session.broken == "world_hung":
+            return Grade(False, 0.0)  # whatever it would say may be false a moment later
+        try:
+            return graded(self.domain.grade, self.problem, session.world, self.talk.told)
+        except Exception:
+            if not session.broken:
+                raise  # a defect of the domain, not of this episode
+            return Grade(False, 0.0)
+
+    def _paid(self, terminated: bool, facts: dict[str, Any]) -> Outcome:
+        grade = self._grade()
+        value, terms = scoring.score(self.reward, grade, self.tally, self.problem.least_steps)
+        paid, self._score = value - self._score, value
+        self.last_paid = scoring.Paid(grade, self.tally)
+        broken = {"world_error": self.live.fault} if self.live.fault else {}
+        return Outcome(
+            team_reward=paid,
+            success=grade.completion,
+            terminated=terminated,
+            fault="world" if self.live.broken or grade.lost else "",
+            info={**facts, "grade": dict(grade.info), "terms": terms, "user_turns": self.user_turn + 1, **broken},
+        )
+
+    def final_metrics(self) -> Mapping[str, float]:
+        """Returns the team's numbers as of when it was last paid."""
+        return {} if self.last_paid is None else self.last_paid.numbers(self)
+
+    # For drivers and tests -------------------------------------------------------------------------
+
+    @property
+    def gold_calls(self) -> list[list[ToolCall]]:
+        """The oracle's calls, per user turn; never shown to agents."""
+        if self._gold is None:
+            self._gold = self.domain.oracle(self.problem)
+        return self._gold
+
+    def restored(self, agent: str, text: str) -> str:
+        """Returns an agent's own neutralised words with the marks of its calls whole."""
+        return self.speech.restored(agent, text)
+
+    def expert(self, agent: str) -> str:
+        """Returns what the oracle says as ``agent`` now."""
+        return oracle.answer(self, agent)
+
+    def sample_actions(self, agent: str) -> Sequence[str]:
+        """Returns replies as models give them: right, wrong, broken, handing over, and without a call."""
+        return oracle.samples(self, agent)
+
+    def gold(self) -> str:
+        """Returns the oracle's calls as text, for conformance tests; no observation may hold it."""
+        calls = [[{"name": c.name, "arguments": dict(c.arguments)} for c in turn] for turn in self.gold_calls]
+        return json.dumps(calls, ensure_ascii=False)
+
+    def validate(self) -> None:
+        """Checks on a sample of problems that the oracle's calls are graded as complete, and silence as no progress.
+
+        Raises:
+            ConfigError: Naming the first problem for which it does not hold.
+        """
+        oracle.validate(self)
+
+    def close(self) -> None:
+        """Closes the world."""
+        if self.session is not None:
+            self.session.world.close()
+            self.session = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ToolTask:
+        """Copies the episode; domain, problems and tools never change and are shared."""
+        new = object.__new__(ToolTask)
+        memo[id(self)] = new
+        memo[id(self.domain)] = self.domain
+        memo[id(self.problems)] = self.problems
+        shared = {"_problem", "team", "limits", "holds", "budgets", "control", "roles", "_gold", "_standing", "speech"}
+        shared |= {"domain", "problems"}
+        for name, value in self.__dict__.items():
+            setattr(new, name, value if name in shared else copy.deepcopy(value, memo))
+        return new

@@ -1,0 +1,213 @@
+"""What τ-bench retail publishes: database, schemas of the tools, policy and tasks; read from a folder and checked.
+
+A folder with ``retail_db.json``, ``retail_tools.json``, ``retail_policy.md`` and ``retail_SPLIT.jsonl`` for each split,
+or a checkout of the upstream repository (:mod:`marft_envs.families.tools.tau.upstream`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from marft_envs.errors import DataError, did_you_mean
+from marft_envs.families.tools.tau import upstream
+from marft_envs.families.tools.tau.store import Change
+from marft_envs.families.tools.tau.world import READS, WRITES, Index
+from marft_envs.families.tools.types import Tool, ToolCall
+from marft_envs.problems.rows import of_file
+
+TABLES = ("products", "users", "orders")
+FILES = ("retail_db.json", "retail_tools.json", "retail_policy.md")
+ADDRESSES = {"modify_user_address", "modify_pending_order_address"}
+"""Writes that change nothing more the second time."""
+EXPECTED = f"Expected a folder with {', '.join(FILES)} and retail_SPLIT.jsonl, or a checkout of tau-bench."
+
+
+@dataclass(frozen=True)
+class RetailTask:
+    """One published task."""
+
+    id: str
+    user_id: str
+    instruction: str
+    actions: tuple[ToolCall, ...]
+    """The gold actions; some of them are refused by the tools."""
+    outputs: tuple[str, ...] = ()
+    """Texts that the customer has to be told."""
+    changes: tuple[Change, ...] | None = None
+    """The published difference of the database, where the row has one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Retail:
+    """Everything that a domain needs; shared by all episodes, never changed."""
+
+    path: Path
+    index: Index = field(repr=False)
+    tools: Mapping[str, Tool] = field(repr=False)
+    policy: str = field(repr=False)
+    rows: Mapping[str, tuple[RetailTask, ...]] = field(repr=False)
+    """Split -> tasks."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Retail:
+        return self
+
+
+def load(path: str | Path) -> Retail:
+    """Reads a folder; once, as long as its files stay as they are.
+
+    Raises:
+        DataError: No such folder, a file missing, or a malformed file or row; names the file and what was expected.
+    """
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder. {EXPECTED}")
+    checkout = upstream.find(folder)
+    if checkout is not None:
+        return _load(checkout, True, _stamp(checkout))
+    missing = [name for name in FILES if not (folder / name).is_file()]
+    missing += [] if sorted(folder.glob("retail_*.jsonl")) else ["retail_SPLIT.jsonl"]
+    if missing and (what := upstream.other(folder)):
+        raise DataError(f"{folder} holds {what}, which is not supported: only retail of tau-bench is. {EXPECTED}")
+    if missing:
+        raise DataError(
+            f"{folder} is neither: of the files it has no {', '.join(missing)}, and of a checkout there is no "
+            f"{upstream.INSIDE / 'wiki.md'}. {EXPECTED}"
+        )
+    return _load(folder, False, _stamp(folder))
+
+
+def _stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
+    return tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+
+
+@lru_cache(maxsize=4)
+def _load(folder: Path, checkout: bool, stamp: tuple[tuple[str, int, int], ...]) -> Retail:
+    if checkout:
+        tables, tools, policy, tasks = upstream.read(folder)
+    else:
+        tables, tools = read_json(folder / FILES[0]), read_json(folder / FILES[1])
+        policy = _text(folder / FILES[2])
+        tasks = {
+            file.stem.removeprefix("retail_"): [(where, row) for _, where, row in of_file(file)]
+            for file in sorted(folder.glob("retail_*.jsonl"))
+        }
+    _check_tables(tables, folder)
+    index = Index(tables)
+    known = read_tools(tools, folder)
+    rows = {split: tuple(read_row(row, where, known, index) for where, row in pairs) for split, pairs in tasks.items()}
+    return Retail(folder, index, known, policy, rows)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file} is not UTF-8 text: {error}. Save it as UTF-8.") from error
+
+
+def read_json(file: Path) -> Any:
+    """Reads a JSON file.
+
+    Raises:
+        DataError: If it is not JSON.
+    """
+    try:
+        return json.loads(_text(file))
+    except ValueError as error:
+        raise DataError(f"{file} is not JSON: {error}.") from error
+
+
+def _check_tables(tables: Any, folder: Path) -> None:
+    """What the tools rely on, so that a bad record is an error now and not in an episode."""
+    wanted = {
+        "products": ("name", "product_id", "variants"),
+        "users": ("name", "address", "email", "payment_methods", "orders"),
+        "orders": ("order_id", "user_id", "address", "items", "status", "payment_history"),
+    }
+    for table in TABLES:
+        records = tables.get(table) if isinstance(tables, dict) else None
+        if not isinstance(records, dict):
+            raise DataError(f"{folder}: the database has no table '{table}'. Expected objects {', '.join(TABLES)}.")
+        for key, record in records.items():
+            lacks = [name for name in wanted[table] if not isinstance(record, dict) or name not in record]
+            if lacks:
+                raise DataError(f"{folder}: {table} '{key}' lacks {', '.join(lacks)}. Expected {wanted[table]}.")
+    for key, order in tables["orders"].items():
+        if order["user_id"] not in tables["users"]:
+            raise DataError(f"{folder}: order '{key}' belongs to '{order['user_id']}', who is no user.")
+
+
+def read_tools(entries: Any, folder: Path) -> dict[str, Tool]:
+    """Returns name -> tool, in the order of our sixteen tools' names, with strict schemas.
+
+    Raises:
+        DataError: If a tool is missing, unknown or without a schema.
+    """
+    tools = {}
+    for entry in entries if isinstance(entries, list) else []:
+        function = entry.get("function", {}) if isinstance(entry, dict) else {}
+        name, schema = function.get("name"), function.get("parameters")
+        if not isinstance(name, str) or not isinstance(schema, dict) or "properties" not in schema:
+            raise DataError(f"{folder}: a tool has no name or no parameters. Expected OpenAI's form of a function.")
+        if name not in READS | WRITES:
+            raise DataError(f"{folder}: there is no retail tool '{name}'. {did_you_mean(name, READS | WRITES)}")
+        strict = {**schema, "additionalProperties": False}
+        description = str(function.get("description", ""))
+        tools[name] = Tool(name, description, strict, read_only=name in READS, idempotent=name in READS | ADDRESSES)
+    missing = sorted((READS | WRITES) - tools.keys())
+    if missing:
+        raise DataError(f"{folder}: the schemas of {', '.join(missing)} are missing. Expected all 16 retail tools.")
+    return dict(sorted(tools.items()))
+
+
+def read_row(row: Any, where: str, tools: Mapping[str, Tool], index: Index) -> RetailTask:
+    """Reads one task.
+
+    Raises:
+        DataError: If something is missing or of the wrong kind; names the row.
+    """
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: expected a JSON object, got {type(row).__name__}.")
+    for name, kind in (("id", str), ("user_id", str), ("instruction", str), ("actions", list)):
+        if not isinstance(row.get(name), kind):
+            raise DataError(f"{where}: '{name}' is {row.get(name)!r:.60}; expected {_KINDS[kind]}.")
+    if row["user_id"] not in index.tables["users"]:
+        raise DataError(f"{where}: user '{row['user_id']}' is not in the database.")
+    actions = tuple(_action(entry, where, tools) for entry in row["actions"])
+    outputs = row.get("outputs", [])
+    changes = row.get("derived", {}).get("gold_diff") if isinstance(row.get("derived", {}), dict) else None
+    if not isinstance(outputs, list):
+        raise DataError(f"{where}: 'outputs' is {outputs!r:.60}; expected a list of texts.")
+    if changes is not None and not _are_changes(changes):
+        raise DataError(f"{where}: 'derived.gold_diff' is malformed; expected a list of [path, op, old, new].")
+    gold = None if changes is None else tuple(changes)
+    return RetailTask(row["id"], row["user_id"], row["instruction"], actions, tuple(map(str, outputs)), gold)
+
+
+_KINDS = {str: "a text", list: "a list"}
+
+
+def _are_changes(changes: Any) -> bool:
+    """Whether it is a list of ``[path, op, old, new]``."""
+    if not isinstance(changes, list):
+        return False
+    return all(isinstance(entry, list) and len(entry) == 4 and isinstance(entry[0], str) for entry in changes)
+
+
+def _action(entry: Any, where: str, tools: Mapping[str, Tool]) -> ToolCall:
+    name, arguments = (entry.get("name"), entry.get("kwargs")) if isinstance(entry, dict) else (None, None)
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        raise DataError(f"{where}: an action is {entry!r:.60}; expected an object with 'name' and 'kwargs'.")
+    if name not in tools:
+        raise DataError(f"{where}: there is no retail tool '{name}'. {did_you_mean(name, tools)}")
+    properties: Sequence[str] = tools[name].parameters["properties"]
+    odd = [*(set(arguments) - set(properties)), *(set(tools[name].parameters.get("required", ())) - set(arguments))]
+    if odd:
+        raise DataError(f"{where}: '{name}' has unknown or lacks arguments: {', '.join(sorted(odd))}.")
+    return ToolCall(name, arguments)

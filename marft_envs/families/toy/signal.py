@@ -1,0 +1,61 @@
+"""``signal-v0``: speaker and listener agree on a code over two rounds.
+
+The speaker sees a digit from 0 to 3 but has only 0 and 1 to say, once a round, so that both rounds are
+needed to tell four digits apart. The listener hears everything and is paid for what it says in the second
+round. Like every signalling game it has pooling equilibria (two digits under one code) in which nobody
+gains by moving alone.
+
+| | score |
+|---|---|
+| best under ``Chain`` (speaker, then listener) with public history | 1 |
+| best under ``Independent`` | 1/4: the listener guesses |
+| null team (says nothing) | 0 |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from marft_envs.core.dependency import Chain
+from marft_envs.core.env import FlexEnv
+from marft_envs.core.types import AgentSpec, TurnRecord
+from marft_envs.families.toy.base import ToyTask, digit
+
+AGENTS = (
+    AgentSpec("speaker_0", "speaker", "Signal the digit. Say 0 or 1."),
+    AgentSpec("listener_0", "listener", "Find the digit. Say one digit from 0 to 3.", with_answer=True),
+)
+
+
+class Signal(ToyTask):
+    """One digit of four through two bits."""
+
+    name = "signal"
+    rounds = 2
+    states = tuple((x,) for x in range(4))
+    sizes = {"speaker_0": 2, "listener_0": 4}  # noqa: RUF012
+
+    def observe(self, agent: str) -> str:
+        """Shows the digit to the speaker only."""
+        return f"digit {self.state[0]}" if agent == "speaker_0" else "digit ?"
+
+    def right(self, turns: Sequence[TurnRecord]) -> bool:
+        """Whether the listener's last word, in the second round, is the digit."""
+        heard = [turn for turn in turns if turn.agent == "listener_0" and turn.round == self.rounds - 1]
+        return bool(heard) and digit(heard[-1].text, 4) == self.state[0]
+
+    def gold_turns(self) -> list[tuple[str, str]]:
+        """The digit in binary, high bit first."""
+        x = self.state[0]
+        return [("speaker_0", str(x // 2)), ("listener_0", "0"), ("speaker_0", str(x % 2)), ("listener_0", str(x))]
+
+
+def make(dependency: Any = None, **flex: Any) -> FlexEnv:
+    """Builds the environment; ``dependency="independent"`` is the ablation, ``**flex`` are FlexEnv's settings.
+
+    Public history carries the first round's bit into the second; under D = 0 it would let the listener
+    hear after all, so there the default is each agent's own history (``history="team"``).
+    """
+    flex.setdefault("history", "team")
+    return FlexEnv(AGENTS, Signal(), Chain() if dependency is None else dependency, max_rounds=Signal.rounds, **flex)

@@ -1,0 +1,1 @@
+"""Conformance: ``check_env`` runs PettingZoo's own tests and the invariants of a Flex environment."""

@@ -1,0 +1,1 @@
+"""Pools of killable processes, and work on text that nobody has vouched for."""
