@@ -13,7 +13,8 @@ Whoever needs more stores the new figures in the same commit, and says there why
   those inside functions included, those for type hints only left out; floors are the longest way down, a cycle being
   one floor.
 * Cycles: sets of modules of both packages that import each other, inside functions included.
-* Forms: classes with fields of a turn (two or more of ``TURN``), and with fields of a reward (``REWARD``).
+* Forms: classes with fields of a turn (two or more of ``TURN``), and records with numbers that are a reward
+  (``REWARD``); adapters, which speak others' forms, left out.
 * Names: public names of classes that more than one class has.
 * Lines: of code, without blanks, comments and docstrings; lines of README and CHANGELOG; words of the pages.
 """
@@ -253,9 +254,12 @@ def forms() -> dict[str, list[str]]:
     """Classes that carry a turn, and classes that carry a reward."""
     names_of: dict[str, list[str]] = {"turn": [], "reward": []}
     for path, node in classes():
-        held, name = _fields(node), f"{path} {node.name}"
-        names_of["turn"] += [name] if len(TURN & set(held)) > 1 else []
-        names_of["reward"] += [name] if any("str" not in held[word] for word in REWARD & set(held)) else []
+        if path.startswith("marft_envs/adapters/"):
+            continue
+        name, annotated = f"{path} {node.name}", [n for n in node.body if isinstance(n, ast.AnnAssign)]
+        rewards = [n for n in annotated if ast.unparse(n.target) in REWARD and "float" in ast.unparse(n.annotation)]
+        names_of["turn"] += [name] if len(TURN & _fields(node)) > 1 else []
+        names_of["reward"] += [name] if rewards else []
     return names_of
 
 
@@ -267,17 +271,15 @@ def names_used_twice() -> dict[str, list[str]]:
     return {name: where for name, where in sorted(files.items()) if len(where) > 1}
 
 
-def _fields(node: ast.ClassDef) -> dict[str, str]:
-    """Field, attribute or property of a class -> its type, as written."""
-    annotated = (n for n in node.body if isinstance(n, ast.AnnAssign))
-    fields = {ast.unparse(n.target): ast.unparse(n.annotation) for n in annotated}
+def _fields(node: ast.ClassDef) -> set[str]:
+    """Fields, attributes and properties of a class."""
+    fields = {ast.unparse(n.target) for n in node.body if isinstance(n, ast.AnnAssign)}
     for n in ast.walk(node):
         if isinstance(n, ast.Assign | ast.AnnAssign):
-            for target in n.targets if isinstance(n, ast.Assign) else [n.target]:
-                if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self":
-                    fields.setdefault(target.attr, "")
+            targets = n.targets if isinstance(n, ast.Assign) else [n.target]
+            fields |= {t.attr for t in targets if isinstance(t, ast.Attribute) and ast.unparse(t.value) == "self"}
         elif isinstance(n, ast.FunctionDef) and any(ast.unparse(d) == "property" for d in n.decorator_list):
-            fields[n.name] = ast.unparse(n.returns) if n.returns else ""
+            fields.add(n.name)
     return fields
 
 

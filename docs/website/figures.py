@@ -57,8 +57,8 @@ def successors() -> Iterator[tuple[str, str]]:
     trajectory = Trajectory(episode, [Transition(turn) for turn in episode.turns])
     columns = [[f"{episode.turns[t].agent}, t={layer.round}" for t in layer.turns] for layer in episode.layers]
     for name, relation in {"team": credit.team_chain, "agent": credit.agent_chain}.items():
-        links = relation(trajectory, credit.broadcast(trajectory), Estimates())
-        edges = [(turn, later) for turn, all_later in enumerate(links.successors) for later in all_later]
+        chain = relation(trajectory, credit.broadcast(trajectory), Estimates())
+        edges = [(turn, later) for turn, all_later in enumerate(chain.successors) for later in all_later]
         yield f"successors_{name}.svg", draw.layers(f"Successors on {name} chains", columns, edges)
 
 

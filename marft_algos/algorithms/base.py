@@ -119,7 +119,7 @@ class Algorithm:
     view: View = "none"
     """Which observation the critic sees; ``none``: no critic."""
     chain: credit_rules.Relation = "team"
-    """What its returns run over (``links`` has ``team`` and ``agent``); some credit rules make sense over some only."""
+    """What its returns run over (``chain_of`` has ``team`` and ``agent``); some credit rules fit only some."""
     rule: credit_rules.Rule = credit_rules.get("broadcast")
     """Who is paid what; an algorithm whose ``Config`` has ``credit`` sets it."""
     imitates: ClassVar[bool] = False
@@ -145,7 +145,7 @@ class Algorithm:
         """Returns how often unwanted groups are replaced."""
         return self.config.refills if isinstance(self.config, GroupConfig) else 0
 
-    def links(self, trajectory: Trajectory, estimates: Estimates) -> credit_rules.Rewards:
+    def chain_of(self, trajectory: Trajectory, estimates: Estimates) -> credit_rules.Chain:
         """Returns each turn's successors, whose values bootstrap it, and what is paid before them, as ``chain`` says.
 
         ``team``: layer by layer through the whole episode. ``agent``: a turn's successor is its agent's own next turn.

@@ -65,7 +65,7 @@ class MAGRPO(Algorithm):
         for d in trajectories:
             times: Counter[str] = Counter()
             turns += d.transitions
-            returns += credit.returns_to_go(d, self.links(d, estimates), self.config.gamma_turn)
+            returns += credit.returns_to_go(d, self.chain_of(d, estimates), self.config.gamma_turn)
             for t in d.transitions:
                 keys.append((d.group, t.agent, times[t.agent]))
                 times[t.agent] += 1

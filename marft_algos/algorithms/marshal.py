@@ -60,13 +60,13 @@ class MARSHAL(Algorithm):
         """Centres rewards, sums them to go and normalises the sums, each player by itself."""
         turns = [t for d in trajectories for t in d.transitions]
         players = [t.agent for t in turns]
-        linked = [self.links(d, estimates) for d in trajectories]
-        rewards = np.array([r for links in linked for r in links.totals], dtype=np.float64)
+        linked = [self.chain_of(d, estimates) for d in trajectories]
+        rewards = np.array([r for chain in linked for r in chain.totals], dtype=np.float64)
         rest = rewards - groups.statistics(rewards, players).mean
         sums, start = np.zeros_like(rest), 0
-        for d, links in zip(trajectories, linked, strict=True):
+        for d, chain in zip(trajectories, linked, strict=True):
             end = start + len(d.transitions)
-            centred = replace(links, turns=rest[start:end].tolist(), tokens=[None] * (end - start))
+            centred = replace(chain, rewards=rest[start:end].tolist(), tokens=[None] * (end - start))
             sums[start:end] = credit.returns_to_go(d, centred)
             start = end
         stats = groups.statistics(sums, players)

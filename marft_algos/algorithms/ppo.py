@@ -1,6 +1,6 @@
 """Implements what algorithms with a critic share: λ-returns, whitened advantages, the clipped surrogate.
 
-    A = G − V, G from ``functional.chain`` over the successors that ``links`` names
+    A = G − V, G from ``functional.chain`` over the successors that ``chain_of`` names
     loss: −min(ρA, clip(ρ, 1 − ε_l, 1 + ε_h)A)                                     (PPO, arXiv 1707.06347)
 
 with ρ of a token, or of a whole action: exp of the difference of (1/Z)·Σ_t log π, Z = 1, tokens or words. An
@@ -30,7 +30,7 @@ from marft_algos import credit
 from marft_algos import functional as F
 from marft_algos.algorithms.base import Algorithm, ClipConfig, Rescore
 from marft_algos.batching import Batch, Level, decision_points, has_loss, learnable
-from marft_algos.credit import Rewards
+from marft_algos.credit import Chain
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, SHARE
 from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 from marft_envs.errors import ConfigError
@@ -154,37 +154,35 @@ class PPO(Algorithm):
         """Fills returns, and advantages G − V as they are; returns V-trace's steps of the turns that are trained."""
         taken: list[Step] = []
         for trajectory in trajectories:
-            turns, links = trajectory.transitions, self.links(trajectory, estimates)
+            turns, chain = trajectory.transitions, self.chain_of(trajectory, estimates)
             if self.view == "own" and self.config.lambda_turn < 1.0:
-                credit.check_own_view(trajectory, links)
+                credit.check_own_view(trajectory, chain)
             lengths = [decision_points(t, self.level) for t in turns]
-            steps = self._steps(trajectory, links, lengths, estimates) if self.config.vtrace else []
+            steps = self._steps(trajectory, chain, lengths, estimates) if self.config.vtrace else []
             advantages, returns = F.chain(
                 [estimates.values.get(t) for t in turns],
                 lengths,
-                links.turns,
-                links.successors,
+                chain.rewards,
+                chain.successors,
                 self.discounts,
-                bootstraps=links.bootstraps,
+                bootstraps=chain.bootstraps,
                 traces=self.traces(trajectory),
-                token_rewards=links.token_rewards(lengths),
+                token_rewards=chain.token_rewards(lengths),
                 truncated=[s.truncated(self.config) for s in steps] if any(s.off for s in steps) else None,
             )
             for t, a, g in zip(turns, advantages, returns, strict=True):
                 estimates.advantages[t], estimates.returns[t] = a.astype(np.float32), g.astype(np.float32)
-            estimates.paid |= zip(turns, credit.returns_to_go(trajectory, links), strict=True)
+            estimates.paid |= zip(turns, credit.returns_to_go(trajectory, chain), strict=True)
             taken += [s for s in steps if has_loss(s.turn)]
         return taken
 
-    def _steps(
-        self, trajectory: Trajectory, links: Rewards, lengths: Sequence[int], estimates: Estimates
-    ) -> list[Step]:
+    def _steps(self, trajectory: Trajectory, chain: Chain, lengths: Sequence[int], estimates: Estimates) -> list[Step]:
         """Finds what leads from each turn to its successors, and how much likelier it has become."""
         turns = trajectory.transitions
         stale = [_drift(t, estimates) for t in turns]
         drifts = [x + self.moved_since(t) if len(x) else x for t, x in zip(turns, stale, strict=True)]
         steps = []
-        for k, (t, successors, n) in enumerate(zip(turns, links.successors, lengths, strict=True)):
+        for k, (t, successors, n) in enumerate(zip(turns, chain.successors, lengths, strict=True)):
             end = min((turns[j].layer for j in successors), default=len(trajectory.layers))
             others = [j for j, u in enumerate(turns) if j != k and t.layer <= u.layer < end]
             decisions = drifts[k] if len(drifts[k]) == n else np.full(n, drifts[k].sum() / n)

@@ -67,7 +67,7 @@ class REINFORCE(Algorithm):
             for d in trajectories
             for t, g in zip(
                 d.transitions,
-                credit.returns_to_go(d, self.links(d, estimates), self.config.gamma_turn),
+                credit.returns_to_go(d, self.chain_of(d, estimates), self.config.gamma_turn),
                 strict=True,
             )
         ]

@@ -60,8 +60,8 @@ class REINFORCEPP(Algorithm):
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Assigns rewards to go from each token, whitened over what is trained."""
         for d in trajectories:
-            links, lengths = self.links(d, estimates), [decision_points(t, self.level) for t in d.transitions]
-            returns, tokens = credit.returns_to_go(d, links, self.config.gamma_turn), links.token_rewards(lengths)
+            chain, lengths = self.chain_of(d, estimates), [decision_points(t, self.level) for t in d.transitions]
+            returns, tokens = credit.returns_to_go(d, chain, self.config.gamma_turn), chain.token_rewards(lengths)
             for t, g, n, x in zip(d.transitions, returns, lengths, tokens, strict=True):
                 to_go = np.full(n, g, dtype=np.float32)
                 if x is not None:  # what the turn's tokens are paid is in its return; what is past goes

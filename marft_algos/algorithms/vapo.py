@@ -78,7 +78,7 @@ class VAPO(PPO):
         self.run_returns(trajectories, estimates)
         lambdas = []
         for trajectory in trajectories:
-            paid = self.links(trajectory, estimates).tokens
+            paid = self.chain_of(trajectory, estimates).tokens
             for t in filter(has_loss, trajectory.transitions):
                 length, tokens, due = len(t.reply.action_ids), paid[t.index], float(estimates.returns[t][-1])
                 lambdas.append(F.length_adaptive_lambda(length, self.config.alpha))

@@ -14,8 +14,10 @@ from marft_algos.credit.recorded import (
 )
 from marft_algos.credit.replayed import Counterfactual, LeaveOneOut, Shapley
 from marft_algos.credit.rewards import (
+    Chain,
+    Paid,
+    Payments,
     Relation,
-    Rewards,
     Rule,
     Setting,
     agent_chain,
@@ -32,16 +34,18 @@ from marft_algos.credit.rewards import (
 )
 
 __all__ = [
+    "Chain",
     "Counterfactual",
     "Difference",
     "Improvement",
     "LeaveOneOut",
     "Local",
     "Margin",
+    "Paid",
+    "Payments",
     "Priced",
     "Rank",
     "Relation",
-    "Rewards",
     "Rule",
     "Setting",
     "Shapley",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from marft_algos.credit.branches import Keep, Replayer
-from marft_algos.credit.rewards import Relation, Rewards, Rule
+from marft_algos.credit.rewards import Chain, Paid, Relation, Rule
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, check
 from marft_algos.types import Need, Trajectory
 from marft_envs.core.types import AgentSpec
@@ -97,12 +97,13 @@ class Priced(Rule):
                 self.prices[cost] = max(0.0, price + self.multiplier_lr * (mean - self.budgets[cost]))
         return logged
 
-    def __call__(self, trajectory: Trajectory) -> Rewards:
+    def __call__(self, trajectory: Trajectory) -> Paid:
         """Returns what the rule pays, less what it cost."""
         paid = self.rule(trajectory)
+        rewards = paid.rewards if isinstance(paid, Chain) else paid.turns
         for cost, price in self._now.items():
-            paid.turns = [r - price * c for r, c in zip(paid.turns, costs_of(trajectory, cost), strict=True)]
-        return paid
+            rewards = [r - price * c for r, c in zip(rewards, costs_of(trajectory, cost), strict=True)]
+        return replace(paid, rewards=rewards) if isinstance(paid, Chain) else replace(paid, turns=rewards)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the next iteration's prices, and what the rule keeps."""

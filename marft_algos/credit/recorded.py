@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from marft_algos.credit.formulas import spearman
-from marft_algos.credit.rewards import Relation, Rewards, Rule, broadcast, punctual, register, team_score
+from marft_algos.credit.rewards import Payments, Relation, Rule, broadcast, punctual, register, team_score
 from marft_algos.ranges import NOT_NEGATIVE, Checked
 from marft_algos.types import Trajectory
 from marft_envs.core.types import AgentSpec
@@ -23,7 +23,7 @@ INDIVIDUAL: frozenset[Relation] = frozenset({"agent", "episode"})
 
 
 @register("last")
-def last(trajectory: Trajectory) -> Rewards:
+def last(trajectory: Trajectory) -> Payments:
     """Pays a round's rewards to its last layer, the released code's rule; earlier layers live on the bootstrap."""
     paid = broadcast(trajectory)
     rounds = [trajectory.transitions[layer.turns[0]].round for layer in trajectory.layers]
@@ -49,7 +49,7 @@ class Local(Checked, Rule):
     alpha: Annotated[float, NOT_NEGATIVE] = 1.0
     """Weight of the team's reward; 0 leaves the agent's own quality."""
 
-    def __call__(self, trajectory: Trajectory) -> Rewards:
+    def __call__(self, trajectory: Trajectory) -> Payments:
         """Scales the team channel."""
         paid = broadcast(trajectory)
         paid.team = [self.alpha * reward for reward in paid.team]
@@ -67,7 +67,7 @@ class Margin(Rule):
 
     chains: ClassVar[frozenset[Relation]] = INDIVIDUAL
 
-    def __call__(self, trajectory: Trajectory) -> Rewards:
+    def __call__(self, trajectory: Trajectory) -> Payments:
         """Pays each agent's margin at its last turn of the round."""
         turns = trajectory.transitions
         quality: dict[tuple[int, str], float] = {}
@@ -107,7 +107,7 @@ class _Steps(Rule):
     def _produced(self, now: float, before: float) -> float:
         raise NotImplementedError
 
-    def __call__(self, trajectory: Trajectory) -> Rewards:
+    def __call__(self, trajectory: Trajectory) -> Payments:
         """Pays at an agent's last turn of each span."""
         turns, paid = trajectory.transitions, _nothing(trajectory)
         paid.agents = [dict(layer.agent_rewards) for layer in trajectory.layers]
@@ -200,7 +200,7 @@ class Rank(Rule):
         total = sum(agreement.values())
         return {a: len(agents) * agreement[a] / total if total else 1.0 for a in agents}
 
-    def __call__(self, trajectory: Trajectory) -> Rewards:
+    def __call__(self, trajectory: Trajectory) -> Payments:
         """Moves the team's reward to the agents, weighed."""
         if trajectory not in self._weights:
             raise ConfigError(
@@ -232,10 +232,10 @@ def team_outcome(trajectory: Trajectory) -> float:
     return team_score(trajectory, broadcast(trajectory))
 
 
-def _nothing(trajectory: Trajectory) -> Rewards:
+def _nothing(trajectory: Trajectory) -> Payments:
     """Returns rewards of 0 for every turn."""
     layers = len(trajectory.layers)
-    return Rewards([0.0] * len(trajectory.transitions), [0.0] * layers, [{} for _ in range(layers)])
+    return Payments([0.0] * len(trajectory.transitions), [0.0] * layers, [{} for _ in range(layers)])
 
 
 def _add(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:

@@ -1,13 +1,13 @@
 """Credit rules that ask what would have happened: they play branches, which cost tokens and are counted.
 
-What they pay a turn is a whole return (``Rewards.successors`` names nobody): it is compared with what else could have
+What they pay a turn is a whole return (a chain without successors): it is compared with what else could have
 been there, so nothing that came later is to be added. A baseline of an algorithm may still be taken off.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -18,7 +18,7 @@ from marft_algos.batching import has_loss
 from marft_algos.credit import formulas
 from marft_algos.credit.branches import Ablation, Branch, Keep, Replayer
 from marft_algos.credit.recorded import outcome, team_outcome
-from marft_algos.credit.rewards import Relation, Rewards, Rule, register
+from marft_algos.credit.rewards import Chain, Relation, Rule, register
 from marft_algos.ranges import COUNT, Checked
 from marft_algos.types import Need, Trajectory, Transition
 from marft_envs.errors import ConfigError
@@ -31,16 +31,14 @@ class _Replayed(Rule):
     needs: ClassVar[frozenset[Need]] = frozenset({"branches"})
     chains: ClassVar[frozenset[Relation]] = frozenset({"team", "agent"})
 
-    def __call__(self, trajectory: Trajectory) -> Rewards:
+    def __call__(self, trajectory: Trajectory) -> Chain:
         """Pays turns what the replays credited them with."""
         if len(trajectory.replayed) != len(trajectory.transitions):
             raise ConfigError(
                 f"Credit rule '{self.name}' has played no branches of episode {trajectory.number}. Call rule.replay "
                 "on collected episodes first, as the trainer does."
             )
-        turns, layers = len(trajectory.transitions), len(trajectory.layers)
-        nobody: list[Mapping[str, float]] = [{} for _ in range(layers)]
-        return Rewards(list(trajectory.replayed), [0.0] * layers, nobody, successors=[()] * turns)
+        return Chain.of_returns(trajectory.replayed)
 
 
 def siblings(

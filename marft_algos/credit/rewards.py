@@ -30,40 +30,62 @@ Setting = str | Mapping[str, Any]
 
 
 @dataclass(slots=True)
-class Rewards:
-    """Holds what one episode pays.
-
-    A credit rule fills the channels: turns, team, agents. ``team_chain`` and ``agent_chain`` return rewards in which
-    everything is paid to turns, and their successors are named: what ``functional.chain`` runs over.
-    """
+class Payments:
+    """Holds what a credit rule pays for one episode, where it pays it. An empty list: nothing of that kind."""
 
     turns: list[float]
-    """Per transition: paid at its own layer; once successors are named, all that is paid before them."""
+    """Per transition: paid at its own layer."""
     team: list[float] = field(default_factory=list)
     """Per layer: paid after it commits and before the next layer does."""
     agents: list[Mapping[str, float]] = field(default_factory=list)
     """Per layer: agent -> reward."""
     late: list[Mapping[int, float]] = field(default_factory=list)
-    """Per layer: transition of an earlier layer -> what it is paid here. Empty: nothing is paid late."""
-    successors: list[tuple[int, ...]] = field(default_factory=list)
-    """Per transition: whose values bootstrap it. Empty: the algorithm fills it. A rule that pays whole returns, to
-    which nothing paid later is added, fills it with empty tuples."""
-    bootstraps: list[float] = field(default_factory=list)
-    """Per transition: the value beyond its last successor, where a limit cut the episode without pay."""
+    """Per layer: transition of an earlier layer -> what it is paid here."""
     tokens: list[FloatArray | None] = field(default_factory=list)
-    """Per transition: what each token of its reply is paid beside ``turns``, [L]; None, or an empty list: nothing. A KL
-    in the reward (``Estimates.penalties``), which is charged whatever a rule pays, is added by the chains."""
+    """Per transition: what each token of its reply is paid beside ``turns``, [L]; None: nothing. A KL in the reward
+    (``Estimates.penalties``), which is charged whatever a rule pays, is added by the chains."""
+
+    def by_layer(self, layers: int) -> zip[tuple[float, Mapping[str, float], Mapping[int, float]]]:
+        """Returns per layer what team, agents and turns of earlier layers are paid."""
+        return zip(self.team or [0.0] * layers, self.agents or [{}] * layers, self.late or [{}] * layers, strict=True)
+
+
+@dataclass(slots=True)
+class Chain:
+    """Holds rewards between turns and their successors: what ``functional.chain`` runs over.
+
+    A rule that pays whole returns, to which nothing paid later is added, returns a chain without successors.
+    """
+
+    rewards: list[float]
+    """Per transition: all that is paid before its successors, beside what its tokens are paid."""
+    successors: list[tuple[int, ...]]
+    """Per transition: whose values bootstrap it."""
+    bootstraps: list[float]
+    """Per transition: the value beyond its last successor, where a limit cut the episode without pay."""
+    tokens: list[FloatArray | None]
+    """Per transition: what each token of its reply is paid, [L]; None: nothing."""
+
+    @classmethod
+    def of_returns(cls, returns: Sequence[float]) -> Chain:
+        """Returns the chain of a rule that pays whole returns."""
+        n = len(returns)
+        return cls(list(returns), [()] * n, [0.0] * n, [None] * n)
 
     @property
     def totals(self) -> list[float]:
         """Returns per transition all that is paid from its first token to its successors."""
-        return [r + _sum(x) for r, x in zip(self.turns, self.tokens, strict=True)]
+        return [r + _sum(x) for r, x in zip(self.rewards, self.tokens, strict=True)]
 
     def token_rewards(self, lengths: Sequence[int]) -> list[FloatArray | None]:
         """Returns per transition what ``lengths[k]`` decision points are paid: a single one, for all its tokens."""
         return [
             x if x is None or len(x) == n else np.array([_sum(x)]) for x, n in zip(self.tokens, lengths, strict=True)
         ]
+
+
+Paid = Payments | Chain
+"""What a rule returns."""
 
 
 # Rules ---------------------------------------------------------------------------------------------
@@ -99,7 +121,7 @@ class Rule:
         """Looks at all of an iteration's episodes before any of them is paid; returns numbers to log."""
         return {}
 
-    def __call__(self, trajectory: Trajectory) -> Rewards:
+    def __call__(self, trajectory: Trajectory) -> Paid:
         """Returns who is paid what in this episode."""
         raise NotImplementedError
 
@@ -114,11 +136,11 @@ class Rule:
 class Plain(Rule):
     """A rule that is a function of one episode."""
 
-    def __init__(self, name: str, pay: Callable[[Trajectory], Rewards]) -> None:
+    def __init__(self, name: str, pay: Callable[[Trajectory], Paid]) -> None:
         self.name = name  # type: ignore[misc]
         self._pay = pay
 
-    def __call__(self, trajectory: Trajectory) -> Rewards:
+    def __call__(self, trajectory: Trajectory) -> Paid:
         return self._pay(trajectory)
 
 
@@ -140,7 +162,7 @@ def register(name: str) -> Callable[[_Rule], _Rule]:
             rule.name = name
             registered[name] = rule
         else:
-            registered[name] = Plain(name, cast(Callable[[Trajectory], Rewards], rule))
+            registered[name] = Plain(name, cast(Callable[[Trajectory], Paid], rule))
         return rule
 
     return add
@@ -152,13 +174,13 @@ def rules() -> list[str]:
 
 
 @register("broadcast")
-def broadcast(trajectory: Trajectory) -> Rewards:
+def broadcast(trajectory: Trajectory) -> Payments:
     """Leaves rewards where they were paid: every turn of a layer is paid all of it, none of it is split.
 
     A span of a text is paid at the token that completes it. Where it is paid late, later turns are credited with it as
     with other late pay, and so is the reply up to that token; the reply's last token takes it off what comes behind.
     """
-    paid = Rewards(
+    paid = Payments(
         turns=punctual(trajectory),
         team=[layer.team_reward for layer in trajectory.layers],
         agents=[dict(layer.agent_rewards) for layer in trajectory.layers],
@@ -185,7 +207,7 @@ def broadcast(trajectory: Trajectory) -> Rewards:
 # Successor relations -------------------------------------------------------------------------------
 
 
-def team_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> Rewards:
+def team_chain(trajectory: Trajectory, paid: Paid, estimates: Estimates) -> Chain:
     """Links each layer to the next one through the whole episode, a round's last layer to the next round's first.
 
     What a turn's tokens are paid is paid token by token to the turn itself, and at the layer's end to those beside.
@@ -194,23 +216,24 @@ def team_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> R
         ConfigError: Agents are paid differently: one return for all of them has no meaning then.
     """
     tokens = _of_tokens(trajectory, paid, estimates)
-    if paid.successors:
-        return replace(paid, bootstraps=[0.0] * len(tokens), tokens=tokens)
+    if isinstance(paid, Chain):
+        return replace(paid, tokens=tokens)
     names = {t.agent for t in trajectory.transitions}
     rewards = [0.0] * len(trajectory.transitions)
     successors: list[tuple[int, ...]] = [()] * len(trajectory.transitions)
-    for i, layer in enumerate(trajectory.layers):
-        worth = paid.team[i] + sum(paid.turns[k] for k in layer.turns) + _common(paid.agents[i], names, i)
-        worth += sum(paid.late[i].values()) if paid.late else 0.0
+    for i, (team, agents, late) in enumerate(paid.by_layer(len(trajectory.layers))):
+        layer = trajectory.layers[i]
+        reward = team + sum(paid.turns[k] for k in layer.turns) + _common(agents, names, i)
+        reward += sum(late.values())
         following = trajectory.layers[i + 1].turns if i + 1 < len(trajectory.layers) else ()
         for k in layer.turns:
-            rewards[k] = worth + sum(_sum(tokens[j]) for j in layer.turns if j != k)
+            rewards[k] = reward + sum(_sum(tokens[j]) for j in layer.turns if j != k)
             successors[k] = tuple(following)
     beyond = estimates.bootstraps.get(trajectory, 0.0) if trajectory.truncated else 0.0
-    return Rewards(rewards, successors=successors, bootstraps=[beyond] * len(rewards), tokens=tokens)
+    return Chain(rewards, successors, [beyond] * len(rewards), tokens)
 
 
-def team_score(trajectory: Trajectory, paid: Rewards, estimates: Estimates | None = None) -> float:
+def team_score(trajectory: Trajectory, paid: Paid, estimates: Estimates | None = None) -> float:
     """Returns the episode's one score: all that is paid, layer by layer.
 
     Raises:
@@ -220,10 +243,10 @@ def team_score(trajectory: Trajectory, paid: Rewards, estimates: Estimates | Non
     return float(sum(totals[layer.turns[0]] for layer in trajectory.layers))
 
 
-def returns_to_go(trajectory: Trajectory, links: Rewards, gamma: float = 1.0) -> list[float]:
+def returns_to_go(trajectory: Trajectory, chain: Chain, gamma: float = 1.0) -> list[float]:
     """Returns per turn what is paid from there to the end, discounted from successor to successor; no values."""
     n = len(trajectory.transitions)
-    returns = F.chain([None] * n, [1] * n, links.totals, links.successors, F.Discounts(gamma_turn=gamma))[1]
+    returns = F.chain([None] * n, [1] * n, chain.totals, chain.successors, F.Discounts(gamma_turn=gamma))[1]
     return [float(g[0]) for g in returns]
 
 
@@ -238,37 +261,36 @@ def spread(
     }
 
 
-def agent_score(trajectory: Trajectory, paid: Rewards, agent: str, estimates: Estimates) -> float:
+def agent_score(trajectory: Trajectory, paid: Payments, agent: str, estimates: Estimates) -> float:
     """Returns one agent's score of the episode: the team's rewards, its own, and its own turns'."""
     turns = [t for t in trajectory.transitions if t.agent == agent]
     tokens = _of_tokens(trajectory, paid, estimates)
     score = sum(paid.turns[t.index] + _sum(tokens[t.index]) for t in turns)
-    score += sum(_late(trajectory, paid, i, agent) for i in range(len(paid.late)))
+    score += sum(_late(trajectory, late, agent) for late in paid.late)
     return float(score + sum(paid.team) + sum(layer.get(agent, 0.0) for layer in paid.agents))
 
 
-def agent_chain(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> Rewards:
+def agent_chain(trajectory: Trajectory, paid: Paid, estimates: Estimates) -> Chain:
     """Links each turn to the agent's next one; pays what it and the team are paid before it, or the episode's end."""
     tokens = _of_tokens(trajectory, paid, estimates)
-    if paid.successors:
-        return replace(paid, bootstraps=[0.0] * len(tokens), tokens=tokens)
+    if isinstance(paid, Chain):
+        return replace(paid, tokens=tokens)
     turns = trajectory.transitions
+    by_layer = list(paid.by_layer(len(trajectory.layers)))
     rewards = [0.0] * len(turns)
     successors: list[tuple[int, ...]] = [()] * len(turns)
     for t in turns:
         later = next((u for u in turns if u.agent == t.agent and u.layer > t.layer), None)
-        end = later.layer if later else len(trajectory.layers)
-        span = range(t.layer, end)
-        rewards[t.index] = paid.turns[t.index] + sum(paid.team[i] + paid.agents[i].get(t.agent, 0.0) for i in span)
-        rewards[t.index] += sum(_late(trajectory, paid, i, t.agent) for i in span) if paid.late else 0.0
+        span = by_layer[t.layer : later.layer if later else None]
+        rewards[t.index] = paid.turns[t.index] + sum(team + agents.get(t.agent, 0.0) for team, agents, _ in span)
+        rewards[t.index] += sum(_late(trajectory, late, t.agent) for *_, late in span)
         successors[t.index] = (later.index,) if later else ()
-    bootstraps = [_bootstrap(trajectory, t.agent, estimates) for t in turns]
-    return Rewards(rewards, successors=successors, bootstraps=bootstraps, tokens=tokens)
+    return Chain(rewards, successors, [_bootstrap(trajectory, t.agent, estimates) for t in turns], tokens)
 
 
-def _late(trajectory: Trajectory, paid: Rewards, layer: int, agent: str) -> float:
-    """Returns what an agent is paid at a layer for turns of earlier ones."""
-    return sum(reward for k, reward in paid.late[layer].items() if trajectory.transitions[k].agent == agent)
+def _late(trajectory: Trajectory, late: Mapping[int, float], agent: str) -> float:
+    """Returns what an agent is paid for turns of earlier layers."""
+    return sum(reward for k, reward in late.items() if trajectory.transitions[k].agent == agent)
 
 
 def punctual(trajectory: Trajectory) -> list[float]:
@@ -280,7 +302,7 @@ def punctual(trajectory: Trajectory) -> list[float]:
     return paid
 
 
-def _of_tokens(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> list[FloatArray | None]:
+def _of_tokens(trajectory: Trajectory, paid: Paid, estimates: Estimates) -> list[FloatArray | None]:
     """Returns per turn what each of its tokens is paid by the rule, and charged by a KL in the reward.
 
     Raises:
@@ -296,7 +318,7 @@ def _of_tokens(trajectory: Trajectory, paid: Rewards, estimates: Estimates) -> l
     if not fits or not all(x is None or np.isfinite(x).all() for x in paid.tokens):
         raise ConfigError(
             f"The credit rule pays tokens of shapes {shapes} in episode {trajectory.number}, whose replies have"
-            f" {lengths} tokens. Expected Rewards.tokens to hold a finite number for each token of each turn, in the"
+            f" {lengths} tokens. Expected Payments.tokens to hold a finite number for each token of each turn, in the"
             " order of trajectory.transitions: an array of len(t.reply.action_ids), or None for nothing."
         )
     own = [None if x is None else np.asarray(x, dtype=np.float64) for x in paid.tokens]
@@ -323,7 +345,7 @@ def _bootstrap(trajectory: Trajectory, agent: str, estimates: Estimates) -> floa
     return 0.0 if apart else estimates.bootstraps.get(trajectory, 0.0)
 
 
-def check_own_view(trajectory: Trajectory, links: Rewards) -> None:
+def check_own_view(trajectory: Trajectory, chain: Chain) -> None:
     """Checks that a successor's V is a sound bootstrap: its observation must hold the turn's input and action.
 
     Raises:
@@ -331,7 +353,7 @@ def check_own_view(trajectory: Trajectory, links: Rewards) -> None:
     """
     turns = trajectory.transitions
     for t in turns:
-        for j in links.successors[t.index]:
+        for j in chain.successors[t.index]:
             missing = ({t.index} | set(t.turn.sees)) - set(turns[j].turn.sees)
             private = t.observation is None or t.observation != turns[j].observation
             if not missing and not private:

@@ -336,31 +336,21 @@ class Collector:
         """Renders the layer that would have run: its value is the bootstrap of a truncated episode."""
         if self._renderer is None:
             return []
-        last = episode.layers[-1] if episode.layers else None
-        planned = []
-        for turn in episode.info.get("next", ()):
-            policy = self._renderer.policy_of(turn["agent"])
+        transitions = []
+        for planned in episode.planned:
+            policy = self._renderer.policy_of(planned.turn.agent)
             local = policy in self._renderer.policies
-            prompt = self._renderer.render(policy, turn["messages"], turn["tools"]) if local else []
-            record = TurnRecord(
-                index=turn["index"],
-                round=last.round if last else 0,
-                layer=len(episode.layers),
-                agent=turn["agent"],
-                role=turn["role"],
-                sees=tuple(turn["sees"]),
-                text="",
-            )
-            planned.append(
+            prompt = self._renderer.render(policy, planned.messages, planned.tools) if local else []
+            transitions.append(
                 Transition(
-                    turn=record,
-                    request=GenerationRequest(policy, prompt, 0, turn["agent"]),
+                    turn=planned.turn,
+                    request=GenerationRequest(policy, prompt, 0, planned.turn.agent),
                     trainable=False,
-                    team_view=turn["team_view"],
-                    observation=turn["observation"],
+                    team_view=planned.team_view,
+                    observation=planned.observation,
                 )
             )
-        return planned
+        return transitions
 
 
 def _recorded(request: GenerationRequest, reply: Generation) -> dict[str, Any]:

@@ -24,7 +24,7 @@ _CLASSES: dict[str, type[Any]] = {
     for cls in (
         *(types.Trajectory, types.Transition, types.GenerationRequest, types.Generation, Judged),
         *(records.Episode, records.TurnRecord, records.LayerRecord, records.RoundRecord),
-        *(records.AgentSpec, records.Example),
+        *(records.AgentSpec, records.Example, records.PlannedTurn),
     )
 }
 

@@ -64,13 +64,6 @@ class Waiting:
         return self.played.result() if self.played.done() and self.played.exception() is None else None
 
 
-def done(collected: Collected) -> Future[Collected]:
-    """Returns what is there already as something that may have been waited for."""
-    future = Future[Collected]()
-    future.set_result(collected)
-    return future
-
-
 class RolloutQueue:
     """Plays iterations, and holds what is played and not yet learnt from.
 

@@ -25,7 +25,7 @@ from marft_envs.core.faults import check_end, check_start
 from marft_envs.core.rewards import Attribution
 from marft_envs.core.schedule import Rules, Schedule
 from marft_envs.core.spaces import UnicodeText
-from marft_envs.core.types import AgentSpec, Episode, Fault, Task, Turn, optional
+from marft_envs.core.types import AgentSpec, Episode, Fault, PlannedTurn, Task, Turn, TurnRecord, optional
 from marft_envs.errors import ConfigError
 
 
@@ -324,9 +324,8 @@ class FlexEnv(AECEnv):
     def truncate(self, reason: str, fault: Fault = "") -> None:
         """Ends the episode at a limit that pays nothing, or because it cannot go on.
 
-        Trainers bootstrap from the layer that would have run: ``episode.info["next"]`` lists its turns, each with
-        ``agent``, ``role``, ``index``, ``sees``, ``observation``, ``messages``, ``tools``, ``team_view``. After failure
-        (by whose ``fault``) there is nothing to bootstrap from; that of an agent's text is paid the worst.
+        Trainers bootstrap from the layer that would have run, ``episode.planned``. After failure (by whose ``fault``)
+        there is nothing to bootstrap from; that of an agent's text is paid the worst.
 
         Raises:
             ConfigError: The reason begins with ``error``, ``world_crashed`` or ``world_hung``, and there is no fault.
@@ -335,24 +334,23 @@ class FlexEnv(AECEnv):
             return
         check_end(reason, fault)
         if not fault and self.layer:
-            start = len(self.view.history)
-            upcoming = [self._upcoming(turn, start + i) for i, turn in enumerate(self.layer.values())]
-            self.schedule.record.info["next"] = upcoming
+            turns = enumerate(self.layer.values(), len(self.view.history))
+            self.schedule.record.planned = [self._planned(turn, index) for index, turn in turns]
         self.schedule.truncate(reason, fault)
         self._sync()
 
-    def _upcoming(self, turn: Turn, index: int) -> dict[str, Any]:
-        agent = turn.agent
-        return {
-            "agent": agent,
-            "role": self.profile(agent).role,
-            "index": index,
-            "sees": list(turn.sees),
-            "observation": self.task.observe(agent),
-            "messages": self.messages(agent),
-            "tools": optional(self.task, "tools")(agent),
-            "team_view": self.team_view(agent),
-        }
+    def _planned(self, turn: Turn, index: int) -> PlannedTurn:
+        agent, layers = turn.agent, self.schedule.record.layers
+        record = TurnRecord(
+            index, layers[-1].round if layers else 0, len(layers), agent, self.profile(agent).role, turn.sees, text=""
+        )
+        return PlannedTurn(
+            record,
+            observation=self.task.observe(agent),
+            messages=self.messages(agent),
+            tools=optional(self.task, "tools")(agent),
+            team_view=self.team_view(agent),
+        )
 
 
 def _limited(agents: Sequence[AgentSpec], tokens: int) -> tuple[AgentSpec, ...]:

@@ -98,6 +98,20 @@ class TurnRecord:
         return recorded if isinstance(recorded, int) and recorded > 0 else 0
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedTurn:
+    """A turn that would have been played next, of an episode that a limit cut, and what its agent would have read."""
+
+    turn: TurnRecord
+    """Without a text."""
+    observation: str
+    """The task's observation of the agent."""
+    messages: Sequence[Mapping[str, str]]
+    tools: Sequence[Mapping[str, Any]]
+    team_view: str
+    """What a team critic may see before it."""
+
+
 @dataclass(slots=True)
 class Outcome:
     """Holds what a task says after a layer or a round. Every field has a default."""
@@ -195,6 +209,8 @@ class Episode:
     """Position in the panel of a vector environment (0 for a single environment)."""
     fault: Fault = ""
     """Whose fault it is that it was broken off; empty: it was not."""
+    planned: list[PlannedTurn] = field(default_factory=list, compare=False)
+    """The layer that would have run, where a limit cut it; trainers bootstrap from it. Not written to files."""
 
     @property
     def failed(self) -> bool:

@@ -44,7 +44,7 @@ def _dumps(episode: Episode) -> str:
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.compare}
         return fields | {CRITICAL_PATH: value.critical_path} if isinstance(value, Episode) else fields
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()

@@ -207,7 +207,7 @@ def test_a_successors_value_changes_when_the_predecessors_message_changes(model:
         found = Estimates()
         fill_values([trajectory], heads, view, "action", found)
         values = [found.values[t] for t in trajectory.transitions]
-        returns = chain(values, [1, 1], links.turns, links.successors, Discounts(lambda_turn=0.0))[1]
+        returns = chain(values, [1, 1], links.rewards, links.successors, Discounts(lambda_turn=0.0))[1]
         bootstrapped.append(returns[first.index][0])
     assert bootstrapped[0] != bootstrapped[1]
 

@@ -254,7 +254,7 @@ def test_differences_pay_the_coder_at_its_turn_and_the_reflector_for_what_came_o
     assert episode.team_return == pytest.approx(1.0)
     assert sum(layer.team_reward for layer in episode.layers) == 0.0
     links = agent_chain(trajectory_of(env), broadcast(trajectory_of(env)), Estimates())
-    assert links.turns == pytest.approx([0.15, -0.15, -0.15, 1.0, 1.0])  # R_t - R_(t-1) and R_(t+1) - R_t
+    assert links.rewards == pytest.approx([0.15, -0.15, -0.15, 1.0, 1.0])  # R_t - R_(t-1) and R_(t+1) - R_t
     with pytest.raises(ConfigError, match="agent chains"):
         team_chain(trajectory_of(env), broadcast(trajectory_of(env)), Estimates())
 
@@ -262,7 +262,7 @@ def test_differences_pay_the_coder_at_its_turn_and_the_reflector_for_what_came_o
 def test_a_team_chain_takes_differences_where_nobody_advises() -> None:
     env = play(build("solo", reward="difference", rounds=3), {"coder": [code(ZERO), code(WRONG), code(GOLD)]})
     links = team_chain(trajectory_of(env), broadcast(trajectory_of(env)), Estimates())
-    assert links.turns == pytest.approx([0.15, -0.15, 1.0])
+    assert links.rewards == pytest.approx([0.15, -0.15, 1.0])
 
 
 def test_a_format_penalty_is_apart_from_the_score() -> None:

@@ -24,7 +24,7 @@ def test_broadcast_pays_every_turn_of_a_layer_all_of_it() -> None:
     trajectory = episode([["a", "b"], ["c"]], rewards=[0.5, 2.0])
     trajectory.transitions[1].turn.reward = 0.25
     links = credit.team_chain(trajectory, credit.broadcast(trajectory), Estimates())
-    assert links.turns == [0.75, 0.75, 2.0]
+    assert links.rewards == [0.75, 0.75, 2.0]
     assert links.successors == [(2,), (2,), ()]
 
 
@@ -32,7 +32,7 @@ def test_last_moves_a_rounds_pay_to_its_last_layer() -> None:
     trajectory = episode([["a"], ["b"], ["a"], ["b"]], rewards=[1.0, 2.0, 3.0, 4.0], rounds=[0, 0, 1, 1])
     trajectory.transitions[0].turn.reward = 0.5
     links = credit.team_chain(trajectory, credit.get("last")(trajectory), Estimates())
-    assert links.turns == [0.0, 3.5, 0.0, 7.0]
+    assert links.rewards == [0.0, 3.5, 0.0, 7.0]
     assert trajectory.transitions[0].turn.reward == 0.5, "the record itself stays as it was"
 
 
@@ -55,7 +55,7 @@ def test_team_chains_refuse_agents_that_are_paid_differently() -> None:
 def test_what_all_agents_get_alike_is_counted_once() -> None:
     trajectory = episode([["a"], ["b"]])
     trajectory.layers[1].agent_rewards = {"a": 0.5, "b": 0.5}
-    assert credit.team_chain(trajectory, credit.broadcast(trajectory), Estimates()).turns == [0.0, 1.5]
+    assert credit.team_chain(trajectory, credit.broadcast(trajectory), Estimates()).rewards == [0.0, 1.5]
 
 
 def test_agent_chains_run_to_the_agents_own_next_turn() -> None:
@@ -63,13 +63,13 @@ def test_agent_chains_run_to_the_agents_own_next_turn() -> None:
     trajectory.layers[1].agent_rewards = {"b": 10.0, "a": -5.0}
     trajectory.transitions[1].turn.reward = 0.5
     links = credit.agent_chain(trajectory, credit.broadcast(trajectory), Estimates())
-    assert links.turns == [1.0 + 2.0 - 5.0, 0.5 + 2.0 + 10.0 + 4.0, 4.0]
+    assert links.rewards == [1.0 + 2.0 - 5.0, 0.5 + 2.0 + 10.0 + 4.0, 4.0]
     assert links.successors == [(2,), (), ()]
 
 
 def test_a_dead_agent_keeps_its_share_of_the_teams_return() -> None:
     trajectory = episode([["a"], ["b"], ["b"]], rewards=[0.0, 0.0, 1.0], rounds=[0, 0, 1])
-    assert credit.agent_chain(trajectory, credit.broadcast(trajectory), Estimates()).turns == [1.0, 0.0, 1.0]
+    assert credit.agent_chain(trajectory, credit.broadcast(trajectory), Estimates()).rewards == [1.0, 0.0, 1.0]
 
 
 def test_own_view_needs_successors_that_see_input_and_action() -> None:
@@ -183,7 +183,7 @@ def test_rules_on_the_record_keep_late_pay(seed: int) -> None:
     for i, layer in enumerate(trajectory.layers):
         last = i + 1 == len(rounds) or rounds[i + 1] != rounds[i]
         wanted = sum(r for now, _, _, r in task.log if now and rounds[now - 1] == rounds[i]) if last else 0.0
-        assert links.turns[layer.turns[0]] == pytest.approx(wanted)
+        assert links.rewards[layer.turns[0]] == pytest.approx(wanted)
     qualities = [sum(r for now, _, _, r in task.log if now == i + 1) for i in range(len(rounds))]
     spans = [q - before for q, before in zip(qualities, [0.0, *qualities[:-1]], strict=True)]
     paid = credit.get("difference")(trajectory)

@@ -68,7 +68,7 @@ def test_counterfactual_credit_is_the_return_minus_the_siblings_mean() -> None:
             for j in (1, 2, 3):
                 x = {**others, t.agent: float(row_seed(0, 1, d.number, t.index, j) % 1000)}
                 rewards.append(x["a_0"] * x["b_0"] + x["c_0"])
-            assert rule(d).turns[t.index] == pytest.approx(d.score - np.mean(rewards))
+            assert rule(d).rewards[t.index] == pytest.approx(d.score - np.mean(rewards))
         assert d.replayed_tokens > 0
 
 
@@ -76,10 +76,10 @@ def test_a_dummy_gets_no_counterfactual_credit_where_its_successors_are_determin
     rule = credit.get("counterfactual")
     chain = StaticDAG([[0, 1], [0, 0]])
     for d in play(2, lambda x: x["b_0"], rule, chain, b_0="7"):
-        assert rule(d).turns == [0.0, 0.0], "nor does b, who always says the same"
+        assert rule(d).rewards == [0.0, 0.0], "nor does b, who always says the same"
     copies = play(2, lambda x: x["b_0"], rule, chain, b_0=lambda r: r.messages[-1]["content"].rsplit("\n", 1)[-1])
-    assert any(rule(d).turns[0] != 0.0 for d in copies), "a successor that repeats it makes a matter"
-    assert all(rule(d).turns[1] == 0.0 for d in copies)
+    assert any(rule(d).rewards[0] != 0.0 for d in copies), "a successor that repeats it makes a matter"
+    assert all(rule(d).rewards[1] == 0.0 for d in copies)
 
 
 def test_agents_that_are_paid_differently_are_compared_by_their_own_pay() -> None:
@@ -93,7 +93,7 @@ def test_agents_that_are_paid_differently_are_compared_by_their_own_pay() -> Non
     played = Collector(vec, Trusting(), engine(), PARAMS, states=tries.states).collect([0], iteration=1, keep=rule.keep)
     (d,) = rule.replay(played, tries, 1)
     drawn = [float(row_seed(0, 1, 0, k, 1) % 1000) for k in (0, 1)]
-    assert rule(d).turns == pytest.approx([said(d)[name] - x for name, x in zip(("a_0", "b_0"), drawn, strict=True)])
+    assert rule(d).rewards == pytest.approx([said(d)[name] - x for name, x in zip(("a_0", "b_0"), drawn, strict=True)])
     vec = VectorEnv([lambda: flex(2, Independent(), task=PlainTask(round=judge))])
     tries = Replayer(Trusting(), engine(), PARAMS)
     played = Collector(vec, Trusting(), engine(), PARAMS, states=tries.states).collect([0], iteration=1, keep="start")
@@ -131,7 +131,7 @@ def test_leave_one_out_and_shapley_equal_brute_force(absence: str, instead: floa
                         gain = without(d, after, instead) - without(d, before, instead)
                         expected[i] += gain / math.factorial(len(agents))
                 assert sum(expected.values()) == pytest.approx(d.score - without(d, agents, instead))
-            assert rule(d).turns == pytest.approx([expected[t.agent] for t in d.transitions])
+            assert rule(d).rewards == pytest.approx([expected[t.agent] for t in d.transitions])
 
 
 @pytest.mark.slow
@@ -139,11 +139,11 @@ def test_above_six_agents_orders_are_drawn_and_shares_still_add_up() -> None:
     rule = credit.get({"rule": "shapley", "orders": 4})
     played = play(7, lambda x: sum(x.values()) ** 0.5, rule)
     for d in played:
-        assert sum(rule(d).turns) == pytest.approx(d.score), "the team that says nothing earns nothing"
+        assert sum(rule(d).rewards) == pytest.approx(d.score), "the team that says nothing earns nothing"
         tokens = [len(t.turn.text) + 1 for t in d.transitions]
         assert d.replayed_tokens < 2**6 * sum(tokens) / 2, "not all coalitions are played"
     again = play(7, lambda x: sum(x.values()) ** 0.5, credit.get({"rule": "shapley", "orders": 4}))
-    assert [rule(d).turns for d in again] == [rule(d).turns for d in played], "drawn by the episode, not by history"
+    assert [rule(d).rewards for d in again] == [rule(d).rewards for d in played], "drawn by the episode, not by history"
 
 
 def breaks_without_a(error: Exception) -> Pay:
@@ -160,7 +160,7 @@ def breaks_without_a(error: Exception) -> Pay:
 def test_an_episode_whose_replay_an_outage_breaks_credits_nobody() -> None:
     rule = credit.get("shapley")
     played = play(2, breaks_without_a(ConnectionError("gone")), rule)
-    assert all(rule(d).turns == [0.0, 0.0] for d in played)
+    assert all(rule(d).rewards == [0.0, 0.0] for d in played)
     assert all(d.score > 0 and d.replayed_tokens > 0 for d in played), "the episodes themselves are whole"
 
 
@@ -169,7 +169,7 @@ def test_a_coalition_whose_words_break_the_judge_is_worth_the_worst() -> None:
     rule = credit.get("shapley")
     for d in play(2, breaks_without_a(RuntimeError("cannot be judged")), rule):
         a, b = said(d).values()
-        assert b > 0 and rule(d).turns == pytest.approx([a + b / 2, b / 2])
+        assert b > 0 and rule(d).rewards == pytest.approx([a + b / 2, b / 2])
 
 
 # --- diagnostics --------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def test_difference_pays_producers_what_they_added_and_critics_what_came_of_it()
     assert paid.turns == pytest.approx([first, second - first, second - first, 0.0])
     assert paid.team == [0.0] * 4
     chain = credit.agent_chain(turn_by_turn(), paid, Estimates())
-    assert chain.turns == pytest.approx(paid.turns) and chain.successors == [(2,), (3,), (), ()]
+    assert chain.rewards == pytest.approx(paid.turns) and chain.successors == [(2,), (3,), (), ()]
     alone = credit.get("difference")(turn_by_turn())
     assert sum(alone.turns) == pytest.approx(0.9), "without critics the differences add up to the last quality"
 
@@ -68,7 +68,7 @@ def test_local_scales_the_teams_reward_only() -> None:
     assert paid.team == [0.0, 0.05, 0.0, 0.225] and paid.turns == [0.1, 0.0, 0.05, 0.0]
     assert paid.agents[1] == {"b": 0.5}
     chain = credit.agent_chain(d, paid, Estimates())
-    assert chain.turns == pytest.approx([0.1 + 0.05, 0.05 + 0.5, 0.05 + 0.225, 0.225])
+    assert chain.rewards == pytest.approx([0.1 + 0.05, 0.05 + 0.5, 0.05 + 0.225, 0.225])
 
 
 def test_margin_compares_with_the_mean_of_the_others_of_the_round() -> None:
@@ -91,7 +91,7 @@ def test_rank_weighs_the_teams_reward_by_how_the_ranks_agree() -> None:
     rule = credit.get("rank")
     logged = rule.prepare(group)
     assert logged == {"credit/rank_weight/a": 2.0, "credit/rank_weight/b": 0.0}, "a: ρ = 1, b: ρ < 0"
-    assert credit.agent_chain(group[3], rule(group[3]), Estimates()).turns == pytest.approx([0.4 + 2 * 4.0, 0.0])
+    assert credit.agent_chain(group[3], rule(group[3]), Estimates()).rewards == pytest.approx([0.4 + 2 * 4.0, 0.0])
     for d in group:
         for t in d.transitions:
             t.turn.reward = 0.5
@@ -193,7 +193,7 @@ def test_arguments_that_do_not_fit_the_team_are_refused(setting: credit.Setting,
 
 def test_a_rule_of_ones_own_is_a_function_or_a_class() -> None:
     @credit.register("test_half")
-    def half(trajectory: Trajectory) -> credit.Rewards:
+    def half(trajectory: Trajectory) -> credit.Payments:
         paid = credit.broadcast(trajectory)
         paid.team = [r / 2 for r in paid.team]
         return paid

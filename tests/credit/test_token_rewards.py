@@ -101,7 +101,7 @@ def test_tokens_are_paid_where_they_stand_against_a_brute_force(kind: str, seed:
     if ruled:
         rng = np.random.default_rng(seed)
         tokens = [rng.normal(size=len(t.reply.action_ids)) if rng.random() < 0.7 else None for t in d.transitions]
-        paying = credit.Rewards(**{f: getattr(credit.broadcast(d), f) for f in ("turns", "team", "agents", "late")})
+        paying = credit.Payments(**{f: getattr(credit.broadcast(d), f) for f in ("turns", "team", "agents", "late")})
         made.rule = lambda trajectory: dataclasses.replace(paying, tokens=tokens)
         for t, x in zip(d.transitions, tokens, strict=True):
             charges[t] = np.zeros(len(t.reply.action_ids)) + (0.0 if x is None else x) + found.penalties.get(t, 0.0)
@@ -140,7 +140,7 @@ def test_a_rule_that_pays_other_tokens_than_were_sampled_is_refused(kind: str, t
     d = episode([["a"], ["b"]], tokens=[3, 2])
     paid = dataclasses.replace(credit.broadcast(d), tokens=tokens)
     chained = {"team": credit.team_chain, "agent": credit.agent_chain}[kind]
-    with pytest.raises(ConfigError, match=r"whose replies have .3, 2. tokens. Expected Rewards\.tokens"):
+    with pytest.raises(ConfigError, match=r"whose replies have .3, 2. tokens. Expected Payments\.tokens"):
         chained(d, paid, Estimates())
 
 
@@ -152,7 +152,7 @@ def test_one_decision_point_is_paid_for_all_of_its_tokens() -> None:
         whole = chain(
             [None] * n,
             [1] * n,
-            links.turns,
+            links.rewards,
             links.successors,
             Discounts(),
             token_rewards=links.token_rewards([1] * n),
@@ -198,7 +198,7 @@ def test_whoever_is_paid_the_kl_stays_with_its_tokens(rule: str) -> None:
     links = credit.agent_chain(d, credit.get(rule)(d), Estimates(penalties={d.transitions[0]: charges}))
     assert links.tokens[0] is charges and links.tokens[1] is None
     plain = credit.agent_chain(d, credit.get(rule)(d), Estimates())
-    assert links.turns == plain.turns
+    assert links.rewards == plain.rewards
     assert np.subtract(links.totals, plain.totals) == pytest.approx([-0.75, 0.0])
 
 

@@ -17,7 +17,7 @@ def team_returns(trajectory: Trajectory, discounts: Discounts, values: list | No
     turns = trajectory.transitions
     lengths = [len(t.reply.action_ids) if token else 1 for t in turns]
     links = credit.team_chain(trajectory, credit.broadcast(trajectory), Estimates())
-    return chain(values or [None] * len(turns), lengths, links.turns, links.successors, discounts, **kw)
+    return chain(values or [None] * len(turns), lengths, links.rewards, links.successors, discounts, **kw)
 
 
 def scalar_loop(rewards: list[float], values: list[float], gamma: float, lam: float) -> list[float]:

@@ -140,12 +140,12 @@ def test_truncation_pays_nothing_and_names_the_layer_that_would_have_run() -> No
     episode = env.episode
     assert (episode.truncated, episode.terminated, episode.stop_reason) == (True, False, "time_up")
     assert episode.team_return == 0 and all(env.truncations.values()) and not any(env.terminations.values())
-    (planned,) = episode.info["next"]
-    assert (planned["agent"], planned["index"], planned["sees"]) == ("b_0", 1, [0])
-    assert planned["messages"][-1]["content"].endswith("[a]\none") and "one" in planned["team_view"]
+    (planned,) = episode.planned
+    assert (planned.turn.agent, planned.turn.index, planned.turn.sees) == ("b_0", 1, (0,))
+    assert planned.messages[-1]["content"].endswith("[a]\none") and "one" in planned.team_view
     env.reset(seed=0)
     env.truncate("error: broken", "engine")
-    assert "next" not in env.episode.info
+    assert not env.episode.planned
 
 
 def test_dead_agents_are_skipped_and_leave_the_aec_loop() -> None:

@@ -138,7 +138,7 @@ def test_a_text_that_breaks_its_judge_is_paid_the_worst() -> None:
     )
     assert [e.team_return for e in plain] == [2.0, 0.0, 2.0], "no more than nothing"
     assert [e.team_return for e in declared] == [2.0, -2.5, 2.0], "what the task says is the lowest"
-    assert [t.text for t in plain[1].turns] == ["bad", "bad"] and "next" not in plain[1].info
+    assert [t.text for t in plain[1].turns] == ["bad", "bad"] and not plain[1].planned
     (outage,) = drive(lambda: flex(2, Chain(), raising(ConnectionError())), range(3))[1:2]
     assert outage.team_return == 1.0, "an outage is left as it was: it is counted nowhere"
 
@@ -188,7 +188,7 @@ def test_any_other_reason_needs_no_fault(reason: str) -> None:
     env.reset(seed=0)
     env.step("x")
     env.truncate(reason)
-    assert env.episode.truncated and not env.episode.failed and env.episode.info["next"]
+    assert env.episode.truncated and not env.episode.failed and env.episode.planned
 
 
 # Records ------------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def test_tools_reach_whoever_drives_the_environment() -> None:
     (request,) = vec.poll()
     assert request.tools == [LOOK]
     env.truncate("limit")
-    assert env.episode.info["next"][0]["tools"] == [LOOK]
+    assert env.episode.planned[0].tools == [LOOK]
 
 
 def test_a_task_says_how_a_turn_stands_before_others_and_not_before_its_author() -> None:

@@ -208,7 +208,7 @@ def test_a_failing_episode_is_a_record_and_the_rest_goes_on(slow: bool) -> None:
     assert [e.truncated for e in finished] == [False, True, False, False, False]
     broken = finished[1]
     assert broken.stop_reason == "error: RuntimeError: out of order" and broken.success is False
-    assert [t.text for t in broken.turns] == ["good", "bad"] and "next" not in broken.info
+    assert [t.text for t in broken.turns] == ["good", "bad"] and not broken.planned
     vec.close()
 
 
@@ -296,7 +296,7 @@ def test_wrappers_stay_in_the_loop() -> None:
         assert [t.agent[0] for t in episode.turns] == list("abcabca")
         assert {t.text for t in episode.turns if t.agent == "b_0"} == {"fixed"}
         assert episode.truncated and episode.stop_reason == "turn_limit"
-        assert [planned["agent"] for planned in episode.info["next"]] == ["b_0"]
+        assert [planned.turn.agent for planned in episode.planned] == ["b_0"]
 
 
 def test_registered_environments() -> None:

@@ -24,7 +24,7 @@ def test_turn_limit_truncates_and_pays_nothing() -> None:
     env = play(TurnLimit(flex(3, task=scored(), max_rounds=9), 4))  # type: ignore[arg-type]
     episode = env.episode
     assert len(episode.turns) == 4 and episode.truncated and episode.stop_reason == "turn_limit"
-    assert episode.team_return == 1.0 and [planned["agent"] for planned in episode.info["next"]] == ["b_0"]
+    assert episode.team_return == 1.0 and [planned.turn.agent for planned in episode.planned] == ["b_0"]
     assert env.truncations == dict.fromkeys(env.possible_agents, True)
 
 
