@@ -261,11 +261,13 @@ def spread(
     }
 
 
-def agent_score(trajectory: Trajectory, paid: Payments, agent: str, estimates: Estimates) -> float:
+def agent_score(trajectory: Trajectory, paid: Paid, agent: str, estimates: Estimates) -> float:
     """Returns one agent's score of the episode: the team's rewards, its own, and its own turns'."""
-    turns = [t for t in trajectory.transitions if t.agent == agent]
     tokens = _of_tokens(trajectory, paid, estimates)
-    score = sum(paid.turns[t.index] + _sum(tokens[t.index]) for t in turns)
+    rewards = paid.rewards if isinstance(paid, Chain) else paid.turns
+    score = sum(rewards[t.index] + _sum(tokens[t.index]) for t in trajectory.transitions if t.agent == agent)
+    if isinstance(paid, Chain):
+        return float(score)
     score += sum(_late(trajectory, late, agent) for late in paid.late)
     return float(score + sum(paid.team) + sum(layer.get(agent, 0.0) for layer in paid.agents))
 
