@@ -73,7 +73,7 @@ def _run_train(argv: list[str], config: TrainConfig, run: RunFolder | None) -> i
             run = trainer.start()
             lock.enter_context(run.locked(command))
         else:
-            run = trainer.seen(run)
+            run = trainer.state.seen(run)
             trainer.resume(run)
         run.add_command(command, trainer.progress.iteration, made=is_new)
         return _train(trainer, run)

@@ -27,7 +27,7 @@ class Lanes:
 
     Args:
         group: The ranks.
-        count: Of lanes: a power of two, and no fewer than ranks. With one, pieces are added in their order.
+        count: Of lanes: a power of two, and no fewer than ranks; 0: ``usual``. With one, pieces are added in order.
         sharded: Ranks hold shares of the base models. A pass over one is made by all of them together: those with fewer
             pieces make up for it with passes that count nothing.
 
@@ -37,8 +37,8 @@ class Lanes:
 
     def __init__(self, group: Group | None = None, count: int = 1, sharded: bool = False) -> None:
         self.group: Group = group or Alone()
-        self.count, self.sharded = count, sharded
-        check(count, self.group.size)
+        self.count, self.sharded = count or usual(group), sharded
+        check(self.count, self.group.size)
 
     @property
     def mine(self) -> range:

@@ -201,6 +201,15 @@ def loaded(config: TrainConfig, names: Sequence[str]) -> list[str]:
     return [name for name in names if not (name in config.adapters or _is_bare(config, name))] if config.start else []
 
 
+def create(config: TrainConfig, policies: Sequence[str]) -> RunFolder:
+    """Makes the folder of a new run, with its settings in it."""
+    stem = f"{config.env}-{config.algo}".replace("/", "_").replace(":", "_")
+    run = RunFolder.create(config.runs_dir, config.name, stem)
+    keep(run, config, policies)
+    run.write_config(config.to_toml())
+    return run
+
+
 def keep(run: RunFolder, config: TrainConfig, names: Sequence[str]) -> None:
     """Copies the weights of another run that a run begins with into its folder, if it does.
 

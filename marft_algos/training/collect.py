@@ -17,19 +17,21 @@ from functools import partial
 from typing import Any
 
 from marft_algos import seeds
-from marft_algos.algorithms.base import Algorithm, GroupConfig
+from marft_algos.algorithms.base import GroupConfig
 from marft_algos.config.settings import TrainConfig
+from marft_algos.credit import diagnostics
 from marft_algos.credit.branches import Keep
 from marft_algos.credit.diagnostics import Judged
 from marft_algos.ranks.group import Group, lead
 from marft_algos.rollout.chunks import Played, cut
 from marft_algos.rollout.collector import OnProgress
 from marft_algos.rollout.demonstrations import Demonstrations
-from marft_algos.rollout.panel import Problems, Variety, check, check_any, counts, settle, summary, whole
+from marft_algos.rollout.panel import Variety, check, check_any, counts, permute_rewards, settle, summary, whole
 from marft_algos.runs import plain
 from marft_algos.runs.progress import Progress
+from marft_algos.training.parts import Parts
 from marft_algos.training.rollouts import RolloutBackend
-from marft_algos.types import Trajectory
+from marft_algos.types import Estimates, Trajectory
 from marft_envs.errors import DataError
 
 
@@ -48,6 +50,17 @@ class Collected:
     def tokens(self) -> int:
         """Returns how many were sampled for it, whatever became of them."""
         return int(self.metrics.get("tokens_played", self.metrics["tokens"]))
+
+    def learnt_from(self, config: TrainConfig, iteration: int) -> list[Trajectory]:
+        """Returns the episodes without those that an outage broke off, which say nothing about the replies before."""
+        trajectories = whole(self.trajectories)
+        if not config.permute_rewards:
+            return trajectories
+        return permute_rewards(trajectories, seeds.generator(seeds.permuted_rewards(config.seed, iteration)))
+
+    def judge(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
+        """Returns what replays say about the update's advantages, where there were some."""
+        return diagnostics.metrics(self.judged, trajectories, estimates) if self.judged else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +81,17 @@ class RolloutQueue:
     """Plays iterations, and holds what is played and not yet learnt from.
 
     Args:
+        parts: Of the run: its algorithm says which groups it wants, its problems are played, and its demonstrations, if
+            it has some, are learnt from instead.
         config: Says how many iterations may wait beside the one that is learnt from next, and what ends the run.
-        algorithm: Says which groups it wants.
-        problems: What is played.
-        backend: Plays it.
+        backend: Plays.
         group: The ranks.
-        demonstrations: What is learnt from instead of what policies play.
     """
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        algorithm: Algorithm,
-        problems: Problems,
-        backend: RolloutBackend,
-        group: Group,
-        demonstrations: Demonstrations | None = None,
-    ) -> None:
-        self._config, self._algorithm, self._problems, self._backend = config, algorithm, problems, backend
-        self._group, self._demonstrations = group, demonstrations
-        self._variety = Variety(algorithm.group_size)
+    def __init__(self, parts: Parts, config: TrainConfig, backend: RolloutBackend, group: Group) -> None:
+        self._algorithm, self._problems, self._demonstrations = parts.algorithm, parts.problems, parts.demonstrations
+        self._config, self._backend, self._group = config, backend, group
+        self._variety = Variety(self._algorithm.group_size)
         self._queue = deque[Waiting]()
         self._elsewhere = ThreadPoolExecutor(1, "marft-elsewhere")  # where others play than learn
         self.waited = 0.0

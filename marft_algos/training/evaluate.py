@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
 import numpy as np
@@ -14,9 +15,15 @@ from marft_algos.engines.mixed import MixedEngine
 from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.models.chat import Renderer
 from marft_algos.rollout.collector import Collector, OnProgress
-from marft_algos.rollout.panel import Panel, check
-from marft_algos.runs.folder import EvalRecord, PanelFacts
+from marft_algos.rollout.panel import Panel, check, summary
+from marft_algos.runs import folder as folders
+from marft_algos.runs import records as rows
+from marft_algos.runs.folder import UNTRAINED, EvalRecord, PanelFacts, RunFolder
 from marft_algos.runs.intervals import Interval
+from marft_algos.runs.loggers import Display
+from marft_algos.runs.progress import Progress
+from marft_algos.training.advice import LongProblems, advice
+from marft_algos.training.parts import Parts
 from marft_algos.training.setup import EnvFactory, sampling
 from marft_algos.types import Trajectory
 from marft_envs.core.vector import VectorEnv
@@ -74,6 +81,56 @@ def numbers(
         logged |= {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
     kept = ("tokens", "critical_path", "infra", "task_errors", "agent/", "task/")
     return logged | {k: v for k, v in counted.items() if k.startswith(kept)}
+
+
+class Evaluator:
+    """Plays the held-out panel in the course of a run, and says what is in the way of learning.
+
+    Args:
+        parts: Of the run.
+        held_out: Plays the panel.
+        reads: Whether this rank has the run's folder to read.
+    """
+
+    def __init__(self, parts: Parts, held_out: Callable[[OnProgress], list[Trajectory]], reads: bool) -> None:
+        self._config, self._apart, self._demonstrations = parts.config, parts.problems.apart, parts.demonstrations
+        self._held_out, self._reads = held_out, reads
+        self._advised, self._long = False, LongProblems()
+
+    def notes(self, display: Display, played: Sequence[Trajectory] = (), last: bool = False) -> None:
+        """Says which problems were too long, and which demonstrations were left out; at the end, how many in all."""
+        if words := self._long.news(played):
+            display.note(words)
+        if self._demonstrations is not None:
+            words = self._demonstrations.summary() if last else self._demonstrations.news()
+            if words:
+                display.note(words)
+
+    def evaluate(self, run: RunFolder, display: Display, progress: Progress) -> dict[str, float]:
+        """Plays the panel, writes its episodes and notes the best score; returns its numbers."""
+
+        def show(done: int, total: int, tokens: int) -> None:
+            display.phase(f"evaluating: {done}/{total}")
+
+        started, iteration = time.monotonic(), progress.iteration
+        played = self._held_out(show)
+        run.write_episodes("eval", iteration, [rows.row(t) for t in played])
+        now = records(played)
+        estimate = folders.estimate(now)
+        first = iteration == UNTRAINED or not self._reads
+        gain = None if first else folders.compare(run.evaluation(UNTRAINED), now)[2]
+        facts = PanelFacts.of([record.task_id for record in now], self._apart)
+        display.evaluated(iteration, estimate, gain, str(facts))
+        self.notes(display, played)
+        if estimate.mean > progress.best_score:
+            progress.best_score, progress.best_iteration = estimate.mean, iteration
+        counted = summary(played)
+        taught = self._demonstrations is not None and iteration == UNTRAINED  # it learns from others' replies
+        if not self._advised and not taught and (words := advice(counted, self._config)):
+            self._advised = True  # once is enough
+            display.note(words)
+        measured = numbers(estimate, gain, facts, counted)
+        return {f"eval/{k}": v for k, v in measured.items()} | {"time_eval": time.monotonic() - started}
 
 
 def swap(

@@ -49,7 +49,7 @@ def warmed(config: TrainConfig, command: str = "", group: Group | None = None, n
         _check_same(RunFolder.open(root), settings)
     trainer = Trainer(build(settings, group=group), group)
     with ExitStack() as lock:
-        run = trainer.seen(RunFolder.open(root)) if there else trainer.start()
+        run = trainer.state.seen(RunFolder.open(root)) if there else trainer.start()
         lock.enter_context(run.locked(command))
         if there:
             trainer.resume(run)

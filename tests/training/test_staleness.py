@@ -161,7 +161,7 @@ def test_ranks_train_as_one_process_does_and_go_on_on_another_number(model: Path
     def trained(rank: Group, folder: Path | None) -> Trainer:
         with one_by_one:  # transformers loads no two models at once in one process
             trainer = Trainer(build(dataclasses.replace(made, name="two")), rank)
-        part = trainer.start() if folder is None else trainer.seen(RunFolder(folder))
+        part = trainer.start() if folder is None else trainer.state.seen(RunFolder(folder))
         if folder is not None:
             trainer.resume(part)
         with quiet_display() as display:

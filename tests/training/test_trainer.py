@@ -12,11 +12,12 @@ import torch
 from helpers import teams
 from helpers.runs import quiet_display, settings, timeless, train
 from helpers.tiny import save_tiny
+from marft_algos.rollout.panel import permute_rewards
 from marft_algos.runs import checkpoint
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.loggers import Display
 from marft_algos.training.parts import build
-from marft_algos.training.trainer import Trainer, permute_rewards
+from marft_algos.training.trainer import Trainer
 from marft_algos.types import Trajectory
 from marft_envs.errors import ConfigError, MarftError
 from marft_envs.records import trajectory as episodes

@@ -1,0 +1,102 @@
+"""The state of a run: makes its folder, writes checkpoints of all that learns, and takes the last whole one over."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from marft_algos.config.settings import TrainConfig
+from marft_algos.learner.learner import Learner
+from marft_algos.models.critic import Critics
+from marft_algos.ranks.alike import check_state
+from marft_algos.ranks.group import Group, lead, restarts
+from marft_algos.runs import checkpoint
+from marft_algos.runs import start as starts
+from marft_algos.runs.folder import RunFolder
+from marft_algos.runs.onlooker import Onlooker
+from marft_algos.runs.progress import Progress
+from marft_algos.terminal import say
+from marft_algos.training import setup
+from marft_algos.training.collect import RolloutQueue
+from marft_algos.training.parts import Parts
+
+
+class RunState:
+    """Keeps what a run has learnt: policies, learner, critics, waiting episodes, progress. Rank 0 writes.
+
+    Args:
+        parts: Of the run.
+        config: Its settings, with the number of lanes.
+        learner: What learns.
+        critics: Their value heads, if there are any.
+        queue: What is played and not yet learnt from.
+        group: The ranks.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        config: TrainConfig,
+        learner: Learner,
+        critics: Critics | None,
+        queue: RolloutQueue,
+        group: Group,
+    ) -> None:
+        self._spec, self._config, self._policies = parts.spec, config, parts.policies
+        self._learner, self._critics, self._queue, self._group = learner, critics, queue, group
+        self._saved = setup.saved_policies(config, parts.policies)
+        self.silent = 0.0
+        """Seconds between the last sign of life and a restart of the ranks."""
+
+    def create(self) -> RunFolder:
+        """Makes the folder of a new run."""
+        setup.take_values(self._spec, self._critics)
+        return self.seen(lead(self._group, partial(starts.create, self._config, self._spec.local)))
+
+    def seen(self, run: RunFolder) -> RunFolder:
+        """Returns a run's folder as this rank may use it: only the first one writes."""
+        return run if self._group.rank == 0 else Onlooker(run.root)
+
+    def begun(self, run: RunFolder) -> bool:
+        """Whether there is a checkpoint: all ranks take rank 0's word, for they save together."""
+        return lead(self._group, lambda: bool(checkpoint.steps(run.checkpoints)))
+
+    def load(self, run: RunFolder) -> Progress:
+        """Takes over the last whole checkpoint; a damaged one is renamed.
+
+        Raises:
+            DamagedError: No checkpoint is whole.
+        """
+        self.silent = run.silent() if restarts() else 0.0
+        path, damaged = lead(self._group, partial(checkpoint.newest_whole, run.checkpoints))
+        if damaged and self._group.rank == 0:
+            say(*(f"note: {what}" for what in damaged), f"note: going on from {path}", sep="\n", error=True)
+        progress = checkpoint.read_progress(path)
+        checkpoint.load_policies(path, self._policies, self._saved)
+        state = checkpoint.load_state(path)
+        self._learner.load_state_dict(state["learner"])
+        if self._critics is not None:
+            self._critics.load_state_dict(state["critics"])
+        self._queue.load_state_dict(state.get("ahead", []), progress)
+        self._policies.version = progress.version
+        return progress
+
+    def save(self, run: RunFolder, progress: Progress, again: bool = False) -> None:
+        """Writes a checkpoint; all ranks have to hold what it writes.
+
+        Raises:
+            RanksDiffer: They do not.
+        """
+        state: dict[str, Any] = {
+            "learner": self._learner.state_dict(),
+            "critics": self._critics.state_dict() if self._critics is not None else {},
+        }
+        if self._group.size > 1:
+            check_state(self._group, [self._policies.state_dict(), state], str(run.root))
+        if self._group.rank > 0:
+            return
+        if not again and checkpoint.steps(run.checkpoints)[-1:] == [progress.iteration]:
+            return
+        progress.version = self._policies.version
+        checkpoint.save(run.checkpoints, progress, self._policies, self._saved, state, self._queue.state_dict())
+        checkpoint.prune(run.checkpoints, self._config.keep, progress.best_iteration)
