@@ -1,12 +1,10 @@
-"""What model families need: a table of their chat templates, as the package ``trl`` carries them, and of their configs.
+"""What model families need: a table of their chat templates, as the package ``trl`` carries them.
 
     python -m benchmarks families [--trl FOLDER]            # prints the table
     python -m benchmarks families [--trl FOLDER] --write    # puts it into docs/dialects.md
 
 FOLDER is where ``pip install --no-deps --target FOLDER trl==1.16.0`` has put the package; only its templates are read.
-Columns up to "thinking switch" are what the template does when it is asked. Those behind it are the defaults of
-transformers' config classes: a checkpoint's own ``config.json`` may differ (Qwen2.5 and Llama 3.2 tie the head in small
-sizes only), so what a run does follows the checkpoint.
+The columns are what the template does when it is asked.
 """
 
 from __future__ import annotations
@@ -14,13 +12,11 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
-from transformers import AutoConfig
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from marft_algos.models.probing import NAME, TOOL, Render, common, read_back
@@ -32,26 +28,20 @@ PAGE = ROOT / "docs/dialects.md"
 MARKS = ("<!-- families: python -m benchmarks families --write -->", "<!-- end of families -->")
 COLUMNS = (
     "family", "template", "system", "tools", "dialect of calls", "opens a reply", "closes a reply", "thinking switch",
-    "config", "layers with a window or without attention", "tied head", "logits",
 )  # fmt: skip
 
 FAMILIES = {
-    "Aya Expanse, Command R": ("cohere", "cohere"), "Command R7B, Tiny Aya": ("cohere2", "cohere2"),
-    "DeepSeek V3": ("deepseekv3", "deepseek_v3"), "DeepSeek R1 distilled (Qwen)": ("deepseek_r1_distill", "qwen2"),
-    "DiffusionGemma": ("diffusion_gemma", "diffusion_gemma"), "Gemma": ("gemma", "gemma"),
-    "Gemma 2": ("gemma", "gemma2"), "Gemma 3": ("gemma3", "gemma3"), "Gemma 4": ("gemma4_v5", "gemma4"),
-    "GLM-4.5, GLM-4.6": ("glm4moe", "glm4_moe"), "gpt-oss": ("gptoss", "gpt_oss"),
-    "Idefics 3": ("idefics3", "idefics3"), "LFM2": ("lfm2_v2", "lfm2"), "LFM2.5": ("lfm2_2_5_v2", "lfm2"),
-    "LFM2.5-VL": ("lfm2_2_5_vl", "lfm2_vl"), "Llama 3": ("llama3", "llama"), "Llama 3.1": ("llama3_1", "llama"),
-    "Llama 3.2": ("llama3_2", "llama"), "LLaVA-NeXT": ("llava_next", "llava_next"),
-    "Muse Glimmer": ("muse_glimmer", "muse_glimmer"), "Nemotron 3 Nano": ("nemotron_3_nano", "nemotron_h"),
-    "Nemotron 3 Ultra": ("nemotron_3_ultra", "nemotron_h"), "Phi-3": ("phi3", "phi3"),
-    "Phi-3.5": ("phi3_5", "phi3"), "Qwen2.5": ("qwen2_5", "qwen2"), "Qwen2.5-VL": ("qwen2_5_vl", "qwen2_5_vl"),
-    "Qwen3": ("qwen3", "qwen3"), "Qwen3 Instruct 2507": ("qwen3_instruct_2507", "qwen3"),
-    "Qwen3-VL": ("qwen3_vl", "qwen3_vl"), "Qwen3.5 (4B and larger)": ("qwen3_5_think", "qwen3_5"),
-    "Qwen3.6": ("qwen3_6", "qwen3_5"), "SmolVLM": ("smolvlm", "smolvlm"),
+    "Aya Expanse, Command R": "cohere", "Command R7B, Tiny Aya": "cohere2", "DeepSeek V3": "deepseekv3",
+    "DeepSeek R1 distilled (Qwen)": "deepseek_r1_distill", "DiffusionGemma": "diffusion_gemma",
+    "Gemma, Gemma 2": "gemma", "Gemma 3": "gemma3", "Gemma 4": "gemma4_v5", "GLM-4.5, GLM-4.6": "glm4moe",
+    "gpt-oss": "gptoss", "Idefics 3": "idefics3", "LFM2": "lfm2_v2", "LFM2.5": "lfm2_2_5_v2",
+    "LFM2.5-VL": "lfm2_2_5_vl", "Llama 3": "llama3", "Llama 3.1": "llama3_1", "Llama 3.2": "llama3_2",
+    "LLaVA-NeXT": "llava_next", "Muse Glimmer": "muse_glimmer", "Nemotron 3 Nano": "nemotron_3_nano",
+    "Nemotron 3 Ultra": "nemotron_3_ultra", "Phi-3": "phi3", "Phi-3.5": "phi3_5", "Qwen2.5": "qwen2_5",
+    "Qwen2.5-VL": "qwen2_5_vl", "Qwen3": "qwen3", "Qwen3 Instruct 2507": "qwen3_instruct_2507", "Qwen3-VL": "qwen3_vl",
+    "Qwen3.5 (4B and larger)": "qwen3_5_think", "Qwen3.6": "qwen3_6", "SmolVLM": "smolvlm",
 }  # fmt: skip
-"""Family -> its template in trl (the latest revision), its model type in transformers."""
+"""Family -> its template in trl (the latest revision)."""
 
 SYSTEM, TASK, REPLY, MORE = (f"zqx{i}zqx" for i in (1, 2, 4, 8))
 SWITCHES = {"enable_thinking": (True, False), "thinking": (True, False), "reasoning_effort": ("high", "medium", "low")}
@@ -131,31 +121,12 @@ def switch(render: Render, head: Sequence[Mapping[str, Any]], name: str, values:
     return f"`{name}` ({prompts.get(render(head), 'none')} by default)" if len(prompts) > 1 else ""
 
 
-def configured(kind: str) -> list[str]:
-    """Returns the defaults of a config class: the columns behind "thinking switch"."""
-    config = AutoConfig.for_model(kind)
-    text = config.get_text_config()
-    layers = Counter(getattr(text, "layer_types", None) or ())
-    window = getattr(text, "sliding_window", None)
-    special = [
-        f"{'window ' + str(window) if name == 'sliding_attention' else name.replace('_', ' ')}: {n} of {layers.total()}"
-        for name, n in layers.items()
-        if name != "full_attention"
-    ]
-    if window and not layers:
-        special = [f"window {window}: all"]
-    named = {"final_logit_softcapping": "cap", "attn_logit_softcapping": "attention's cap", "logit_scale": "scale"}
-    logits = [f"{said} {value:g}" for name, said in named.items() if (value := getattr(text, name, None)) is not None]
-    tied = getattr(config, "tie_word_embeddings", getattr(text, "tie_word_embeddings", False))
-    return [f"`{kind}`", ", ".join(special) or "–", _yes(tied), ", ".join(logits) or "–"]
-
-
 def table(folder: Path) -> str:
     """Returns the table, a row per family."""
     rows = [COLUMNS, ("---",) * len(COLUMNS)]
-    for family, (template, kind) in FAMILIES.items():
+    for family, template in FAMILIES.items():
         answers = asked(renderer((folder / f"{template}.jinja").read_text(encoding="utf-8")))
-        rows.append((family, f"`{template}`", *answers, *configured(kind)))
+        rows.append((family, f"`{template}`", *answers))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("transformers", reason="configs need transformers (the extra train)")
+pytest.importorskip("transformers", reason="templates need transformers (the extra train)")
 from benchmarks.correctness import families
 from helpers.chat_shapes import QWEN_3, SHAPES, tokenizer_of
 from marft_algos.models.chat import Chat
@@ -49,12 +49,6 @@ def test_a_template_that_leaves_out_plain_text_is_refused_in_the_table_and_by_a_
     assert "plain text" in families.asked(families.renderer(PARTS))[2]
     with pytest.raises(ConfigError, match=r"leaves out what messages say.*plain text"):
         Chat("parts", tokenizer_of(PARTS, ("<end>",)))
-
-
-def test_defaults_of_configs() -> None:
-    assert families.configured("gemma2") == ["`gemma2`", "window 4096: 13 of 26", "yes", "cap 30, attention's cap 50"]
-    assert families.configured("mistral")[1:3] == ["window 4096: all", "no"]
-    assert families.configured("llama")[1:] == ["–", "no", "–"]
 
 
 def test_where_the_package_is_not_there_the_way_to_get_it_is_said(tmp_path: Path) -> None:
