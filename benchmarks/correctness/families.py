@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/dialects.md"
 MARKS = ("<!-- families: python -m benchmarks families --write -->", "<!-- end of families -->")
 COLUMNS = (
-    "family", "template", "system", "tools", "dialect of calls", "opens a reply", "closes a reply", "thinking switch",
+    "family", "system", "tools", "dialect of calls", "opens a reply", "closes a reply", "thinking switch",
 )  # fmt: skip
 
 FAMILIES = {
@@ -122,11 +122,12 @@ def switch(render: Render, head: Sequence[Mapping[str, Any]], name: str, values:
 
 
 def table(folder: Path) -> str:
-    """Returns the table, a row per family."""
-    rows = [COLUMNS, ("---",) * len(COLUMNS)]
+    """Returns the table; families whose templates do the same share a row."""
+    shared: dict[tuple[str, ...], list[str]] = {}
     for family, template in FAMILIES.items():
         answers = asked(renderer((folder / f"{template}.jinja").read_text(encoding="utf-8")))
-        rows.append((family, f"`{template}`", *answers))
+        shared.setdefault(tuple(answers), []).append(family)
+    rows = [COLUMNS, ("---",) * len(COLUMNS), *((", ".join(names), *answers) for answers, names in shared.items())]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
