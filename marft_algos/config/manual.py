@@ -187,7 +187,7 @@ MANUAL: dict[str, Entry] = {
     ),
     "bench leaderboard": Entry(
         (
-            ("toys.tar.xz core.tar.xz", "checks them, number by number, and prints the rankings"),
+            ("toys.tar.xz core.tar.xz", "their scores, a table for each environment"),
             ("toys.tar.xz core.tar.xz --out board.html", "as a page"),
         )
     ),

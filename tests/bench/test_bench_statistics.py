@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 
-import mpmath
 import numpy as np
 import pytest
 
@@ -183,40 +182,3 @@ def test_coverage_and_power_on_simulated_benchmarks(spread: float) -> None:
 def test_three_seeds_are_covered_where_an_interval_over_problems_is_not_enough() -> None:
     coverage, _, over_problems = simulate(2.9, benchmarks=60, seeds=3)
     assert coverage.mean >= 0.9 and over_problems.mean < 0.85, (coverage, over_problems)
-
-
-def test_the_p_value_is_students_and_agrees_with_the_interval() -> None:
-    """Against the incomplete beta function; where the interval ends at 0, p is 5 %."""
-    for scale in (0.02, 0.1, 0.3):
-        panel = crossed(5, 80, (0.1, 0.5, 0.5), np.random.default_rng(7)) + scale
-        part = st.spread(panel)
-        t2 = panel.mean() ** 2 / part.variance
-        exact = float(mpmath.betainc(part.df / 2, 0.5, 0, part.df / (part.df + t2), regularized=True))
-        assert st.p_value(panel) == pytest.approx(exact, rel=1e-6)
-    shifted = panel - panel.mean() + st.student_quantile(0.975, part.df) * math.sqrt(part.variance)
-    assert st.p_value(shifted) == pytest.approx(0.05, rel=1e-4)
-    assert st.estimate([shifted]).low == pytest.approx(0, abs=0.02)
-
-
-def test_the_p_value_where_nothing_varies_or_little_is_known() -> None:
-    assert st.p_value(np.zeros((5, 80))) == 1.0
-    assert st.p_value(np.full((5, 6), 1.0)) == 2 / 2**6, "six problems of six: the sign test"
-    assert st.p_value(np.ones((2, 80))) == 1.0, "two seeds say nothing"
-    assert st.p_value(np.ones((5, 1))) == 1.0
-
-
-def test_holm_is_the_closed_test_of_bonferronis() -> None:
-    """Brute force: rejected if every set of hypotheses that holds it is, by its least p and its size."""
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        p = list(rng.choice([0.001, 0.008, 0.012, 0.02, 0.03, 0.049, 0.2], size=5))
-        sets = [s for n in range(1, 6) for s in itertools.combinations(range(5), n)]
-        closed = [all(min(p[j] for j in s) <= 0.05 / len(s) for s in sets if i in s) for i in range(5)]
-        assert st.holm(p) == closed
-    assert st.holm([]) == []
-
-
-def test_ranks_are_bounded_by_who_is_better_and_who_is_worse() -> None:
-    better = np.zeros((4, 4), dtype=bool)
-    better[0, 2] = better[0, 3] = better[1, 3] = True
-    assert st.rank_bounds(better) == [(1, 2), (1, 3), (2, 4), (3, 4)]

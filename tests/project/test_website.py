@@ -59,11 +59,11 @@ def test_every_page_is_in_the_menu() -> None:
 
 def test_the_leaderboard_is_made_of_packed_results_and_says_whose(monkeypatch: pytest.MonkeyPatch) -> None:
     file = ROOT / "benchmarks/results/sampled.tar.xz"
-    monkeypatch.setattr(leaderboard, "RESULTS", file.relative_to(ROOT))
+    monkeypatch.setattr(leaderboard, "RESULTS", file)
     [(address, title, text)] = leaderboard.pages()
     assert (address, title) == ("leaderboard/index.md", "Leaderboard") and "nobody else's" in text
     assert hashlib.sha256(file.read_bytes()).hexdigest() in text
-    assert "### math-dual-v0, setting " in text and "| rft |" in text and "marft bench leaderboard benchmarks/" in text
+    assert "## math-dual-v0\n" in text and "| rft |" in text
 
 
 def test_the_gallery_has_the_environments_of_this_package_alone(monkeypatch: pytest.MonkeyPatch) -> None:

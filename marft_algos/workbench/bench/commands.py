@@ -34,7 +34,7 @@ Verbs:
   marft bench run GRID.toml --out DIR [--jobs N] [--stage sweep|main]   runs a grid, or goes on with it
   marft bench report DIR [--check BASELINE]                             tables, figures, one page
   marft bench pack DIR [--out NAME.tar.xz]                              its results as one file, without the runs
-  marft bench leaderboard PACKED.tar.xz ... [--out PAGE.md|PAGE.html]   checks packed results, and ranks them
+  marft bench leaderboard PACKED.tar.xz ... [--out PAGE.md|PAGE.html]   scores of packed results, a table for each env
   marft bench perf [NAME]                                               measures speed (from the repository)"""
 
 
@@ -135,7 +135,7 @@ def run_report(argv: list[str]) -> int:
 
 @dataclass(frozen=True)
 class PackArguments:
-    """Packs a benchmark's settings and results, without its runs, as one file: evidence that others can check."""
+    """Packs a benchmark's settings and results, without its runs, as one file."""
 
     folder: Annotated[Path, tyro.conf.Positional]
     """Folder of the benchmark."""
@@ -158,50 +158,37 @@ def run_pack(argv: list[str]) -> int:
 
 @dataclass(frozen=True)
 class LeaderboardArguments:
-    """Checks packed benchmarks, number by number, and ranks entries whose settings are the same.
+    """Shows the scores of packed benchmarks: one table for each environment, the best mean first.
 
-    A file with a number that does not follow from its outcomes is refused, and no page is written.
+    Nothing of a file is executed. A damaged one is refused, and no page is written.
     """
 
     packed: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Packed files, folders of them, or folders of benchmarks."""
     out: Path | None = None
     """Page to write, PAGE.md or PAGE.html; printed as Markdown if not given."""
-    setting: str = ""
-    """Only the ranking of this setting, with the scores of every seed; its id stands on the page."""
 
 
 def run_leaderboard(argv: list[str]) -> int:
     """``marft bench leaderboard PACKED …``."""
     options: LeaderboardArguments = arguments.parse(LeaderboardArguments, argv, prog="marft bench leaderboard")
-    from marft_algos.lazy import require_training
-
     if options.out is not None and options.out.suffix not in (".md", ".html"):
         raise ConfigError(
             f"--out {options.out} names neither a .md nor a .html file, and those are what can be written."
         )
     if not options.packed:
         raise ConfigError("Name packed benchmarks. To make one: marft bench pack DIR")
-    require_training()
+    from marft_algos.bench import leaderboard
     from marft_algos.runs.disk import write_whole
     from marft_algos.workbench.bench import board, leaderboard
 
-    evidence = leaderboard.read(options.packed)
-    settings = leaderboard.rank(evidence)
-    page = board.blocks(evidence, settings)
-    if options.setting:
-        chosen = [setting for setting in settings if setting.id == options.setting]
-        if not chosen:
-            known = did_you_mean(options.setting, [setting.id for setting in settings])
-            raise ConfigError(f"No entry has the setting '{options.setting}'. {known}")
-        page = [*board.ranking(chosen[0], evidence), board.by_seed(chosen[0])]
-        page = [board.Block("title", "Leaderboard"), *page]
-    text = board.webpage(page) if options.out is not None and options.out.suffix == ".html" else board.markdown(page)
+    packs = leaderboard.read(options.packed)
     if options.out is None:
-        say(text.rstrip())
+        say(leaderboard.markdown(packs).rstrip())
         return 0
-    write_whole(options.out, text)
-    say(f"{sum(pack.checked for pack in evidence)} results checked: {options.out}")
+    as_html = options.out.suffix == ".html"
+    write_whole(options.out, leaderboard.webpage(packs) if as_html else leaderboard.markdown(packs))
+    say(f"{sum(pack.results for pack in packs)} results: {options.out}")
     return 0
 
 

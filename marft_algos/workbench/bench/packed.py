@@ -113,15 +113,15 @@ def _decompress(content: bytes, path: Path) -> bytes:
     try:
         plain = decompressor.decompress(content, LARGEST + 1)
     except lzma.LZMAError as error:
-        raise DataError(f"'{path}' is damaged, or no .tar.xz: {error}. {_AGAIN}") from error
+        raise DataError(f"'{path}' is damaged, or no .tar.xz: {error}. {AGAIN}") from error
     if len(plain) > LARGEST:
         raise DataError(f"'{path}' would unpack to more than {LARGEST // 2**20} MiB. No packed benchmark does.")
     if not decompressor.eof or decompressor.unused_data:
-        raise DataError(f"'{path}' is damaged: it ends too early, or goes on behind its end. {_AGAIN}")
+        raise DataError(f"'{path}' is damaged: it ends too early, or goes on behind its end. {AGAIN}")
     return plain
 
 
-_AGAIN = "Get it again, or make it again: marft bench pack DIR"
+AGAIN = "Get it again, or make it again: marft bench pack DIR"
 
 
 def _extract(plain: bytes, out: Path, path: Path) -> Path:
@@ -146,7 +146,7 @@ def _extract(plain: bytes, out: Path, path: Path) -> Path:
     except OSError as error:
         raise DataError(f"'{path}' cannot be unpacked: {error.strerror}. Expected short names, and room.") from error
     except (tarfile.TarError, EOFError) as error:
-        raise DataError(f"'{path}' is damaged: {error}. {_AGAIN}") from error
+        raise DataError(f"'{path}' is damaged: {error}. {AGAIN}") from error
     if len(roots) != 1:
         raise DataError(f"'{path}' holds {len(roots)} benchmarks. Expected one, in a folder of its own.")
     return out / roots.pop()

@@ -96,14 +96,14 @@ def _page(
         f'<p class="note">{html.escape(state)}. Scores and differences in points with 95 % intervals over seeds and '
         "problems; differences are paired by seed and problem.</p>",
         f'<p class="note">{html.escape(_panels(shown))}</p>',
-        *(f"<h2>{_TITLES[name]}</h2>{_table(sheet)}" for name, sheet in sheets.items()),
+        *(f"<h2>{_TITLES[name]}</h2>{table(sheet)}" for name, sheet in sheets.items()),
         *(f"<figure><figcaption>{_CAPTIONS[n]}</figcaption>{inline(svg)}</figure>" for n, svg in drawn.items()),
         _troubles(shown),
         f"<h2>Commands</h2><pre>{html.escape(commands)}</pre>",
         _each_run(folder, shown),
         f"<h2>Grid</h2>\n<details><summary>as TOML</summary><pre>{html.escape(dumps(grid))}</pre></details>",
     ]
-    return html_page(folder.root.resolve().name, body, _STYLE)
+    return html_page(folder.root.resolve().name, body, STYLE)
 
 
 def _panels(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -113,7 +113,8 @@ def _panels(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"Evaluated on {'; '.join(panels)}." if panels else ""
 
 
-def _table(sheet: Sequence[Sequence[str]]) -> str:
+def table(sheet: Sequence[Sequence[str]]) -> str:
+    """Writes a sheet as a table of HTML."""
     head, *body = sheet
     titles = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
     rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
@@ -143,7 +144,7 @@ def _each_run(folder: BenchFolder, rows: Sequence[Mapping[str, Any]]) -> str:
     return f"<h2>Runs</h2><details><summary>{len(items)} commands</summary><ol>{''.join(items)}</ol></details>"
 
 
-_STYLE = """
+STYLE = """
 table { border-collapse: collapse; font-size: .84rem; font-variant-numeric: tabular-nums }
 th, td { text-align: left; padding: .3rem .5rem; border-bottom: 1px solid var(--line); vertical-align: top;
   white-space: nowrap }
