@@ -15,8 +15,8 @@ from marft_algos.terminal import prepared
 from marft_envs.errors import MarftError, did_you_mean
 
 HERE = Path(__file__).parent
-ROOMS = ("speed", "learning", "correctness", "embedded")
-HELPERS = {"__init__", "iteration_worker", "trl_worker"}
+ROOMS = ("speed", "learning", "correctness", "drills", "embedded")
+HELPERS = {"__init__", "iteration_worker", "trl_worker", "disk", "faults", "rehearsal", "sabotage", "stage"}
 """What no person starts."""
 
 

@@ -28,8 +28,8 @@ FLOORS = (
     ("rollout",),
     ("training",),
     ("cluster",),
-    ("workbench", "drills"),
-    ("cli",),
+    ("bench", "cli", "export"),
+    ("view",),
     ("__main__",),
 )
 """The floors of ``marft_algos``: a room imports from rooms of lower floors only."""

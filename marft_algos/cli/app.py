@@ -43,7 +43,6 @@ COMMANDS = {
     "export": "write a trained team for PEFT, transformers, vLLM and llama.cpp; push it to a hub",
     "bench": "run a grid of algorithms, environments and seeds, and report on it",
     "replay": "play a chunk that ended every worker that it was given to",
-    "drill": "make something fail on purpose, and see that nothing is lost",
     "top": "how fast a run is, who waits for whom, and what was lost, while it runs",
     "versus": "does a team beat the best single agent at equal cost of training?",
     "show": "the last numbers of a run, and where its report is",
@@ -68,9 +67,8 @@ _WHERE = {
     "export": "workbench.export.commands",
     "bench": "workbench.bench.commands",
     "replay": "cli.replay",
-    "drill": "drills.commands",
-    "versus": "workbench.bench.versus.commands",
-    "view": "workbench.view.commands",
+    "versus": "bench.versus.commands",
+    "view": "view.commands",
 }
 
 WISHES = {
@@ -91,7 +89,7 @@ GROUPS = {
     "Judge a team": ("eval", "bench", "versus"),
     "Use it elsewhere": ("export",),
     "Write an environment of your own": ("new", "check", "profiles"),
-    "Be ready for failures": ("drill", "replay"),
+    "Be ready for failures": ("replay",),
     "Set up the shell": ("completion",),
 }
 """Title -> its commands, as ``marft`` alone lists them."""

@@ -32,9 +32,8 @@ _FORMS = {
     "check": "cli.app:CheckArguments",
     "profiles": "cli.app:ProfilesArguments",
     "completion": "cli.completion:CompletionArguments",
-    "drill": "drills.commands:DrillArguments",
-    "versus": "workbench.bench.versus.commands:Arguments",
-    "view": "workbench.view.commands:ViewArguments",
+    "versus": "bench.versus.commands:Arguments",
+    "view": "view.commands:ViewArguments",
     "top": "cli.top:TopArguments",
     "replay": "cli.replay:ReplayArguments",
 }

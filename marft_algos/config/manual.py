@@ -197,13 +197,6 @@ MANUAL: dict[str, Entry] = {
             ("runs/NAME/lost/CHUNK --debug", "with the traceback of what it says"),
         )
     ),
-    "drill": Entry(
-        (
-            ("", "what can fail, and what is promised then"),
-            ("kill-rank --times 10 --seed 1", "ten times, at other moments each"),
-            ("all --out drills.json", "every one"),
-        )
-    ),
     "versus": Entry(
         (
             (

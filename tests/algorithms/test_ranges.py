@@ -31,7 +31,6 @@ from marft_algos.config.endpoints import Endpoint
 from marft_algos.config.settings import TrainConfig
 from marft_algos.credit import Counterfactual, Local, Priced, Shapley
 from marft_algos.credit.replayed import LeaveOneOut
-from marft_algos.drills.commands import DrillArguments
 from marft_algos.engines.server import ServerSettings
 from marft_algos.models.loading import ModelSettings
 from marft_algos.models.weights import LoraSettings
@@ -48,7 +47,7 @@ SETTINGS: list[Any] = [
     TrainConfig, UpdateConfig, ClipConfig, GroupConfig, PPOConfig, *OF_ALGORITHMS, SamplingParams, LoraSettings, ModelSettings,
     grid.Grid, grid.EnvEntry, grid.AlgorithmEntry, grid.Sweep, Endpoint, ServerSettings,
     Local, Counterfactual, Shapley, LeaveOneOut, Priced, EvalArguments, PlayArguments, ProfilesArguments, PlanArguments,
-    RunArguments, Trial, VersusArguments, TopArguments, DrillArguments, ViewArguments,
+    RunArguments, Trial, VersusArguments, TopArguments, ViewArguments,
 ]  # fmt: skip
 FIELDS = sorted(
     {(kind, name) for kind in SETTINGS for name in ranges.hints(kind)}, key=lambda pair: (pair[0].__name__, pair[1])

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from marft_algos.cli import main
-from marft_algos.drills import rehearsal, stage
-from marft_algos.drills.disk import SmallDisk
-from marft_algos.drills.faults import DRILLS, Pace, Strike, by_ranks, moments
-from marft_algos.drills.rehearsal import Hit
-from marft_algos.drills.stage import Line, Process, Run, running
+from benchmarks.drills import rehearsal, stage
+from benchmarks.drills.disk import SmallDisk
+from benchmarks.drills.drill import main
+from benchmarks.drills.faults import DRILLS, Pace, Strike, by_ranks, moments
+from benchmarks.drills.rehearsal import Hit
+from benchmarks.drills.stage import Line, Process, Run, running
 from marft_envs.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
@@ -127,34 +127,34 @@ def test_other_weights_are_a_failure_and_the_exit_code_says_so(
     monkeypatch.setattr(rehearsal.Rehearsal, "_pace", lambda self, kind: PACE)
     monkeypatch.setitem(DRILLS, "deadly-chunk", replace(DRILLS["deadly-chunk"], code=0, says=()))
     out = tmp_path / "out.json"
-    assert main(["drill", "damaged-episode", "--times", "2", "--out", str(out)]) == 0
-    assert main(["drill", "deadly-chunk", "--out", str(out)]) == 1
+    assert main(["damaged-episode", "--times", "2", "--out", str(out)]) == 0
+    assert main(["deadly-chunk", "--out", str(out)]) == 1
     said = capsys.readouterr().out
     assert "damaged-episode: 2 of 2 as promised" in said and "deadly-chunk: 0 of 1 as promised" in said
     assert "FAILED: the weights are not those of the undisturbed run" in said
     written = json.loads(out.read_text())
     assert written["damaged-episode"]["equal"] == 2 and written["deadly-chunk"]["as_promised"] == 0
-    assert written["damaged-episode"]["command"].startswith("marft drill damaged-episode --times 2")
+    assert written["damaged-episode"]["command"].startswith("python -m benchmarks drill damaged-episode --times 2")
 
 
 def test_without_a_name_drills_are_listed_and_an_unknown_one_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["drill"]) == 0
+    assert main([]) == 0
     listed = capsys.readouterr().out
     assert all(f"{name} " in listed and drill.then in listed for name, drill in DRILLS.items())
-    assert main(["drill", "kill-wroker"]) == 1
-    assert "Did you mean 'kill-worker'" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="Did you mean 'kill-worker'"):
+        main(["kill-wroker"])
 
 
 @pytest.mark.parametrize("text", ["[]", "no json", None])
 def test_where_results_cannot_be_written_is_said_before_anything_fails(
-    text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rehearsal.Rehearsal, "digest", None)
     out = tmp_path / "out.json" if text is not None else tmp_path / "nowhere" / "out.json"
     if text is not None:
         out.write_text(text)
-    assert main(["drill", "kill-rank", "--out", str(out)]) == 1
-    assert "Expected" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="Expected"):
+        main(["kill-rank", "--out", str(out)])
 
 
 def test_a_small_disk_is_full_for_those_on_it_and_there_is_room_again(tmp_path: Path) -> None:
@@ -183,5 +183,5 @@ def test_a_small_disk_is_full_for_those_on_it_and_there_is_room_again(tmp_path: 
 def test_every_drill_does_what_it_promises(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     if name in RAY:
         pytest.importorskip("ray", reason="needs the extra 'cluster'")
-    code: Any = main(["drill", name, "--seed", str(os.getpid())])
+    code: Any = main([name, "--seed", str(os.getpid())])
     assert code == 0, capfd.readouterr()

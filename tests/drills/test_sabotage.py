@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.drills import sabotage
+from benchmarks.drills.stage import DEADLY, MARK, PLAN, STRUCK
 from marft_algos.algorithms.marft import MARFT
 from marft_algos.cluster.worker import DamagedError, Packed
-from marft_algos.drills import sabotage
-from marft_algos.drills.stage import DEADLY, MARK, PLAN, STRUCK
 
 
 @pytest.fixture

@@ -1,7 +1,15 @@
-"""``marft drill``: fails on purpose, and says what came of it."""
+"""Makes something fail on purpose in a small run on this machine, and says what came of it.
+
+    python -m benchmarks drill [NAME ...|all] [--times N] [--seed S] [--out FILE.json]
+
+Each time is a training of some seconds with the embedded model, disturbed at a random moment; its weights are compared
+with those of the undisturbed run. Only processes that the drill has started are touched. The exit code is 1 where a
+drill does not do what it promises. Without names, it lists the drills.
+"""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import importlib.util
 import json
@@ -10,60 +18,44 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from marft_algos.config import arguments
 from marft_algos.lazy import require_training
-from marft_algos.ranges import COUNT, NOT_NEGATIVE
 from marft_algos.runs.disk import write_whole
 from marft_algos.terminal import say
 from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
 
 if TYPE_CHECKING:
-    from marft_algos.drills.rehearsal import Result
+    from benchmarks.drills.rehearsal import Result
 
 
-@dataclass(frozen=True)
-class DrillArguments:
-    """Makes something fail in a small run on this machine, and says what came of it; without names, lists the drills.
-
-    Each time is a training of some seconds with the embedded model, disturbed at a random moment; its weights are
-    compared with those of the undisturbed run. Only processes that the drill has started are touched. The exit code is
-    1 where a drill does not do what it promises.
-    """
-
-    names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Which drills; all: every one."""
-    times: Annotated[int, COUNT] = 1
-    """How often each."""
-    seed: Annotated[int, NOT_NEGATIVE] = 0
-    """Of the moments."""
-    out: str = ""
-    """JSON file for what came of it; drills that are in it already, and not asked for, stay there."""
-
-
-def run_drill(argv: list[str]) -> int:
-    """``marft drill [NAME …]``."""
-    options: DrillArguments = arguments.parse(DrillArguments, argv, prog="marft drill")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Plays the drills that are named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="which drills; all: every one")
+    parser.add_argument("--times", type=int, default=1, help="how often each")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--out", default="", help="JSON file of results; those of drills that are not named stay there")
+    options = parser.parse_args(argv)
+    if options.times < 1 or options.seed < 0:
+        parser.error("--times is 1 or more, and --seed is 0 or more")
     if sys.platform != "linux":
         raise ConfigError("Drills find processes in /proc, which this system does not have. Expected Linux.")
-    from marft_algos.drills.faults import DRILLS
+    from benchmarks.drills.faults import DRILLS
 
     if not options.names:
         say(*(f"{name:<16} {drill.fails}\n{'':<16} → {drill.then}" for name, drill in DRILLS.items()), sep="\n")
         return 0
-    names = list(DRILLS) if options.names == ("all",) else list(options.names)
+    names = list(DRILLS) if options.names == ["all"] else list(options.names)
     for name in names:
         if name not in DRILLS:
             raise ConfigError(f"There is no drill '{name}'. {did_you_mean(name, DRILLS)}")
     require_training()
-    from marft_algos.drills.rehearsal import Rehearsal
+    from benchmarks.drills.rehearsal import Rehearsal
 
     _check_cluster([name for name in names if "ray" in DRILLS[name].kind])
+    words = sys.argv[1:] if argv is None else argv
     failed, before = 0, _read(Path(options.out)) if options.out else {}
     with tempfile.TemporaryDirectory(prefix="marft-drill-") as folder:
         rehearsal = Rehearsal(Path(folder), options.seed)
@@ -75,7 +67,10 @@ def run_drill(argv: list[str]) -> int:
                 say(_line(name, results[-1]))
                 failed += bool(results[-1].faults)
                 if options.out:
-                    about = {"command": shlex.join(["marft", "drill", *argv]), "seed": options.seed}
+                    about = {
+                        "command": shlex.join(["python", "-m", "benchmarks", "drill", *words]),
+                        "seed": options.seed,
+                    }
                     rows = {"undisturbed": rehearsal.digest, **_table(results)}
                     before[name] = about | rows | {"runs": [dataclasses.asdict(result) for result in results]}
                     write_whole(Path(options.out), json.dumps(before, indent=1) + "\n")
@@ -132,3 +127,7 @@ def _read(out: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or not out.parent.is_dir():
         raise ConfigError(f"--out {out} is no file of a drill. Expected one, or a new file in a folder that is there.")
     return content
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from marft_algos.drills.disk import SmallDisk
-from marft_algos.drills.stage import POLL_S, Process, Run
+from benchmarks.drills.disk import SmallDisk
+from benchmarks.drills.stage import POLL_S, Process, Run
 
 RANKS = ("--nproc", "2")
 RAY = ("--rollouts", "ray", "--workers", "2")
@@ -209,7 +209,7 @@ def by_end(run: Run, strike: Strike) -> float | None:
 
 PLACE = "takes its place", "it is left out"
 AGAIN = ("is played again",)
-ALGO = "marft_algos.drills.sabotage:"
+ALGO = "benchmarks.drills.sabotage:"
 
 DRILLS: dict[str, Drill] = {
     "kill-worker": Drill(

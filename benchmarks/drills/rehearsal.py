@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from marft_algos.drills.disk import SmallDisk
-from marft_algos.drills.faults import DRILLS, Drill, Pace, Strike, moments
-from marft_algos.drills.stage import ITERATIONS, POLL_S, Run, StageError, running
+from benchmarks.drills.disk import SmallDisk
+from benchmarks.drills.faults import DRILLS, Drill, Pace, Strike, moments
+from benchmarks.drills.stage import ITERATIONS, POLL_S, Run, StageError, running
 
 WITHIN_S = 60.0
 """A failure has to be noticed within so many seconds."""

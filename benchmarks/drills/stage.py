@@ -15,6 +15,7 @@ from pathlib import Path
 
 from marft_envs.errors import MarftError
 
+ROOT = Path(__file__).resolve().parents[2]
 MARK = "MARFT_DRILL"
 """Environment variable that all processes of a run inherit: its folder. Nothing without it is ever touched."""
 ITERATIONS = 6
@@ -100,7 +101,12 @@ class Run:
         where = [] if begun else ["--runs-dir", str(self.folder)]
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
         environ["RAY_ADDRESS"] = "local"  # never a cluster of somebody else's
-        environ |= {MARK: str(self.folder), "XDG_STATE_HOME": str(self.folder / "state")}
+        path = filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])  # of the algorithms that go wrong
+        environ |= {
+            MARK: str(self.folder),
+            "PYTHONPATH": os.pathsep.join(path),
+            "XDG_STATE_HOME": str(self.folder / "state"),
+        }
         self.started, self.ended = time.monotonic(), None
         self._process = subprocess.Popen(
             [*self.first, sys.executable, "-m", "marft_algos", "train", *what, *where, *self.words],

@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from benchmarks.drills.stage import DEADLY, MARK, PLAN, STRUCK
 from marft_algos.algorithms.marft import MARFT
 from marft_algos.batching import Batch
 from marft_algos.cluster import worker
 from marft_algos.cluster.rollouts import RayRollouts
 from marft_algos.cluster.worker import Packed, Worker
-from marft_algos.drills.stage import DEADLY, MARK, PLAN, STRUCK
 from marft_algos.types import Trajectory
 
 GONE_S = 30.0
