@@ -34,7 +34,6 @@ _FORMS = {
     "completion": "cli.completion:CompletionArguments",
     "versus": "bench.versus.commands:Arguments",
     "view": "view.commands:ViewArguments",
-    "top": "cli.top:TopArguments",
     "replay": "cli.replay:ReplayArguments",
 }
 """Command -> the dataclass that its options are read into; those of ``train`` are its settings."""

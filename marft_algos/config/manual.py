@@ -123,14 +123,6 @@ MANUAL: dict[str, Entry] = {
             ("", "the newest run in runs/"),
             ("runs/NAME runs/OTHER", "two runs together"),
             ("runs/toys swapped.jsonl", "a benchmark's runs, and what marft eval has written"),
-            ("--tui runs/NAME", "episodes in the terminal"),
-        )
-    ),
-    "top": Entry(
-        (
-            ("", "the newest run, until it ends"),
-            ("runs/NAME --once", "one table"),
-            ("runs/NAME --last 50 --every 10", "over more iterations, at more leisure"),
         )
     ),
     "eval": Entry(

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.intervals import Interval
-from marft_algos.runs.pace import Pace
+from marft_algos.runs.pace import brief
 from marft_algos.runs.plots import DEMONSTRATED, NOISE
 from marft_algos.runs.trackers import TRACKERS
 from marft_algos.terminal import clean
@@ -156,9 +156,8 @@ class Display:
             rows.append(Text(f"while training  {sparkline(self._returns)}  {now}"))
         if policies := self._policies():
             rows.append(policies)
-        pace = Pace.of([self._last])
-        if pace is not None and (pace.ranks > 1 or pace.workers):
-            rows.append(Text(pace.brief(), "bright_black"))
+        if pace := brief(self._last):
+            rows.append(Text(pace, "bright_black"))
         if self._evaluations and self._panel:
             rows.append(Text(f"evaluated on {self._panel}", "bright_black"))
         rows += [Text(f"{what}: {text}") for what, text in self._evaluations[:1] + self._evaluations[1:][-3:]]

@@ -24,7 +24,6 @@ from marft_algos.cli.app import ProfilesArguments
 from marft_algos.cli.options import EvalArguments
 from marft_algos.cli.plan import PlanArguments
 from marft_algos.cli.play import PlayArguments
-from marft_algos.cli.top import TopArguments
 from marft_algos.config import presets, values
 from marft_algos.config import settings as config
 from marft_algos.config.endpoints import Endpoint
@@ -47,7 +46,7 @@ SETTINGS: list[Any] = [
     TrainConfig, UpdateConfig, ClipConfig, GroupConfig, PPOConfig, *OF_ALGORITHMS, SamplingParams, LoraSettings, ModelSettings,
     grid.Grid, grid.EnvEntry, grid.AlgorithmEntry, grid.Sweep, Endpoint, ServerSettings,
     Local, Counterfactual, Shapley, LeaveOneOut, Priced, EvalArguments, PlayArguments, ProfilesArguments, PlanArguments,
-    RunArguments, Trial, VersusArguments, TopArguments, ViewArguments,
+    RunArguments, Trial, VersusArguments, ViewArguments,
 ]  # fmt: skip
 FIELDS = sorted(
     {(kind, name) for kind in SETTINGS for name in ranges.hints(kind)}, key=lambda pair: (pair[0].__name__, pair[1])

@@ -25,7 +25,7 @@ PACKAGES = ("marft_envs", "marft_algos")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 HEAVY = (
     "torch", "transformers", "peft", "safetensors", "tokenizers", "jinja2", "datasets", "matplotlib", "tensorboard",
-    "mcp", "openai", "opentelemetry", "ray", "torchrl", "tensordict", "benchmarl", "textual",
+    "mcp", "openai", "opentelemetry", "ray", "torchrl", "tensordict", "benchmarl",
 )  # fmt: skip
 
 RANK = {name: rank for rank, names in enumerate(rooms.FLOORS) for name in names}

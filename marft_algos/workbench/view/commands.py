@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import webbrowser
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -13,8 +11,7 @@ import tyro
 from marft_algos.config import arguments
 from marft_algos.ranges import Range
 from marft_algos.terminal import say
-from marft_algos.workbench.view.sources import Source, open_sources
-from marft_envs.errors import ConfigError, MissingExtraError
+from marft_algos.view.sources import open_sources
 
 
 @dataclass(frozen=True)
@@ -28,8 +25,6 @@ class ViewArguments:
     """Runs, folders of runs, benchmarks, evaluations, or JSONL files of episodes; none: the newest run."""
     port: Annotated[int, Range(0, 65535)] = 0
     """Where to listen; 0: any port that is free."""
-    tui: bool = False
-    """Show the episodes in this terminal instead (extra ``tui``)."""
     open: bool = False
     """Open the address in a browser, too."""
 
@@ -38,9 +33,7 @@ def run_view(argv: list[str]) -> int:
     """``marft view RUN…``."""
     options: ViewArguments = arguments.parse(ViewArguments, argv, prog="marft view")
     sources = open_sources(options.runs)
-    if options.tui:
-        return _in_terminal(sources)
-    from marft_algos.workbench.view.server import Server
+    from marft_algos.view.server import Server
 
     with Server(sources, options.port) as server:
         port = server.server_address[1]
@@ -53,17 +46,4 @@ def run_view(argv: list[str]) -> int:
             server.serve_forever()
         except KeyboardInterrupt:
             say("closed")
-    return 0
-
-
-def _in_terminal(sources: Sequence[Source]) -> int:
-    try:
-        from marft_algos.workbench.view.tui import Viewer
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "textual":
-            raise
-        raise MissingExtraError("The viewer in the terminal", "tui") from error
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise ConfigError("--tui wants a terminal, and this is none. Without it there is a page: marft view RUN")
-    Viewer(sources).run()
     return 0
