@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from helpers.tools_tiny import tiny
+from helpers.tools_tiny import PROBLEMS, SPECIALISTS, tiny
 from marft_envs import check_env
 from marft_envs.core.env import FlexEnv
 from marft_envs.families.tools import TEAMS, ToolCall, ToolProblem, make, oracle
@@ -106,19 +106,16 @@ def mcp_sqlite(request: pytest.FixtureRequest, folder: Path) -> Callable[[str], 
 
 
 def mcp_own(request: pytest.FixtureRequest, folder: Path) -> Callable[[str], Any]:
-    """The tiny domain behind a server of our own, in this process; the gold does not travel, so it is given here."""
+    """The tiny domain's tools behind a server of the package ``mcp``, in this process."""
     pytest.importorskip("mcp", reason="MCP needs the extra: pip install -e '.[mcp]'")
-    domain = MCPToolDomain(served, oracle=gold_of)
+    from tests.helpers.mcp_shelf import judged, shelf
+
+    domain = MCPToolDomain(
+        shelf, PROBLEMS, judged, tools=[name for names in SPECIALISTS.values() for name in names],
+        specialists=SPECIALISTS, user_tools=("write_note", "read_notes"),
+    )  # fmt: skip
     request.addfinalizer(domain.close)
     return lambda team: domain
-
-
-def served(problem: ToolProblem | None) -> Any:
-    return tiny().as_mcp_server(["train"])
-
-
-def gold_of(problem: ToolProblem) -> list[list[ToolCall]]:
-    return tiny().oracle(tiny().problems("train").get(problem.id))
 
 
 DOMAINS = {

@@ -122,7 +122,7 @@ def wanted(task: ToolTask) -> dict[str, list[str]] | None:
     """Returns agent -> the tools that the oracle calls as that agent; None where the domain tells nobody its gold."""
     try:
         gold = task.gold_calls
-    except ConfigError:  # a server of ours never tells its gold
+    except ConfigError:  # whoever made the domain gave no gold calls
         return None
     out: dict[str, list[str]] = {name: [] for name in task.agents}
     for call in (call for turn in gold for call in turn if call.name != FINISH):

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from marft_envs.errors import ConfigError, DataError, did_you_mean
-from marft_envs.families.tools.bfcl import grading
-from marft_envs.families.tools.bfcl.data import CATEGORIES, SKIPPED, Suite, Task, read
-from marft_envs.families.tools.bfcl.package import load
-from marft_envs.families.tools.bfcl.world import BfclWorld
-from marft_envs.families.tools.serving import Servable
-from marft_envs.families.tools.types import Grade, Tool, ToolCall, ToolProblem, World, own_world, secret_of
-from marft_envs.problems.sets import ProblemSet, spread
+from marft_envs.problems import ProblemSet, spread
+from marft_envs.tools.bfcl import grading
+from marft_envs.tools.bfcl.data import CATEGORIES, SKIPPED, Suite, Task, read
+from marft_envs.tools.bfcl.package import load
+from marft_envs.tools.bfcl.world import BfclWorld
+from marft_envs.tools.types import Grade, Tool, ToolCall, ToolProblem, World, own_world, secret_of
 
 ROLES: Mapping[str, str] = {
     "GorillaFileSystem": "files",
@@ -37,7 +36,7 @@ TEST_EVERY = 5
 """Scenario n is held out where n % 5 is 0, in all four categories: they vary the same scenarios."""
 
 
-class BfclDomain(Servable):
+class BfclDomain:
     """Eight programming interfaces with 128 tools, and up to 800 tasks of one to eight user turns.
 
     Args:

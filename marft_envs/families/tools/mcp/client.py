@@ -101,8 +101,6 @@ class Connection:
         """The server is gone, or this side has left."""
         self.suspect = False
         """A call missed its deadline; whether the server still answers is not known."""
-        self.worlds: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Who has a task on a server of ours."""
         self._nonsense = ("", 0.0)
         """The last thing that could not be read, and when it came."""
         self._spoilt = ""
@@ -223,15 +221,9 @@ class Connection:
         finally:
             self._waiting.discard(future)
 
-    def call(self, name: str, arguments: dict[str, Any], timeout_s: float, meta: dict[str, Any] | None = None) -> Any:
+    def call(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
         """Returns the ``CallToolResult`` of a call; raises what :meth:`ask` does."""
-        return self.ask(lambda client: client.call_tool(name, arguments, meta=meta), timeout_s)
-
-    def tell(self, name: str, meta: dict[str, Any]) -> None:
-        """Calls a tool without arguments, and does not wait for what comes of it."""
-        asyncio.run_coroutine_threadsafe(
-            _awaited(lambda client: client.call_tool(name, {}, meta=meta), self._client), self._home.loop
-        )
+        return self.ask(lambda client: client.call_tool(name, arguments), timeout_s)
 
     @property
     def usable(self) -> bool:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from typing import Any
 
-from marft_envs.errors import ConfigError, DataError, MarftError, WorkerError
-from marft_envs.families.tools.mcp.client import Connection, named
-from marft_envs.families.tools.mcp.wire import DOMAIN, check_size, chosen
-from marft_envs.families.tools.mcp.worlds import LIST, ForeignWorld, MarftWorld, controlled
-from marft_envs.families.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, graded
-from marft_envs.families.tools.values import frozen
-from marft_envs.problems.sets import ProblemSet, of_split
+from marft_envs.errors import ConfigError, MarftError, WorkerError
+from marft_envs.problems import ProblemSet, of_split
+from marft_envs.tools.mcp.client import Connection, named
+from marft_envs.tools.mcp.wire import check_size, chosen
+from marft_envs.tools.mcp.worlds import ForeignWorld
+from marft_envs.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, graded
+from marft_envs.tools.values import frozen
 
 GradeFn = Callable[..., "Grade | bool | float"]
 """Judges an episode by ``world.history`` (calls and results) and ``world.ask(tool, arguments)`` (the server itself); a
@@ -27,9 +26,8 @@ _MOST_PAGES = 100
 class MCPToolDomain:
     """A :class:`marft_envs.families.tools.types.ToolDomain` whose tools are an MCP server's.
 
-    A server made by :func:`as_mcp_server` brings problems, grades, policy and roles along; one connection serves all
-    episodes, and its worlds can be copied. To any other server the problems and their grading are given here; every
-    episode has a connection of its own (of a command: a process of its own), unless ``shared``.
+    The problems and their grading are given here. Every episode has a connection of its own (of a command: a process of
+    its own), unless ``shared``. Worlds cannot be copied half-way: the state of a server cannot be had.
 
     Args:
         server: The URL of an MCP endpoint (streamable HTTP); a command as a list of words, or
@@ -48,8 +46,8 @@ class MCPToolDomain:
         tools: Names of the tools that agents may hold; default: all.
         read_only: Names of tools that change nothing, where the server does not say so.
         timeout_s: Wall seconds for one call.
-        start_s: Wall seconds for the server to start, and to open, judge or list problems; the default leaves time for
-            a first start by ``npx`` or ``uvx``, which download it.
+        start_s: Wall seconds for the server to start; the default leaves time for a first start by ``npx`` or ``uvx``,
+            which download it.
         shared: One connection for all episodes; for servers whose state does not matter.
         name: The domain's name; default: the server's.
 
@@ -60,6 +58,7 @@ class MCPToolDomain:
     """
 
     may_block = True
+    copyable = False
 
     def __init__(
         self,
@@ -79,66 +78,45 @@ class MCPToolDomain:
         name: str | None = None,
     ) -> None:
         self._server, self._given, self._grade, self._oracle = server, problems, grade, oracle
-        self._start_s, self._shared, self.ours = start_s, shared, False
+        self._start_s, self._shared = start_s, shared
         self._prepare()
+        if problems is None:
+            raise ConfigError(
+                f"The MCP server '{named(server)}' has tools, but no problems. Next: problems=[ToolProblem(…)], "
+                "with grade=… or secret={'expected': [(ToolCall(…), value)]}."
+            )
         connection = self.connection()
         try:
-            listed, about, instructions = connection.introduced(_introduced, start_s)
-            self.ours = DOMAIN in about
-            """Whether the server was made by :func:`as_mcp_server`."""
-            ours: Mapping[str, Any] = about.get(DOMAIN, {})
-            self._refuse(problems, grade)
+            listed, instructions = connection.introduced(_introduced, start_s)
             selected = chosen(listed, tools, timeout_s, frozenset(read_only))
-            check_size(selected, policy or str(ours.get("policy", instructions)))
+            check_size(selected, policy or instructions)
         except MarftError:
             self.close()
             raise
         self.tools: Mapping[str, Tool] = {tool.name: tool for tool in selected}
-        self.copyable = self.ours
-        """Whether worlds can be copied half-way: the state of a stranger's server cannot be had."""
-        self.name = name or ours.get("name") or connection.name
-        self.policy = policy if policy is not None else ours.get("policy", instructions)
-        roles = specialists if specialists is not None else ours.get("specialists", {})
-        self.specialists = {role: frozenset(names) & set(self.tools) for role, names in roles.items()}
-        self.user_policy = ours.get("user_policy", "")
-        self.user_tools = frozenset(user_tools if user_tools is not None else ours.get("user_tools", ()))
-        if not self.ours and not shared:
+        self.name = name or connection.name
+        self.policy = policy if policy is not None else instructions
+        self.specialists = {role: frozenset(names) & set(self.tools) for role, names in (specialists or {}).items()}
+        self.user_tools = frozenset(user_tools or ())
+        if not shared:
             self.close()
 
     def _prepare(self) -> None:
         self._lock, self._open = threading.Lock(), list[Connection]()
-        self._left = list[Connection]()  # servers that hung, where other episodes go on
-
-    def _refuse(self, problems: Problems | None, grade: GradeFn | None) -> None:
-        if self.ours and (problems is not None or grade is not None):
-            raise ConfigError("This server brings its problems and grades along. Leave problems and grade out.")
-        if not self.ours and problems is None:
-            raise ConfigError(
-                f"The MCP server '{named(self._server)}' has tools, but no problems. Next: problems=[ToolProblem(…)], "
-                "with grade=… or secret={'expected': [(ToolCall(…), value)]}."
-            )
 
     def connection(self, problem: ToolProblem | None = None) -> Connection:
         """Returns the connection for a problem's episode: the one that is there if it still serves, else a new one."""
         with self._lock:
             if problem is None or self._shared:
-                unfit = [opened for opened in self._open if not self._serves(opened)]
-                self._left = [old for old in (*self._left, *unfit) if not _forsaken(old)]
-                self._open = [opened for opened in self._open if opened not in unfit]
+                for unfit in [opened for opened in self._open if not _serves(opened)]:
+                    self._open.remove(unfit)
+                    unfit.close(wait=False)
                 if self._open:
                     return self._open[0]
             self._open = [opened for opened in self._open if opened.usable]
             server = self._server(problem) if _makes(self._server) else self._server
             self._open.append(Connection(server, self._start_s))
             return self._open[-1]
-
-    def _serves(self, opened: Connection) -> bool:
-        """Whether a server is good for one more episode.
-
-        A call that hangs on a server of ours may hold what every other task needs, though there is a sign of life; so
-        a new one is started, and who works on the old one goes on there. A shared server of others may be slow.
-        """
-        return opened.usable and (not opened.suspect or (not self.ours and opened.answers()))
 
     def problems(
         self, split: str, levels: Sequence[int] | None = None, limit: int | None = None
@@ -148,71 +126,43 @@ class MCPToolDomain:
         Raises:
             DataError: If there are none.
         """
-        if self.ours:
-            wanted = {"split": split, "levels": None if levels is None else list(levels), "limit": limit}
-            return ProblemSet(self._asked(wanted), f"{self.name} ({split})", partial(self._one, wanted))
         return of_split(self.name, self._given or (), split, levels, limit)
 
-    def _asked(self, wanted: dict[str, Any]) -> list[ToolProblem]:
-        filters = {key: value for key, value in wanted.items() if value is not None}
-        try:
-            rows = controlled(self.connection(), LIST, filters, self._start_s)
-        except ToolError as error:
-            raise DataError(str(error)) from error
-        return [
-            ToolProblem(
-                row["task_id"], tuple(row["turns"]), row["least_steps"], row["level"],
-                tuple(frozenset(names) for names in row["withheld"]),
-            )
-            for row in rows
-        ]  # fmt: skip
-
-    def _one(self, wanted: dict[str, Any], task_id: str) -> ToolProblem:
-        return self._asked({**wanted, "task_id": task_id})[0]
-
-    def open(self, problem: ToolProblem) -> MarftWorld | ForeignWorld:
+    def open(self, problem: ToolProblem) -> ForeignWorld:
         """Returns a fresh world; a server that has died or hangs is started anew.
 
         Raises:
             WorkerError: If it does not start.
         """
-        if self.ours:
-            world = MarftWorld(self.connection, problem, self.tools, self._start_s)
-            world.start()
-            return world
         connection = self.connection(problem)
-        foreign = ForeignWorld(connection, self.tools, not self._shared)
+        world = ForeignWorld(connection, self.tools, not self._shared)
         if self._grade is None:
             try:
-                foreign.baseline = _held(foreign, problem)
+                world.baseline = _held(world, problem)
             except TimeoutError as error:
                 raise WorkerError(f"The MCP server '{connection.name}' did not answer in time.") from error
-        return foreign
+        return world
 
-    def begin_turn(self, problem: ToolProblem, world: MarftWorld | ForeignWorld, turn: int) -> None:
-        """Tells a server of ours."""
-        if isinstance(world, MarftWorld):
-            world.begin_turn(turn)
+    def begin_turn(self, problem: ToolProblem, world: ForeignWorld, turn: int) -> None:
+        """Does nothing: a server knows no user."""
 
-    def grade(self, problem: ToolProblem, world: MarftWorld | ForeignWorld, told: Sequence[str] = ()) -> Grade:
+    def grade(self, problem: ToolProblem, world: ForeignWorld, told: Sequence[str] = ()) -> Grade:
         """Judges state and words to the user; where a server cannot be asked, nothing is achieved (``server_lost``)."""
         try:
-            if isinstance(world, MarftWorld):
-                return world.grade(told)
             verdict = _expected(world, problem) if self._grade is None else graded(self._grade, world, problem, told)
         except (WorkerError, TimeoutError):
             return Grade(False, 0.0, {"server_lost": True})
         return Grade.of(verdict)
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
-        """Returns gold calls, if they were given here; a server does not tell them."""
-        missing = f"'{self.name}' has no oracle here: gold calls stay on the server. Give oracle=…."
+        """Returns gold calls, if they were given."""
+        missing = f"'{self.name}' has no oracle. Give oracle=…, or secret={{'calls': …}} with each problem."
         return problem.asked(self._oracle, missing)
 
     def close(self) -> None:
         """Leaves the server and ends its processes; the next use starts it again."""
         with self._lock:
-            left, self._open, self._left = [*self._open, *self._left], [], []
+            left, self._open = self._open, []
         for connection in left:
             connection.close(wait=False)
         for connection in left:
@@ -234,19 +184,16 @@ class MCPToolDomain:
             raise ConfigError(
                 f"A server object ('{self.name}') cannot be pickled. Give a function that makes the server instead."
             )
-        return {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_open", "_left")}
+        return {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_open")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._prepare()
 
 
-def _forsaken(old: Connection) -> bool:
-    """Leaves a server that is gone, or on which nobody works any more."""
-    if old.usable and old.worlds:
-        return False
-    old.close(wait=False)
-    return True
+def _serves(opened: Connection) -> bool:
+    """Whether a shared server is good for one more episode; it may be slow, if it still gives a sign of life."""
+    return opened.usable and (not opened.suspect or opened.answers())
 
 
 def _makes(server: Any) -> bool:
@@ -254,21 +201,19 @@ def _makes(server: Any) -> bool:
     return callable(server)
 
 
-async def _introduced(client: Any) -> tuple[list[Any], dict[str, Any], str]:
-    """All tools, what the list says about them, and the server's instructions."""
+async def _introduced(client: Any) -> tuple[list[Any], str]:
+    """All tools, and the server's instructions."""
     tools: list[Any] = []
-    about: dict[str, Any] = {}
     cursor = None
     for _ in range(_MOST_PAGES):
         page = await client.list_tools(cursor=cursor)
         tools += page.tools
-        about |= page.meta or {}
         cursor = page.next_cursor
         if len(tools) > MOST_TOOLS:
             raise ConfigError(f"The MCP server lists more than {MOST_TOOLS} tools; agents cannot read that many.")
         if cursor is None:
             break
-    return tools, about, client.instructions or ""
+    return tools, client.instructions or ""
 
 
 def _held(world: ForeignWorld, problem: ToolProblem) -> list[bool]:

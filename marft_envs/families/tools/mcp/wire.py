@@ -1,4 +1,4 @@
-"""What crosses the wire: tools, values and errors as MCP has them, and what our own servers add in ``_meta``."""
+"""What crosses the wire: tools, values and errors as MCP has them."""
 
 from __future__ import annotations
 
@@ -10,26 +10,10 @@ from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
 from marft_envs.families.tools.schema import check_tool, closed
 from marft_envs.families.tools.types import Tool
 
-SESSION = "marft/session"
-"""In a call's ``_meta``: the handle of the task that it belongs to."""
-STATE = "marft/state"
-"""In a result's ``_meta``: the hash of the world's state after the call."""
-ERROR, TRANSIENT = "marft/error", "marft/transient"
-"""In a failed result's ``_meta``: an error code of ``tools.types``; whether the failure is passing."""
-DOMAIN = "marft/domain"
-"""In the tool list's ``_meta``: name, policy, specialists and user tools. By it our own servers are known."""
-CONTROL = "marft/control"
-"""In a tool's ``_meta``: it belongs to the harness, not to agents."""
-TIMEOUT = "marft/timeout_s"
-"""In a tool's ``_meta``: :attr:`Tool.timeout_s`."""
-
 TOOL_CHARS = 50_000
 """Characters of one tool's description and schema, and of a server's instructions: more than most contexts hold."""
 ALL_CHARS = 500_000
 """Characters of all tools together; show_tools=names may still hide most of them."""
-
-PARAMETERS = "marft/parameters"
-"""In a tool's ``_meta``: its schema with the keys in our order, which the protocol does not keep."""
 
 
 def library() -> Any:
@@ -46,35 +30,20 @@ def library() -> Any:
     return mcp
 
 
-def to_mcp(tool: Tool, control: bool = False) -> Any:
-    """Returns a tool as ``mcp.types.Tool``."""
-    types = library().types
-    meta = {TIMEOUT: tool.timeout_s, PARAMETERS: dict(tool.parameters), **({CONTROL: True} if control else {})}
-    return types.Tool(
-        name=tool.name,
-        description=tool.description,
-        input_schema=dict(tool.parameters),
-        annotations=types.ToolAnnotations(
-            read_only_hint=tool.read_only, idempotent_hint=tool.idempotent, open_world_hint=False
-        ),
-        _meta=meta,
-    )
-
-
 def from_mcp(listed: Any, timeout_s: float, read_only: Collection[str]) -> Tool:
     """Returns an ``mcp.types.Tool`` as a tool with a strict schema.
 
     Raises:
         ConfigError: If its name or schema cannot be used.
     """
-    hints, meta = listed.annotations, listed.meta or {}
+    hints = listed.annotations
     tool = Tool(
         name=listed.name,
         description=listed.description or listed.title or "",
-        parameters=meta[PARAMETERS] if PARAMETERS in meta else closed(listed.input_schema),
+        parameters=closed(listed.input_schema),
         read_only=listed.name in read_only or bool(hints and hints.read_only_hint),
         idempotent=bool(hints and hints.idempotent_hint),
-        timeout_s=float(meta.get(TIMEOUT, timeout_s)),
+        timeout_s=timeout_s,
     )
     try:
         check_tool(tool)
@@ -91,7 +60,7 @@ def chosen(
     Raises:
         ConfigError: If a wanted tool does not exist, or one cannot be used.
     """
-    known = {tool.name: tool for tool in given if not (tool.meta or {}).get(CONTROL)}
+    known = {tool.name: tool for tool in given}
     for name in [*(wanted or ()), *read_only]:
         if name not in known:
             raise ConfigError(f"The MCP server has no tool '{name}'. {did_you_mean(name, known)}")
