@@ -115,7 +115,7 @@ def test_the_environment_conforms(in_process):
 
 
 def test_a_domain_by_name_and_settings():
-    env = make("router", "mcp", domain_args={"server": shelf, "problems": PROBLEMS, "grade": judged})
+    env = make("solo", "mcp", domain_args={"server": shelf, "problems": PROBLEMS, "grade": judged})
     env.reset(seed=0)
     assert env.task.problem.id.startswith("tiny/")
     env.close()

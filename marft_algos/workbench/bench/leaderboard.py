@@ -66,12 +66,12 @@ class _Bench(_Strict):
     stages: _Stages
 
 
-class _Config(_Strict):
+class _Trained(_Strict):
     env: str
 
 
 class _Job(_Strict):
-    config: _Config
+    config: _Trained
 
 
 class _Result(_Strict):
