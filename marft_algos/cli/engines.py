@@ -123,7 +123,7 @@ def _who(options: EvalArguments, names: list[str]) -> tuple[dict[str, Endpoint],
     who = who or dict.fromkeys(names, given)
     if unknown := [policy for policy in who if policy not in names]:
         raise ConfigError(f"--engines names an unknown agent '{unknown[0]}'. {did_you_mean(unknown[0], names)}")
-    local = {p: str(engine) for p, engine in who.items() if isinstance(engine, str) and not _is_engine(engine)}
+    local = {p: str(engine) for p, engine in who.items() if isinstance(engine, str) and engine != "native"}
     named = options.models if isinstance(options.models, Mapping) else dict.fromkeys(names, options.models)
     remote = endpoints.parse_all({policy: engine for policy, engine in who.items() if policy not in local})
     hosted = {policy for policy, endpoint in remote.items() if endpoint.hosted}
@@ -158,11 +158,6 @@ def _check_written(given: Mapping[str, Any] | str) -> None:
                 f"--engines {text} … cannot be read as a table. Expected one in TOML or JSON, in quotes that keep the"
                 """ shell from it: --engines '{kind = "openai", model = "…", url = "…"}'"""
             )
-
-
-def _is_engine(text: str) -> bool:
-    """Whether a text is an engine and not a model: ``native``, or the older form ``openai:MODEL@URL``."""
-    return text == "native" or text.startswith(("openai:", "vllm:"))
 
 
 def _price(text: str) -> tuple[float, float] | None:

@@ -17,12 +17,11 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from marft_algos.config import keys
 from marft_algos.config.values import checked, dumps
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, Checked, Range, check
-from marft_algos.terminal import say
 from marft_envs.errors import ConfigError, did_you_mean
 
 EXPECTED = 'Expected {kind = "vllm", url = "http://host:8000"}, {kind = "openai", model = "…", url = "…"} or "native".'
@@ -145,7 +144,7 @@ class Endpoint(Checked):
 
 
 def parse(engine: Endpoint | Mapping[str, Any] | str) -> Endpoint:
-    """Reads one table; a text is a kind, or the form of earlier versions (``vllm:URL``).
+    """Reads one table; a text is a kind.
 
     Raises:
         ConfigError: It cannot be read; the message says what is expected.
@@ -154,7 +153,7 @@ def parse(engine: Endpoint | Mapping[str, Any] | str) -> Endpoint:
         return engine
     if not isinstance(engine, Mapping | str):
         raise ConfigError(f"An engine is a table; got {engine!r}. {EXPECTED}")
-    table = _table_of(engine) if isinstance(engine, str) else engine
+    table = {"kind": engine} if isinstance(engine, str) else engine
     kind = str(table.get("kind", ""))
     if kind not in _SETTINGS:
         raise ConfigError(f"Unknown engine '{kind}'. {did_you_mean(kind, _SETTINGS)} {EXPECTED}")
@@ -163,8 +162,6 @@ def parse(engine: Endpoint | Mapping[str, Any] | str) -> Endpoint:
         hint = 'Keys stay in the environment: key_env = "NAME".' if "key" in name else hint
         raise ConfigError(f"An engine of kind {kind} has no setting '{name}'. {hint}")
     endpoint: Endpoint = checked(Endpoint, _DEFAULTS.get(kind, {}) | dict(table))
-    if isinstance(engine, str) and ":" in engine:
-        say(f"note: engines as one text go with the next version. Write for '{engine}': {endpoint}", error=True)
     return endpoint
 
 
@@ -208,17 +205,6 @@ def _checked_url(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"An engine has no usable address: '{url}'. {EXPECTED}")
     return url.strip().rstrip("/")
-
-
-def _table_of(text: str) -> dict[str, Any]:
-    """Reads the table in ``vllm:URL[,URL][?OPTIONS]`` or ``openai:MODEL[@URL][?OPTIONS]``."""
-    head, _, query = text.partition("?")
-    kind, _, rest = head.partition(":")
-    table: dict[str, Any] = {"kind": kind, **dict(parse_qsl(query, keep_blank_values=True))}
-    if kind == "openai":
-        table["model"], at, url = rest.partition("@http")
-        return table | ({"url": f"http{url}"} if at else {})
-    return table | ({"url": tuple(rest.split(","))} if kind == "vllm" else {})
 
 
 def check_one_process(engines: Mapping[str, Endpoint], instead: str) -> None:

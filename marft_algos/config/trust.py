@@ -74,7 +74,7 @@ def command(words: Sequence[str], program: Sequence[str] = ("marft",)) -> Iterat
 
 def _imports(word: str) -> bool:
     """Whether a typed word names a module, possibly inside of a table."""
-    if word.startswith(("openai:", "vllm:")) or "://" in word:
+    if "://" in word:
         return False
     return names_module(word, not re.search(r"[\s\"'{\[]", word)) or bool(re.search(r"[\"'][A-Za-z_][\w.]*:\w", word))
 

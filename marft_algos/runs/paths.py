@@ -42,7 +42,7 @@ def of_run(run: RunFolder, replaced: Mapping[str, Any] | None = None) -> TrainCo
     """Reads a run's settings, its models and adapters where they are now.
 
     A path is looked for as it stands in config.toml, then where it lies seen from the run's folder, should both have
-    moved; a relative one (from runs of earlier versions) from the folder in which the run was started.
+    moved.
 
     Args:
         run: The run.
@@ -55,9 +55,7 @@ def of_run(run: RunFolder, replaced: Mapping[str, Any] | None = None) -> TrainCo
     if config.start and (kept := run.start / "policies").is_dir():
         config = dataclasses.replace(config, start=os.path.abspath(kept.parent))
     typed: dict[str, Any] = {key: {} for key in ("models", "adapters") if key in (replaced or {})}
-    mapped = _mapped(
-        dataclasses.replace(config, **typed), lambda spec: _located(spec, config, run), lambda value: value
-    )
+    mapped = _mapped(dataclasses.replace(config, **typed), lambda spec: _located(spec, run), lambda value: value)
     return dataclasses.replace(mapped, **{key: getattr(config, key) for key in typed})
 
 
@@ -97,12 +95,12 @@ def _data(value: Any) -> Any:
     return os.path.abspath(path) if any(file.is_file() for file in files) else value
 
 
-def _located(spec: str, config: TrainConfig, run: RunFolder) -> str:
+def _located(spec: str, run: RunFolder) -> str:
     """Finds where the folder is now, or returns the name of a model that is none."""
     path = Path(spec).expanduser()
     if spec in (*EMBEDDED, *gguf.PACKAGED) or (path.is_absolute() and _is_model(path)):
         return spec
-    candidates = [_seen_from(run, path)] if path.is_absolute() else [_started_in(run, config) / path, path]
+    candidates = [_seen_from(run, path)] if path.is_absolute() else [path]
     for folder in candidates:
         if folder is not None and _is_model(folder):
             return os.path.abspath(folder)
@@ -118,12 +116,3 @@ def _seen_from(run: RunFolder, path: Path) -> Path | None:
     """Finds where an absolute path leads if the run's folder has moved, and what it names with it."""
     commands = run.commands()[:1]
     return run.root / os.path.relpath(path, commands[0]["root"]) if commands else None
-
-
-def _started_in(run: RunFolder, config: TrainConfig) -> Path:
-    """The folder in which a run of an earlier version was started: what its ``runs_dir`` and name are relative to."""
-    root = Path(os.path.abspath(run.root))
-    steps = Path(os.path.normpath(os.path.join(config.runs_dir, config.name or root.name)))
-    if steps.is_absolute() or root.parts[-len(steps.parts) :] != steps.parts:
-        return Path()
-    return root.parents[len(steps.parts) - 1]

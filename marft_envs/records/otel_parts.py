@@ -46,14 +46,11 @@ def run_sources(run: str | Path) -> dict[str, Source]:
 
 
 def _source(engine: Any, model: str) -> Source:
-    if isinstance(engine, dict):  # as text: the form of runs of earlier versions
-        engine = f"{engine.get('kind', '')}:{engine.get('model', '')}"
-    for written in (str(engine), model):
-        kind, colon, rest = written.partition(":")
-        if colon and kind == "openai":
-            return Source("openai", rest.partition("@")[0].partition("?")[0])
+    kind = engine.get("kind") if isinstance(engine, dict) else ""
+    if kind == "openai":
+        return Source("openai", str(engine.get("model", "")))
     name = Path(model).name if Path(model).is_absolute() else model
-    return Source("vllm" if str(engine).startswith("vllm:") else PROVIDER, name)
+    return Source("vllm" if kind == "vllm" else PROVIDER, name)
 
 
 def text(content: str) -> dict[str, Any]:

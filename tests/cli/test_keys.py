@@ -21,6 +21,7 @@ from marft_algos.engines.openai import OpenAIEngine
 from marft_algos.engines.vllm import VLLMEngine
 from marft_algos.types import GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError, MarftError
+from tests.helpers.engine_tables import as_table
 
 SECRET = "s3cret-value"
 REQUEST = GenerationRequest("", [], 0, messages=[{"role": "user", "content": "hello"}])
@@ -98,24 +99,37 @@ def other() -> Iterator[Raw]:
     ],
 )
 def test_only_keys_of_apis_are_sent(name: str) -> None:
-    for spec in (f"openai:m@http://h/v1?key_env={name}", f"vllm:http://h?key_env={name}"):
+    for spec in (as_table(f"openai:m@http://h/v1?key_env={name}"), as_table(f"vllm:http://h?key_env={name}")):
         with pytest.raises(ConfigError, match="Expected the name of a key for an API"):
             endpoints.parse(spec)
 
 
 def test_keys_of_apis_are_taken() -> None:
     for name in ("OPENAI_API_KEY", "VLLM_API_KEY", "TEAM_KEY", "REPLICATE_API_TOKEN", "HF_TOKEN"):
-        assert endpoints.parse(f"openai:m@http://h/v1?key_env={name}").key_env == name
+        assert endpoints.parse(as_table(f"openai:m@http://h/v1?key_env={name}")).key_env == name
 
 
 def test_a_key_is_bound_to_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    near, far = "openai:m@https://one.example/v1?key_env=MY_KEY", "openai:m@https://other.example/v1?key_env=MY_KEY"
+    near, far = (
+        as_table("openai:m@https://one.example/v1?key_env=MY_KEY"),
+        as_table("openai:m@https://other.example/v1?key_env=MY_KEY"),
+    )
     with pytest.raises(ConfigError, match=r"MY_KEY would be sent to https://one.example and to https://other.example"):
         endpoints.parse_all({"a": near, "b": far})
-    endpoints.parse_all({"a": near, "b": near, "c": far.replace("MY_KEY", "HER_KEY"), "d": "native"})
+    endpoints.parse_all({"a": near, "b": near, "c": {**far, "key_env": "HER_KEY"}, "d": "native"})
     with pytest.raises(ConfigError, match="OPENAI_API_KEY"):  # what goes to OpenAI by itself goes nowhere else
-        endpoints.parse_all({"a": "openai:gpt", "b": "openai:m@https://other.example/v1?key_env=OPENAI_API_KEY"})
-    endpoints.parse_all({"a": "vllm:http://h:1?key_env=MY_KEY", "b": "vllm:http://h:2?key_env=MY_KEY"})
+        endpoints.parse_all(
+            {
+                "a": as_table("openai:gpt"),
+                "b": as_table("openai:m@https://other.example/v1?key_env=OPENAI_API_KEY"),
+            }
+        )
+    endpoints.parse_all(
+        {
+            "a": as_table("vllm:http://h:1?key_env=MY_KEY"),
+            "b": as_table("vllm:http://h:2?key_env=MY_KEY"),
+        }
+    )
 
 
 def test_variable_and_host_are_shown_once_before_the_first_request(
@@ -142,7 +156,7 @@ def test_no_redirect_is_followed(status: int, other: Raw, monkeypatch: pytest.Mo
             with pytest.raises(http.ServerRefused, match="redirects are not followed"):
                 ask()
         assert not server.healthy()
-        engine = OpenAIEngine(endpoints.parse(f"openai:m@{raw.url}?key_env=MY_API_KEY&retries=0"))
+        engine = OpenAIEngine(endpoints.parse(as_table(f"openai:m@{raw.url}?key_env=MY_API_KEY&retries=0")))
         (reply,) = engine.generate([REQUEST], SamplingParams(4))
         assert reply.stop_reason is StopReason.ERROR
         engine.close()
@@ -159,7 +173,7 @@ def test_no_redirect_is_followed(status: int, other: Raw, monkeypatch: pytest.Mo
 )  # fmt: skip
 def test_an_answer_that_cannot_be_read_is_a_recorded_failure(body: bytes) -> None:
     with Raw(200, body) as raw:
-        engine = OpenAIEngine(endpoints.parse(f"openai:m@{raw.url}?retries=0"))
+        engine = OpenAIEngine(endpoints.parse(as_table(f"openai:m@{raw.url}?retries=0")))
         (reply,) = engine.generate([REQUEST], SamplingParams(4))
         assert reply.stop_reason is StopReason.ERROR and reply.error
         engine.close()
@@ -192,7 +206,7 @@ def test_an_endless_answer_is_cut(zipped: bool, monkeypatch: pytest.MonkeyPatch)
         if not zipped:  # our own client asks for no compression, and undoes none
             with pytest.raises(http.ServerDown, match="more than 1 MiB"):
                 http.Server(raw.url, 5.0).get("/")
-        engine = OpenAIEngine(endpoints.parse(f"openai:m@{raw.url}?retries=0"))
+        engine = OpenAIEngine(endpoints.parse(as_table(f"openai:m@{raw.url}?retries=0")))
         (reply,) = engine.generate([REQUEST], SamplingParams(4))
         assert reply.stop_reason is StopReason.ERROR and "more than 1 MiB came" in reply.error
         engine.close()
@@ -203,7 +217,7 @@ def test_an_answer_that_drips_ends_at_the_timeout() -> None:
         started = time.monotonic()
         with pytest.raises(http.ServerDown, match="in time"):
             http.Server(raw.url, 0.5).get("/")
-        engine = OpenAIEngine(endpoints.parse(f"openai:m@{raw.url}?retries=0&timeout=0.5"))
+        engine = OpenAIEngine(endpoints.parse(as_table(f"openai:m@{raw.url}?retries=0&timeout=0.5")))
         (reply,) = engine.generate([REQUEST], SamplingParams(4))
         assert reply.stop_reason is StopReason.ERROR
         engine.close()
@@ -241,7 +255,7 @@ def test_a_header_that_drips_ends_at_the_timeout(piece: bytes, client: str) -> N
             with pytest.raises(http.ServerDown, match="in time"):
                 http.Server(url, 0.4).get("/")
         else:
-            engine = OpenAIEngine(endpoints.parse(f"openai:m@{url}?retries=1&timeout=0.4"))
+            engine = OpenAIEngine(endpoints.parse(as_table(f"openai:m@{url}?retries=1&timeout=0.4")))
             (reply,) = engine.generate([REQUEST], SamplingParams(4))
             assert reply.stop_reason is StopReason.ERROR and "timed out" in reply.error
             engine.close()

@@ -23,6 +23,7 @@ from marft_algos.config import settings as config
 from marft_algos.config import trust, values
 from marft_algos.workbench.bench import grid
 from marft_envs.errors import ConfigError
+from tests.helpers.engine_tables import as_table
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = [
@@ -148,16 +149,10 @@ def test_a_strangers_engine_gets_no_variable(
 ) -> None:
     monkeypatch.setenv("MY_API_KEY", "s3cret")
     table = f'[engines.planner_0]\nkind = "openai"\nmodel = "m"\nurl = "{listener.url}/v1"\nkey_env = "MY_API_KEY"\n'
-    text = f'[engines]\nplanner_0 = "openai:m@{listener.url}/v1?key_env=MY_API_KEY"\n'
-    for engines in (table, text):
-        stranger(here / "evil", 'env = "relay-v0"\n' + engines)
-        for argv in (
-            ["eval", "evil"],
-            ["play", "relay-v0", "--team", "evil"],
-            ["train", "--resume", "evil"],
-        ):
-            said = refused(argv, capsys)
-            assert f"{listener.url}/v1" in said and "key in MY_API_KEY" in said and "s3cret" not in said
+    stranger(here / "evil", 'env = "relay-v0"\n' + table)
+    for argv in (["eval", "evil"], ["play", "relay-v0", "--team", "evil"], ["train", "--resume", "evil"]):
+        said = refused(argv, capsys)
+        assert f"{listener.url}/v1" in said and "key in MY_API_KEY" in said and "s3cret" not in said
     assert not listener.keys
 
 
@@ -319,13 +314,16 @@ def test_python_passes_or_trusts(model: Path, here: Path, monkeypatch: pytest.Mo
         ({"env_kwargs": {"domain_args": {"package": "folder"}}}, "env_kwargs.domain_args.package"),
         ({"env_kwargs": {"url": "http://token@somewhere:1"}}, "env_kwargs.url"),
         ({"eval_kwargs": {"unsafe": True}}, "eval_kwargs.unsafe"),
-        ({"engines": {"a": "vllm:http://somewhere:8000"}}, "engines.a"),
-        ({"engines": {"a": "openai:gpt"}}, "engines.a"),
+        ({"engines": {"a": as_table("vllm:http://somewhere:8000")}}, "engines.a"),
+        ({"engines": {"a": as_table("openai:gpt")}}, "engines.a"),
         ({"engines": {"a": {"kind": "openai", "model": "gpt:latest"}}}, "engines.a"),
         ({"engines": {"a": {"kind": "vllm", "url": ["http://one:1", "http://two:1"]}}}, "engines.a"),
         ({"engines": {"a": {"model": "gpt"}}}, "engines.a"),
         ({"engines": {"a": {"kind": "native", "server": ["./start"]}}}, "engines.a.server"),
-        ({"env": {"x": {"settings": {"engines": {"a": "openai:gpt"}}}}}, "env.x.settings.engines.a"),
+        (
+            {"env": {"x": {"settings": {"engines": {"a": as_table("openai:gpt")}}}}},
+            "env.x.settings.engines.a",
+        ),
     ],
 )
 def test_every_setting_that_executes_or_sends_is_known(table: dict[str, Any], named: str) -> None:

@@ -25,6 +25,7 @@ from marft_algos.training.resolve import resolve
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import GenerationRequest, SamplingParams
 from marft_envs.errors import ConfigError
+from tests.helpers.engine_tables import as_table
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +59,7 @@ def hosted() -> Iterator[Fake]:
 
 
 def config(local: dict[str, str], folder: Path, fake: Fake | None, **changes: Any) -> TrainConfig:
-    engines = {"planner_0": f"openai:planner@{fake.url}?key_env=TRIO_KEY&price_out=1"} if fake else {}
+    engines = {"planner_0": as_table(f"openai:planner@{fake.url}?key_env=TRIO_KEY&price_out=1")} if fake else {}
     table = {"env": "test/trio-v0", "iterations": 2, "engines": engines, **changes}
     table["engines"] = {**engines, **changes.get("engines", {})}
     return dataclasses.replace(runs.settings(Path(), folder, **table), models=changes.get("models", local))
@@ -143,7 +144,7 @@ def test_a_hosted_agent_that_fails_now_and_then_costs_its_episodes_only(
             return (503, {"error": {"message": "down"}}) if count[0] % 4 == 0 else (200, chat(HOSTED))
 
     with serving(answer) as fake:
-        planner = f"openai:planner@{fake.url}?key_env=TRIO_KEY&retries=0"
+        planner = as_table(f"openai:planner@{fake.url}?key_env=TRIO_KEY&retries=0")
         _, run = runs.train(config(models, tmp_path, fake, iterations=1, max_lost=0.4, engines={"planner_0": planner}))
     line = run.metrics()[-1]
     assert line["failed"] == pytest.approx(0.25) and line["engine/failed"] >= 3
@@ -158,7 +159,7 @@ def test_vllm_and_native_policies_learn_what_native_ones_learn(
     monkeypatch.setattr("marft_algos.engines.vllm._SEED", (1 << 64) - 1)  # the fake draws as the native engine does
     server = FakeVLLM(models["solver_0"], rank=2)
     try:
-        away = config(models, tmp_path, hosted, name="away", engines={"solver_0": f"vllm:{server.url}"})
+        away = config(models, tmp_path, hosted, name="away", engines={"solver_0": as_table(f"vllm:{server.url}")})
         there, run = runs.train(away)
         here, alone = runs.train(config(models, tmp_path, hosted, name="here"))
     finally:
@@ -181,7 +182,7 @@ def test_only_adapters_that_a_server_needs_are_written(models: dict[str, str], t
                     models,
                     tmp_path,
                     None,
-                    engines={"solver_0": f"vllm:{server.url}", "planner_0": "native"},
+                    engines={"solver_0": as_table(f"vllm:{server.url}"), "planner_0": "native"},
                     models={**models, "planner_0": models["writer_0"]},
                     adapter_dir=str(tmp_path / "shared"),
                 )
@@ -201,16 +202,22 @@ def test_only_adapters_that_a_server_needs_are_written(models: dict[str, str], t
     [
         ({"engines": {"planer_0": "native"}}, "unknown policy 'planer_0'. Did you mean 'planner_0'"),
         (
-            {"engines": dict.fromkeys(("writer_0", "solver_0"), "openai:m@http://127.0.0.1:9")},
+            {"engines": dict.fromkeys(("writer_0", "solver_0"), as_table("openai:m@http://127.0.0.1:9"))},
             "nothing is left to train",
         ),
         ({"models": {"planner_0": "embedded", "writer_0": "x", "solver_0": "x"}}, "hosted and has no weights"),
         ({"adapters": {"planner_0": "x"}}, "Take it out of 'adapters'"),
-        ({"engines": {"solver_0": "vllm:http://127.0.0.1:9"}}, "No vLLM server answers"),
-        ({"engines": {"solver_0": "vllm:http://127.0.0.1:9"}, "full_finetune": True}, "servers swap adapters only"),
-        ({"engines": {"solver_0": "openai:m@http://127.0.0.1:9?train=true"}}, "--old-logprobs learner"),
+        ({"engines": {"solver_0": as_table("vllm:http://127.0.0.1:9")}}, "No vLLM server answers"),
         (
-            {"engines": {"solver_0": "openai:m?key_env=NO_SUCH_KEY"}, "models": "embedded"},
+            {"engines": {"solver_0": as_table("vllm:http://127.0.0.1:9")}, "full_finetune": True},
+            "servers swap adapters only",
+        ),
+        (
+            {"engines": {"solver_0": as_table("openai:m@http://127.0.0.1:9?train=true")}},
+            "--old-logprobs learner",
+        ),
+        (
+            {"engines": {"solver_0": as_table("openai:m?key_env=NO_SUCH_KEY")}, "models": "embedded"},
             "NO_SUCH_KEY, which is not set",
         ),
     ],
@@ -252,7 +259,7 @@ def test_requests_go_to_the_engine_of_their_policy_in_order() -> None:
 
 def test_evaluation_plays_local_policies_here(models: dict[str, str], tmp_path: Path) -> None:
     """A run's servers may be gone; its weights are not."""
-    made = config(models, tmp_path, None, engines={"solver_0": "vllm:http://127.0.0.1:9"}, models="embedded")
+    made = config(models, tmp_path, None, engines={"solver_0": as_table("vllm:http://127.0.0.1:9")}, models="embedded")
     policies = PolicySet.build(models, {name: name for name in models}, device="cpu")
     env = setup.make_env(made, made.env_kwargs)
     assert isinstance(hosting.make_engine(resolve(made, env), policies, local=True), NativeEngine)

@@ -23,6 +23,7 @@ from marft_algos.engines.vllm import VLLMEngine
 from marft_algos.models.policy import PolicySet
 from marft_algos.types import GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError
+from tests.helpers.engine_tables import as_table
 
 pytestmark = pytest.mark.slow
 
@@ -229,7 +230,7 @@ def request(text: str = "hi", seed: int = 1) -> GenerationRequest:
 def test_a_hosted_agent_reads_messages_and_answers_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", "secret")
     with serving(lambda path, body: (200, chat(body["messages"][-1]["content"].upper()))) as fake:
-        engine = OpenAIEngine(parse(f"openai:small@{fake.url}?key_env=SOME_KEY&price_in=2&price_out=4"))
+        engine = OpenAIEngine(parse(as_table(f"openai:small@{fake.url}?key_env=SOME_KEY&price_in=2&price_out=4")))
         replies = engine.generate([request("one"), request("two")], SamplingParams(7, temperature=0.5))
         assert [(r.text, r.action_ids, r.stop_reason) for r in replies] == [
             ("ONE", [], StopReason.EOS),
@@ -248,13 +249,13 @@ def test_a_hosted_agent_reads_messages_and_answers_text(monkeypatch: pytest.Monk
 def test_the_package_s_own_key_goes_to_no_other_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     with serving(lambda path, body: (200, chat("x"))) as fake:
-        engine = OpenAIEngine(parse(f"openai:small@{fake.url}"))
+        engine = OpenAIEngine(parse(as_table(f"openai:small@{fake.url}")))
         engine.generate([request()], PARAMS)
         assert "secret" not in fake.headers[0]["authorization"]
         engine.close()
     monkeypatch.delenv("OPENAI_API_KEY")
     with pytest.raises(ConfigError, match="export OPENAI_API_KEY"):
-        OpenAIEngine(parse("openai:small"))
+        OpenAIEngine(parse(as_table("openai:small")))
 
 
 def test_rate_limits_are_waited_for_and_counted() -> None:
@@ -269,12 +270,12 @@ def test_rate_limits_are_waited_for_and_counted() -> None:
         return 200, chat("fine")
 
     with serving(answer) as fake:
-        engine = OpenAIEngine(parse(f"openai:m@{fake.url}?retries=2"))
+        engine = OpenAIEngine(parse(as_table(f"openai:m@{fake.url}?retries=2")))
         replies = engine.generate([request("a"), request("b")], PARAMS)
         assert [r.text for r in replies] == ["fine", "fine"]
         assert engine.usage.retries == 4 and engine.usage.failed == 0
         engine.close()
-        strict = OpenAIEngine(parse(f"openai:m@{fake.url}?retries=1"))
+        strict = OpenAIEngine(parse(as_table(f"openai:m@{fake.url}?retries=1")))
         (reply,) = strict.generate([request("c")], PARAMS)
         assert reply.stop_reason is StopReason.ERROR and "RateLimitError" in reply.error
         assert strict.usage.failed == 1
@@ -283,7 +284,7 @@ def test_rate_limits_are_waited_for_and_counted() -> None:
 
 def test_a_run_stops_when_it_has_cost_enough() -> None:
     with serving(lambda path, body: (200, chat("x", tokens=(0, 1_000_000)))) as fake:
-        engine = OpenAIEngine(parse(f"openai:m@{fake.url}?price_out=3&max_cost=5&concurrency=1"))
+        engine = OpenAIEngine(parse(as_table(f"openai:m@{fake.url}?price_out=3&max_cost=5&concurrency=1")))
         engine.generate([request(), request()], PARAMS)
         with pytest.raises(EngineError, match=r"cost 6.00, and may cost 5.00"):
             engine.generate([request()], PARAMS)
@@ -301,7 +302,7 @@ def test_replies_to_train_on_need_logprobs(policies: PolicySet) -> None:
         return 200, {"id": "c", "object": "text_completion", "created": 0, "model": "m", "choices": [choice]}
 
     with serving(answer) as fake:
-        engine = OpenAIEngine(parse(f"openai:m@{fake.url}?train=true"), policies.renderer)
+        engine = OpenAIEngine(parse(as_table(f"openai:m@{fake.url}?train=true")), policies.renderer)
         served["token_logprobs"] = None
         with pytest.raises(ConfigError, match=r"gives no log-probs.*train = true"):
             engine.generate(asked(policies, 1), PARAMS)
@@ -320,46 +321,43 @@ def test_replies_to_train_on_need_logprobs(policies: PolicySet) -> None:
 
 
 def test_settings_are_read() -> None:
-    two = parse("vllm:http://a:1,http://b:2/v1/?timeout=9&retries=0")
+    two = parse(as_table("vllm:http://a:1,http://b:2/v1/?timeout=9&retries=0"))
     assert (two.urls, two.timeout, two.retries, two.hosted) == (("http://a:1", "http://b:2/v1"), 9.0, 0, False)
-    far = parse("openai:org/model:8b@https://h/v1?price_in=0.5")
+    far = parse(as_table("openai:org/model:8b@https://h/v1?price_in=0.5"))
     assert (far.model, far.urls, far.price_in, far.hosted) == ("org/model:8b", ("https://h/v1",), 0.5, True)
-    assert parse("openai:m").urls == () and not parse("openai:m@http://h?train=true").hosted
+    assert parse(as_table("openai:m")).urls == () and not parse(as_table("openai:m@http://h?train=true")).hosted
     assert parse("native").kind == "native"
 
 
-def test_the_form_of_earlier_versions_is_the_same_engine_and_says_what_to_write(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_table_is_read_from_what_it_writes() -> None:
     wanted = parse({"kind": "vllm", "url": ["http://a:1", "http://b:2"], "timeout": 9, "key_env": "MY_API_KEY"})
-    assert not capsys.readouterr().err
-    assert parse("vllm:http://a:1,http://b:2?timeout=9&key_env=MY_API_KEY") == wanted
-    written = capsys.readouterr().err.partition("': ")[2]
-    assert parse(tomllib.loads(f"engine = {written}")["engine"]) == wanted == parse(wanted.table())
-    hosted = parse("openai:m@http://h/v1?price_in=2&train=true&max_cost=5")
-    assert hosted == parse(
-        {"kind": "openai", "model": "m", "url": "http://h/v1", "price_in": 2, "train": True, "max_cost": 5}
-    )
+    assert parse(tomllib.loads(f"engine = {wanted}")["engine"]) == wanted == parse(wanted.table())
+
+
+def test_a_text_is_the_name_of_a_kind() -> None:
+    for text in ("vllm:http://a:1", "openai:m@http://h"):
+        with pytest.raises(ConfigError, match=r"Unknown engine.*Expected \{kind ="):
+            parse(text)
 
 
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("vlm:http://a", "Did you mean 'vllm'"),
-        ("vllm:", "no usable address"),
-        ("vllm:localhost:8000", "http://host:8000"),
-        ("openai:", "names no model"),
-        ("openai:m@http://me:secret@h", "holds a password"),
-        ("openai:m@http://h?api_key=secret", 'key_env = "NAME"'),
+        (as_table("vlm:http://a"), "Did you mean 'vllm'"),
+        (as_table("vllm:"), "no usable address"),
+        (as_table("vllm:localhost:8000"), "http://host:8000"),
+        (as_table("openai:"), "names no model"),
+        (as_table("openai:m@http://me:secret@h"), "holds a password"),
+        (as_table("openai:m@http://h?api_key=secret"), 'key_env = "NAME"'),
         ({"kind": "openai", "model": "m", "api_key": "secret"}, 'key_env = "NAME"'),
         ({"kind": "vllm", "url": ["http://h", "http://me:secret@h"]}, "holds a password"),
         ({"url": "http://h"}, "Unknown engine"),
         ({"kind": "vllm", "url": 3}, "'url' cannot be 3"),
         (3, "is a table"),
-        ("openai:m@http://h?retrys=1", "Did you mean 'retries'"),
-        ("openai:m?timeout=soon", "'timeout'.*'soon'"),
-        ("openai:m?max_cost=0", "more than 0"),
-        ("vllm:http://a?train=true", "no setting 'train'"),
+        (as_table("openai:m@http://h?retrys=1"), "Did you mean 'retries'"),
+        (as_table("openai:m?timeout=soon"), "'timeout'.*'soon'"),
+        (as_table("openai:m?max_cost=0"), "more than 0"),
+        (as_table("vllm:http://a?train=true"), "no setting 'train'"),
     ],
 )
 def test_settings_that_cannot_work_say_so_and_tell_no_secret(spec: Any, says: str) -> None:

@@ -172,23 +172,6 @@ def test_a_study_that_moved_as_a_whole_finds_its_model(here: Path, study: Path) 
         paths.of_run(run)
 
 
-def test_a_run_of_an_earlier_version_finds_its_relative_model(
-    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = RunFolder(here / "runs" / NAME)
-    run.commands_file.unlink()
-    for typed in ("hf/tiny", "./hf/tiny", "../copy/hf/tiny"):
-        text = re.sub(r'^models = ".*"$', f'models = "{typed}"', run.config_file.read_text(), flags=re.MULTILINE)
-        run.config_file.write_text(text)
-        monkeypatch.chdir(tmp_path)
-        assert paths.of_run(run).models == str(here / "hf/tiny")
-    text = run.config_file.read_text().replace("../copy/hf/tiny", "../../gone")
-    run.config_file.write_text(text)
-    with pytest.raises(ConfigError, match="is not there any more"):
-        paths.of_run(run)
-    assert paths.of_run(run, {"models": "typed anew"}).models == "../../gone"
-
-
 @pytest.mark.parametrize("name", ["../esc", "a/../../esc", "..", "/tmp/esc"])
 def test_no_run_lies_outside_its_folder(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="outside"):

@@ -27,8 +27,8 @@ from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import Panel
 from marft_algos.runs import records
 from marft_algos.types import SamplingParams
-from marft_envs import ConfigError, DataError
-from marft_envs.records import experts, trajectory
+from marft_envs import ConfigError, DataError, experts, trajectory
+from tests.helpers.engine_tables import as_table
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_a_hosted_models_recorded_episodes_are_learnt_from(
 
     agents = {"planner_0": "hosted", "solver_0": "hosted"}
     with serving(answer) as fake:
-        engine = OpenAIEngine(parse(f"openai:m@{fake.url}?key_env=SOME_KEY"))
+        engine = OpenAIEngine(parse(as_table(f"openai:m@{fake.url}?key_env=SOME_KEY")))
         vec = marft_envs.make_vec(ENV, num_envs=4)
         played = Collector(vec, Renderer({}, agents), engine, SamplingParams(8)).collect(list(range(8)))
         engine.close()
