@@ -28,8 +28,8 @@ FLOORS = (
     ("rollout",),
     ("training",),
     ("cluster",),
-    ("bench", "cli", "export"),
-    ("view",),
+    ("workbench",),
+    ("cli",),
     ("__main__",),
 )
 """The floors of ``marft_algos``: a room imports from rooms of lower floors only."""

@@ -14,7 +14,7 @@ and so far nobody else's. [Benchmarking](../benchmarking.md#leaderboard) says ho
 
 def pages() -> Iterator[tuple[str, str, str]]:
     """Yields source address, title and content of the page."""
-    from marft_algos.bench import leaderboard
+    from marft_algos.workbench.bench import leaderboard
 
     title, rest = leaderboard.markdown(leaderboard.read([RESULTS])).split("\n", 1)
     yield "leaderboard/index.md", "Leaderboard", f"{title}\n\n{ABOUT}{rest}"

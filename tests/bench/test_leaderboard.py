@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marft_algos.bench import leaderboard, packed
-from marft_algos.bench.cells import Cell
-from marft_algos.bench.folder import BenchFolder
 from marft_algos.cli import main
 from marft_algos.config import settings as configs
+from marft_algos.workbench.bench import leaderboard, packed
+from marft_algos.workbench.bench.cells import Cell
+from marft_algos.workbench.bench.folder import BenchFolder
 from marft_envs.errors import ConfigError, DataError
 
 PROBLEMS = 60

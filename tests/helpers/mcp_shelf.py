@@ -13,7 +13,7 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError as Refused
 from mcp.types import ToolAnnotations
 
-from marft_envs.tools import ToolError, ToolProblem
+from marft_envs.families.tools import ToolError, ToolProblem
 from tests.helpers.tools_tiny import TOOLS, Desk, grade
 
 

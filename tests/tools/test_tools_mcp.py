@@ -13,13 +13,13 @@ import pytest
 
 from marft_envs import check_env
 from marft_envs.errors import ConfigError, DataError, MissingExtraError, WorkerError
-from marft_envs.tools import Grade, ToolCall, ToolProblem, make, oracle
-from marft_envs.tools.parse import written
+from marft_envs.families.tools import Grade, ToolCall, ToolProblem, make, oracle
+from marft_envs.families.tools.parse import written
 from tests.helpers.tools_tiny import PROBLEMS, SPECIALISTS, tiny
 
 mcp = pytest.importorskip("mcp", reason="MCP needs the extra: pip install -e '.[mcp]'")
 
-from marft_envs.tools.mcp import MCPToolDomain  # noqa: E402
+from marft_envs.families.tools.mcp import MCPToolDomain  # noqa: E402
 from tests.helpers.mcp_shelf import judged, shelf  # noqa: E402
 
 pytestmark = pytest.mark.slow

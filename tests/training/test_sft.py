@@ -27,7 +27,8 @@ from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import Panel
 from marft_algos.runs import records
 from marft_algos.types import SamplingParams
-from marft_envs import ConfigError, DataError, experts, trajectory
+from marft_envs import ConfigError, DataError
+from marft_envs.records import experts, trajectory
 from tests.helpers.engine_tables import as_table
 
 

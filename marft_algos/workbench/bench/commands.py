@@ -178,9 +178,8 @@ def run_leaderboard(argv: list[str]) -> int:
         )
     if not options.packed:
         raise ConfigError("Name packed benchmarks. To make one: marft bench pack DIR")
-    from marft_algos.bench import leaderboard
     from marft_algos.runs.disk import write_whole
-    from marft_algos.workbench.bench import board, leaderboard
+    from marft_algos.workbench.bench import leaderboard
 
     packs = leaderboard.read(options.packed)
     if options.out is None:

@@ -16,10 +16,10 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, ValidationError, model_validator
 
-from marft_algos.bench import packed, tables
-from marft_algos.bench.folder import SCORES
 from marft_algos.runs.report import html_page
 from marft_algos.terminal import clean
+from marft_algos.workbench.bench import packed, tables
+from marft_algos.workbench.bench.folder import SCORES
 from marft_envs.errors import DataError
 
 TITLE = "Leaderboard"
@@ -121,7 +121,7 @@ class Pack:
 
 
 def read(paths: Sequence[Path]) -> list[Pack]:
-    """Reads packed benchmarks; see :func:`marft_algos.bench.packed.files` for what a folder stands for.
+    """Reads packed benchmarks; see :func:`marft_algos.workbench.bench.packed.files` for what a folder stands for.
 
     Raises:
         DataError: A file is damaged, or holds what no packed benchmark does.
@@ -193,7 +193,7 @@ def markdown(packs: Sequence[Pack]) -> str:
 
 def webpage(packs: Sequence[Pack]) -> str:
     """Writes the page as HTML that needs nothing else."""
-    from marft_algos.bench import page
+    from marft_algos.workbench.bench import page
 
     parts = [f"<p>{html.escape(text)}</p>" for text in ABOUT]
     parts += [f"<h2>{html.escape(title)}</h2>{page.table(sheet)}" for title, sheet in sheets(packs).items()]

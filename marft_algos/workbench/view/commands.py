@@ -11,7 +11,7 @@ import tyro
 from marft_algos.config import arguments
 from marft_algos.ranges import Range
 from marft_algos.terminal import say
-from marft_algos.view.sources import open_sources
+from marft_algos.workbench.view.sources import open_sources
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def run_view(argv: list[str]) -> int:
     """``marft view RUN…``."""
     options: ViewArguments = arguments.parse(ViewArguments, argv, prog="marft view")
     sources = open_sources(options.runs)
-    from marft_algos.view.server import Server
+    from marft_algos.workbench.view.server import Server
 
     with Server(sources, options.port) as server:
         port = server.server_address[1]

@@ -24,11 +24,10 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from marft_envs.core.faults import outage, show
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.faults import outage, show
-from marft_envs.problems import ProblemSet, of_split
-from marft_envs.tools.schema import model_of, tool
-from marft_envs.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, graded
-from marft_envs.tools.values import encode
+from marft_envs.families.tools.schema import model_of, tool
+from marft_envs.families.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, graded
+from marft_envs.families.tools.values import encode
+from marft_envs.problems.sets import ProblemSet, of_split
 
 STATE = "state"
 """The parameter that functions take the state by."""
@@ -191,7 +190,7 @@ def as_json(state: Any) -> Any:
 
 
 class FunctionDomain:
-    """A :class:`marft_envs.tools.types.ToolDomain` of functions.
+    """A :class:`marft_envs.families.tools.types.ToolDomain` of functions.
 
     Args:
         tools: Typed functions; or a class, whose public methods (static and class methods, too) are the tools and

@@ -1,7 +1,7 @@
 """Strict validation of arguments by jsonschema (draft 2020-12), compiled once per tool.
 
 A keyword that is not supported is an error when the schema is compiled, never ignored. ``format`` is an annotation, as
-the standard has it; ``nullable`` is OpenAPI's. Patterns are matched by :mod:`marft_envs.tools.patterns`.
+the standard has it; ``nullable`` is OpenAPI's. Patterns are matched by :mod:`marft_envs.families.tools.patterns`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from jsonschema import Draft202012Validator, SchemaError, ValidationError, validators
 
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.tools import patterns
-from marft_envs.tools.values import plain, too_deep
+from marft_envs.families.tools import patterns
+from marft_envs.families.tools.values import plain, too_deep
 
 Problem = tuple[tuple[str | int, ...], str]
 """Where (keys and positions from the top) and what."""

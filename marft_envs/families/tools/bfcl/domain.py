@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from marft_envs.errors import ConfigError, DataError, did_you_mean
-from marft_envs.problems import ProblemSet, spread
-from marft_envs.tools.bfcl import grading
-from marft_envs.tools.bfcl.data import CATEGORIES, SKIPPED, Suite, Task, read
-from marft_envs.tools.bfcl.package import load
-from marft_envs.tools.bfcl.world import BfclWorld
-from marft_envs.tools.types import Grade, Tool, ToolCall, ToolProblem, World, own_world, secret_of
+from marft_envs.families.tools.bfcl import grading
+from marft_envs.families.tools.bfcl.data import CATEGORIES, SKIPPED, Suite, Task, read
+from marft_envs.families.tools.bfcl.package import load
+from marft_envs.families.tools.bfcl.world import BfclWorld
+from marft_envs.families.tools.types import Grade, Tool, ToolCall, ToolProblem, World, own_world, secret_of
+from marft_envs.problems.sets import ProblemSet, spread
 
 ROLES: Mapping[str, str] = {
     "GorillaFileSystem": "files",

@@ -8,12 +8,12 @@ from functools import lru_cache, partial
 from typing import Any
 
 from marft_envs.errors import ConfigError, DataError, did_you_mean
-from marft_envs.problems import ProblemSet, spread
-from marft_envs.tools.depot import policy, tasks
-from marft_envs.tools.depot.desk import ROLES, USER
-from marft_envs.tools.depot.state import Change, base
-from marft_envs.tools.depot.world import TOOLS, DepotWorld, Faults
-from marft_envs.tools.types import Grade, Tool, ToolCall, ToolProblem, World, own_world
+from marft_envs.families.tools.depot import policy, tasks
+from marft_envs.families.tools.depot.desk import ROLES, USER
+from marft_envs.families.tools.depot.state import Change, base
+from marft_envs.families.tools.depot.world import TOOLS, DepotWorld, Faults
+from marft_envs.families.tools.types import Grade, Tool, ToolCall, ToolProblem, World, own_world
+from marft_envs.problems.sets import ProblemSet, spread
 
 _CONFIRMED_BY = {"change_address": "confirm_address", "refund_order": "approve_refund"}
 """Write -> the customer's call with the same arguments that has to come first, with ``dual``."""

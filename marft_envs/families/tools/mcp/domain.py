@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from marft_envs.errors import ConfigError, MarftError, WorkerError
-from marft_envs.problems import ProblemSet, of_split
-from marft_envs.tools.mcp.client import Connection, named
-from marft_envs.tools.mcp.wire import check_size, chosen
-from marft_envs.tools.mcp.worlds import ForeignWorld
-from marft_envs.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, graded
-from marft_envs.tools.values import frozen
+from marft_envs.families.tools.mcp.client import Connection, named
+from marft_envs.families.tools.mcp.wire import check_size, chosen
+from marft_envs.families.tools.mcp.worlds import ForeignWorld
+from marft_envs.families.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, graded
+from marft_envs.families.tools.values import frozen
+from marft_envs.problems.sets import ProblemSet, of_split
 
 GradeFn = Callable[..., "Grade | bool | float"]
 """Judges an episode by ``world.history`` (calls and results) and ``world.ask(tool, arguments)`` (the server itself); a

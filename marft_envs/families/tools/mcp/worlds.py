@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from marft_envs.errors import ConfigError, WorkerError
-from marft_envs.tools.mcp.client import Connection
-from marft_envs.tools.mcp.wire import library, text_of, value_of
-from marft_envs.tools.types import Tool, ToolCall, ToolError
+from marft_envs.families.tools.mcp.client import Connection
+from marft_envs.families.tools.mcp.wire import library, text_of, value_of
+from marft_envs.families.tools.types import Tool, ToolCall, ToolError
 
 _GRACE_S = 1.0
 """The session gives a call up at its deadline; the thread that waits for it does a little later."""

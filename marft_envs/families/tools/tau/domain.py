@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from marft_envs.errors import DataError, did_you_mean
-from marft_envs.problems import ProblemSet, spread
-from marft_envs.tools.tau.data import Retail, RetailTask, load
-from marft_envs.tools.tau.store import Change, as_parts, as_set, canonical
-from marft_envs.tools.tau.world import READS, WRITES, TauWorld
-from marft_envs.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, World, own_world, secret_of
+from marft_envs.families.tools.tau.data import Retail, RetailTask, load
+from marft_envs.families.tools.tau.store import Change, as_parts, as_set, canonical
+from marft_envs.families.tools.tau.world import READS, WRITES, TauWorld
+from marft_envs.families.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, World, own_world, secret_of
+from marft_envs.problems.sets import ProblemSet, spread
 
 SPECIALISTS: Mapping[str, frozenset[str]] = {
     "account": frozenset(
