@@ -3,23 +3,33 @@
     clip: Annotated[float, Range(0.0, 1.0, open_low=True)] = 0.2
 
 A dataclass of settings inherits ``Checked``: whoever makes one (the command line, a TOML file, Python, a grid) gets a
-``ConfigError`` that names field, value and what is allowed. Numbers are finite in any case; a range on a table or a
-tuple is that of every number in it; choices are a ``Literal``.
+``ConfigError`` that names field, value and what is allowed. pydantic decides whether a value is of the annotation's
+kind: in Python strictly, in a table with what TOML and JSON write otherwise (``checked``). Numbers are finite in any
+case; a range on a table or a tuple is that of every number in it; choices are a ``Literal``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import json
 import math
-import types
+import os
+import sys
 import typing
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass
+from decimal import Decimal
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal
 
-from marft_envs.errors import ConfigError
+from pydantic import TypeAdapter, ValidationError
+
+from marft_envs.errors import ConfigError, did_you_mean
+
+NONE = "none"
+"""TOML has no null; a setting that is off is written as this word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +95,17 @@ def check(settings: Any) -> None:
     Raises:
         ConfigError: The first that is not what it may be.
     """
-    kind: Any = type(settings)
-    for name, hint in hints(kind).items():
-        _check(name, getattr(settings, name), hint, None)
+    for name, hint in hints(type(settings)).items():
+        value = plain = getattr(settings, name)
+        if isinstance(value, list):
+            plain = tuple(value)
+        elif isinstance(value, Integral) and not isinstance(value, bool):
+            plain = int(value)  # numpy has whole numbers of its own
+        try:
+            _adapter(hint).validate_python(plain, strict=True)
+        except ValidationError as error:
+            raise ConfigError(_refusal(name, value, hint, error)) from error
+        _check_range(name, value, hint)
 
 
 @functools.cache
@@ -97,96 +115,176 @@ def hints(kind: Any) -> dict[str, Any]:
     return {f.name: annotations[f.name] for f in dataclasses.fields(kind) if f.init}
 
 
+def defaults(kind: Any) -> dict[str, Any]:
+    """The values of a dataclass's fields that need not be given."""
+    fields = [f for f in dataclasses.fields(kind) if f.init]
+    made = {f.name: f.default_factory() for f in fields if f.default_factory is not MISSING}
+    return made | {f.name: f.default for f in fields if f.default is not MISSING}
+
+
 def range_of(hint: Any) -> Range | None:
     """The range in an annotation, if there is one."""
     return next((x for x in getattr(hint, "__metadata__", ()) if isinstance(x, Range)), None)
 
 
-def _read(hint: Any, limits: Range | None) -> tuple[Range | None, tuple[Any, ...]]:
-    """The range that holds for an annotation, and the kinds of value that it allows."""
-    limits = range_of(hint) or limits
-    plain = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
-    union = typing.get_origin(plain) in (typing.Union, types.UnionType)
-    return limits, typing.get_args(plain) if union else (plain,)
+def bare(hint: Any) -> Any:
+    """An annotation without what is declared in it."""
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
 
 
-def _check(name: str, value: Any, hint: Any, limits: Range | None) -> None:
-    limits, parts = _read(hint, limits)
-    part = next((part for part in parts if _is_of(value, part)), None)
-    if part is None:
-        raise ConfigError(f"{name} is {shown(value)}; expected {_kinds(limits, parts)}.")
-    args = typing.get_args(part)
-    if part in (int, float) and not _is_float(value):
-        allowed = limits or FINITE
-        raise ConfigError(f"{name} is {shown(value)}; expected {allowed}{_or_none(parts)}, with fewer digits.")
-    if part in (int, float) and float(value) not in (limits or FINITE):
-        allowed = limits or FINITE
-        raise ConfigError(f"{name} is {value!r}; expected {allowed}{_or_none(parts)}. {allowed.hint}".rstrip())
-    if isinstance(value, Mapping) and args:
-        for key, inner in value.items():
-            _check(f"{name}'s key", key, args[0], None)
-            _check(f"{name}[{key}]", inner, args[1], limits)
-    if isinstance(value, list | tuple) and args:
-        for i, inner in enumerate(value):
-            _check(f"{name}[{i}]", inner, args[min(i, len(args) - 1)] if args[-1] is not ... else args[0], limits)
+@functools.cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(bare(hint))
 
 
-def _is_of(value: Any, part: Any) -> bool:
-    """Whether a value is of one kind that an annotation allows; numbers in it are looked at apart."""
-    origin = typing.get_origin(part) or part
-    if origin is Any:
-        return True
-    if origin is Literal:
-        return value in typing.get_args(part)
-    if origin in (int, float):
-        return isinstance(value, Integral if origin is int else Real) and not isinstance(value, bool)
-    if origin is tuple:
-        return isinstance(value, list | tuple)
-    return isinstance(value, Mapping if origin is dict else origin)
+def _or_none(hint: Any) -> str:
+    return ", or none" if type(None) in typing.get_args(bare(hint)) else ""
 
 
-def _is_float(value: Any) -> bool:
-    """Whether a number is one that arithmetic can go on with: whole numbers have no largest one."""
-    try:
-        float(value)
-    except OverflowError:
-        return False
-    return True
+# Numbers --------------------------------------------------------------------------------------------
+
+
+def _check_range(name: str, value: Any, hint: Any) -> None:
+    limits = range_of(hint) or (FINITE if _has_number(hint) else None)
+    for place, number in _numbers(value) if limits is not None else ():
+        if (huge := _is_huge(number)) or float(number) not in limits:
+            none, fewer = _or_none(hint) * (not place), ", with fewer digits" * huge
+            raise ConfigError(
+                f"{name}{place} is {shown(number)}; expected {limits}{none}{fewer}. {limits.hint}".rstrip()
+            )
+
+
+def _has_number(hint: Any) -> bool:
+    return hint in (int, float) or (
+        typing.get_origin(hint) is not Literal and any(map(_has_number, typing.get_args(hint)))
+    )
+
+
+def _numbers(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Every number in a value, and where in it."""
+    if isinstance(value, Real) and not isinstance(value, bool):
+        yield place, value
+    elif isinstance(value, Mapping | list | tuple):
+        for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _numbers(inner, f"{place}[{key}]")
+
+
+def _is_huge(value: Any) -> bool:
+    """Whether arithmetic cannot go on with a number: whole numbers have no largest one."""
+    return isinstance(value, int) and abs(value) > sys.float_info.max
 
 
 def shown(value: Any) -> str:
     """A value as a message has it; of a whole number too long to read, or for Python to print, how long it is."""
-    if not isinstance(value, int) or _is_float(value):
-        return repr(value)
-    digits = int((value.bit_length() - 1) * math.log10(2))
-    while 10**digits <= abs(value):
-        digits += 1
-    return f"a number of {digits} digits"
+    return f"a number of {Decimal(value).adjusted() + 1} digits" if _is_huge(value) else repr(value)
 
 
-def _or_none(parts: tuple[Any, ...]) -> str:
-    return ", or none" if type(None) in parts else ""
-
-
-def _choices(parts: tuple[Any, ...]) -> list[Any]:
-    return [c for part in parts if typing.get_origin(part) is Literal for c in typing.get_args(part)]
-
+# Kinds of value -------------------------------------------------------------------------------------
 
 _WORDS = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "text",
-    dict: "a table",
-    tuple: "a list",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "dict_type": "a table",
+    "tuple_type": "a list",
 }
+"""pydantic's name of an error -> what was expected."""
 
 
-def _kinds(limits: Range | None, parts: tuple[Any, ...]) -> str:
-    """What was expected of a value of the wrong kind."""
-    kinds = [f"one of {', '.join(map(repr, choices))}"] if (choices := _choices(parts)) else []
-    for part in parts:
-        origin = typing.get_origin(part) or part
-        if origin in _WORDS:
-            kinds.append(_WORDS[origin] + (f" ({limits})" if limits is not None and origin in (int, float) else ""))
-    return " or ".join(kinds) + _or_none(parts)
+def _refusal(name: str, value: Any, hint: Any, error: ValidationError) -> str:
+    """Says of a value made in Python, or typed, where in it something has the wrong kind, and what was expected."""
+    places = [(_place(value, each["loc"]), each) for each in error.errors()]
+    place = max((place for place, _ in places), key=len)
+    limits = f" ({range_of(hint)})" if range_of(hint) else ""
+    kinds = []
+    for each in (each for where, each in places if where == place):
+        if each["type"] == "literal_error":
+            kinds.append(f"one of {each['ctx']['expected'].replace(' or ', ', ')}")
+        else:
+            kinds.append(_WORDS.get(each["type"], each["msg"]) + limits * (each["type"] in ("int_type", "float_type")))
+    none = _or_none(hint) * (not place)
+    return f"{name}{place} is {shown(each['input'])}; expected {' or '.join(kinds)}{none}."
+
+
+def _place(value: Any, steps: Sequence[int | str]) -> str:
+    """Writes pydantic's way into a value without its names for the parts of a union."""
+    place = ""
+    for step in steps:
+        with contextlib.suppress(KeyError, IndexError, TypeError):
+            value, place = value[step], f"{place}[{step}]"
+    return place
+
+
+# Tables ---------------------------------------------------------------------------------------------
+
+
+def checked(kind: Any, table: Any, *, where: str = "") -> Any:
+    """Makes an instance of a dataclass from a table, over the defaults.
+
+    Args:
+        kind: The dataclass.
+        table: Values by name, as TOML, JSON or Python give them; an instance is returned as it is.
+        where: What the table is, for the error.
+
+    Raises:
+        ConfigError: An unknown name (the message suggests one), a value of the wrong type, or none where one is needed.
+    """
+    if isinstance(table, kind):
+        return table
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where} must be a table; got {table!r}.")
+    try:
+        values = given(kind, table)
+        for name in hints(kind).keys() - defaults(kind).keys() - values.keys():
+            raise ConfigError(f"'{name}' is not there, and has no default.")
+        return kind(**values)
+    except ConfigError as error:
+        raise ConfigError(f"In {where}: {error}" if where else str(error)) from error
+
+
+def given(kind: Any, table: Mapping[str, Any], help_: str = "") -> dict[str, Any]:
+    """Returns a table's values in the types of a dataclass's fields.
+
+    Args:
+        kind: The dataclass.
+        table: See ``checked``.
+        help_: Where all settings are listed, for the error.
+
+    Raises:
+        ConfigError: See ``checked``.
+    """
+    for name in table:
+        if name not in hints(kind):
+            raise ConfigError(f"There is no setting '{name}'. {did_you_mean(name, hints(kind))} {help_}".rstrip())
+    return {name: converted(name, value, hints(kind)[name]) for name, value in table.items()}
+
+
+def converted(name: str, value: Any, hint: Any) -> Any:
+    """Puts a table's value into its type; a table becomes the dataclass that the hint names, alone or by label.
+
+    Raises:
+        ConfigError: It cannot be, or is outside its range.
+    """
+    kind = bare(hint)
+    inner = next((part for part in (kind, *typing.get_args(kind)) if dataclasses.is_dataclass(part)), None)
+    if inner is not None and typing.get_origin(kind) is dict:
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"[{name}] must hold tables such as [{name}.LABEL]; got {value!r}.")
+        return {label: checked(inner, table, where=f"[{name}.{label}]") for label, table in value.items()}
+    value = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if value is None or (value == NONE and _or_none(hint)):
+        value, inner = None, None
+    if inner is not None:
+        return checked(inner, value, where=f"[{name}]")
+    try:
+        value = _adapter(hint).validate_python(value)
+    except ValidationError as error:
+        choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+        advice = f" {did_you_mean(str(value), map(str, choices))}" if choices else ""
+        if typing.get_origin(kind) is tuple and isinstance(value, str | int | float):
+            advice = f" Write: {name} = [{json.dumps(value)}]"
+        what = error.errors()[0]["msg"]
+        raise ConfigError(f"The setting '{name}' cannot be {shown(value)}: {what}.{advice}") from error
+    _check_range(name, value, hint)
+    return value

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from marft_algos.config import arguments, manual, presets
+from marft_algos.config import arguments, forms, manual, presets
 from marft_algos.config.arguments import typed
 from marft_algos.config.elsewhere import ELSEWHERE
+from marft_algos.ranges import hints
 from marft_algos.runs import paths, start
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import say
 from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
-    from marft_algos.config.settings import TrainConfig
+    from marft_algos.config.settings import Draft, TrainConfig
 
 
 def typed_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
     """Reads the settings that the command line means, and the run to go on with if there is one."""
-    from marft_algos.config.settings import SECTIONS
+    from marft_algos.config import settings
 
     words = list(argv)
     if words and not words[0].startswith("-"):
@@ -35,23 +35,44 @@ def typed_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
     about = manual.About(
         prog=f"marft {command}{' [ALGO]' * (command == 'train')}",
         command=command,
-        text=_about(base.preset, command, whole=manual.WHOLE in argv),
-        sections=("algorithm",) * named,
+        text=_about(base["preset"], command, whole=manual.WHOLE in argv),
+        sections=("common", *["algorithm"] * named),
     )
+
+    def made(parts: dict[str, dict[str, Any]]) -> TrainConfig:
+        algorithm = parts.pop("algorithm")
+        values = {name: value for part in parts.values() for name, value in part.items()}
+        # A key given here replaces that key, and leaves the others of the preset.
+        preset = run is None and "config" not in files
+        values["env_kwargs"] = arguments.over(base["env_kwargs"], values["env_kwargs"], preset)
+        return settings.made(values | {"algorithm": algorithm})
+
     try:
-        config = arguments.parse_in_sections(base, SECTIONS, words, about)
+        config = arguments.read(_sections(base, manual.MANUAL[command].common), words, about, made)
     except SystemExit as refused:
         for hint in _hints(argv, base) if refused.code else []:
             say(hint, error=True)
         raise
-    if run is not None and config.seed != base.seed:
+    if run is not None and config.seed != base["seed"]:
         raise ConfigError(
-            f"'{run.root}' has drawn from seed {base.seed}, and goes on so. Leave out --seed; to begin another run with"
-            f" its weights: {typed('train', '--start', run.root, '--seed', config.seed)}"
+            f"'{run.root}' has drawn from seed {base['seed']}, and goes on so. Leave out --seed; to begin another run"
+            f" with its weights: {typed('train', '--start', run.root, '--seed', config.seed)}"
         )
-    # A key given here replaces that key, and leaves the others of the preset.
-    merged = arguments.over(base.env_kwargs, config.env_kwargs, preset=run is None and "config" not in files)
-    return paths.fetched(dataclasses.replace(config, env_kwargs=merged)), run
+    return paths.fetched(config), run
+
+
+def _sections(base: Draft, common: Sequence[str]) -> dict[str, forms.Form]:
+    """Lists the options by the sections of the settings, the common ones first."""
+    from marft_algos.config.settings import SECTIONS, TrainConfig, settings_of
+
+    title, groups = "", {"common": [*common]}
+    for name in hints(TrainConfig):
+        title = SECTIONS.get(name, title)
+        if name not in (*common, "algorithm"):
+            groups.setdefault(title, []).append(name)
+    kind = settings_of(base["algo"])
+    of_run = {title: forms.section(TrainConfig, names, base) for title, names in groups.items()}
+    return of_run | {"algorithm": forms.section(kind, hints(kind), base["algorithm"])}
 
 
 def _about(preset: str, command: str, whole: bool) -> str:
@@ -75,11 +96,11 @@ def _about(preset: str, command: str, whole: bool) -> str:
     )
 
 
-def _hints(argv: list[str], base: TrainConfig) -> list[str]:
+def _hints(argv: list[str], base: Draft) -> list[str]:
     """Says what to type for an algorithm behind options, an environment's argument, another trainer's setting."""
     from marft_algos.algorithms import base as algorithms
 
-    known = {field.name for settings in (base, base.algorithm) for field in dataclasses.fields(settings)}
+    known = {*base, *base["algorithm"]}
     hints = []
     for i, word in enumerate(argv):
         option, _, value = word.removeprefix("--").partition("=")
@@ -89,44 +110,54 @@ def _hints(argv: list[str], base: TrainConfig) -> list[str]:
             hints.append(f"The algorithm comes first: {typed('train', word, *before, *argv[i + 1 :])}")
         elif not word.startswith("--") or name in known:
             continue
-        elif presets.accepts(base.env, name):
-            hints.append(f"{name} is an argument of {base.env}: --env-kwargs {name}={value or '…'}")
+        elif presets.accepts(base["env"], name):
+            hints.append(f"{name} is an argument of {base['env']}: --env-kwargs {name}={value or '…'}")
         elif name in ELSEWHERE:
             hints.append(f"--{option} is called here: {ELSEWHERE[name]}")
     return hints
 
 
-def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mapping[str, str]) -> TrainConfig:
+def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mapping[str, str]) -> Draft:
     """Reads what the options change: the resumed run's settings, a file's, or a preset's."""
-    from marft_algos.config import settings as config
+    from marft_algos.config import settings
 
     if run is not None:
-        if "start" in first:
-            raise ConfigError(
-                f"A run that goes on has begun. To begin another one with its weights: {typed('train', '--start')}"
-                f" {run.root}"
-            )
-        before = paths.of_run(run, first)
-        for key in ("algo", "env"):
-            if first.get(key, getattr(before, key)) != getattr(before, key):
-                given = [first["algo"]] if "algo" in first else []
-                env = ["--env", first["env"]] if "env" in first else []
-                raise ConfigError(
-                    f"'{run.root}' has trained with {before.algo} on {before.env}, and goes on so. To begin another run"
-                    f" with its weights: {typed('train', *given, '--start', run.root, *env)}"
-                )
-        return before
+        return settings.draft(_before(run, first))
     origin = first.get("start") or (start.named_in(files["config"]) if "config" in files else "")
     # Without a word about the model it is the embedded one, and the preset is one made for it.
     if origin:
-        base = start.defaults(origin, first.get("preset", ""), first.get("env", ""))
+        base = settings.draft(start.defaults(origin, first.get("preset", ""), first.get("env", "")))
     else:
         embedded = "models" not in first and "config" not in files
         default = presets.suited(first.get("env", "")) if embedded else "default"
         preset = presets.get(first.get("preset", default))
         if "env" in first and first["env"] != preset.get("env"):
             preset["env_kwargs"] = presets.keep_accepted(first["env"], preset.get("env_kwargs", {}))
-        base = config.build(preset)
+        base = settings.layered(preset, settings.draft())
     named: dict[str, Any] = {key: first[key] for key in ("algo", "env") if key in first}
-    base = config.build(named | ({"env_kwargs": {"data": files["data"]}} if "data" in files else {}), base)
-    return config.load(files["config"], base) if "config" in files else base
+    base = settings.layered(named | ({"env_kwargs": {"data": files["data"]}} if "data" in files else {}), base)
+    if "config" in files:
+        base = settings.layered(settings.read(files["config"]), base)
+    return settings.layered({"algo": first.get("algo", base["algo"])}, base)
+
+
+def _before(run: RunFolder, first: Mapping[str, str]) -> TrainConfig:
+    """Reads the settings of a run that goes on.
+
+    Raises:
+        ConfigError: It was told to be another one.
+    """
+    if "start" in first:
+        raise ConfigError(
+            f"A run that goes on has begun. To begin another one with its weights: {typed('train', '--start')}"
+            f" {run.root}"
+        )
+    before = paths.of_run(run, first)
+    if any(first.get(key, getattr(before, key)) != getattr(before, key) for key in ("algo", "env")):
+        algo = [first["algo"]] if "algo" in first else []
+        env = ["--env", first["env"]] if "env" in first else []
+        raise ConfigError(
+            f"'{run.root}' has trained with {before.algo} on {before.env}, and goes on so. To begin another run"
+            f" with its weights: {typed('train', *algo, '--start', run.root, *env)}"
+        )
+    return before

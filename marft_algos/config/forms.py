@@ -1,56 +1,54 @@
-"""Options in groups: to the parser a group is a dataclass in a dataclass, to users and in files there are none."""
+"""Options in sections: to the parser a section is a table in a table, to users and in files there are none."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import typing
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, TypedDict
 
 import tyro
 
 from marft_algos.ranges import hints
 
+Form = tuple[Any, dict[str, Any]]
+"""What tyro reads words into, and what is in it where nothing is typed."""
+OPTIONS = "options"
+"""Title of the only section of a command without others."""
 
-def grouped(kind: type, groups: Mapping[str, Sequence[str]], default: Any = None) -> dict[str, type]:
-    """Makes a dataclass of each group, which tyro shows under its title.
+
+def section(kind: type, names: Iterable[str], values: Mapping[str, Any]) -> Form:
+    """Makes the form of a section.
 
     Args:
         kind: A dataclass with a text below each field.
-        groups: Title, one word -> names of the fields in it.
-        default: An instance, from which defaults come; none: they are those of ``kind``.
-
-    Returns:
-        Title -> the group's dataclass.
+        names: Fields of it.
+        values: What they are if they are not typed; a field without one has to be.
     """
     about, types = documented(kind), hints(kind)
-    fields = {field.name: field for field in dataclasses.fields(kind)}
 
-    def started(name: str) -> Any:
-        if default is None:
-            field = fields[name]
-            return dataclasses.field(default=field.default, default_factory=field.default_factory)
-        current = getattr(default, name)
-        return dataclasses.field(default_factory=lambda: current)
+    def option(name: str) -> Any:
+        text = " ".join(about[name].split())
+        return Annotated[types[name], tyro.conf.arg(help=text, metavar=metavar(name, types[name], name not in values))]
 
-    def part(name: str) -> tuple[str, Any, Any]:
-        described = tyro.conf.arg(help=" ".join(about[name].split()), metavar=metavar(name, types[name], started(name)))
-        return name, Annotated[types[name], described], started(name)
-
-    return {
-        title: dataclasses.make_dataclass(title, [part(name) for name in names], kw_only=True)
-        for title, names in groups.items()
-    }
+    form = TypedDict(kind.__name__, {name: option(name) for name in names})  # type: ignore[misc]
+    return form, {name: values.get(name, tyro.MISSING) for name in names}
 
 
-def metavar(name: str, hint: Any, field: Any) -> str | None:
+def joined(sections: Mapping[str, Form]) -> Form:
+    """Makes one form of the sections."""
+    form = TypedDict("Sections", {title: part for title, (part, _) in sections.items()})  # type: ignore[misc]
+    return tyro.conf.OmitArgPrefixes[form], {title: values for title, (_, values) in sections.items()}
+
+
+def metavar(name: str, hint: Any, needed: bool) -> str | None:
     """What stands for a word without dashes in usage and help; none: what the type says."""
     if not is_positional(hint) or typing.get_origin(typing.get_args(hint)[0]) is typing.Literal:
         return None
     several = typing.get_origin(typing.get_args(hint)[0]) is tuple
-    needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     word = name.upper().removesuffix("S" * several) + " …" * several
     return word if needed else f"[{word}]"
 
@@ -60,6 +58,7 @@ def is_positional(hint: Any) -> bool:
     return tyro.conf.Positional in getattr(hint, "__metadata__", ())
 
 
+@functools.cache
 def documented(kind: type) -> dict[str, str]:
     """Reads the text below each field of a dataclass, inherited ones, too."""
     texts = {}

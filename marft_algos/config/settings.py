@@ -12,14 +12,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from marft_algos import seeds
 from marft_algos.config import elsewhere, endpoints, trust, values
-from marft_algos.config.values import checked
 from marft_algos.models import DATE
-from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Checked, Range
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Checked, Range, defaults, given, hints
 from marft_envs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from marft_algos.algorithms.settings import UpdateConfig
 
 SECTIONS = {
     "preset": "task",
@@ -276,6 +278,11 @@ class TrainConfig(Checked):
         """Returns how many demonstrations an iteration of the warm start has."""
         return self.warm_episodes or self.episodes_per_iteration
 
+    def changed(self, **values: Any) -> TrainConfig:
+        """Returns the settings with these values: itself where they are its own."""
+        changes = {name: value for name, value in values.items() if value != getattr(self, name)}
+        return dataclasses.replace(self, **changes) if changes else self
+
     def table(self) -> dict[str, Any]:
         """Returns every setting as plain values, the algorithm's as a nested table."""
         engines = {policy: endpoint.table() for policy, endpoint in self.engines.items()}
@@ -284,6 +291,10 @@ class TrainConfig(Checked):
     def to_toml(self) -> str:
         """Returns every resolved setting as TOML."""
         return values.dumps(self.table())
+
+
+Draft = dict[str, Any]
+"""Every setting by name, the algorithm's in the nested table ``algorithm``: what ``made`` makes a configuration of."""
 
 
 def build(table: Mapping[str, Any], base: TrainConfig | None = None) -> TrainConfig:
@@ -297,25 +308,7 @@ def build(table: Mapping[str, Any], base: TrainConfig | None = None) -> TrainCon
     Raises:
         ConfigError: An unknown name (the message suggests one) or a value of the wrong kind.
     """
-    from marft_algos.algorithms import base as algorithms
-
-    run_table = dict(table)
-    algorithm_table = run_table.pop("algorithm", {})
-    base = base or TrainConfig()
-    settings = algorithms.get(run_table.get("algo", base.algo)).Config
-    known, of_algorithm = ({f.name for f in dataclasses.fields(kind)} for kind in (TrainConfig, settings))
-    for key in run_table.keys() & of_algorithm:
-        raise ConfigError(
-            f"'{key}' is a setting of the algorithm. Put it under [algorithm]; in Python: algorithm={{\"{key}\": …}}."
-        )
-    for key in run_table.keys() - known:
-        if advice := elsewhere.advice(key, known, of_algorithm):
-            raise ConfigError(f"There is no setting '{key}'. {advice} {_HELP}".rstrip())
-    run = checked(TrainConfig, run_table, base, skip=("algorithm",), help_=_HELP)
-    start = base.algorithm if isinstance(base.algorithm, settings) else _carried(base.algorithm, settings)
-    if not isinstance(algorithm_table, Mapping):
-        raise ConfigError(f"[algorithm] must be a table of settings of '{run.algo}'; got {algorithm_table!r}.")
-    return dataclasses.replace(run, algorithm=checked(settings, algorithm_table, start, help_=_HELP))
+    return made(layered(table, draft(base)))
 
 
 def load(path: Path | str, base: TrainConfig | None = None, *, trusted: bool = False) -> TrainConfig:
@@ -329,15 +322,61 @@ def load(path: Path | str, base: TrainConfig | None = None, *, trusted: bool = F
     Raises:
         TrustError: It has such settings, and nobody has allowed them.
     """
+    return build(read(path, trusted), base)
+
+
+def read(path: Path | str, trusted: bool = False) -> dict[str, Any]:
+    """Reads a file's table; see ``load``."""
     table = values.read(path)
     trust.check(table, path, trust=trusted)
-    return build(table, base)
+    return table
 
 
-def _carried(old: Any, settings: Any) -> Any:
-    """What a base's settings of another algorithm say about this one's: a preset's learning rate is for every one."""
-    if old is None:
-        return None
-    plain, shared = type(old)(), settings.general()
-    changed = {f.name: getattr(old, f.name) for f in dataclasses.fields(old) if f.name in shared}
-    return settings(**{key: value for key, value in changed.items() if value != getattr(plain, key)})
+def draft(config: TrainConfig | None = None) -> Draft:
+    """Returns the settings of a configuration, or the defaults, to be changed."""
+    if config is None or config.algorithm is None:
+        return (defaults(TrainConfig) if config is None else vars(config)) | {"algorithm": {}}
+    return vars(config) | {"algorithm": dict(vars(config.algorithm))}
+
+
+def layered(table: Mapping[str, Any], base: Draft) -> Draft:
+    """Returns settings with those of a table over them; see ``build``."""
+    run_table = dict(table)
+    algorithm_table = run_table.pop("algorithm", {})
+    kind = settings_of(run_table.get("algo", base["algo"]))
+    for key in run_table.keys() & hints(kind):
+        raise ConfigError(
+            f"'{key}' is a setting of the algorithm. Put it under [algorithm]; in Python: algorithm={{\"{key}\": …}}."
+        )
+    for key in run_table.keys() - hints(TrainConfig):
+        if advice := elsewhere.advice(key, hints(TrainConfig), hints(kind)):
+            raise ConfigError(f"There is no setting '{key}'. {advice} {_HELP}".rstrip())
+    run = base | given(TrainConfig, run_table, _HELP)
+    if not isinstance(algorithm_table, Mapping):
+        raise ConfigError(f"[algorithm] must be a table of settings of '{run['algo']}'; got {algorithm_table!r}.")
+    return run | {"algorithm": _carried(base, kind) | given(kind, algorithm_table, _HELP)}
+
+
+def made(draft: Draft) -> TrainConfig:
+    """Makes a configuration of all its settings, which are checked together.
+
+    Raises:
+        ConfigError: A value outside its range, or values that cannot work together.
+    """
+    return TrainConfig(**draft | {"algorithm": settings_of(draft["algo"])(**draft["algorithm"])})
+
+
+def settings_of(algo: str) -> type[UpdateConfig]:
+    """Returns the dataclass of an algorithm's settings."""
+    from marft_algos.algorithms import base as algorithms
+
+    return algorithms.get(algo).Config
+
+
+def _carried(base: Draft, kind: type[UpdateConfig]) -> dict[str, Any]:
+    """What settings of another algorithm say about this one's: a preset's learning rate is for every one."""
+    before, values = settings_of(base["algo"]), base["algorithm"]
+    if issubclass(before, kind):
+        return defaults(kind) | {key: value for key, value in values.items() if key in hints(kind)}
+    changed = {key: values[key] for key in values.keys() & kind.general() if values[key] != defaults(before)[key]}
+    return defaults(kind) | changed

@@ -20,12 +20,13 @@ def absolute(config: TrainConfig) -> TrainConfig:
 
     What is not found stays as it is: it is a name (``embedded``, a hub id), or an error that others report.
     """
-    config = _mapped(fetched(config), lambda spec: _here(spec) or spec, _data)
+    config = fetched(config)
+    changes = _mapped(vars(config), lambda spec: _here(spec) or spec, _data)
     source = getattr(config.algorithm, "demonstrations", "expert")
     if source not in ("", "expert") and Path(source).expanduser().exists():
-        algorithm = dataclasses.replace(config.algorithm, demonstrations=os.path.abspath(Path(source).expanduser()))
-        config = dataclasses.replace(config, algorithm=algorithm)
-    return config
+        path = os.path.abspath(Path(source).expanduser())
+        changes["algorithm"] = dataclasses.replace(config.algorithm, demonstrations=path)
+    return config.changed(**changes)
 
 
 def fetched(config: TrainConfig) -> TrainConfig:
@@ -34,8 +35,7 @@ def fetched(config: TrainConfig) -> TrainConfig:
         return config
     from marft_algos.runs import hub
 
-    there = {policy: hub.local(spec, "adapter") for policy, spec in config.adapters.items()}
-    return dataclasses.replace(config, adapters=there)
+    return config.changed(adapters={policy: hub.local(spec, "adapter") for policy, spec in config.adapters.items()})
 
 
 def of_run(run: RunFolder, replaced: Mapping[str, Any] | None = None) -> TrainConfig:
@@ -53,24 +53,23 @@ def of_run(run: RunFolder, replaced: Mapping[str, Any] | None = None) -> TrainCo
     """
     config = configs.load(run.config_file)
     if config.start and (kept := run.start / "policies").is_dir():
-        config = dataclasses.replace(config, start=os.path.abspath(kept.parent))
-    typed: dict[str, Any] = {key: {} for key in ("models", "adapters") if key in (replaced or {})}
-    mapped = _mapped(dataclasses.replace(config, **typed), lambda spec: _located(spec, run), lambda value: value)
-    return dataclasses.replace(mapped, **{key: getattr(config, key) for key in typed})
+        config = config.changed(start=os.path.abspath(kept.parent))
+    given = {key: {} for key in ("models", "adapters") if key in (replaced or {})}
+    mapped = _mapped(vars(config) | given, lambda spec: _located(spec, config, run), lambda value: value)
+    return config.changed(**{key: value for key, value in mapped.items() if key not in given})
 
 
-def _mapped(config: TrainConfig, path: Callable[[str], str], data: Callable[[Any], Any]) -> TrainConfig:
-    models = config.models
-    tables: dict[str, Any] = {
-        key: {k: data(v) if k == "data" else v for k, v in getattr(config, key).items()}
+def _mapped(settings: Mapping[str, Any], path: Callable[[str], str], data: Callable[[Any], Any]) -> dict[str, Any]:
+    """Returns the settings that name files, changed."""
+    kwargs = {
+        key: {k: data(v) if k == "data" else v for k, v in settings[key].items()}
         for key in ("env_kwargs", "eval_kwargs")
     }
-    return dataclasses.replace(
-        config,
-        models=path(models) if isinstance(models, str) else {policy: path(spec) for policy, spec in models.items()},
-        adapters={policy: path(spec) for policy, spec in config.adapters.items()},
-        **tables,
-    )
+    models, adapters = settings["models"], settings["adapters"]
+    return kwargs | {
+        "models": path(models) if isinstance(models, str) else {policy: path(spec) for policy, spec in models.items()},
+        "adapters": {policy: path(spec) for policy, spec in adapters.items()},
+    }
 
 
 def _here(spec: str) -> str | None:

@@ -105,14 +105,12 @@ def settled(config: TrainConfig) -> TrainConfig:
     The checkpoint is named by its absolute path, as its run may go on meanwhile. A rate that nobody has set rises where
     weights were trained before.
     """
-    if config.start:
-        config = dataclasses.replace(config, start=str(locate(config.start).weights))
+    changes: dict[str, Any] = {"start": str(locate(config.start).weights)} if config.start else {}
     algorithm = config.algorithm
     if isinstance(algorithm, UpdateConfig) and algorithm.lr_warmup is None:
         trained = bool(config.start or config.adapters or config.warm_start) and not algorithm.offline
-        rises = dataclasses.replace(algorithm, lr_warmup=RISE if trained else 0)
-        config = dataclasses.replace(config, algorithm=rises)
-    return config
+        changes["algorithm"] = dataclasses.replace(algorithm, lr_warmup=RISE if trained else 0)
+    return config.changed(**changes)
 
 
 def named_in(path: Path | str) -> str:

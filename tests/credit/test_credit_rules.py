@@ -163,10 +163,10 @@ def test_playing_absent_agents_as_they_started_needs_their_weights() -> None:
     ("setting", "message"),
     [
         ("counterfactal", "Did you mean 'counterfactual'"),
-        ({"rule": "shapley", "order": 3}, "takes no 'order'. Did you mean 'orders'"),
-        ({"rule": "shapley", "absence": "quiet"}, "cannot have absence"),
+        ({"rule": "shapley", "order": 3}, "no setting 'order'. Did you mean 'orders'"),
+        ({"rule": "shapley", "absence": "quiet"}, "'absence' cannot be 'quiet'"),
         ({"rule": "broadcast", "alpha": 1}, "takes no arguments"),
-        ({"rule": "last", "costs": {"token": 1.0}}, "cannot have costs"),
+        ({"rule": "last", "costs": {"token": 1.0}}, "'costs' cannot be"),
         ({"costs": {"tokens": -1.0}}, r"costs\[tokens\] is -1.0; expected 0 or more"),
         ({"costs": {"tokens": 1.0}, "multiplier_lr": 0.0}, "multiplier_lr is 0.0; expected more than 0"),
     ],

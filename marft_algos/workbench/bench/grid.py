@@ -7,7 +7,6 @@ or ``[rule.LABEL]`` that says what it stands for: a team shape, another D, an al
 from __future__ import annotations
 
 import dataclasses
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from marft_algos import credit as credits_
 from marft_algos import seeds
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config import trust, values
-from marft_algos.ranges import COUNT, NOT_NEGATIVE, RATE, Checked, Range, check
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, RATE, Checked, Range, checked, converted, hints
 from marft_algos.terminal import say
 from marft_algos.workbench.bench.folder import BenchFolder, Stage
 from marft_envs.errors import ConfigError, did_you_mean
@@ -38,9 +37,8 @@ class Part(Checked):
 
     def __post_init__(self) -> None:
         """Raises ``ConfigError`` for a value of the wrong type, or outside what its field declares."""
-        for name, hint in typing.get_type_hints(type(self)).items():
-            object.__setattr__(self, name, values.converted(name, getattr(self, name), hint))
-        check(self)
+        for name, hint in hints(type(self)).items():
+            object.__setattr__(self, name, converted(name, getattr(self, name), hint))
 
 
 @dataclass(frozen=True)
@@ -227,7 +225,7 @@ def load(path: Path | str, *, trusted: bool = False) -> Grid:
 
 def build(table: Mapping[str, Any]) -> Grid:
     """Makes a grid from plain values; see ``load``."""
-    grid: Grid = values.checked(Grid, table, where="the grid")
+    grid: Grid = checked(Grid, table, where="the grid")
     return grid
 
 
