@@ -236,8 +236,8 @@ def checked(kind: Any, table: Any, *, where: str = "") -> Any:
         raise ConfigError(f"{where} must be a table; got {table!r}.")
     try:
         values = given(kind, table)
-        for name in hints(kind).keys() - defaults(kind).keys() - values.keys():
-            raise ConfigError(f"'{name}' is not there, and has no default.")
+        if missing := [name for name in hints(kind) if name not in defaults(kind) | values]:
+            raise ConfigError(f"'{missing[0]}' is not there, and has no default.")
         return kind(**values)
     except ConfigError as error:
         raise ConfigError(f"In {where}: {error}" if where else str(error)) from error

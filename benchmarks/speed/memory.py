@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.runs import peak_memory, table
-from marft_algos.config import arguments, manual, presets
-from marft_algos.config import settings as configs
+from marft_algos.cli.training import typed_settings
 from marft_algos.training import setup
 from marft_algos.training.estimate import GB, estimate
 from marft_algos.training.resolve import resolve
@@ -66,8 +65,7 @@ def ratio(figures: dict[str, Any]) -> str:
 
 def estimated(options: tuple[str, ...]) -> int:
     """Returns the estimate of a setting in bytes."""
-    preset, words = configs.build(presets.get("smollm2")), [*SHORT, *options]
-    config = arguments.parse_in_sections(preset, configs.SECTIONS, words, manual.About("marft train", "train", ""))
+    config, _ = typed_settings(["--preset", "smollm2", *SHORT, *options])
     env = setup.make_env(config, config.env_kwargs)
     return estimate(resolve(config, env), env).peak
 

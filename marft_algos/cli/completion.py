@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import shlex
 import typing
@@ -13,7 +12,8 @@ import tyro
 
 import marft_envs
 from marft_algos.algorithms import base as algorithms
-from marft_algos.config import arguments, presets, settings
+from marft_algos.config import arguments, forms, presets, settings
+from marft_algos.ranges import hints
 from marft_algos.terminal import say
 
 _FORMS = {
@@ -86,7 +86,7 @@ def values() -> dict[str, list[str]]:
         "--algo": algorithms.names(),
         "--preset": list(presets.PRESETS),
     }
-    for name, hint in typing.get_type_hints(settings.TrainConfig).items():
+    for name, hint in hints(settings.TrainConfig).items():
         if typing.get_origin(hint) is Literal:
             found[_flag(name)] = [str(choice) for choice in typing.get_args(hint)]
     return found
@@ -94,11 +94,8 @@ def values() -> dict[str, list[str]]:
 
 def _options(form: Any) -> list[str]:
     """The options of a dataclass, as they are typed; what has no dashes is left out."""
-    hints = typing.get_type_hints(form, include_extras=True)
-    named = [f.name for f in dataclasses.fields(form) if f.init and f.name != "algorithm"]
-    return [_flag(n) for n in named if tyro.conf.Positional not in getattr(hints[n], "__metadata__", ())] + [
-        *_EVERYWHERE
-    ]
+    named = [name for name, hint in hints(form).items() if name != "algorithm" and not forms.is_positional(hint)]
+    return [*map(_flag, named), *_EVERYWHERE]
 
 
 def _flag(name: str) -> str:

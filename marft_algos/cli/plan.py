@@ -14,7 +14,7 @@ from marft_algos.cli.training import typed_settings
 from marft_algos.config import arguments, trust
 from marft_algos.lazy import check_packages, require_training
 from marft_algos.models import EMBEDDED
-from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, Range, check
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, Range
 from marft_algos.terminal import say
 from marft_envs.errors import ConfigError
 
@@ -79,7 +79,6 @@ def run_plan(argv: list[str]) -> int:
 
 def _parse(argv: list[str]) -> tuple[PlanArguments, list[str]]:
     options, rest = arguments.parse(PlanArguments, argv, prog="marft plan", return_unknown_args=True)
-    check(options)
     if not options.bandwidth:
         raise ConfigError("--bandwidth needs a number of GB/s, such as --bandwidth 1.1 40")
     return options, rest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -39,9 +40,8 @@ def typed_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
         sections=("common", *["algorithm"] * named),
     )
 
-    def made(parts: dict[str, dict[str, Any]]) -> TrainConfig:
-        algorithm = parts.pop("algorithm")
-        values = {name: value for part in parts.values() for name, value in part.items()}
+    def made(values: dict[str, Any]) -> TrainConfig:
+        algorithm = {name: values.pop(name) for name in base["algorithm"]}
         # A key given here replaces that key, and leaves the others of the preset.
         preset = run is None and "config" not in files
         values["env_kwargs"] = arguments.over(base["env_kwargs"], values["env_kwargs"], preset)
@@ -72,7 +72,7 @@ def _sections(base: Draft, common: Sequence[str]) -> dict[str, forms.Form]:
             groups.setdefault(title, []).append(name)
     kind = settings_of(base["algo"])
     of_run = {title: forms.section(TrainConfig, names, base) for title, names in groups.items()}
-    return of_run | {"algorithm": forms.section(kind, hints(kind), base["algorithm"])}
+    return of_run | {"algorithm": forms.section(kind, hints(kind), base["algorithm"], inspect.getdoc(kind) or "")}
 
 
 def _about(preset: str, command: str, whole: bool) -> str:

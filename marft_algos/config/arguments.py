@@ -129,8 +129,8 @@ def parse(kind: Any, argv: list[str], *, prog: str, **options: Any) -> Any:
     brief = ("arguments", "common") if len(types) - len(positional) > manual.MANY else tuple(groups)
     about = manual.About(prog, command, inspect.getdoc(kind) or "", brief)
 
-    def made(parts: Mapping[str, Mapping[str, Any]]) -> Any:
-        settings = kind(**{name: each for part in parts.values() for name, each in part.items()})
+    def made(values: dict[str, Any]) -> Any:
+        settings = kind(**values)
         check(settings)
         return settings
 
@@ -142,7 +142,7 @@ def read(
     sections: Mapping[str, forms.Form],
     argv: list[str],
     about: manual.About,
-    make: Callable[[dict[str, dict[str, Any]]], Any],
+    make: Callable[[dict[str, Any]], Any],
     **options: Any,
 ) -> Any:
     """Reads words; ``--help`` and unreadable ones leave by ``SystemExit``.
@@ -151,7 +151,7 @@ def read(
         sections: Title, one word -> the options in it; ``--help`` shows them so, and their names are as without.
         argv: What was typed.
         about: What help says beside the options.
-        make: Makes the settings of title -> name -> what was typed, or stood in the section.
+        make: Makes the settings of name -> what was typed, or stood in the section.
         **options: Of ``tyro.cli``.
 
     Raises:
@@ -162,12 +162,15 @@ def read(
     form, values = forms.joined(sections)
     try:
         with registry, terminal.taken() as (_, said):
-            parts = tyro.cli(form, args=argv, prog=f"marft {about.command}", default=values, **options)
+            taken = tyro.cli(form, args=argv, prog=f"marft {about.command}", default=values, **options)
     except SystemExit:
         say(said.getvalue(), error=True, end="")
         raise
+    parts, rest = taken if options else (taken, None)
+    parts = {OPTIONS: parts} if OPTIONS in sections else parts
     try:
-        return (make(parts[0]), parts[1]) if options else make(parts)
+        settings = make({name: each for part in parts.values() for name, each in part.items()})
+        return (settings, rest) if options else settings
     except ConfigError as error:
         if not argv:  # it is not the words that are wrong
             raise
@@ -177,7 +180,7 @@ def read(
 def _help(sections: Mapping[str, forms.Form], about: manual.About, whole: bool) -> NoReturn:
     """Prints what a command does, its usage, examples and options, and leaves by ``SystemExit``."""
     shown = {title: form for title, form in sections.items() if whole or title in about.sections}
-    form, values = shown.get(OPTIONS) or forms.joined(shown)
+    form, values = forms.joined(shown)
     first, _, rest = about.text.partition("\n")
     say(first.replace("``", ""), end="\n\n")
     text = f"Examples:\n{manual.examples(about.command)}{manual.described(rest)}"

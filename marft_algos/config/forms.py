@@ -20,13 +20,14 @@ OPTIONS = "options"
 """Title of the only section of a command without others."""
 
 
-def section(kind: type, names: Iterable[str], values: Mapping[str, Any]) -> Form:
+def section(kind: type, names: Iterable[str], values: Mapping[str, Any], text: str = "") -> Form:
     """Makes the form of a section.
 
     Args:
         kind: A dataclass with a text below each field.
         names: Fields of it.
         values: What they are if they are not typed; a field without one has to be.
+        text: What help says above them.
     """
     about, types = documented(kind), hints(kind)
 
@@ -35,11 +36,14 @@ def section(kind: type, names: Iterable[str], values: Mapping[str, Any]) -> Form
         return Annotated[types[name], tyro.conf.arg(help=text, metavar=metavar(name, types[name], name not in values))]
 
     form = TypedDict(kind.__name__, {name: option(name) for name in names})  # type: ignore[misc]
+    form.__doc__ = text
     return form, {name: values.get(name, tyro.MISSING) for name in names}
 
 
 def joined(sections: Mapping[str, Form]) -> Form:
     """Makes one form of the sections."""
+    if OPTIONS in sections:
+        return sections[OPTIONS]
     form = TypedDict("Sections", {title: part for title, (part, _) in sections.items()})  # type: ignore[misc]
     return tyro.conf.OmitArgPrefixes[form], {title: values for title, (_, values) in sections.items()}
 

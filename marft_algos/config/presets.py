@@ -25,6 +25,11 @@ BF16_OPTIONS = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in
 # half of lr (python -m benchmarks arithmetic); adapters of models of billions have ten times as many, smaller ones.
 _LARGE: dict[str, Any] = {**BF16, "adam_eps": 1e-8}
 
+
+def _every(iterations: int) -> dict[str, Any]:
+    return dict.fromkeys(("eval_every", "save_every", "record_every"), iterations)
+
+
 QUICKSTART: dict[str, Any] = {
     # Level 0 is what the embedded model was warm-started on: 35 to 55 % greedy, so there is something to learn.
     "env": "math-dual-v0",
@@ -36,9 +41,7 @@ QUICKSTART: dict[str, Any] = {
     # Most of the gain comes in the first 20; the rest is for seeds that start slowly. A minute or two of one core.
     "iterations": 80,
     "episodes_per_iteration": 128,
-    "eval_every": 20,
-    "save_every": 20,
-    "record_every": 20,
+    **_every(20),
     "algorithm": {
         # A model of less than a million parameters takes steps that would break one of three billion; at 2e-3 trials
         # stalled.
@@ -65,9 +68,7 @@ TOY: dict[str, Any] = {
     "max_new_tokens": 2,
     "iterations": 80,
     "episodes_per_iteration": 128,
-    "eval_every": 40,
-    "save_every": 40,
-    "record_every": 40,
+    **_every(40),
     "algorithm": {
         "lr": 2e-3,
         # Solved at this rate in twenty to sixty iterations, and without annealing some seeds were undone again later.
@@ -89,9 +90,7 @@ CODE: dict[str, Any] = {
     "max_new_tokens": 40,
     # Most of the gain comes in the first ten: what was misread most of the time is right a third of the time.
     "iterations": 30,
-    "eval_every": 10,
-    "save_every": 10,
-    "record_every": 10,
+    **_every(10),
 }
 
 TOOLS: dict[str, Any] = {
@@ -104,9 +103,7 @@ TOOLS: dict[str, Any] = {
     "max_new_tokens": 16,
     # Most of the gain comes in the first ten: what was mistaken most of the time is right a third of the time.
     "iterations": 20,
-    "eval_every": 10,
-    "save_every": 10,
-    "record_every": 10,
+    **_every(10),
 }
 
 DOCS: dict[str, Any] = {
@@ -120,9 +117,7 @@ DOCS: dict[str, Any] = {
     # A page takes some 25 tokens, a document of one window some 45.
     "max_new_tokens": 64,
     "iterations": 40,
-    "eval_every": 10,
-    "save_every": 10,
-    "record_every": 10,
+    **_every(10),
 }
 
 SMOLLM2: dict[str, Any] = {
@@ -168,9 +163,7 @@ _PAPER: dict[str, Any] = {
     # The tables name four rollout threads and no number of episodes: one episode a thread, 8k of them as in figure 3.
     "episodes_per_iteration": 4,
     "iterations": 2000,
-    "eval_every": 100,
-    "save_every": 100,
-    "record_every": 100,
+    **_every(100),
     "algorithm": {
         "lr": 1e-6,
         "critic_lr": 1e-5,
@@ -192,9 +185,7 @@ _PAPER: dict[str, Any] = {
 
 
 def _paper(entropy: float) -> dict[str, Any]:
-    preset = copy.deepcopy(_PAPER)
-    preset["algorithm"]["entropy_coef"] = entropy
-    return preset
+    return _PAPER | {"algorithm": _PAPER["algorithm"] | {"entropy_coef": entropy}}
 
 
 _3B, _7B = "Qwen/Qwen2.5-Coder-3B-Instruct", "Qwen/Qwen2.5-Coder-7B-Instruct"
