@@ -21,7 +21,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from decimal import Decimal
-from numbers import Integral, Real
+from numbers import Real
 from typing import Annotated, Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -96,13 +96,9 @@ def check(settings: Any) -> None:
         ConfigError: The first that is not what it may be.
     """
     for name, hint in hints(type(settings)).items():
-        value = plain = getattr(settings, name)
-        if isinstance(value, list):
-            plain = tuple(value)
-        elif isinstance(value, Integral) and not isinstance(value, bool):
-            plain = int(value)  # numpy has whole numbers of its own
+        value = getattr(settings, name)
         try:
-            _adapter(hint).validate_python(plain, strict=True)
+            _adapter(hint).validate_python(tuple(value) if isinstance(value, list) else value, strict=True)
         except ValidationError as error:
             raise ConfigError(_refusal(name, value, hint, error)) from error
         _check_range(name, value, hint)

@@ -51,7 +51,9 @@ class PlanArguments:
 
 def run_plan(argv: list[str]) -> int:
     """``marft plan [ALGO] …``."""
-    options, rest = _parse(argv)
+    options, rest = arguments.parse(PlanArguments, argv, prog="marft plan", return_unknown_args=True)
+    if not options.bandwidth:
+        raise ConfigError("--bandwidth needs a number of GB/s, such as --bandwidth 1.1 40")
     check_packages()
     config, _ = typed_settings(rest)
     require_training()
@@ -75,13 +77,6 @@ def run_plan(argv: list[str]) -> int:
         say(_memory(planner, plan, options.memory))
         planner.check(plan)
     return 0
-
-
-def _parse(argv: list[str]) -> tuple[PlanArguments, list[str]]:
-    options, rest = arguments.parse(PlanArguments, argv, prog="marft plan", return_unknown_args=True)
-    if not options.bandwidth:
-        raise ConfigError("--bandwidth needs a number of GB/s, such as --bandwidth 1.1 40")
-    return options, rest
 
 
 def _on_disk(config: TrainConfig) -> tuple[TrainConfig, dict[str, str]]:

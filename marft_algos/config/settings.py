@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -236,40 +236,29 @@ class TrainConfig(Checked):
             datetime.date.fromisoformat(self.date)
         except ValueError as error:
             raise ConfigError(f"date is {self.date!r}. Expected a day, as in --date 2026-01-31") from error
-        for wrong, told in self._pairs():
-            if wrong:
-                raise ConfigError(told)
+        if told := next((told for told, wrong in self._contradictions().items() if wrong), ""):
+            raise ConfigError(told)
         object.__setattr__(self, "engines", endpoints.parse_all(self.engines))
 
-    def _pairs(self) -> Iterator[tuple[object, str]]:
-        """Yields whether settings contradict each other, and what is to be typed then."""
+    def _contradictions(self) -> dict[str, object]:
+        """Returns what is said where settings contradict each other -> whether they do."""
         full, base, vllm = self.full_finetune, self.shard == "base", self.worker_vllm
         several = isinstance(self.models, dict) and len(set(self.models.values())) > 1
-        yield self.pool and full, "A pool of past policies keeps adapters. Leave out full_finetune, or say --pool 0."
-        yield (
-            self.staleness and full,
-            "staleness keeps the adapters of past versions, to check what they sampled. Leave out full_finetune, or say"
-            " --staleness 0.",
-        )
-        yield (
-            0 < self.max_workers < self.workers,
+        unshared, quantized = full or several or self.pool, self.quantize != "none"
+        return {
+            "A pool of past policies keeps adapters. Leave out full_finetune, or say --pool 0.": self.pool and full,
+            "staleness keeps the adapters of past versions, to check what they sampled. Leave out full_finetune, or"
+            " say --staleness 0.": self.staleness and full,
             f"There cannot be {self.workers} workers at least and {self.max_workers} at most. Type: --max-workers"
-            f" {self.workers}",
-        )
-        yield vllm and self.rollouts != "ray", "worker_vllm is for workers on a cluster. Type: --rollouts ray"
-        yield (
-            vllm and self.context is None,
+            f" {self.workers}": 0 < self.max_workers < self.workers,
+            "worker_vllm is for workers on a cluster. Type: --rollouts ray": vllm and self.rollouts != "ray",
             "A server of vLLM has to know how long prompt and reply may be together. Type: --context 4096, or as much"
-            " as you need",
-        )
-        yield (
-            vllm and (full or several or self.pool),
+            " as you need": vllm and self.context is None,
             "A worker's vLLM serves one base model with the present adapters. Leave out worker_vllm, or train adapters"
-            " (full_finetune = false) on one model, without a pool of past ones.",
-        )
-        yield base and full, "A base that is trained itself is not sharded. Leave out --full-finetune, or --shard base"
-        quantized = base and self.quantize != "none"
-        yield quantized, "A quantised base is not sharded. Type: --quantize none, or --shard whole"
+            " (full_finetune = false) on one model, without a pool of past ones.": vllm and unshared,
+            "A base that is trained itself is not sharded. Leave out --full-finetune, or --shard base": base and full,
+            "A quantised base is not sharded. Type: --quantize none, or --shard whole": base and quantized,
+        }
 
     @property
     def demonstrated(self) -> int:

@@ -122,10 +122,12 @@ def defaults(start: str, preset: str = "", env: str = "") -> TrainConfig:
     """Returns the settings of a run with this start in which nothing else is given.
 
     Args:
-        start: As ``locate`` takes it.
+        start: As ``locate`` takes it; empty: none.
         preset: Where settings come from that are not about team, model and task; by default the other run's.
         env: Another environment: of the task's arguments those stay that it takes, too.
     """
+    if not start:
+        return configs.build(presets.get(preset or "default"))
     origin = locate(start)
     config = origin.config
     base = configs.build(presets.get(preset or (config.preset if config.preset in presets.PRESETS else "default")))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from marft_algos.config import presets
 from marft_algos.config import settings as configs
 from marft_algos.runs import start
 from marft_algos.runs.folder import RunFolder
@@ -35,15 +34,10 @@ def train(preset: str = "", *, config: Path | str = "", trusted: bool = False, *
         Interrupted: Ctrl-C, SIGTERM or SIGHUP; the state was saved, and ``marft train --resume`` goes on.
     """
     origin = str(settings.get("start") or (start.named_in(config) if config else ""))
-    if origin:
-        base = start.defaults(origin, preset, settings.get("env", ""))
-    else:
-        base = configs.build(presets.get(preset or "default"))
+    base = start.defaults(origin, preset, settings.get("env", ""))
     if config:
         base = configs.load(config, base, trusted=trusted)
-    resolved = configs.build(settings, base)
-    resolved = warmed(resolved)
-    trainer = Trainer(build(resolved))
+    trainer = Trainer(build(warmed(configs.build(settings, base))))
     run = trainer.start()
     train_and_report(trainer, run)
     return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,14 @@ import pytest
 
 from marft_algos.algorithms.base import UpdateConfig
 from marft_algos.algorithms.marft import MARFTConfig
+from marft_algos.bench import cells, grid
+from marft_algos.cli import training
 from marft_algos.config import presets, values
 from marft_algos.config import settings as config
+from marft_algos.runs import paths, start
 from marft_envs.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("name", sorted(presets.PRESETS))
@@ -26,6 +32,39 @@ def test_toml_keeps_every_setting_of_every_preset(name: str, tmp_path: Path) -> 
     table = tomllib.loads(made.to_toml())
     assert set(table) == {f.name for f in dataclasses.fields(config.TrainConfig)}
     assert set(table["algorithm"]) == {f.name for f in dataclasses.fields(MARFTConfig)}
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "examples/configs").glob("bench_*.toml")), ids=lambda file: file.stem)
+def test_a_cell_of_every_grid_reads_back_equal(file: Path, tmp_path: Path) -> None:
+    for cell in cells.expand(grid.load(file), "main", None)[:2]:
+        made = config.build(cell.config)
+        (tmp_path / "config.toml").write_text(made.to_toml())
+        assert config.load(tmp_path / "config.toml") == made == config.build(json.loads(json.dumps(made.table())))
+
+
+def test_a_command_makes_its_settings_once_and_its_run_makes_them_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    for kind in (config.TrainConfig, MARFTConfig):
+        checked = kind.__post_init__
+
+        def counted(settings: Any, checked: Any = checked) -> None:
+            made.append(type(settings).__name__)
+            checked(settings)
+
+        monkeypatch.setattr(kind, "__post_init__", counted)
+    settings, _ = training.typed_settings(["--clip", "0.3", "--runs-dir", str(tmp_path)])
+    assert settings.algorithm.clip == 0.3 and sorted(made) == ["MARFTConfig", "TrainConfig"]
+    start.settled(paths.absolute(settings))
+    assert made.count("TrainConfig") == made.count("MARFTConfig") == 2
+
+
+def test_the_words_choose_the_algorithm_whatever_a_file_says(tmp_path: Path) -> None:
+    (tmp_path / "mappo.toml").write_text('algo = "mappo"\n[algorithm]\nlr = 1e-3\nclip = 0.1\n')
+    settings, _ = training.typed_settings(["grpo", "--config", str(tmp_path / "mappo.toml")])
+    assert (settings.algo, type(settings.algorithm).__name__) == ("grpo", "GRPOConfig")
+    assert settings.algorithm.lr == 1e-3, "what every algorithm has is kept"
 
 
 def test_toml_keeps_awkward_values(tmp_path: Path) -> None:

@@ -312,7 +312,7 @@ def resolve(
     layers = [grid.settings, entry.settings, variant.run, {k: v for k, v in there.items() if k in of_runs}]
     named = next((layer["preset"] for layer in reversed(layers) if "preset" in layer), presets.suited(entry.id))
     begun = str(next((layer["start"] for layer in reversed(layers) if "start" in layer), ""))
-    base = start.defaults(begun, named, entry.id) if begun else configs.build(presets.get(named))
+    base = start.defaults(begun, named, entry.id)
     known = algorithms.get(variant.algo).Config.general()
     algorithm: dict[str, Any] = {}
     table: dict[str, Any] = {"iterations": ENDLESS, "env_kwargs": presets.keep_accepted(entry.id, base.env_kwargs)}
