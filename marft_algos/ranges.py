@@ -191,16 +191,15 @@ _WORDS = {
 def _refusal(name: str, value: Any, hint: Any, error: ValidationError) -> str:
     """Says of a value made in Python, or typed, where in it something has the wrong kind, and what was expected."""
     places = [(_place(value, each["loc"]), each) for each in error.errors()]
-    place = max((place for place, _ in places), key=len)
+    innermost = max((place for place, _ in places), key=len)
     limits = f" ({range_of(hint)})" if range_of(hint) else ""
-    kinds = []
-    for each in (each for where, each in places if where == place):
-        if each["type"] == "literal_error":
-            kinds.append(f"one of {each['ctx']['expected'].replace(' or ', ', ')}")
-        else:
-            kinds.append(_WORDS.get(each["type"], each["msg"]) + limits * (each["type"] in ("int_type", "float_type")))
-    none = _or_none(hint) * (not place)
-    return f"{name}{place} is {shown(each['input'])}; expected {' or '.join(kinds)}{none}."
+    kinds, wrong = [], [each for place, each in places if place == innermost]
+    for each in wrong:
+        word = _WORDS.get(each["type"], each["msg"]) + limits * (each["type"] in ("int_type", "float_type"))
+        choices = each.get("ctx", {}).get("expected", "").replace(" or ", ", ")
+        kinds.append(f"one of {choices}" if choices else word)
+    none = _or_none(hint) * (not innermost)
+    return f"{name}{innermost} is {shown(wrong[0]['input'])}; expected {' or '.join(kinds)}{none}."
 
 
 def _place(value: Any, steps: Sequence[int | str]) -> str:

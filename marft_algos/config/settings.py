@@ -321,9 +321,10 @@ def read(path: Path | str, trusted: bool = False) -> dict[str, Any]:
 
 def draft(config: TrainConfig | None = None) -> Draft:
     """Returns the settings of a configuration, or the defaults, to be changed."""
-    if config is None or config.algorithm is None:
-        return (defaults(TrainConfig) if config is None else vars(config)) | {"algorithm": {}}
-    return vars(config) | {"algorithm": dict(vars(config.algorithm))}
+    if config is None:
+        return defaults(TrainConfig) | {"algorithm": {}}
+    names = hints(type(config.algorithm)) if config.algorithm is not None else ()
+    return vars(config) | {"algorithm": {name: getattr(config.algorithm, name) for name in names}}
 
 
 def layered(table: Mapping[str, Any], base: Draft) -> Draft:
