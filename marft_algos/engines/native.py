@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from marft_algos.engines import captured
 from marft_algos.engines.base import EngineBase, EngineError, Notes, too_long, uniforms
 from marft_algos.engines.sampler import Sampler
 from marft_algos.memory import Budget
-from marft_algos.models.kernels import FusedCache
 from marft_algos.models.policy import PolicySet
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
 
@@ -34,10 +32,10 @@ class NativeEngine(EngineBase):
         self._notes = Notes()
         policies.gather()
         self._groups: dict[str, tuple[int, str]] = {}
-        """Policies that are decoded together have the same value: those with one kernel, if that can."""
+        """Policies that are decoded together have the same value: those on one model, if its pass can."""
         for policy in policies.policies:
-            kernel = policies.kernel(policy)
-            self._groups[policy] = id(kernel), "" if kernel.joint else policy
+            forward = policies.forward_pass(policy)
+            self._groups[policy] = id(forward), "" if forward.joint else policy
 
     def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
         """Returns one generation per request, in order.
@@ -87,21 +85,16 @@ class NativeEngine(EngineBase):
         for request in requests:
             prompts.setdefault(request.policy, []).append(request.prompt_ids)
         policies = [self._policies.weights(policy) for policy in prompts]
-        chat, kernel = policies[0].base.chat, self._policies.kernel(requests[0].policy)
+        chat, forward = policies[0].base.chat, self._policies.forward_pass(requests[0].policy)
         capacity = max(len(request.prompt_ids) for request in requests) + params.max_new_tokens
-        graph = self._decode_graph and policies[0].base.device.type == "cuda"
-        if graph:
-            capacity += -capacity % captured.ALIGNED
+        graph = self._decode_graph and policies[0].base.device.type == "cuda" and forward.joint
         seeds = [request.seed for request in requests]
         streams = torch.from_numpy(uniforms(seeds, params.max_new_tokens)).to(policies[0].base.device)
-        with kernel.autocast():
-            cache = kernel.cache(policies, len(requests), capacity)
+        with forward.autocast():
+            cache = forward.cache(policies, len(requests), capacity, fixed=graph)
             hidden = cache.prefill(list(prompts.values()))
             sampler = Sampler(policies[0].model, params, chat.end_ids)
-            if graph and isinstance(cache, FusedCache):
-                ids, logprobs = captured.run(sampler, cache.static_step(), hidden, streams)
-            else:
-                ids, logprobs = sampler.run(cache, hidden, streams)
+            ids, logprobs = sampler.run(cache, hidden, streams, graph)
         texts = map(chat.text_of, ids)
         generations = []
         for row, scores, text in zip(ids, logprobs, texts, strict=True):

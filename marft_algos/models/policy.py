@@ -20,11 +20,11 @@ from marft_algos.memory import OutOfMemory, out_of_memory, passes
 from marft_algos.models import arithmetic, finite
 from marft_algos.models.assignment import base_specs, check_known
 from marft_algos.models.chat import Renderer
-from marft_algos.models.kernels import Kernel
+from marft_algos.models.forward import ForwardPass
 from marft_algos.models.loading import BaseModel, ModelSettings, load_base, pick_device, pick_dtype
 from marft_algos.models.scoring import head_of, score, softcap_of
 from marft_algos.models.sharded import ShardedBase, check_shardable
-from marft_algos.models.weights import LoraSettings, Trunk, Weights, adapters, frozen_copy, full_weights, is_small
+from marft_algos.models.weights import LoraSettings, Trunk, Weights, adapters, frozen_copy, full_weights
 from marft_algos.ranks.group import Group
 from marft_envs.errors import ConfigError, did_you_mean
 
@@ -54,15 +54,12 @@ class PolicySet:
         chats = {name: weights.base.chat for name, weights in policies.items()}
         self.renderer = Renderer(chats, agents, trained)
         """Who plays which policy, hosted ones among them, and how they are spoken to."""
-        self._kernels: dict[int, Kernel] = {}
+        self._forward: dict[int, ForwardPass] = {}
         for weights in (*policies.values(), *self._starts.values()):
             base = weights.base
-            if id(base.model) not in self._kernels:
-                shares = self._sharded.get(id(base.model))
-                small = shares is None and is_small(base)
-                self._kernels[id(base.model)] = Kernel(base.model, base.dtype, small=small, sharded=shares)
-            if weights.source is not base.model:
-                self._kernels[id(weights.source)] = Kernel(weights.source, base.dtype, small=False)
+            for model in (base.model, weights.source):
+                if id(model) not in self._forward:
+                    self._forward[id(model)] = ForwardPass(model, base.dtype, self._sharded.get(id(model)))
         self.version = 0
         """Counts updates; the trainer raises it after each."""
 
@@ -171,9 +168,9 @@ class PolicySet:
         """Returns what makes this policy differ from its base model, for engines."""
         return self._get(policy)
 
-    def kernel(self, policy: str) -> Kernel:
+    def forward_pass(self, policy: str) -> ForwardPass:
         """Returns the forward passes over the model under a policy, for engines; policies may share them."""
-        return self._kernels[id(self._get(policy).source)]
+        return self._forward[id(self._get(policy).source)]
 
     def _get(self, policy: str) -> Weights:
         if policy not in self._policies:
@@ -200,7 +197,7 @@ class PolicySet:
     def release(self) -> None:
         """Lets go of what ``gather`` has gathered."""
         for model, base in self._sharded.items():
-            self._kernels[model].release()
+            self._forward[model].release()
             base.release()
 
     # ------------------------------------------------------------------ forward passes
@@ -212,7 +209,7 @@ class PolicySet:
         One policy of a base runs at a time; gradients reach the policy's weights if they are enabled.
         """
         weights = self._get(policy)
-        with self.kernel(policy).autocast():
+        with self.forward_pass(policy).autocast():
             yield weights.trunk(), head_of(weights.model)
 
     def logprobs(
@@ -237,9 +234,9 @@ class PolicySet:
             Log-probabilities and entropies in nats, float32 [B, T - 1]: column t belongs to token ``t + 1``; exactly 0
             outside the mask. Gradients flow unless they are disabled.
         """
-        weights, kernel, wanted = self._get(policy), self.kernel(policy), _predicting(action_mask)
-        with kernel.autocast():
-            hidden = kernel.hidden_states(input_ids, wanted, weights)
+        weights, forward, wanted = self._get(policy), self.forward_pass(policy), _predicting(action_mask)
+        with forward.autocast():
+            hidden = forward.hidden_states(input_ids, wanted, weights)
             return _scores(weights.model, hidden, input_ids, wanted, temperature, entropy_grad)
 
     @torch.no_grad()
@@ -254,9 +251,9 @@ class PolicySet:
         model, wanted = (start or self._get(policy)).base.model, _predicting(action_mask)
         if start is not None and start.peft is None:
             model = start.model
-        kernel = self._kernels[id(model)]
-        with kernel.autocast():
-            hidden = kernel.hidden_states(input_ids, wanted, start)
+        forward = self._forward[id(model)]
+        with forward.autocast():
+            hidden = forward.hidden_states(input_ids, wanted, start)
             return _scores(model, hidden, input_ids, wanted, temperature, entropy_grad=False)[0]
 
     @torch.no_grad()
@@ -274,7 +271,7 @@ class PolicySet:
             One tensor [len(positions[i]), d] a row.
         """
         base = self._get(policy).base
-        kernel = self._kernels[id(base.model)]
+        forward = self._forward[id(base.model)]
         features: list[Tensor] = [torch.empty(0)] * len(sequences)
         cut = passes([len(s) for s in sequences], FEATURE_TOKENS)
         for rows in cut:
@@ -283,15 +280,15 @@ class PolicySet:
             wanted = torch.zeros_like(ids, dtype=torch.bool)
             for row, i in enumerate(rows):
                 wanted[row, positions[i].start : positions[i].stop] = True
-            with kernel.autocast():
-                flat = kernel.hidden_states(ids.to(base.device), wanted.to(base.device))
+            with forward.autocast():
+                flat = forward.hidden_states(ids.to(base.device), wanted.to(base.device))
             for i, states in zip(rows, flat.split([len(positions[i]) for i in rows]), strict=True):
                 features[i] = states
         if (shares := self._sharded.get(id(base.model))) is not None:
             one = torch.zeros(1, 1, dtype=torch.long, device=base.device)
             for _ in range(shares.missing(len(cut))):
-                with kernel.autocast():
-                    kernel.hidden_states(one, one == 0)
+                with forward.autocast():
+                    forward.hidden_states(one, one == 0)
         return features
 
     # ------------------------------------------------------------------ weights on disk

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models import scoring
-from marft_algos.models.kernels.fused import FAMILIES
+from marft_algos.models.forward.families import FAMILIES
 from marft_algos.models.layers import layers_of
 from marft_algos.models.loading import locate, pick_device, pick_dtype, read
 from marft_algos.models.policy import FEATURE_TOKENS
@@ -193,7 +193,7 @@ class Shape:
     eager: bool
     """Whether attention holds all pairs of tokens."""
     packed: bool
-    """Whether an update runs in the packed pass (:mod:`marft_algos.models.kernels.packed`)."""
+    """Whether an update runs in our own pass (:mod:`marft_algos.models.forward.text`)."""
 
     @classmethod
     def of(cls, spec: str, config: TrainConfig, dtype: torch.dtype) -> Shape:

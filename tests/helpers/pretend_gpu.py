@@ -116,7 +116,9 @@ class PretendCuda(Tensor):
         op = func.overloadpacket
         checked = tensors
         if op in MASKED:
+            # A mask of the CPU's may choose places on the GPU, but not the other way round.
             checked = [part for i, part in enumerate(args) if i != 1 and isinstance(part, Tensor)]
+            checked += [part for part in args[1] if isinstance(part, cls)]
             masks = any(part is not None and part.dtype == torch.bool for part in args[1])
             if masks and (op is aten.index or args[2].numel() > 1):  # one value is filled in under the mask
                 _waits.note("mask")

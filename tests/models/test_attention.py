@@ -16,7 +16,7 @@ from helpers.pretend_gpu import pretend_gpu
 from helpers.sampling import CONFIGS, save
 from helpers.tiny import save_tiny
 from marft_algos.models import attention
-from marft_algos.models.kernels import packed, plain
+from marft_algos.models.forward import plain, text
 from marft_algos.models.loading import load_base
 
 SHARED = list(range(3, 15))
@@ -81,11 +81,11 @@ def test_a_shared_prefix_needs_no_mask_where_a_flash_kernel_fits(
 
 def test_our_own_pass_needs_none_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = AutoModelForCausalLM.from_pretrained(save_tiny(tmp_path / "qwen"))
-    ours = packed.PackedForward(model, torch.float32)
+    ours = text.TextPass(model, torch.float32)
     expected = ours.hidden_states(IDS, WANTED)
     monkeypatch.setattr(ours, "_named", True)  # as on a GPU
     for fits in (False, True):
-        monkeypatch.setattr(packed, "flash_fits", lambda *_, fits=fits: fits)
+        monkeypatch.setattr(text, "flash_fits", lambda *_, fits=fits: fits)
         with Calls() as calls:
             torch.testing.assert_close(ours.hidden_states(IDS, WANTED), expected, rtol=1e-4, atol=1e-5)
         patterns = [mask for mask in calls.masks if isinstance(mask, CausalBias)]

@@ -17,8 +17,8 @@ from helpers.sampling import AGENTS, CONFIGS, PARAMS, build, disturb, requests, 
 from helpers.tiny import save_tiny
 from marft_algos.engines import NativeEngine
 from marft_algos.models import weights as weights_module
-from marft_algos.models.kernels.decode import FusedDecoder
-from marft_algos.models.kernels.linears import Unsupported
+from marft_algos.models.forward.decode import FusedDecoder
+from marft_algos.models.forward.families import Unsupported
 from marft_algos.models.policy import LoraSettings, PolicySet
 from marft_algos.types import GenerationRequest
 from marft_envs.errors import ConfigError

@@ -16,8 +16,8 @@ from marft_algos.engines import NativeEngine
 from marft_algos.engines.base import GenerationRequest
 from marft_algos.memory import passes
 from marft_algos.models import embedded_path
-from marft_algos.models.kernels.fused import FusedForward
-from marft_algos.models.kernels.linears import Unsupported
+from marft_algos.models.forward.families import Unsupported
+from marft_algos.models.forward.text import TextPass
 from marft_algos.models.loading import ModelSettings
 from marft_algos.models.policy import LoraSettings, PolicySet
 from marft_algos.types import SamplingParams
@@ -37,42 +37,30 @@ def texts(shared: bool) -> tuple[Tensor, Tensor]:
     return ids, sampled
 
 
-PASSES = {
-    "small": {},
-    "large": {"small": False},
-    "large, checkpointed": {"small": False, "settings": ModelSettings(gradient_checkpointing=True)},
-}
-"""Our passes: that of small models, and that of larger ones."""
+PASSES = {"kept": {}, "checkpointed": {"settings": ModelSettings(gradient_checkpointing=True)}}
+"""What the backward pass needs: kept, or computed again from the blocks' inputs."""
 
 
-def both(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, small: bool = True, **settings: object
-) -> tuple[PolicySet, PolicySet]:
+def both(monkeypatch: pytest.MonkeyPatch, folder: Path, **settings: object) -> tuple[PolicySet, PolicySet]:
     """The same policies twice: with transformers' pass, and with ours."""
     with monkeypatch.context() as patch:
         patch.setenv("MARFT_KERNELS", "decode,merge")
         plain = build(folder, **settings)
-    if not small:
-        monkeypatch.setattr("marft_algos.models.weights.SMALL_MODEL", 0)
     return plain, build(folder, **settings)
 
 
 @pytest.mark.parametrize(
-    ("family", "small", "changes", "reason"),
+    ("family", "changes", "reason"),
     [
-        ("llama", False, {"hidden_act": "gelu"}, "has another activation than SiLU"),
-        ("mistral", False, {"sliding_window": 4}, "attends to a sliding window"),
-        ("mistral", True, {"sliding_window": 4}, "attends to a sliding window"),
-        ("llama", False, {}, ""),
-        ("llama", True, {}, ""),
+        ("mistral", {"sliding_window": 4}, "attends to a sliding window"),
+        ("llama", {"hidden_act": "gelu"}, ""),
+        ("llama", {}, ""),
     ],
 )
 def test_one_line_says_why_a_model_is_scored_by_transformers_pass(
-    family: str, small: bool, changes: dict[str, object], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, changes: dict[str, object], reason: str, tmp_path: Path
 ) -> None:
     folder = save(tmp_path / family, CONFIGS[family], **changes)
-    if not small:
-        monkeypatch.setattr("marft_algos.models.weights.SMALL_MODEL", 0)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         policies = build(folder)
@@ -90,10 +78,19 @@ def test_one_line_says_why_a_model_is_scored_by_transformers_pass(
 def test_scores_and_gradients_are_transformers(
     family: str, shared: bool, ours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    compare(monkeypatch, save(tmp_path / family, CONFIGS[family]), shared, **PASSES[ours])
+
+
+@pytest.mark.parametrize("act", ["gelu", "gelu_pytorch_tanh", "relu", "linear"])
+def test_so_they_are_with_other_activations(act: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compare(monkeypatch, save(tmp_path / act, CONFIGS["llama"], hidden_act=act), shared=True)
+
+
+def compare(monkeypatch: pytest.MonkeyPatch, folder: Path, shared: bool, **settings: object) -> None:
     ids, sampled = texts(shared)
     weights = torch.randn(2, *ids[:, 1:].shape)
     found = []
-    for policies in both(monkeypatch, save(tmp_path / family, CONFIGS[family]), **PASSES[ours]):
+    for policies in both(monkeypatch, folder, **settings):
         logprobs, entropies = policies.logprobs("actor", ids, sampled, 0.8, entropy_grad=True)
         (weights[0] * logprobs + weights[1] * entropies).sum().backward()
         assert all(p.grad is None for p in policies.parameters("reasoner"))
@@ -106,15 +103,12 @@ def test_scores_and_gradients_are_transformers(
         assert (value - expected).norm() <= 1e-4 * expected.norm()
 
 
-@pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("family", CONFIGS)
-def test_features_are_the_base_models_states(
-    family: str, small: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_features_are_the_base_models_states(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [[*PREFIX, 7, 9], [*PREFIX, 8], PREFIX, [6], [*PREFIX, *range(20, 39)]]
     spans = [range(12, 14), range(12, 13), range(3, 12), range(1), range(30, 31)]
     monkeypatch.setattr("marft_algos.memory.PASS_TOKENS", 4)  # several passes
-    plain, ours = both(monkeypatch, save(tmp_path / family, CONFIGS[family]), small)
+    plain, ours = both(monkeypatch, save(tmp_path / family, CONFIGS[family]))
     expected, found = plain.features("actor", rows, spans), ours.features("actor", rows, spans)
     model = plain.base("actor").model
     for row, span, one, other in zip(rows, spans, expected, found, strict=True):
@@ -151,11 +145,10 @@ def test_log_probs_round_like_transformers(monkeypatch: pytest.MonkeyPatch) -> N
     assert rms["engine"] < 2 * rms["transformers"] and rms["ours"] < 2 * rms["transformers"], rms
 
 
-@pytest.mark.parametrize("small", [True, False])
-def test_adapters_on_some_layers_only(small: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapters_on_some_layers_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ids, sampled = texts(shared=True)
     lora = LoraSettings(targets=("v_proj", "down_proj"))
-    plain, ours = both(monkeypatch, save_tiny(tmp_path / "qwen"), small, lora=lora)
+    plain, ours = both(monkeypatch, save_tiny(tmp_path / "qwen"), lora=lora)
     values = []
     for policies in (plain, ours):
         values.append(policies.logprobs("actor", ids, sampled)[0])
@@ -173,15 +166,16 @@ def test_adapters_on_embeddings_are_refused(tmp_path: Path) -> None:
 
 def test_what_it_does_not_compute_or_computes_otherwise_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="GPT2Model"):
-        FusedForward(AutoModelForCausalLM.from_pretrained(save_tiny(tmp_path / "gpt2", "gpt2")))
+        TextPass(AutoModelForCausalLM.from_pretrained(save_tiny(tmp_path / "gpt2", "gpt2")), torch.float32)
     model = AutoModelForCausalLM.from_pretrained(save_tiny(tmp_path / "qwen"))
     model.base_model.layers[1].mlp.register_forward_hook(lambda module, given, output: 1.01 * output)
     with pytest.raises(Unsupported, match="differs from its family"):
-        FusedForward(model)
+        TextPass(model, torch.float32)
 
 
 def test_nothing_is_kept_of_the_last_layer_where_nothing_was_sampled(tmp_path: Path) -> None:
-    """Its feed-forward is 48 wide: with one token sampled in 23, only the first of two layers holds 23 rows of it."""
+    """Its feed-forward is 48 wide: with one token sampled behind 23, the first of two layers holds 23 rows of gate and
+    up, and the other one."""
     policies = build(save(tmp_path / "qwen2", CONFIGS["qwen2"]))
     ids = torch.randint(5, 40, (1, 24))
     sampled = torch.zeros_like(ids, dtype=torch.bool)
@@ -189,8 +183,7 @@ def test_nothing_is_kept_of_the_last_layer_where_nothing_was_sampled(tmp_path: P
     held: list[tuple[int, ...]] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: held.append(tuple(t.shape)) or t, lambda t: t):
         policies.logprobs("actor", ids, sampled)
-    assert (24, 48) in held and (1, 48) in held
-    assert held.count((24, 48)) == held.count((1, 48))
+    assert [shape for shape in held if len(shape) == 3 and shape[-1] == 48] == [(2, 23, 48), (2, 1, 48)]
 
 
 def test_passes_hold_similar_lengths_within_the_budget_and_few_pads() -> None:

@@ -20,11 +20,10 @@ from helpers.pretend_gpu import Waits, counting, pretend_gpu
 from helpers.sampling import AGENTS, disturb, requests
 from helpers.tiny import save_tiny
 from marft_algos import batching
-from marft_algos.engines import EngineError, NativeEngine, captured
+from marft_algos.engines import EngineError, NativeEngine, sampler
 from marft_algos.engines.sampler import Sampler
-from marft_algos.models import weights
-from marft_algos.models.kernels import plain
-from marft_algos.models.kernels.fused import FusedModel
+from marft_algos.models.forward import plain
+from marft_algos.models.forward.text import TextPass
 from marft_algos.models.policy import PolicySet
 from marft_algos.runs.folder import RunFolder
 from marft_algos.types import Generation, SamplingParams
@@ -70,12 +69,12 @@ def test_a_gpu_samples_what_the_cpu_does(arch: str, tmp_path: Path) -> None:
 
 
 @pretended
-@pytest.mark.parametrize(("graph", "loop"), [(False, "sampler"), (True, "captured")])
-def test_decoding_waits_less_than_once_in_eight_tokens(graph: bool, loop: str, qwen: Path) -> None:
+@pytest.mark.parametrize("graph", [False, True])
+def test_decoding_waits_less_than_once_in_eight_tokens(graph: bool, qwen: Path) -> None:
     with gpu():
         _, waits = sample(qwen, "cuda", 40, endless=True, graph=graph)
     assert waits.by_line == {
-        f"engines/{loop}.py:run tolist": 4,
+        "engines/sampler.py:run tolist": 4,
         "engines/sampler.py:replies tolist": 1,
         "engines/sampler.py:replies to cpu": 1,
     }
@@ -101,7 +100,7 @@ def test_a_gpu_waits_once_more_every_eight_tokens(graph: bool, qwen: Path) -> No
 
 @pytest.mark.parametrize("tokens", [1, 8, 45])
 def test_replays_sample_what_the_cpu_does(tokens: int, qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured, "COMPACT_BELOW", 0.9)
+    monkeypatch.setattr(sampler, "CAPTURED_COMPACT_BELOW", 0.9)
     with gpu():
         sampled, _ = sample(qwen, "cuda", tokens, graph=True)
     expected, _ = sample(qwen, "cpu", tokens)
@@ -116,29 +115,29 @@ def equal(sampled: list[Generation], expected: list[Generation]) -> None:
 
 @pretended
 def test_rows_that_end_are_dropped_and_other_shapes_captured(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured, "COMPACT_BELOW", 0.9)
+    monkeypatch.setattr(sampler, "CAPTURED_COMPACT_BELOW", 0.9)
     graphs = list[Any]()
-    capture = captured.capture
+    capture = sampler.capture
 
     def listed(step: Any) -> Any:
         replay = capture(step)
         graphs.append(replay.__self__)
         return replay
 
-    monkeypatch.setattr(captured, "capture", listed)
+    monkeypatch.setattr(sampler, "capture", listed)
     with pretend_gpu():
         sampled, waits = sample(qwen, "cuda", 45, graph=True)
     assert len(graphs) > 1
     assert len({len(reply.action_ids) for reply in sampled}) > 2
-    looks = waits.by_line["engines/captured.py:run tolist"]
-    assert sum(graph.replays for graph in graphs) + len(graphs) in range(8 * looks, 8 * looks + 8)
+    looks = waits.by_line["engines/sampler.py:run tolist"]
+    assert 1 + sum(graph.replays for graph in graphs) + len(graphs) in range(8 * looks, 8 * looks + 8)
 
 
 def test_a_captured_step_is_the_step_uncaptured(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with gpu():
         sampled, _ = sample(qwen, "cuda", 20, graph=True)
         with monkeypatch.context() as patch:
-            patch.setattr(captured, "capture", lambda step: (step(), step)[1])
+            patch.setattr(sampler, "capture", lambda step: (step(), step)[1])
             uncaptured, _ = sample(qwen, "cuda", 20, graph=True)
     equal(sampled, uncaptured)
 
@@ -184,7 +183,7 @@ def test_a_graph_is_for_a_gpu_and_the_fused_decoder(
     def never(*_: object) -> None:
         raise AssertionError("captured")
 
-    monkeypatch.setattr(captured, "run", never)
+    monkeypatch.setattr(sampler, "capture", never)
     equal(sample(qwen, "cpu", 12, graph=True)[0], expected[0])
     with gpu():
         equal(sample(gpt2, "cuda", 12, graph=True)[0], expected[1])
@@ -194,13 +193,13 @@ def test_a_graph_is_for_a_gpu_and_the_fused_decoder(
 
 @pretended
 def test_a_tensor_on_the_cpu_is_found_in_decoding(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    angles = FusedModel.angles
+    angles = TextPass.angles
 
-    def on_the_cpu(self: FusedModel, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def on_the_cpu(self: TextPass, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         cos, sin = angles(self, length)
         return cos.cpu(), sin.cpu()
 
-    monkeypatch.setattr(FusedModel, "angles", on_the_cpu)
+    monkeypatch.setattr(TextPass, "angles", on_the_cpu)
     with gpu(), pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cpu"):
         sample(qwen, "cuda", 4)
 
@@ -232,12 +231,11 @@ def test_a_run_in_bf16_with_all_that_a_gpu_has(again: bool, qwen: Path, tmp_path
 
 
 def test_a_gpu_scores_and_trains_by_our_own_pass(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Adapters beside the weights: of every model that is not small, and of all in bf16."""
+    """Adapters beside the weights."""
     ids = torch.arange(3, 27).reshape(2, 12)
     ids[:, :9] = ids[0, :9]
     mask = torch.arange(12).expand(2, 12) >= 10
     found = list[tuple[torch.Tensor, torch.Tensor]]()
-    monkeypatch.setattr(weights, "SMALL_MODEL", 0)
     monkeypatch.setattr(plain, "hidden_states", lambda *_: pytest.fail("transformers' pass ran"))
     with gpu():
         for device in ("cuda", "cpu"):
@@ -267,10 +265,9 @@ def near(run: RunFolder, other: RunFolder) -> None:
                 assert a[key] == pytest.approx(b[key], rel=1e-3, abs=1e-5), key
 
 
-@pytest.mark.parametrize("small", [True, False])  # the fused pass of small models, and transformers' own
-def test_a_run_on_a_gpu_is_the_cpus(small: bool, qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not small:
-        monkeypatch.setattr(weights, "SMALL_MODEL", 0)
+@pytest.mark.parametrize("passes", ["forward,decode,merge,attention,prefix", "none"])  # ours, and transformers' own
+def test_a_run_on_a_gpu_is_the_cpus(passes: str, qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARFT_KERNELS", passes)
     changes: dict[str, Any] = {"dtype": "fp32", "iterations": 2, "algorithm": {"kl_coef": 0.1, "entropy_coef": 0.01}}
     with gpu(), counting() as waits:
         _, run = runs.train(runs.settings(qwen, tmp_path / "gpu", device="cuda", **changes))

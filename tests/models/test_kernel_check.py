@@ -11,16 +11,14 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from helpers.sampling import CONFIGS, save
-from marft_algos.models.kernels import check
-from marft_algos.models.kernels.decode import FusedDecoder
-from marft_algos.models.kernels.fused import FusedForward, FusedModel
-from marft_algos.models.kernels.linears import Unsupported
-from marft_algos.models.kernels.packed import PackedForward
+from marft_algos.models.forward import check
+from marft_algos.models.forward.decode import FusedDecoder
+from marft_algos.models.forward.families import Unsupported
+from marft_algos.models.forward.text import TextPass
 
 PASSES: dict[str, Callable[[PreTrainedModel, torch.dtype], object]] = {
     "decode": FusedDecoder,
-    "packed": PackedForward,
-    "forward": lambda model, dtype: FusedForward(model),
+    "text": TextPass,
 }
 
 
@@ -54,7 +52,7 @@ def test_rounding_that_a_model_amplifies_is_no_reason_to_refuse(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kernel", ["decode", "packed"])
+@pytest.mark.parametrize("kernel", PASSES)
 def test_bf16_is_judged_by_its_own_rounding(kernel: str, dtype: torch.dtype, tmp_path: Path) -> None:
     save(tmp_path, CONFIGS["llama"], num_hidden_layers=4)
     PASSES[kernel](AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype), dtype)
@@ -81,17 +79,17 @@ def test_a_wrong_pass_is_refused(
         for block in model.base_model.layers:
             block.input_layernorm.weight.uniform_(0.5, 2.0)
     PASSES[kernel](model, torch.float32)
-    monkeypatch.setattr(FusedModel, name, change(getattr(FusedModel, name)))
+    monkeypatch.setattr(TextPass, name, change(getattr(TextPass, name)))
     with pytest.raises(Unsupported, match="differs from its family"):
         PASSES[kernel](model, torch.float32)
 
 
-@pytest.mark.parametrize("kernel", ["decode", "packed"])
+@pytest.mark.parametrize("kernel", PASSES)
 def test_a_wrong_pass_is_refused_in_bf16(kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = _disturbed(tmp_path, torch.bfloat16)
     PASSES[kernel](model, torch.bfloat16)
     name, change = WRONG["the rotation turns slower"]
-    monkeypatch.setattr(FusedModel, name, change(getattr(FusedModel, name)))
+    monkeypatch.setattr(TextPass, name, change(getattr(TextPass, name)))
     with pytest.raises(Unsupported, match="differs from its family"):
         PASSES[kernel](model, torch.bfloat16)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from marft_algos.models.kernels.fused import prefix_length, shared_columns
+from marft_algos.models.forward.text import prefix_length, shared_columns
 from marft_algos.models.weights import Trunk
 
 
@@ -29,7 +29,7 @@ def hidden_states(
         wanted: bool [B, T], n of them true.
         share_prefix: False where every batch has to be one pass.
     """
-    shared = shared_columns(ids, wanted)[1] if share_prefix else 0
+    shared = shared_columns(ids, wanted) if share_prefix else 0
     if not shared:
         return trunk(input_ids=ids, use_cache=False).last_hidden_state[wanted]
     cache = DynamicCache(config=model.config)

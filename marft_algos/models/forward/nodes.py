@@ -1,4 +1,4 @@
-"""Nodes of the packed pass's graph: what they keep for the way back is little, and the rest is computed again there.
+"""Nodes of the text pass's graph: what they keep for the way back is little, and the rest is computed again there.
 
 The residual stream, norms and the rotation are float32 whatever the compute dtype.
 """
@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from marft_algos.models.kernels.fused import rms_grad, rms_inverse, rms_norm
-from marft_algos.models.kernels.linears import FusedLinear
+from marft_algos.models.forward.families import FusedLinear
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,24 +21,43 @@ class Norm:
     """x · scale / rms(x) over the last dimension; the scale is frozen."""
 
     scale: Tensor
-    """float32."""
     eps: Tensor
     epsilon: float
     """The same."""
+    dtype: torch.dtype
+    """In which linear layers behind it compute."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Returns the norm of float32 x."""
-        return rms_norm(x, self.scale, self.eps, self.epsilon)
+        """Returns the norm of x, in the dtype of both x and the scale."""
+        if x.dtype == torch.float32 and not x.is_cuda:  # torch's own takes a dozen steps on a CPU
+            return (x * self._root(x)).mul_(self.scale)
+        return F.rms_norm(x, self.scale.shape, self.scale, self.epsilon)
 
     def again(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """Returns the norm, and what takes a gradient of it to one of x."""
+        """Returns the norm of float32 x, and what takes a gradient of it to one of x."""
         if x.is_cuda:  # torch has a kernel for all of it there, and one for the gradient
-            with torch.enable_grad():
-                leaf = x.detach().requires_grad_()
-                normed = self(leaf)
-            return normed.detach(), lambda up: torch.autograd.grad(normed, leaf, up)[0]
-        root = rms_inverse(x, self.eps)
-        return (x * root).mul_(self.scale), lambda up: rms_grad(up, x, root, self.scale)
+            return again(self, x)
+        root = self._root(x)
+
+        def back(up: Tensor) -> Tensor:
+            down = up * self.scale
+            along = torch.linalg.vecdot(down, x)[..., None].mul_(root.square()).div_(x.shape[-1])
+            return down.addcmul_(x, along, value=-1).mul_(root)
+
+        return (x * root).mul_(self.scale), back
+
+    def _root(self, x: Tensor) -> Tensor:
+        """Returns (mean(x²) + eps)^-½ over the last dimension, which is kept; x is read once."""
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return torch.addcmul(self.eps, length, length, value=1 / x.shape[-1]).rsqrt_()
+
+
+def again(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Returns what a function gives, and what takes a gradient of it to one of x."""
+    with torch.enable_grad():
+        leaf = x.detach().requires_grad_()
+        y = function(leaf)
+    return y.detach(), lambda up: torch.autograd.grad(y, leaf, up)[0]
 
 
 class Stacked(torch.autograd.Function):
@@ -133,11 +151,11 @@ def _gate_up(x: Tensor, linear: FusedLinear, factors: Sequence[Tensor | None]) -
 
 
 def _gate_up_grad(
-    up: Tensor, x: Tensor, linear: FusedLinear, factors: Sequence[Tensor | None], thin: Tensor | None
+    up: tuple[Tensor, Tensor], x: Tensor, linear: FusedLinear, factors: Sequence[Tensor | None], thin: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Returns the gradients of ``_gate_up`` by x, A and B."""
     a, b = factors
-    first, second = linear.weight.to(up.dtype).chunk(2)
+    first, second = linear.weight.to(x.dtype).chunk(2)
     to_x = (up[0] @ first).addmm_(up[1], second)
     if a is None or b is None or thin is None:
         return to_x, None, None
@@ -167,7 +185,7 @@ class NormLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, norm: Norm, linear: FusedLinear, a: Tensor | None, b: Tensor | None) -> Tensor:
-        y, thin = _product(norm(x).to(linear.weight.dtype if a is None else a.dtype), linear, (a, b))
+        y, thin = _product(norm(x).to(norm.dtype), linear, (a, b))
         ctx.save_for_backward(x, a, b, thin)
         ctx.norm, ctx.linear = norm, linear
         return y
@@ -185,16 +203,22 @@ class FeedForward(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, attended: Tensor, x: Tensor, norm: Norm, linears: list[FusedLinear], *factors: Tensor | None
+        ctx: Any,
+        attended: Tensor,
+        x: Tensor,
+        norm: Norm,
+        linears: list[FusedLinear],
+        act: Callable[[Tensor], Tensor],
+        *factors: Tensor | None,
     ) -> Tensor:
         out, gate_up, down = linears
         y, thin_out = _product(attended, out, factors[:2])
         x = x + y
         both, thin_gate = _gate_up(norm(x).to(attended.dtype), gate_up, factors[2:4])
         gate, up = both
-        y, thin_down = _product(F.silu(gate).mul_(up), down, factors[4:])
+        y, thin_down = _product(act(gate) * up, down, factors[4:])
         ctx.save_for_backward(attended, x, both, thin_out, thin_gate, thin_down, *factors)
-        ctx.norm, ctx.linears = norm, linears
+        ctx.norm, ctx.linears, ctx.act = norm, linears, act
         return x + y
 
     @staticmethod
@@ -202,13 +226,12 @@ class FeedForward(torch.autograd.Function):
         attended, x, both, thin_out, thin_gate, thin_down, *factors = ctx.saved_tensors
         out, gate_up, down = ctx.linears
         gate, up = both
-        gated = F.silu(gate)
-        to_gated, *to_down = _product_grad(to_hidden.to(both.dtype), gated * up, down, factors[4:], thin_down)
-        to_both = torch.empty_like(both)
-        torch.mul(to_gated, gated, out=to_both[1])
-        torch.ops.aten.silu_backward(to_gated.mul_(up), gate, grad_input=to_both[0])
+        gated, to_gate = again(ctx.act, gate)
+        to_product, *to_down = _product_grad(to_hidden.to(both.dtype), gated * up, down, factors[4:], thin_down)
+        to_up = to_product * gated
+        to_both = to_gate(to_product.mul_(up)), to_up
         normed, back = ctx.norm.again(x)
         to_normed, *to_gate_up = _gate_up_grad(to_both, normed.to(both.dtype), gate_up, factors[2:4], thin_gate)
         to_x = back(to_normed.float()).add_(to_hidden)
         to_attended, *to_out = _product_grad(to_x.to(both.dtype), attended, out, factors[:2], thin_out)
-        return to_attended, to_x, None, None, *to_out, *to_gate_up, *to_down
+        return to_attended, to_x, None, None, None, *to_out, *to_gate_up, *to_down

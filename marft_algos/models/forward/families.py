@@ -1,4 +1,4 @@
-"""Linear layers that read the same input, laid end to end in memory: one product computes them all."""
+"""Models that the fused passes compute: which they are, and their linear layers laid end to end in memory."""
 
 from __future__ import annotations
 
@@ -9,22 +9,40 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-LINEARS = (
-    "self_attn.q_proj",
-    "self_attn.k_proj",
-    "self_attn.v_proj",
-    "self_attn.o_proj",
-    "mlp.gate_proj",
-    "mlp.up_proj",
-    "mlp.down_proj",
+FAMILIES = frozenset({"Qwen2Model", "Qwen3Model", "LlamaModel", "MistralModel", "GemmaModel"})
+ROPES = frozenset({"default", "linear", "llama3", "yarn"})
+"""Rotary embeddings whose angles do not depend on how long the sequence is."""
+SAME_INPUT = (
+    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    ("self_attn.o_proj",),
+    ("mlp.gate_proj", "mlp.up_proj"),
+    ("mlp.down_proj",),
 )
-"""Names of the linear layers of one layer."""
-SAME_INPUT = (LINEARS[:3], LINEARS[3:4], LINEARS[4:6], LINEARS[6:])
-"""Linear layers that read the same input."""
+"""Linear layers of a block that read the same input."""
 
 
 class Unsupported(Exception):
     """Why a fused pass cannot compute a model."""
+
+
+def check_family(trunk: Any, config: Any) -> None:
+    """Checks that a model without its head is of a known family, and no variant of it.
+
+    Raises:
+        Unsupported: It is not.
+    """
+    name = type(trunk).__name__
+    if name not in FAMILIES:
+        raise Unsupported(f"is a {name}")
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rope not in ROPES:
+        raise Unsupported(f"has rotary embeddings of the kind '{rope}'")
+    window = getattr(config, "sliding_window", None) if name == "MistralModel" else None
+    for block in trunk.layers:
+        if window or getattr(block.self_attn, "sliding_window", None):
+            raise Unsupported("attends to a sliding window")
+        if abs(block.self_attn.scaling * block.self_attn.head_dim**0.5 - 1) > 1e-6:
+            raise Unsupported("scales its attention in a way of its own")
 
 
 @dataclass(slots=True)

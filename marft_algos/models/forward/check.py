@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from marft_algos.models.kernels.linears import Unsupported
+from marft_algos.models.forward.families import Unsupported
 from marft_algos.models.scoring import head_of, softcap_of
 
 PROBE = (3, 5, 2, 7, 1, 6)

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from marft_algos.models.kernels import plain
-from marft_algos.models.kernels.decode import FusedCache, FusedDecoder
-from marft_algos.models.kernels.fused import FusedForward
-from marft_algos.models.kernels.linears import Unsupported
-from marft_algos.models.kernels.packed import PackedForward
+from marft_algos.models.forward import plain
+from marft_algos.models.forward.decode import FusedCache, FusedDecoder
+from marft_algos.models.forward.families import Unsupported
+from marft_algos.models.forward.text import TextPass
 from marft_algos.models.sharded import ShardedBase
 from marft_algos.models.switches import fused_passes
 from marft_algos.models.weights import Weights
@@ -43,24 +42,19 @@ class KVCache(Protocol):
         """Drops all rows but these."""
 
 
-class Kernel:
+class ForwardPass:
     """The forward passes over one model without its head, with the adapters of any policies on it.
 
     Args:
         model: a base model, or a fully fine-tuned copy; without adapters.
         dtype: compute dtype.
-        small: score with a fused pass, too; for frozen float32 models only.
         sharded: the model's layers, where ranks hold shares of them. Then it is scored by transformers' own pass, one a
             batch whatever its rows share, and decoded while the layers are gathered.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, dtype: torch.dtype, *, small: bool, sharded: ShardedBase | None = None
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype, sharded: ShardedBase | None = None) -> None:
         self._model, self._dtype, self._sharded = model, dtype, sharded
-        small = small and sharded is None
-        self._allowed, self._packs = fused_passes(), not small and sharded is None
-        self._forward = self._fused("forward", lambda: FusedForward(model)) if small else None
+        self._allowed = fused_passes()
 
     def autocast(self) -> torch.autocast:
         """Returns the context that computes in the compute dtype."""
@@ -78,11 +72,8 @@ class Kernel:
         if self._sharded is not None:
             with self._sharded.trunk(weights) as trunk:
                 return plain.hidden_states(trunk, self._model, ids, wanted, share_prefix=False)
-        if self._forward is not None and (weights is None or (weights.peft is not None and not weights.blocks)):
-            return self._forward.hidden_states(ids, wanted, weights)
-        if (weights is None or weights.peft is not None) and self._packed is not None:
-            checkpointing = weights is not None and bool(weights.blocks)
-            return self._packed.hidden_states(ids, wanted, weights, checkpointing)
+        if (weights is None or weights.peft is not None) and self._text is not None:
+            return self._text.hidden_states(ids, wanted, weights, weights is not None and bool(weights.blocks))
         share_prefix = "prefix" in self._allowed
         if weights is None:
             return plain.hidden_states(self._model.base_model, self._model, ids, wanted, share_prefix)
@@ -91,8 +82,8 @@ class Kernel:
         return plain.hidden_states(weights.trunk(), weights.model, ids, wanted, share_prefix)
 
     @cached_property
-    def _packed(self) -> PackedForward | None:
-        return self._fused("forward", lambda: PackedForward(self._model, self._dtype)) if self._packs else None
+    def _text(self) -> TextPass | None:
+        return self._fused("forward", lambda: TextPass(self._model, self._dtype))
 
     @cached_property
     def _decoder(self) -> FusedDecoder | None:
@@ -126,15 +117,16 @@ class Kernel:
         """Whether rows of several policies decode in one batch; without that, a cache is of one policy."""
         return self._decoder is not None
 
-    def cache(self, policies: Sequence[Weights], rows: int, capacity: int) -> KVCache:
+    def cache(self, policies: Sequence[Weights], rows: int, capacity: int, fixed: bool = False) -> KVCache:
         """Returns an empty cache at the policies' present weights.
 
         Args:
             policies: on this model.
             rows: in the batch.
             capacity: tokens of a row.
+            fixed: let steps be of fixed shape, where they are of our own pass.
         """
         if self._decoder is not None:
-            return FusedCache(self._decoder, policies, rows, capacity)
+            return FusedCache(self._decoder, policies, rows, capacity, fixed)
         (weights,) = policies
         return plain.PlainCache(weights.trunk(), self._model, capacity)

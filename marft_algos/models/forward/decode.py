@@ -1,0 +1,230 @@
+"""A fused forward pass for decoding: Qwen2, Qwen3, Llama, Mistral and Gemma, several policies of one base at once.
+
+Prompts run in the text pass. A step computes what transformers' modules compute, in fewer and larger steps: query, key
+and value in one product, gate and up in another, keys and values written into memory allocated ahead, the queries of a
+group laid out as length so that keys are not repeated. Policies that share a base decode in one batch; their adapters
+stay beside the weights, and each row takes part in its own policy's only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from marft_algos.models.forward.families import FusedLinear
+from marft_algos.models.forward.nodes import Norm
+from marft_algos.models.forward.text import TextPass
+from marft_algos.models.weights import Weights
+
+ALIGNED = 16
+"""Fixed capacities are multiples of it: attention's kernels copy masks whose rows do not begin at such a place."""
+
+
+@dataclass(slots=True)
+class AdaptedLinear:
+    """A linear layer, or several that read the same input laid end to end, with the adapters of some policies."""
+
+    weight: Tensor
+    bias: Tensor | None
+    down: Tensor | None = None
+    """[P * r, in], the adapters' first factors."""
+    up: Tensor | None = None
+    """[out, P * r], the second ones, scaled."""
+
+    def __call__(self, x: Tensor, policy_of_row: Tensor | None, residual: Tensor | None = None) -> Tensor:
+        """[n, in] -> [n, out], added to ``residual`` if there is one."""
+        if residual is None:
+            y = F.linear(x, self.weight, self.bias)
+        else:
+            y = torch.addmm(residual if self.bias is None else residual + self.bias, x, self.weight.T)
+        if self.down is None or self.up is None:
+            return y
+        thin = F.linear(x, self.down)
+        if policy_of_row is not None:  # products with other policies' adapters are dropped
+            thin = (thin.unflatten(-1, (policy_of_row.shape[-1], -1)) * policy_of_row[..., None]).flatten(-2)
+        return y.addmm_(thin, self.up.T)
+
+
+@dataclass(slots=True)
+class Block:
+    """One block: its weights as they are decoded with, and its keys and values."""
+
+    norms: tuple[Norm, Norm]
+    head_norms: tuple[Norm, Norm] | None
+    """Of queries and keys, before the rotation (Qwen3)."""
+    kv: Tensor
+    """[b, 2 * kv_heads, capacity, head_dim]: keys, then values."""
+    qkv: AdaptedLinear
+    out: AdaptedLinear
+    gate_up: AdaptedLinear
+    down: AdaptedLinear
+
+
+class FusedDecoder(TextPass):
+    """What all caches over one model share.
+
+    Args:
+        model: without adapters (a base model or a fully fine-tuned copy).
+        dtype: compute dtype.
+
+    Raises:
+        Unsupported: see ``TextPass``.
+    """
+
+    def probe(self, ids: Tensor) -> Tensor:
+        """Reads the first token ids of [1, T], decodes the last ones; returns the states there."""
+        cache, length = FusedCache(self, [], 1, ids.shape[1]), ids.shape[1] * 5 // 6
+        states = [cache.prefill([[ids[0, :length].tolist()]])]
+        return torch.cat([*states, *(cache.decode(ids[:, i]) for i in range(length, ids.shape[1]))])
+
+    @torch.no_grad()
+    def blocks(self, policies: Sequence[Weights], rows: int, capacity: int) -> list[Block]:
+        """Returns the blocks at the policies' present weights, with memory for keys and values (zeros)."""
+        self.read_norms()
+        shape = (rows, 2 * self.kv_heads, capacity, self.head_dim)
+        blocks = []
+        for linears, block in zip(self.linears, self.module.layers, strict=True):
+            attention, head_norms = block.self_attn, None
+            if hasattr(attention, "q_norm"):
+                head_norms = self.norm(attention.q_norm), self.norm(attention.k_norm)
+            norms = self.norm(block.input_layernorm), self.norm(block.post_attention_layernorm)
+            kv = torch.zeros(shape, dtype=self.dtype, device=self.device)
+            blocks.append(Block(norms, head_norms, kv, *(self._adapted(linear, policies) for linear in linears)))
+        return blocks
+
+    def norm(self, module: torch.nn.Module) -> Norm:
+        """Returns a norm whose factors are of the compute dtype."""
+        norm = self.norms[module]
+        return dataclasses.replace(norm, scale=norm.scale.to(self.dtype))
+
+    def _adapted(self, linear: FusedLinear, policies: Sequence[Weights]) -> AdaptedLinear:
+        weight, bias = linear.weight.to(self.dtype), None if linear.bias is None else linear.bias.to(self.dtype)
+        pairs = [self.factors(linear, policy) for policy in policies]
+        downs, ups = [a for a, _ in pairs if a is not None], [b for _, b in pairs if b is not None]
+        if not downs:
+            return AdaptedLinear(weight, bias)
+        return AdaptedLinear(weight, bias, torch.cat(downs), torch.cat(ups, 1))
+
+
+class FusedCache:
+    """Keys and values of the rows of a batch, and the weights they are computed with; grows by a token a row.
+
+    A fixed one is attended to in its whole capacity, under a mask, and its places are tensors that ``decode`` moves on
+    itself. So a step has no shape and no branch that depends on how far it has got: it can be captured in a CUDA graph
+    (``marft_algos.engines.sampler``), or compiled without breaks.
+
+    Args:
+        decoder: the model.
+        policies: whose weights; none: the model's own.
+        rows: in the batch.
+        capacity: tokens of a row to allocate memory for.
+        fixed: let steps be of fixed shape.
+    """
+
+    def __init__(
+        self, decoder: FusedDecoder, policies: Sequence[Weights], rows: int, capacity: int, fixed: bool = False
+    ) -> None:
+        capacity += -capacity % ALIGNED if fixed else 0
+        self._decoder, self._policies, self._fixed = decoder, policies, fixed
+        self._blocks = decoder.blocks(policies, rows, capacity)
+        self._last_norm = decoder.norm(decoder.module.norm)
+        self._angles = decoder.angles(capacity)
+        self._policy_of_row: Tensor | None = None
+        """[b, P], 1 at each row's policy; None where all rows have the same."""
+        self._mask: Tensor | None = self._blocks[0].kv.new_zeros(rows, 1, 1, capacity)
+        """[b, 1, 1, capacity], -inf at pads, of a fixed one also at what is not decoded yet, else 0; None where nothing
+        is masked."""
+
+    def prefill(self, prompts: Sequence[Sequence[list[int]]]) -> Tensor:
+        """Runs the prompts of each policy, first of all tokens: what they start with once, the rest right-aligned.
+
+        Returns:
+            The final hidden states [b, d] at the prompts' last tokens; rows are in the order of the prompts.
+        """
+        texts, device = [row for rows in prompts for row in rows], self._decoder.device
+        self._end = max(map(len, texts))
+        hidden, first = [], 0
+        for rows, policy in zip(prompts, self._policies or [None], strict=True):
+            hidden.append(self._read(rows, policy, first))
+            first += len(rows)
+        if len(prompts) > 1:
+            numbers = [number for number, rows in enumerate(prompts) for _ in rows]
+            one_hot = F.one_hot(torch.tensor(numbers, device=device), len(prompts))
+            self._policy_of_row = one_hot.to(self._decoder.dtype)
+        self._position = torch.tensor([[len(text) - 1] for text in texts], device=device)
+        self._column = torch.tensor([self._end - 1], device=device)
+        if self._fixed and self._mask is not None:
+            self._mask[..., self._end :] = -torch.inf
+        elif min(map(len, texts)) == self._end:
+            self._mask = None
+        return torch.cat(hidden)
+
+    def _read(self, prompts: Sequence[list[int]], policy: Weights | None, first: int) -> Tensor:
+        """Runs the prompts of one policy into the rows from ``first`` on: shared tokens, pads, the rows' others."""
+        decoder, end = self._decoder, self._end
+        lengths = torch.tensor(list(map(len, prompts)))
+        columns = torch.arange(int(lengths.max()))
+        ids = torch.tensor([row + [0] * (len(columns) - len(row)) for row in prompts])
+        tokens, layout = decoder.lay_out(ids, columns == lengths[:, None] - 1)
+        others = (lengths - layout.shared).to(decoder.device)
+        rows = slice(first, first + len(prompts))
+        place = torch.arange(len(prompts) * layout.width, device=decoder.device)
+        place = place if layout.slots is None else layout.slots
+        row, column = place // layout.width, place % layout.width
+        column += (end - others)[row]
+
+        def store(i: int, k: Tensor, v: Tensor) -> None:
+            kv, new = self._blocks[i].kv, torch.cat([k, v], 1)
+            kv[rows, :, : layout.shared] = new[: layout.shared].transpose(0, 1)
+            kv[first + row, :, column] = new[layout.shared :]
+
+        columns = torch.arange(end, device=decoder.device)
+        pads = (columns >= layout.shared) & (columns < (end - others)[:, None])
+        assert self._mask is not None
+        self._mask[rows, 0, 0, :end].masked_fill_(pads, -torch.inf)
+        return decoder.run(tokens, layout, policy, store=store)
+
+    def decode(self, token: Tensor) -> Tensor:
+        """Returns the final hidden states [b, d] after one more token [b] a row."""
+        decoder, rows, mask = self._decoder, self._policy_of_row, self._mask
+        self._position.add_(1)
+        place: Tensor | slice = self._column.add_(1)
+        if self._fixed and mask is not None:
+            end, mask = None, mask.index_fill_(3, self._column, 0.0)
+        else:
+            end, place = self._end + 1, slice(self._end, self._end + 1)
+            mask, self._end = None if mask is None else mask[..., :end], end
+        cos, sin = (table[self._position] for table in self._angles)
+        x = decoder.module.embed_tokens(token).to(decoder.dtype)
+        for block, module in zip(self._blocks, decoder.module.layers, strict=True):
+            qkv = block.qkv(block.norms[0](x), rows).unflatten(-1, (-1, decoder.head_dim))
+            q, k, _ = qkv.split([decoder.heads, decoder.kv_heads, decoder.kv_heads], dim=1)
+            if block.head_norms is not None:
+                for part, norm in zip((q, k), block.head_norms, strict=True):
+                    part.copy_(norm(part))
+            qk = qkv[:, : -decoder.kv_heads]
+            rolled = qk.roll(decoder.head_dim // 2, -1)
+            qk.mul_(cos).addcmul_(rolled, sin)
+            block.kv[:, :, place] = qkv[:, decoder.heads :, None]
+            keys, values = block.kv[:, :, :end].chunk(2, dim=1)
+            grouped = q.reshape(len(x), decoder.kv_heads, -1, decoder.head_dim)  # as a sequence: no key is repeated
+            attended = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask).reshape(len(x), -1)
+            x = block.out(attended, rows, x)
+            gate, up = block.gate_up(block.norms[1](x), rows).chunk(2, dim=-1)
+            x = block.down(module.mlp.act_fn(gate).mul_(up), rows, x)
+        return self._last_norm(x)
+
+    def compact(self, rows: Tensor) -> None:
+        """Drops all rows but these; a graph of a step is of no use afterwards."""
+        n, end = len(rows), None if self._fixed else self._end
+        for block in self._blocks:
+            block.kv[:n, :, :end] = block.kv[rows, :, :end]
+            block.kv = block.kv[:n]
+        self._position = self._position[rows]
+        self._mask = None if self._mask is None else self._mask[rows]
+        self._policy_of_row = None if self._policy_of_row is None else self._policy_of_row[rows]

@@ -1,0 +1,270 @@
+"""A fused forward pass over whole texts, in float32 or bfloat16: for scoring, training, features and prompts.
+
+It computes what transformers' modules compute, and less of it: what all rows start with runs once, pads and tokens that
+nothing is read behind do not run through any linear layer, the last block goes beyond attention at the wanted positions
+only, keys are not repeated for the queries that share them, and the gradient of a frozen weight is never formed.
+Adapters stay beside the weights. Of each block five tensors are kept for the backward pass; norms and activations,
+which cost little, are computed again. The residual stream, norms and the rotation are float32 whatever the compute
+dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention.bias import causal_lower_right
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from marft_algos.models.attention import flash_fits
+from marft_algos.models.forward.check import agrees
+from marft_algos.models.forward.families import SAME_INPUT, FusedLinear, check_family, fuse
+from marft_algos.models.forward.nodes import FeedForward, Norm, Normed, NormLinear, Rotation, Stacked
+from marft_algos.models.switches import fused_passes
+from marft_algos.models.weights import Weights
+
+MIN_PREFIX = 8
+"""Shared tokens from which a pass of their own pays."""
+Store = Callable[[int, Tensor, Tensor], None]
+"""Takes a block's number, and the tokens' keys and values there, [tokens, kv_heads, head_dim] each."""
+Factors = tuple[Tensor, Tensor] | tuple[None, None]
+"""An adapter: [r, in] and, scaled, [out, r]; of layers laid end to end, their ranks added."""
+
+
+def shared_columns(ids: Tensor, wanted: Tensor) -> int:
+    """Returns how many first tokens all rows share, before anything is wanted; 0 where sharing would save nothing.
+
+    Args:
+        ids: [B, T].
+        wanted: bool [B, T].
+    """
+    columns = wanted.any(0).nonzero()
+    limit = int(columns[0]) if len(columns) else 0
+    return prefix_length(ids[:, : limit or 1].tolist(), limit)
+
+
+def prefix_length(rows: Sequence[list[int]], limit: int) -> int:
+    """Returns how many first tokens all rows share, at most ``limit``; 0 where sharing would save nothing."""
+    low, high = min(rows), max(rows)  # in lexicographic order: what these two share, all share
+    shared = 0
+    for a, b in zip(low[:limit], high[:limit], strict=False):
+        if a != b:
+            break
+        shared += 1
+    return shared if len(rows) > 1 and shared >= MIN_PREFIX else 0
+
+
+@dataclass(slots=True)
+class Layout:
+    """Where the tokens of a batch are: the shared ones first, then those of each row, without pads."""
+
+    batch: int
+    shared: int
+    """Tokens that all rows start with, computed once."""
+    width: int
+    """Of the longest row's others."""
+    slots: Tensor | None
+    """Place of each token in [batch, width]; None where nothing is padded."""
+    wanted: Tensor
+    """Places among all tokens at which hidden states are wanted."""
+    mask: Tensor | None
+    """[width, shared + width] of attention; None: causal."""
+    named: bool
+    """Whether that mask may go by its name, causal and aligned to the lower right: a flash kernel knows no other."""
+    rotary: tuple[Tensor, Tensor]
+    """Cosines and signed sines [tokens, 1, head_dim], float32."""
+
+
+class TextPass:
+    """The pass over a model without its head; weights of the base are frozen, gradients go to adapters.
+
+    The weights of linear layers that read the same input are laid end to end once; the modules keep views of them, so
+    nothing is held twice and an optimiser's step is seen at once.
+
+    Args:
+        model: without adapters.
+        dtype: compute dtype.
+
+    Raises:
+        Unsupported: another architecture, a variant that is not computed here, or a result that differs from
+            transformers' by more than rounding.
+    """
+
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
+        self.module, self.dtype = cast(Any, model.base_model), dtype
+        config = model.config.get_text_config()
+        check_family(self.module, config)
+        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_dim = self.module.layers[0].self_attn.head_dim
+        self.epsilon = float(config.rms_norm_eps)
+        self.eps = torch.tensor(self.epsilon, device=self.device)
+        self.linears = [
+            [fuse(f"layers.{i}", block, parts) for parts in SAME_INPUT] for i, block in enumerate(self.module.layers)
+        ]
+        self.norms: dict[nn.Module, Norm] = {}
+        self.read_norms()
+        self._named = self.device.type == "cuda" and "attention" in fused_passes()
+        agrees(model, dtype, self.probe)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.module.embed_tokens.weight.device
+
+    def probe(self, ids: Tensor) -> Tensor:
+        """Returns the final hidden states of token ids [1, T], by which the pass is judged."""
+        return self.hidden_states(ids, torch.ones_like(ids, dtype=torch.bool))
+
+    def read_norms(self) -> None:
+        """Reads the factors of the norms from the model."""
+        for norm in self.module.modules():
+            if type(norm) is type(self.module.norm):
+                self.norms[norm] = Norm(self.scale(norm), self.eps, self.epsilon, self.dtype)
+
+    def scale(self, norm: nn.Module) -> Tensor:
+        """Returns a norm's factors, float32: its weight, for Gemma 1 + its weight."""
+        weight = cast(Tensor, norm.weight).detach()
+        gemma = type(self.module).__name__ == "GemmaModel"
+        return (weight.float() + 1.0 if gemma else weight).to(self.dtype).float()
+
+    def angles(self, length: int) -> tuple[Tensor, Tensor]:
+        """Returns cosines and signed sines of the rotary embedding, [length, head_dim] each."""
+        like = torch.empty(0, dtype=self.dtype, device=self.device)
+        cos, sin = self.module.rotary_emb(like, torch.arange(length, device=self.device)[None])
+        half = self.head_dim // 2
+        return cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1)
+
+    def hidden_states(
+        self, ids: Tensor, wanted: Tensor, weights: Weights | None = None, checkpointing: bool = False
+    ) -> Tensor:
+        """Returns final hidden states [n, d], float32, at the wanted positions, row by row.
+
+        Args:
+            ids: [B, T], right-padded with any id.
+            wanted: bool [B, T], n of them true.
+            weights: whose adapter; None: the base model.
+            checkpointing: keep the blocks' inputs only, and compute the rest again on the way back.
+        """
+        return self.run(*self.lay_out(ids, wanted), weights, checkpointing)
+
+    def lay_out(self, ids: Tensor, wanted: Tensor) -> tuple[Tensor, Layout]:
+        """Returns the tokens to compute and where they are, on the model's device."""
+        batch, length = ids.shape
+        shared = shared_columns(ids, wanted)
+        steps = torch.arange(length, device=ids.device)
+        ends = torch.where(wanted, steps + 1, 0).amax(1)  # nothing is read behind a row's last wanted position
+        width = max(int(ends.max()) - shared, 1)
+        keep, rest = wanted[:, shared : shared + width], ids[:, shared : shared + width]
+        steps = steps[shared : shared + width]
+        real = steps < ends[:, None]
+        slots = None if bool(real.all()) else real.flatten().nonzero()[:, 0].to(self.device)
+        places = shared + (keep.flatten() if slots is None else keep[real]).nonzero()[:, 0]
+        positions = torch.cat([torch.arange(shared, device=ids.device), steps.expand(batch, -1)[real]]).to(self.device)
+        cos, sin = self.angles(shared + width)
+        rotary = cos[positions][:, None].float(), sin[positions][:, None].float()
+        mask = (torch.arange(shared + width, device=ids.device) <= steps[:, None]).to(self.device) if shared else None
+        tokens = torch.cat([ids[0, :shared], rest[real]]).to(self.device)
+        return tokens, Layout(batch, shared, width, slots, places.to(self.device), mask, self._named, rotary)
+
+    def run(
+        self,
+        tokens: Tensor,
+        layout: Layout,
+        weights: Weights | None,
+        checkpointing: bool = False,
+        store: Store | None = None,
+    ) -> Tensor:
+        """As ``hidden_states``, of tokens that are laid out.
+
+        Args:
+            tokens: [tokens].
+            layout: of them.
+            weights: whose adapter; None: the base model.
+            checkpointing: keep the blocks' inputs only.
+            store: gets keys and values.
+        """
+        with torch.autocast(self.device.type, enabled=False):
+            x = self.module.embed_tokens(tokens).float()
+            for i in range(len(self.module.layers)):
+                if checkpointing and torch.is_grad_enabled():
+                    x = checkpoint(self._block, i, x, weights, layout, use_reentrant=False, preserve_rng_state=False)
+                else:
+                    x = self._block(i, x, weights, layout, store)
+            return self._normed(x, self.module.norm)
+
+    def _block(
+        self,
+        i: int,
+        x: Tensor,
+        weights: Weights | None,
+        layout: Layout,
+        store: Store | None = None,
+    ) -> Tensor:
+        """[tokens, d] -> [tokens, d], of the last block the wanted tokens only; float32."""
+        block, linears = self.module.layers[i], self.linears[i]
+        factors = [self.factors(linear, weights) for linear in linears]
+        rotated, kv = self.heads + self.kv_heads, self.kv_heads
+        y = NormLinear.apply(x, self.norms[block.input_layernorm], linears[0], *factors[0])
+        qk, v = y.unflatten(-1, (-1, self.head_dim)).split([rotated, kv], dim=1)
+        if hasattr(block.self_attn, "q_norm"):
+            q, k = qk.float().split([self.heads, kv], dim=1)
+            qk = torch.cat([self._normed(q, block.self_attn.q_norm), self._normed(k, block.self_attn.k_norm)], 1)
+        q, k = Rotation.apply(qk, *layout.rotary, self.dtype).split([self.heads, kv], dim=1)
+        if store is not None:
+            store(i, k, v)
+        attended = _attend(q, k, v, layout).flatten(1)
+        if i == len(self.module.layers) - 1:
+            attended, x = attended[layout.wanted], x[layout.wanted]
+        rest = [factor for pair in factors[1:] for factor in pair]
+        norm = self.norms[block.post_attention_layernorm]
+        hidden: Tensor = FeedForward.apply(attended, x, norm, linears[1:], block.mlp.act_fn, *rest)
+        return hidden
+
+    def _normed(self, x: Tensor, norm: nn.Module) -> Tensor:
+        normed: Tensor = Normed.apply(x, self.norms[norm])
+        return normed
+
+    def factors(self, linear: FusedLinear, weights: Weights | None) -> Factors:
+        """Returns the adapters on layers that lie end to end as one, with gradients."""
+        found = [None if weights is None else weights.factors(name) for name in linear.names]
+        if not any(found):
+            return None, None
+        each = [one or (None, None, 0.0) for one in found]
+        scales, factors = [scale for _, _, scale in each], [factor for a, b, _ in each for factor in (a, b)]
+        return cast(Factors, Stacked.apply(self.dtype, linear.sizes, scales, *factors))
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    """Computes causal attention of all tokens, [tokens, heads, head_dim]."""
+    shared, batch, width = layout.shared, layout.batch, layout.width
+    parts = [part.split([shared, len(part) - shared]) for part in (q, k, v)]
+    before = [part[None].transpose(1, 2) for part, _ in parts]
+    rows = [_padded(part, layout).unflatten(0, (batch, width)).transpose(1, 2) for _, part in parts]
+    if shared:
+        rows[1:] = [torch.cat([b.expand(batch, -1, -1, -1), a], 2) for b, a in zip(before[1:], rows[1:], strict=True)]
+    mask = layout.mask
+    if mask is not None and layout.named and flash_fits(rows[0], rows[1], rows[2]):
+        mask = causal_lower_right(*mask.shape)
+    attended = _attention(rows[0], rows[1], rows[2], mask).flatten(0, 1)
+    if layout.slots is not None:
+        attended = attended.index_select(0, layout.slots)
+    return torch.cat([_attention(before[0], before[1], before[2], None)[0], attended]) if shared else attended
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """[batch, heads, …] to [batch, …, heads, head_dim]; causal without a mask."""
+    grouped = q.shape[1] != k.shape[1]
+    attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped)
+    return attended.transpose(1, 2)
+
+
+def _padded(part: Tensor, layout: Layout) -> Tensor:
+    """Returns the rows' tokens at their places, [batch * width, …], zeros between."""
+    if layout.slots is None:
+        return part
+    return part.new_zeros(layout.batch * layout.width, *part.shape[1:]).index_copy(0, layout.slots, part)
