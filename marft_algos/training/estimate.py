@@ -209,9 +209,8 @@ class Shape:
         blocks = sum(p.numel() for p in layers_of(model).parameters())
         packed = sum(m.weight.numel() for m in _linear(model).values()) if config.quantize != "none" else 0
         wide = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
-        known = type(model.base_model).__name__ in FAMILIES and getattr(text, "hidden_act", "") == "silu"
+        known = type(model.base_model).__name__ in FAMILIES
         adapted = not config.full_finetune and config.quantize == "none"
-        merged = dtype == torch.float32 and total <= SMALL_MODEL
         return cls(
             hidden=text.hidden_size, inner=wide, heads=text.num_attention_heads,
             queries=text.num_attention_heads * head_dim, keys=kv_heads * head_dim, layers=text.num_hidden_layers,
@@ -220,14 +219,14 @@ class Shape:
             blocks=int(max(blocks - packed, 0) * dtype.itemsize + packed * NF4_BYTES),
             adapter=_adapter(model, config), eager=text._attn_implementation == "eager",
             head_element=4 if config.head_dtype == "fp32" else dtype.itemsize,
-            packed=known and adapted and not merged,
+            packed=known and adapted,
         )  # fmt: skip
 
     @property
     def layer_bytes(self) -> int:
         """Returns the bytes that a layer keeps of a token for the backward pass, under unmerged adapters everywhere.
 
-        In the packed pass: the residual before both halves, fp32; queries, what attention gives (twice: with pads and
+        In our own pass: the residual before both halves, fp32; queries, what attention gives (twice: with pads and
         without), gate and up. Keys and values are kept for every row's whole text, see ``_update``. Else counted with
         ``torch.autograd.graph.saved_tensors_hooks`` over Qwen2 layers of six shapes.
         """
@@ -379,7 +378,7 @@ def _update(config: TrainConfig, shape: Shape, work: Work, device: str) -> tuple
     row = work.prompt + work.new
     fewer = f"--micro-tokens {max(work.micro // 2, row)}" if work.micro > row else "a smaller --max-new-tokens"
     pairs = 3 * shape.heads * min(row, work.micro) * shape.element if shape.eager else 0
-    # The packed pass computes what all rows start with once, and keeps keys and values of whole rows.
+    # Our own pass computes what all rows start with once, and keeps keys and values of whole rows.
     tokens = work.micro * (row - work.shared) // row if shape.packed else work.micro
     kv = work.micro * shape.layers * 2 * shape.keys * shape.element if shape.packed else 0
     layer, cached = shape.layer_bytes + pairs, shape.hidden * shape.element

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from marft_algos.models.forward.families import FusedLinear
 from marft_algos.models.forward.nodes import Norm
-from marft_algos.models.forward.text import TextPass
+from marft_algos.models.forward.text import Adapted, Factors, TextPass
 from marft_algos.models.weights import Weights
 
 ALIGNED = 16
@@ -82,19 +82,17 @@ class FusedDecoder(TextPass):
         states = [cache.prefill([[ids[0, :length].tolist()]])]
         return torch.cat([*states, *(cache.decode(ids[:, i]) for i in range(length, ids.shape[1]))])
 
-    @torch.no_grad()
-    def blocks(self, policies: Sequence[Weights], rows: int, capacity: int) -> list[Block]:
-        """Returns the blocks at the policies' present weights, with memory for keys and values (zeros)."""
-        self.read_norms()
+    def blocks(self, policies: Sequence[Sequence[Adapted]], rows: int, capacity: int) -> list[Block]:
+        """Returns the blocks with all policies' adapters, and memory for keys and values (zeros)."""
         shape = (rows, 2 * self.kv_heads, capacity, self.head_dim)
         blocks = []
-        for linears, block in zip(self.linears, self.module.layers, strict=True):
+        for linears, block, *adapted in zip(self.linears, self.module.layers, *policies, strict=True):
             attention, head_norms = block.self_attn, None
             if hasattr(attention, "q_norm"):
                 head_norms = self.norm(attention.q_norm), self.norm(attention.k_norm)
             norms = self.norm(block.input_layernorm), self.norm(block.post_attention_layernorm)
             kv = torch.zeros(shape, dtype=self.dtype, device=self.device)
-            blocks.append(Block(norms, head_norms, kv, *(self._adapted(linear, policies) for linear in linears)))
+            blocks.append(Block(norms, head_norms, kv, *map(self._joined, linears, *adapted)))
         return blocks
 
     def norm(self, module: torch.nn.Module) -> Norm:
@@ -102,13 +100,14 @@ class FusedDecoder(TextPass):
         norm = self.norms[module]
         return dataclasses.replace(norm, scale=norm.scale.to(self.dtype))
 
-    def _adapted(self, linear: FusedLinear, policies: Sequence[Weights]) -> AdaptedLinear:
-        weight, bias = linear.weight.to(self.dtype), None if linear.bias is None else linear.bias.to(self.dtype)
-        pairs = [self.factors(linear, policy) for policy in policies]
-        downs, ups = [a for a, _ in pairs if a is not None], [b for _, b in pairs if b is not None]
-        if not downs:
-            return AdaptedLinear(weight, bias)
-        return AdaptedLinear(weight, bias, torch.cat(downs), torch.cat(ups, 1))
+    def _joined(self, base: FusedLinear, *policies: tuple[FusedLinear, Factors]) -> AdaptedLinear:
+        """Puts the adapters of all policies beside the weights; that of a single one may be added to them already."""
+        bias, (first, *others) = None if base.bias is None else base.bias.to(self.dtype), policies
+        if first[0].merged and not others:
+            return AdaptedLinear(first[0].weight, bias)
+        pairs = [(a, b) for _, (a, b) in policies if a is not None and b is not None]
+        factors = (torch.cat([a for a, _ in pairs]), torch.cat([b for _, b in pairs], 1)) if pairs else ()
+        return AdaptedLinear(base.weight.to(self.dtype), bias, *factors)
 
 
 class FusedCache:
@@ -126,12 +125,15 @@ class FusedCache:
         fixed: let steps be of fixed shape.
     """
 
+    @torch.no_grad()
     def __init__(
         self, decoder: FusedDecoder, policies: Sequence[Weights], rows: int, capacity: int, fixed: bool = False
     ) -> None:
         capacity += -capacity % ALIGNED if fixed else 0
-        self._decoder, self._policies, self._fixed = decoder, policies, fixed
-        self._blocks = decoder.blocks(policies, rows, capacity)
+        self._decoder, self._fixed = decoder, fixed
+        decoder.read_norms()
+        self._adapted = [decoder.adapted(policy) for policy in policies or [None]]
+        self._blocks = decoder.blocks(self._adapted, rows, capacity)
         self._last_norm = decoder.norm(decoder.module.norm)
         self._angles = decoder.angles(capacity)
         self._policy_of_row: Tensor | None = None
@@ -149,8 +151,8 @@ class FusedCache:
         texts, device = [row for rows in prompts for row in rows], self._decoder.device
         self._end = max(map(len, texts))
         hidden, first = [], 0
-        for rows, policy in zip(prompts, self._policies or [None], strict=True):
-            hidden.append(self._read(rows, policy, first))
+        for rows, adapted in zip(prompts, self._adapted, strict=True):
+            hidden.append(self._read(rows, adapted, first))
             first += len(rows)
         if len(prompts) > 1:
             numbers = [number for number, rows in enumerate(prompts) for _ in rows]
@@ -162,9 +164,9 @@ class FusedCache:
             self._mask[..., self._end :] = -torch.inf
         elif min(map(len, texts)) == self._end:
             self._mask = None
-        return torch.cat(hidden)
+        return torch.cat(hidden).to(self._decoder.dtype)
 
-    def _read(self, prompts: Sequence[list[int]], policy: Weights | None, first: int) -> Tensor:
+    def _read(self, prompts: Sequence[list[int]], adapted: Sequence[Adapted], first: int) -> Tensor:
         """Runs the prompts of one policy into the rows from ``first`` on: shared tokens, pads, the rows' others."""
         decoder, end = self._decoder, self._end
         lengths = torch.tensor(list(map(len, prompts)))
@@ -173,8 +175,8 @@ class FusedCache:
         tokens, layout = decoder.lay_out(ids, columns == lengths[:, None] - 1)
         others = (lengths - layout.shared).to(decoder.device)
         rows = slice(first, first + len(prompts))
-        place = torch.arange(len(prompts) * layout.width, device=decoder.device)
-        place = place if layout.slots is None else layout.slots
+        all_places = torch.arange(len(prompts) * layout.width, device=decoder.device)
+        place = all_places if layout.slots is None else layout.slots
         row, column = place // layout.width, place % layout.width
         column += (end - others)[row]
 
@@ -187,7 +189,7 @@ class FusedCache:
         pads = (columns >= layout.shared) & (columns < (end - others)[:, None])
         assert self._mask is not None
         self._mask[rows, 0, 0, :end].masked_fill_(pads, -torch.inf)
-        return decoder.run(tokens, layout, policy, store=store)
+        return decoder.run(tokens, layout, adapted, store=store)
 
     def decode(self, token: Tensor) -> Tensor:
         """Returns the final hidden states [b, d] after one more token [b] a row."""

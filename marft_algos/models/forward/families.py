@@ -55,6 +55,8 @@ class FusedLinear:
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     """Outputs of each."""
+    merged: bool = False
+    """Whether adapters have been added to the weight, which is a copy then."""
 
 
 def fuse(prefix: str, block: nn.Module, parts: tuple[str, ...]) -> FusedLinear:

@@ -113,10 +113,10 @@ class Rotation(torch.autograd.Function):
 
 
 def _product(x: Tensor, linear: FusedLinear, factors: Sequence[Tensor | None]) -> tuple[Tensor, Tensor | None]:
-    """Returns x (W + B A)ᵀ + bias, and x Aᵀ."""
+    """Returns x (W + B A)ᵀ + bias, and x Aᵀ where it was needed."""
     a, b = factors
     y = F.linear(x, linear.weight.to(x.dtype), None if linear.bias is None else linear.bias.to(x.dtype))
-    if a is None or b is None:
+    if a is None or b is None or linear.merged:
         return y, None
     thin = F.linear(x, a)
     return y.addmm_(thin, b.T), thin
@@ -128,17 +128,20 @@ def _product_grad(
     """Returns the gradients of ``_product`` by x, A and B."""
     a, b = factors
     to_x = up @ linear.weight.to(up.dtype)
-    if a is None or b is None or thin is None:
+    if a is None or b is None:
         return to_x, None, None
     to_thin = up @ b
-    to_x.addmm_(to_thin, a)
+    if thin is None:
+        thin = F.linear(x, a)
+    else:
+        to_x.addmm_(to_thin, a)
     return to_x, to_thin.T @ x, (thin.T @ up).T  # this way round: the product is wide, not tall
 
 
 def _gate_up(x: Tensor, linear: FusedLinear, factors: Sequence[Tensor | None]) -> tuple[Tensor, Tensor | None]:
     """As ``_product`` of two layers of one size, [2, n, out]: each result by itself, as activations read them."""
     a, b = factors
-    thin = None if a is None else F.linear(x, a)
+    thin = None if a is None or linear.merged else F.linear(x, a)
     both = x.new_empty(2, len(x), linear.sizes[0])
     weights, biases = linear.weight.to(x.dtype).chunk(2), (None,) * 2 if linear.bias is None else linear.bias.chunk(2)
     for i, (y, weight, bias) in enumerate(zip(both, weights, biases, strict=True)):
@@ -157,11 +160,14 @@ def _gate_up_grad(
     a, b = factors
     first, second = linear.weight.to(x.dtype).chunk(2)
     to_x = (up[0] @ first).addmm_(up[1], second)
-    if a is None or b is None or thin is None:
+    if a is None or b is None:
         return to_x, None, None
     first, second = b.chunk(2)
     to_thin = (up[0] @ first).addmm_(up[1], second)
-    to_x.addmm_(to_thin, a)
+    if thin is None:
+        thin = F.linear(x, a)
+    else:
+        to_x.addmm_(to_thin, a)
     return to_x, to_thin.T @ x, torch.cat([(thin.T @ part).T for part in up])
 
 
@@ -216,7 +222,9 @@ class FeedForward(torch.autograd.Function):
         x = x + y
         both, thin_gate = _gate_up(norm(x).to(attended.dtype), gate_up, factors[2:4])
         gate, up = both
-        y, thin_down = _product(act(gate) * up, down, factors[4:])
+        gated = act(gate)
+        gated = gated * up if gated is gate else gated.mul_(up)  # no activation: gate itself is kept
+        y, thin_down = _product(gated, down, factors[4:])
         ctx.save_for_backward(attended, x, both, thin_out, thin_gate, thin_down, *factors)
         ctx.norm, ctx.linears, ctx.act = norm, linears, act
         return x + y

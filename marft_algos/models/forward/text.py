@@ -3,15 +3,15 @@
 It computes what transformers' modules compute, and less of it: what all rows start with runs once, pads and tokens that
 nothing is read behind do not run through any linear layer, the last block goes beyond attention at the wanted positions
 only, keys are not repeated for the queries that share them, and the gradient of a frozen weight is never formed.
-Adapters stay beside the weights. Of each block five tensors are kept for the backward pass; norms and activations,
-which cost little, are computed again. The residual stream, norms and the rotation are float32 whatever the compute
-dtype.
+Adapters stay beside the weights, but for those of small models in float32, which are added to them. Of each block five
+tensors are kept for the backward pass; norms and activations, which cost little, are computed again. The residual
+stream, norms and the rotation are float32 whatever the compute dtype.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -34,6 +34,8 @@ Store = Callable[[int, Tensor, Tensor], None]
 """Takes a block's number, and the tokens' keys and values there, [tokens, kv_heads, head_dim] each."""
 Factors = tuple[Tensor, Tensor] | tuple[None, None]
 """An adapter: [r, in] and, scaled, [out, r]; of layers laid end to end, their ranks added."""
+Adapted = Sequence[tuple[FusedLinear, Factors]]
+"""The linear layers of a block, and the adapters on them, with gradients."""
 
 
 def shared_columns(ids: Tensor, wanted: Tensor) -> int:
@@ -150,7 +152,7 @@ class TextPass:
             weights: whose adapter; None: the base model.
             checkpointing: keep the blocks' inputs only, and compute the rest again on the way back.
         """
-        return self.run(*self.lay_out(ids, wanted), weights, checkpointing)
+        return self.run(*self.lay_out(ids, wanted), self.adapted(weights), checkpointing)
 
     def lay_out(self, ids: Tensor, wanted: Tensor) -> tuple[Tensor, Layout]:
         """Returns the tokens to compute and where they are, on the model's device."""
@@ -175,7 +177,7 @@ class TextPass:
         self,
         tokens: Tensor,
         layout: Layout,
-        weights: Weights | None,
+        blocks: Sequence[Adapted],
         checkpointing: bool = False,
         store: Store | None = None,
     ) -> Tensor:
@@ -184,30 +186,29 @@ class TextPass:
         Args:
             tokens: [tokens].
             layout: of them.
-            weights: whose adapter; None: the base model.
+            blocks: as ``adapted`` returns them.
             checkpointing: keep the blocks' inputs only.
             store: gets keys and values.
         """
         with torch.autocast(self.device.type, enabled=False):
             x = self.module.embed_tokens(tokens).float()
-            for i in range(len(self.module.layers)):
+            for i, block in enumerate(blocks):
                 if checkpointing and torch.is_grad_enabled():
-                    x = checkpoint(self._block, i, x, weights, layout, use_reentrant=False, preserve_rng_state=False)
+                    x = checkpoint(self._block, i, x, block, layout, use_reentrant=False, preserve_rng_state=False)
                 else:
-                    x = self._block(i, x, weights, layout, store)
+                    x = self._block(i, x, block, layout, store)
             return self._normed(x, self.module.norm)
 
     def _block(
         self,
         i: int,
         x: Tensor,
-        weights: Weights | None,
+        adapted: Adapted,
         layout: Layout,
         store: Store | None = None,
     ) -> Tensor:
         """[tokens, d] -> [tokens, d], of the last block the wanted tokens only; float32."""
-        block, linears = self.module.layers[i], self.linears[i]
-        factors = [self.factors(linear, weights) for linear in linears]
+        block, (linears, factors) = self.module.layers[i], zip(*adapted, strict=True)
         rotated, kv = self.heads + self.kv_heads, self.kv_heads
         y = NormLinear.apply(x, self.norms[block.input_layernorm], linears[0], *factors[0])
         qk, v = y.unflatten(-1, (-1, self.head_dim)).split([rotated, kv], dim=1)
@@ -229,14 +230,19 @@ class TextPass:
         normed: Tensor = Normed.apply(x, self.norms[norm])
         return normed
 
-    def factors(self, linear: FusedLinear, weights: Weights | None) -> Factors:
-        """Returns the adapters on layers that lie end to end as one, with gradients."""
-        found = [None if weights is None else weights.factors(name) for name in linear.names]
-        if not any(found):
-            return None, None
+    def adapted(self, weights: Weights | None) -> list[Adapted]:
+        """Returns the linear layers of each block with a policy's adapters on them; without weights, with none."""
+        return [[self._adapted(linear, weights) for linear in block] for block in self.linears]
+
+    def _adapted(self, linear: FusedLinear, weights: Weights | None) -> tuple[FusedLinear, Factors]:
+        if weights is None or not any(found := [weights.factors(name) for name in linear.names]):
+            return linear, (None, None)
         each = [one or (None, None, 0.0) for one in found]
         scales, factors = [scale for _, _, scale in each], [factor for a, b, _ in each for factor in (a, b)]
-        return cast(Factors, Stacked.apply(self.dtype, linear.sizes, scales, *factors))
+        a, b = cast(tuple[Tensor, Tensor], Stacked.apply(self.dtype, linear.sizes, scales, *factors))
+        if weights.merged:
+            linear = replace(linear, weight=torch.addmm(linear.weight, b.detach(), a.detach()), merged=True)
+        return linear, (a, b)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
