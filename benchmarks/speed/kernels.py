@@ -4,8 +4,8 @@
 
     python -m benchmarks kernels [--runs quickstart long] [--repeats 6] [--iterations 4]
 
-The passes are named by the environment variable MARFT_KERNELS: forward (scoring and training), decode, and, of
-transformers' pass, merge (adapters added to the weights before it) and prefix; attention is a GPU's. Two runs are
+The passes are named by the environment variable MARFT_KERNELS: forward (scoring and training), decode, merge (adapters
+added to the weights before a pass); attention is a GPU's, and prefix belongs to transformers' pass. Two runs are
 measured: the quickstart, whose replies have ten tokens, and the same with 16 episodes of a random model of that size,
 whose replies have 64 (long). Learning rates are so small that all variants do the same work.
 
@@ -41,6 +41,7 @@ ALL = ",".join(FUSED_PASSES)
 COMPARED = {
     "forward": ("decode,merge,prefix", ALL),
     "decode": ("forward,merge,prefix", ALL),
+    "merge": ("forward,decode,prefix", ALL),
     "merge, with transformers' passes": ("prefix", "merge,prefix"),
     "all": ("prefix", ALL),
 }

@@ -29,7 +29,7 @@ def hidden_states(
         wanted: bool [B, T], n of them true.
         share_prefix: False where every batch has to be one pass.
     """
-    shared = shared_columns(ids, wanted) if share_prefix else 0
+    shared = shared_columns(ids, wanted)[1] if share_prefix else 0
     if not shared:
         return trunk(input_ids=ids, use_cache=False).last_hidden_state[wanted]
     cache = DynamicCache(config=model.config)

@@ -38,16 +38,16 @@ Adapted = Sequence[tuple[FusedLinear, Factors]]
 """The linear layers of a block, and the adapters on them, with gradients."""
 
 
-def shared_columns(ids: Tensor, wanted: Tensor) -> int:
-    """Returns how many first tokens all rows share, before anything is wanted; 0 where sharing would save nothing.
+def shared_columns(ids: Tensor, wanted: Tensor) -> tuple[int, int]:
+    """Returns the first column in which anything is wanted, 0 where nothing is, and how many before it all rows share.
 
     Args:
         ids: [B, T].
         wanted: bool [B, T].
     """
     columns = wanted.any(0).nonzero()
-    limit = int(columns[0]) if len(columns) else 0
-    return prefix_length(ids[:, : limit or 1].tolist(), limit)
+    first = int(columns[0]) if len(columns) else 0
+    return first, prefix_length(ids[:, : first or 1].tolist(), limit=first)
 
 
 def prefix_length(rows: Sequence[list[int]], limit: int) -> int:
@@ -72,10 +72,14 @@ class Layout:
     """Of the longest row's others."""
     slots: Tensor | None
     """Place of each token in [batch, width]; None where nothing is padded."""
+    first: int
+    """Column of those at which the first hidden state is wanted: in the last block, none before it attends."""
     wanted: Tensor
     """Places among all tokens at which hidden states are wanted."""
+    ends: Tensor
+    """The same places in [batch, width - first]."""
     mask: Tensor | None
-    """[width, shared + width] of attention; None: causal."""
+    """[width, shared + width] of attention; None: causal, from the first column on."""
     named: bool
     """Whether that mask may go by its name, causal and aligned to the lower right: a flash kernel knows no other."""
     rotary: tuple[Tensor, Tensor]
@@ -157,7 +161,7 @@ class TextPass:
     def lay_out(self, ids: Tensor, wanted: Tensor) -> tuple[Tensor, Layout]:
         """Returns the tokens to compute and where they are, on the model's device."""
         batch, length = ids.shape
-        shared = shared_columns(ids, wanted)
+        first, shared = shared_columns(ids, wanted)
         steps = torch.arange(length, device=ids.device)
         ends = torch.where(wanted, steps + 1, 0).amax(1)  # nothing is read behind a row's last wanted position
         width = max(int(ends.max()) - shared, 1)
@@ -169,9 +173,13 @@ class TextPass:
         positions = torch.cat([torch.arange(shared, device=ids.device), steps.expand(batch, -1)[real]]).to(self.device)
         cos, sin = self.angles(shared + width)
         rotary = cos[positions][:, None].float(), sin[positions][:, None].float()
-        mask = (torch.arange(shared + width, device=ids.device) <= steps[:, None]).to(self.device) if shared else None
+        first -= shared
+        ends = keep[:, first:].flatten().nonzero()[:, 0].to(self.device)
+        mask = (torch.arange(shared + width, device=ids.device) <= steps[:, None]).to(self.device)
+        mask = mask if shared or first else None
         tokens = torch.cat([ids[0, :shared], rest[real]]).to(self.device)
-        return tokens, Layout(batch, shared, width, slots, places.to(self.device), mask, self._named, rotary)
+        places = places.to(self.device)
+        return tokens, Layout(batch, shared, width, slots, first, places, ends, mask, self._named, rotary)
 
     def run(
         self,
@@ -218,9 +226,9 @@ class TextPass:
         q, k = Rotation.apply(qk, *layout.rotary, self.dtype).split([self.heads, kv], dim=1)
         if store is not None:
             store(i, k, v)
-        attended = _attend(q, k, v, layout).flatten(1)
-        if i == len(self.module.layers) - 1:
-            attended, x = attended[layout.wanted], x[layout.wanted]
+        last = i == len(self.module.layers) - 1
+        attended = _attend(q, k, v, layout, last).flatten(1)
+        x = x[layout.wanted] if last else x
         rest = [factor for pair in factors[1:] for factor in pair]
         norm = self.norms[block.post_attention_layernorm]
         hidden: Tensor = FeedForward.apply(attended, x, norm, linears[1:], block.mlp.act_fn, *rest)
@@ -245,18 +253,24 @@ class TextPass:
         return linear, (a, b)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-    """Computes causal attention of all tokens, [tokens, heads, head_dim]."""
+def _attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout, last: bool) -> Tensor:
+    """Computes causal attention of all tokens, in the last block of the wanted ones: [tokens, heads, head_dim]."""
     shared, batch, width = layout.shared, layout.batch, layout.width
     parts = [part.split([shared, len(part) - shared]) for part in (q, k, v)]
     before = [part[None].transpose(1, 2) for part, _ in parts]
     rows = [_padded(part, layout).unflatten(0, (batch, width)).transpose(1, 2) for _, part in parts]
     if shared:
         rows[1:] = [torch.cat([b.expand(batch, -1, -1, -1), a], 2) for b, a in zip(before[1:], rows[1:], strict=True)]
-    mask = layout.mask
+    first = layout.first if last else 0
+    mask, rows[0] = (
+        layout.mask[first:] if layout.mask is not None and (shared or first) else None,
+        rows[0][:, :, first:],
+    )
     if mask is not None and layout.named and flash_fits(rows[0], rows[1], rows[2]):
         mask = causal_lower_right(*mask.shape)
     attended = _attention(rows[0], rows[1], rows[2], mask).flatten(0, 1)
+    if last:
+        return attended.index_select(0, layout.ends)
     if layout.slots is not None:
         attended = attended.index_select(0, layout.slots)
     return torch.cat([_attention(before[0], before[1], before[2], None)[0], attended]) if shared else attended
