@@ -12,6 +12,8 @@ from marft_envs.core.types import Episode, optional
 from website import draw
 
 ROOT = Path(__file__).resolve().parents[2]
+CORE = ROOT / "benchmarks/results/core_summary.md"
+"""What ``marft bench report runs/core`` writes into ``summary.md``."""
 SEED, MOST_TURNS, MOST_CHARS = 0, 40, 1200
 FAMILIES = {
     "math": ("Mathematics", "environments.md#the-math-family"),
@@ -103,7 +105,7 @@ def _block(text: str, language: str = "text") -> str:
 
 
 def baselines(env_id: str) -> str:
-    """Scores of an environment out of the last table of ``docs/core.md``, or where else its numbers stand."""
+    """Scores of an environment in the core comparison, or where else its numbers stand."""
     rows = [row for row in _core() if row["environment"] == env_id and re.match(r"\d", row["mean"])]
     if not rows:
         where = MEASURED.get(family(env_id))
@@ -122,9 +124,8 @@ def baselines(env_id: str) -> str:
 
 
 def _core() -> list[dict[str, str]]:
-    """Rows of the table of ``docs/core.md`` in which every run of the core grid stands, by the names of its columns."""
-    section = (ROOT / "docs/core.md").read_text(encoding="utf-8").partition("\n## All of it\n")[2]
-    table = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+    """Rows of the report of the core grid, by the names of its columns."""
+    table = [line.strip("|").split("|") for line in CORE.read_text(encoding="utf-8").splitlines()]
     head, _, *body = [[cell.strip() for cell in row] for row in table]
     return [dict(zip(head, row, strict=True)) for row in body]
 
