@@ -77,7 +77,7 @@ Notice = Callable[[Run, Strike], float | None]
 
 @dataclass(frozen=True)
 class Drill:
-    """One row of the table of docs/scale.md."""
+    """One row of the table of docs/faults.md."""
 
     fails: str
     """What goes wrong."""

@@ -37,7 +37,7 @@ PUBLISHED = (
     ("prime-rl", "7B, adapters of rank 16, 8 H100, learner only", "42,355 tokens/s: 5,294 a GPU"),
 )
 """System, load, and what its authors say of asynchronous over synchronous training; nobody measured it here. Sources:
-docs/scale.md."""
+docs/planning.md."""
 SPLITS = (0.25, 0.5, 0.625, 0.75, 0.875)
 """Shares of workers that are tried."""
 

@@ -125,7 +125,7 @@ def local_model(name: str) -> str:
         raise ConfigError(
             f"The configuration of '{name}' is not on this machine, and plans download nothing. A config.json is all"
             f" that is needed: hf download {shlex.quote(name)} config.json --local-dir {shlex.quote(folder)}, then"
-            f" --models {shlex.quote(f'./{folder}')}. Without a network, write one: docs/scale.md"
+            f" --models {shlex.quote(f'./{folder}')}. Without a network, write one: docs/planning.md"
         )
     return str(Path(cached).parent)
 

@@ -136,7 +136,7 @@ class TrainConfig(Checked):
     """Episodes per cycle. 64: enough rows for whitened advantages and to keep one GPU's decoder busy."""
     staleness: Annotated[int, NOT_NEGATIVE] = 0
     """Updates that may lie between the weights that play an episode and those that learn from it: so many iterations
-    are played ahead (docs/scale.md). 0: none; 1 costs little of the learning, more than 2 too much of it."""
+    are played ahead (docs/concepts/staleness.md). 0: none; 1 costs little of the learning, more than 2 too much."""
     num_envs: Annotated[int | None, COUNT] = None
     """Episodes in flight; none: all of an iteration, the largest batches."""
     engine_batch: Annotated[int, COUNT] = 256
@@ -197,7 +197,7 @@ class TrainConfig(Checked):
     shard: Literal["auto", "whole", "base"] = "auto"
     """How ranks keep frozen base models: ``whole``, or ``base``: of the layers a share each, which takes a pass of
     transformers' own and traffic between the ranks. auto: base where several ranks train and whole ones do not fit
-    (docs/scale.md)."""
+    (docs/planning.md)."""
     collective_timeout: Annotated[float, POSITIVE] = 600.0
     """Seconds after which a rank that keeps the others waiting is an error."""
     check_memory: bool = True

@@ -152,7 +152,7 @@ def test_an_episode_has_the_bytes_of_the_formula(env: str, preset: str, tmp_path
     each = len(turns) // len(played)
     found = episode_bytes(each, round(prompt), round(reply), 1024)
     assert found == pytest.approx(measured, rel=0.3)
-    assert env != "math-dual-v0" or 1100 < measured < 1700, "1.4 kB, as docs/scale.md says"
+    assert env != "math-dual-v0" or 1100 < measured < 1700, "1.4 kB, as docs/planning.md says"
 
     # The same episodes with the tokens and texts of a large model.
     long = [_long(trajectory, 400, 600) for trajectory in played]
