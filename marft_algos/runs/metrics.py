@@ -28,7 +28,7 @@ _EPISODES = {
     "success": ("share", "Episodes that the task calls solved."),
     "turns": ("turns", "Mean turns of an episode."),
     "prompts_cut": ("turns", "Turns whose prompt was cut to fit the model's context, the oldest input first."),
-    "failed": ("share", "Episodes that could not go on, whosever fault it was."),
+    "failed": ("share", "Episodes that could not go on, for whatever reason."),
     "infra": ("episodes", "Episodes that an outage took; they are in no other number."),
     "infra_rate": ("share", "The same, of all played."),
     "task_errors": ("episodes", "Episodes in which the task's code raised."),
@@ -176,13 +176,14 @@ def page() -> str:
     lines = [
         "# Metrics",
         "",
-        "`runs/NAME/metrics.jsonl` has one line for each iteration, and one for the untrained team. `*` stands for a",
-        "name. An evaluation also logs `eval/` with `tokens`, `infra`, `task_errors`, `agent/*/…` and `task/*`, of its",
-        "own episodes. This page is made: `python -m marft_algos.runs.metrics > docs/metrics.md`.",
+        "`runs/NAME/metrics.jsonl` has one line for each iteration, and one for the untrained team; `marft view` draws",
+        "them. `*` stands for a name. An evaluation also logs `eval/` with `tokens`, `infra`, `task_errors`,",
+        "`agent/*/…` and `task/*`, of its own episodes. `python -m marft_algos.runs.metrics > docs/metrics.md` makes",
+        "this page.",
     ]
     for title, part in SECTIONS.items():
-        lines += ["", f"## {title}", "", "| key | unit | what it says |", "|---|---|---|"]
-        lines += [f"| `{key}` | {unit} | {meaning} |" for key, (unit, meaning) in part.items()]
+        lines += ["", f"## {title}", "", "| key, unit | what it says |", "|---|---|"]
+        lines += [f"| `{key}`{unit and f', {unit}'} | {meaning} |" for key, (unit, meaning) in part.items()]
     return "\n".join(lines) + "\n"
 
 
