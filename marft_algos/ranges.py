@@ -104,9 +104,13 @@ def check(settings: Any) -> None:
         _check_range(name, value, hint)
 
 
-@functools.cache
 def hints(kind: Any) -> dict[str, Any]:
     """The annotations of a dataclass's fields, what is declared in them included."""
+    return _hints(kind)
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
     annotations = typing.get_type_hints(kind, include_extras=True)
     return {f.name: annotations[f.name] for f in dataclasses.fields(kind) if f.init}
 
@@ -142,7 +146,9 @@ def _or_none(hint: Any) -> str:
 
 def _check_range(name: str, value: Any, hint: Any) -> None:
     limits = range_of(hint) or (FINITE if _has_number(hint) else None)
-    for place, number in _numbers(value) if limits is not None else ():
+    if limits is None:
+        return
+    for place, number in _numbers(value):
         if (huge := _is_huge(number)) or float(number) not in limits:
             none, fewer = _or_none(hint) * (not place), ", with fewer digits" * huge
             raise ConfigError(
@@ -158,7 +164,9 @@ def _has_number(hint: Any) -> bool:
 
 def _numbers(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     """Every number in a value, and where in it."""
-    if isinstance(value, Real) and not isinstance(value, bool):
+    if isinstance(value, bool):
+        return
+    if isinstance(value, Real):
         yield place, value
     elif isinstance(value, Mapping | list | tuple):
         for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):

@@ -48,7 +48,7 @@ from benchmarks.correctness import rooms as tables
 STORED = tables.ROOT / "benchmarks/results/house.json"
 PACKAGES = ("marft_envs", "marft_algos")
 ROOTS = {name: Path(package.__path__[0]) for name, package in zip(PACKAGES, (marft_envs, marft_algos), strict=True)}
-LOOP, ENGINE = "marft_algos/training/trainer.py Trainer.train", "marft_algos/engines/native.py NativeEngine.generate"
+LOOP, ENGINE = "marft_algos/training/trainer.py Trainer._run", "marft_algos/engines/native.py NativeEngine.generate"
 """The first and the last of the frames between the loop and the engine, both counted."""
 TURN = {"agent", "sees", "text", "messages", "prompt_ids", "action_ids", "logprobs"}
 REWARD = {"reward", "rewards", "team_reward", "turn_rewards", "agent_rewards", "late_rewards", "team", "late"}

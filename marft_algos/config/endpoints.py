@@ -22,7 +22,6 @@ from urllib.parse import urlsplit
 from marft_algos.config import keys
 from marft_algos.config.values import dumps
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, Checked, Range, check, checked
-from marft_algos.terminal import say
 from marft_envs.errors import ConfigError, did_you_mean
 
 EXPECTED = 'Expected {kind = "vllm", url = "http://host:8000"}, {kind = "openai", model = "…", url = "…"} or "native".'

@@ -106,12 +106,6 @@ view
 $ # the newest run in runs/
 $ runs/NAME runs/OTHER  # two runs together
 $ runs/toys swapped.jsonl  # a benchmark's runs, and what marft eval has written
-$ --tui runs/NAME  # episodes in the terminal
-
-top
-$ # the newest run, until it ends
-$ runs/NAME --once  # one table
-$ runs/NAME --last 50 --every 10  # over more iterations, at more leisure
 
 eval
 common: untrained env env_kwargs episodes swap compare engines out
@@ -159,11 +153,6 @@ $ toys.tar.xz core.tar.xz --out board.html  # as a page
 replay
 $ runs/NAME/lost/CHUNK  # in this process, which may end as the workers did
 $ runs/NAME/lost/CHUNK --debug  # with the traceback of what it says
-
-drill
-$ # what can fail, and what is promised then
-$ kill-rank --times 10 --seed 1  # ten times, at other moments each
-$ all --out drills.json  # every one
 
 versus
 common: token_budget out env_kwargs single single_team jobs plan

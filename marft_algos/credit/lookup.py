@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from marft_algos.credit.costs import Priced
 from marft_algos.credit.rewards import Rule, Setting, registered
@@ -21,7 +22,7 @@ def get(setting: Setting) -> Rule:
     if name not in registered:
         raise ConfigError(f"There is no credit rule '{name}'. {did_you_mean(name, registered)}")
     prices = {key: table.pop(key) for key in hints(Priced) if key in table}
-    entry = registered[name]
+    entry: Any = registered[name]
     if table and not dataclasses.is_dataclass(entry):
         raise ConfigError(f"Credit rule '{name}' takes no arguments; got {', '.join(table)}.")
     if dataclasses.is_dataclass(entry):

@@ -14,11 +14,11 @@ import pytest
 
 from marft_algos.algorithms.base import UpdateConfig
 from marft_algos.algorithms.marft import MARFTConfig
-from marft_algos.bench import cells, grid
 from marft_algos.cli import training
 from marft_algos.config import presets, values
 from marft_algos.config import settings as config
 from marft_algos.runs import paths, start
+from marft_algos.workbench.bench import cells, grid
 from marft_envs.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]

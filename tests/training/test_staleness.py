@@ -270,8 +270,9 @@ class Counting(RolloutQueue):
     """Plays nothing; an iteration's tokens are its number."""
 
     def __init__(self) -> None:
-        config, none = TrainConfig(iterations=9, staleness=2), SimpleNamespace(group_size=1, apart=False)
-        super().__init__(config, cast(Any, none), cast(Any, none), cast(Any, none), Alone())
+        algorithm, backend = SimpleNamespace(group_size=1), SimpleNamespace(apart=False)
+        parts = SimpleNamespace(algorithm=algorithm, problems=None, demonstrations=None)
+        super().__init__(cast(Any, parts), TrainConfig(iterations=9, staleness=2), cast(Any, backend), Alone())
 
     def _collect(self, iteration: int, on_progress: OnProgress, weights: Any = None) -> Collected:
         return Collected([], {"tokens": iteration})

@@ -175,8 +175,8 @@ class TextPass:
         rotary = cos[positions][:, None].float(), sin[positions][:, None].float()
         first -= shared
         ends = keep[:, first:].flatten().nonzero()[:, 0].to(self.device)
-        mask = (torch.arange(shared + width, device=ids.device) <= steps[:, None]).to(self.device)
-        mask = mask if shared or first else None
+        causal = (torch.arange(shared + width, device=ids.device) <= steps[:, None]).to(self.device)
+        mask = causal if shared or first else None
         tokens = torch.cat([ids[0, :shared], rest[real]]).to(self.device)
         places = places.to(self.device)
         return tokens, Layout(batch, shared, width, slots, first, places, ends, mask, self._named, rotary)
