@@ -256,16 +256,15 @@ class TextPass:
 def _attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout, last: bool) -> Tensor:
     """Computes causal attention of all tokens, in the last block of the wanted ones: [tokens, heads, head_dim]."""
     shared, batch, width = layout.shared, layout.batch, layout.width
-    parts = [part.split([shared, len(part) - shared]) for part in (q, k, v)]
+    parts = [part.split([shared, len(part) - shared]) for part in (k, v)]
+    parts.insert(0, (q[:0], q[shared:]) if last else q.split([shared, len(q) - shared]))
     before = [part[None].transpose(1, 2) for part, _ in parts]
     rows = [_padded(part, layout).unflatten(0, (batch, width)).transpose(1, 2) for _, part in parts]
     if shared:
         rows[1:] = [torch.cat([b.expand(batch, -1, -1, -1), a], 2) for b, a in zip(before[1:], rows[1:], strict=True)]
     first = layout.first if last else 0
-    mask, rows[0] = (
-        layout.mask[first:] if layout.mask is not None and (shared or first) else None,
-        rows[0][:, :, first:],
-    )
+    rows[0] = rows[0][:, :, first:]
+    mask = layout.mask[first:] if layout.mask is not None and (shared or first) else None
     if mask is not None and layout.named and flash_fits(rows[0], rows[1], rows[2]):
         mask = causal_lower_right(*mask.shape)
     attended = _attention(rows[0], rows[1], rows[2], mask).flatten(0, 1)
