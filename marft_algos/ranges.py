@@ -95,7 +95,8 @@ def check(settings: Any) -> None:
     Raises:
         ConfigError: The first that is not what it may be.
     """
-    for name, hint in hints(type(settings)).items():
+    kind: Any = type(settings)
+    for name, hint in hints(kind).items():
         value = getattr(settings, name)
         try:
             _adapter(hint).validate_python(tuple(value) if isinstance(value, list) else value, strict=True)
@@ -145,9 +146,9 @@ def _or_none(hint: Any) -> str:
 
 
 def _check_range(name: str, value: Any, hint: Any) -> None:
-    limits = range_of(hint) or (FINITE if _has_number(hint) else None)
-    if limits is None:
+    if not _has_number(hint):
         return
+    limits = range_of(hint) or FINITE
     for place, number in _numbers(value):
         if (huge := _is_huge(number)) or float(number) not in limits:
             none, fewer = _or_none(hint) * (not place), ", with fewer digits" * huge
@@ -164,9 +165,7 @@ def _has_number(hint: Any) -> bool:
 
 def _numbers(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     """Every number in a value, and where in it."""
-    if isinstance(value, bool):
-        return
-    if isinstance(value, Real):
+    if isinstance(value, Real) and value is not True and value is not False:
         yield place, value
     elif isinstance(value, Mapping | list | tuple):
         for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):

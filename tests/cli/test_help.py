@@ -57,15 +57,15 @@ class Accepted(Exception):
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the run that examples name, in which commands end when they have been parsed."""
-    parse = arguments.parse
+    read = arguments.read
 
     def parsed(*args: Any, **words: Any) -> Any:
-        settings = parse(*args, **words)
+        settings = read(*args, **words)
         if words.get("return_unknown_args"):  # of `marft plan`, whose other words are those of `marft train`
             return settings
         raise Accepted(repr(settings))
 
-    monkeypatch.setattr(arguments, "parse", parsed)
+    monkeypatch.setattr(arguments, "read", parsed)
     monkeypatch.chdir(tmp_path)
     run = RunFolder.create("runs", "NAME", "")
     (run.root / "config.toml").write_text(build({}).to_toml())
