@@ -95,8 +95,7 @@ def check(settings: Any) -> None:
     Raises:
         ConfigError: The first that is not what it may be.
     """
-    kind: Any = type(settings)
-    for name, hint in hints(kind).items():
+    for name, hint in hints(type(settings)).items():
         value = getattr(settings, name)
         try:
             _adapter(hint).validate_python(tuple(value) if isinstance(value, list) else value, strict=True)

@@ -331,8 +331,7 @@ def layered(table: Mapping[str, Any], base: Draft) -> Draft:
     """Returns settings with those of a table over them; see ``build``."""
     run_table = dict(table)
     algorithm_table = run_table.pop("algorithm", {})
-    algo: Any = run_table.get("algo", base["algo"])
-    kind = settings_of(algo)
+    kind = settings_of((base | run_table)["algo"])
     for key in run_table.keys() & hints(kind):
         raise ConfigError(
             f"'{key}' is a setting of the algorithm. Put it under [algorithm]; in Python: algorithm={{\"{key}\": …}}."
