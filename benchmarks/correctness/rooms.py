@@ -43,18 +43,6 @@ def about(file: Path) -> str:
     return re.sub(r":\w+:`~?\.?([\w.]+)`", r"`\1`", line.replace("``", "`"))
 
 
-def modules(folder: Path) -> list[str]:
-    """What lies in a folder, its folders' own modules behind their names."""
-    inside = []
-    for path in sorted(folder.iterdir()):
-        if path.suffix == ".py" and not path.stem.startswith("_"):
-            inside.append(f"`{path.stem}`")
-        elif (path / "__init__.py").is_file():
-            below = modules(path)
-            inside.append(f"`{path.name}/`" + (f" ({', '.join(below)})" if below else ""))
-    return inside
-
-
 def rooms(package: str) -> list[Path]:
     """Files of a package's rooms: its modules, then the ``__init__.py`` of its folders."""
     folder = ROOT / package
@@ -63,13 +51,8 @@ def rooms(package: str) -> list[Path]:
 
 def table(package: str) -> str:
     """The table of a package's rooms."""
-    rows = [
-        f"| `{f.parent.name}/` | {about(f)} | {', '.join(modules(f.parent))} |"
-        if f.name == "__init__.py"
-        else f"| `{f.name}` | {about(f)} | |"
-        for f in rooms(package)
-    ]
-    return "\n".join(["| room | what it does | modules |", "|---|---|---|", *rows])
+    named = [(f"{f.parent.name}/" if f.stem == "__init__" else f.name, about(f)) for f in rooms(package)]
+    return "\n".join(["| room | what it does |", "|---|---|", *(f"| `{name}` | {what} |" for name, what in named)])
 
 
 def floors() -> str:

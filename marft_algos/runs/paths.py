@@ -55,7 +55,7 @@ def of_run(run: RunFolder, replaced: Mapping[str, Any] | None = None) -> TrainCo
     if config.start and (kept := run.start / "policies").is_dir():
         config = config.changed(start=os.path.abspath(kept.parent))
     given: dict[str, Any] = {key: {} for key in ("models", "adapters") if key in (replaced or {})}
-    mapped = _mapped(vars(config) | given, lambda spec: _located(spec, config, run), lambda value: value)
+    mapped = _mapped(vars(config) | given, lambda spec: _located(spec, run), lambda value: value)
     return config.changed(**{key: value for key, value in mapped.items() if key not in given})
 
 
