@@ -65,8 +65,8 @@ _WHERE = {
     "export": "workbench.export.commands",
     "bench": "workbench.bench.commands",
     "replay": "cli.replay",
-    "versus": "bench.versus.commands",
-    "view": "view.commands",
+    "versus": "workbench.bench.versus.commands",
+    "view": "workbench.view.commands",
 }
 
 WISHES = {

@@ -32,8 +32,8 @@ _FORMS = {
     "check": "cli.app:CheckArguments",
     "profiles": "cli.app:ProfilesArguments",
     "completion": "cli.completion:CompletionArguments",
-    "versus": "bench.versus.commands:Arguments",
-    "view": "view.commands:ViewArguments",
+    "versus": "workbench.bench.versus.commands:Arguments",
+    "view": "workbench.view.commands:ViewArguments",
     "replay": "cli.replay:ReplayArguments",
 }
 """Command -> the dataclass that its options are read into; those of ``train`` are its settings."""

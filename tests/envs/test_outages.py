@@ -216,22 +216,36 @@ def test_a_world_that_does_not_start_is_told_in_one_line_before_there_is_a_run(
         RAISED.clear()
 
 
+DEAD_SERVER = """
+from marft_envs import register
+from marft_envs.families.tools import ToolProblem, make
+from marft_envs.families.tools.mcp import MCPToolDomain
+
+
+def dead(**kwargs):
+    problems = [ToolProblem("dead/0", ("?",), 1)]
+    return make("solo", MCPToolDomain(["sh", "-c", "exit 3"], problems, grade=lambda world, problem: 0.0), **kwargs)
+
+
+register("dead-v0", dead)
+"""
+
+
 def test_a_server_that_does_not_start_is_an_outage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("mcp", reason="mcp comes with its extra")
+    (tmp_path / "dead_server.py").write_text(DEAD_SERVER)
     monkeypatch.chdir(tmp_path)
-    argv = [
-        "train",
-        "--env",
-        "tools-solo-v0",
-        "--env-kwargs",
-        "domain=mcp",
-        'domain_args={server=["sh","-c","exit 3"]}',
-    ]
+    monkeypatch.syspath_prepend(tmp_path)
+    argv = ["train", "--env", "dead_server:dead-v0"]
     assert main(argv) == 1
     shown = capsys.readouterr().err
-    assert "'sh' does not start" in shown and "marft play tools-solo-v0 --random" in shown and "Traceback" not in shown
+    assert (
+        "'sh' does not start" in shown
+        and "marft play dead_server:dead-v0 --random" in shown
+        and "Traceback" not in shown
+    )
     with pytest.raises(faults.OutageError):
         main([*argv, "--debug"])
 
