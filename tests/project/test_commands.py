@@ -36,10 +36,10 @@ class Read(Exception):
 @pytest.fixture
 def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A folder with the run that pages name, in which commands end when they have been parsed."""
-    parse, parse_args = arguments.parse, argparse.ArgumentParser.parse_args
+    take, parse_args = arguments.read, argparse.ArgumentParser.parse_args
 
     def parsed(*args: Any, **words: Any) -> Any:
-        settings = parse(*args, **words)
+        settings = take(*args, **words)
         if words.get("return_unknown_args"):  # of `marft plan`, whose other words are those of `marft train`
             return settings
         raise Read
@@ -48,7 +48,7 @@ def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         parse_args(self, *args, **words)
         raise Read
 
-    monkeypatch.setattr(arguments, "parse", parsed)
+    monkeypatch.setattr(arguments, "read", parsed)
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", measured)
     monkeypatch.setattr(trust, "importable", lambda: None)
     monkeypatch.chdir(tmp_path)

@@ -44,7 +44,7 @@ def test_a_field_is_annotated_assigned_or_a_property() -> None:
     )
     [node] = ast.parse(source).body
     assert isinstance(node, ast.ClassDef)
-    assert house._fields(node) == {"x": "float", "y": "", "z": "str"}
+    assert house._fields(node) == {"x", "y", "z"}
 
 
 def test_what_is_larger_than_stored_is_named() -> None:

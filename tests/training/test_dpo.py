@@ -146,8 +146,8 @@ def trained(tmp_path: Path, **algorithm: Any) -> tuple[Trainer, list[Trajectory]
         for policy in AGENTS:
             for tensor in trainer.policies.parameters(policy):
                 tensor.add_(0.2 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(1)))
-    assert trainer._demonstrations is not None
-    return trainer, trainer._demonstrations.draw(panel(8), 0, 0)
+    assert trainer.parts.demonstrations is not None
+    return trainer, trainer.parts.demonstrations.draw(panel(8), 0, 0)
 
 
 def brute_force(

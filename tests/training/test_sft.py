@@ -214,7 +214,7 @@ def test_the_loss_is_the_mean_negative_log_likelihood(tmp_path: Path) -> None:
     model = save_tiny(tmp_path / "model")
     config = settings(model, tmp_path, algo="sft", env=ENV, iterations=0, algorithm={"minibatches": 1, "lr": 1e-9})
     trainer = marft_algos.Trainer(marft_algos.build(config))
-    drawn = trainer._demonstrations.draw(panel(4), 0, 0)  # type: ignore[union-attr]
+    drawn = trainer.parts.demonstrations.draw(panel(4), 0, 0)  # type: ignore[union-attr]
     metrics = trainer.learner.update(drawn, 0)
     for policy in AGENTS:
         rows = [t for d in drawn for t in d.transitions if t.policy == policy]
